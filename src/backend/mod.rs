@@ -1,0 +1,294 @@
+//! **The seam** between the transformer and the machine it runs on.
+//!
+//! [`Backend`] is what a device must do for [`crate::model::forward`]; [`Run`] is what the engine
+//! sees of the two together. Everything a step needs crosses in one [`Step`].
+
+pub mod cpu;
+
+use crate::{Dtype, Result};
+use std::ops::Range;
+
+/// The sizes of a model that every operation needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of one head; even.
+    pub head_dim: usize,
+    /// Width of the feed-forward layer.
+    pub ffn_dim: usize,
+    /// Rows of the embedding and of the head.
+    pub vocab_size: usize,
+    /// Added to the mean square before the root in RMSNorm.
+    pub norm_eps: f32,
+}
+
+impl Shape {
+    /// `n_heads * head_dim`: columns of the output projection. Not always `dim`.
+    pub fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// `n_kv_heads * head_dim`.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
+/// Cosines and sines of every position: `[max_seq_len, head_dim / 2]`, row-major, float32. Rotates
+/// neighbouring pairs (2i, 2i+1), as Meta's code does.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    /// `cos(position * frequency)`.
+    pub cos: Vec<f32>,
+    /// `sin(position * frequency)`.
+    pub sin: Vec<f32>,
+}
+
+/// Which arithmetic a row gets (law four: chosen by kind, never by how many rows there are).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// A token of a prompt.
+    Prefill,
+    /// A generated (or, when speculating, a verified) token.
+    Decode,
+}
+
+/// Rows of a step that belong to one sequence, at consecutive positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// Which rows of the step.
+    pub rows: Range<usize>,
+    /// Prompt rows or generated rows; never mixed in one span.
+    pub kind: RowKind,
+    /// Position of the first row in its sequence.
+    pub position: usize,
+    /// The sequence's page table, as a range of [`Step::pages`]: entry `i` holds positions
+    /// `i * page_size ..`. Covers at least every position up to the span's last.
+    pub pages: Range<usize>,
+}
+
+/// One pass through the model: what the scheduler decided, in flat arrays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Token of each row.
+    pub tokens: Vec<crate::Token>,
+    /// Where each row's K and V go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
+    /// whose K and V are in the cache already (the last token of a fully cached prompt).
+    pub slots: Vec<u32>,
+    /// The sequences; their `rows` partition `0..tokens.len()` in order.
+    pub spans: Vec<Span>,
+    /// Page tables of all sequences, end to end.
+    pub pages: Vec<u32>,
+    /// Rows whose logits are wanted, ascending.
+    pub wanted: Vec<u32>,
+}
+
+impl Step {
+    /// A row that must not write to the cache.
+    pub const NO_SLOT: u32 = u32::MAX;
+
+    /// Forget the previous step, keep the memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.slots.clear();
+        self.spans.clear();
+        self.pages.clear();
+        self.wanted.clear();
+    }
+}
+
+/// What a runner can take in one step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Positions in one KV page; divides 256.
+    pub page_size: usize,
+    /// Pages of the pool.
+    pub n_pages: usize,
+    /// Most rows of a step.
+    pub max_rows: usize,
+    /// Most rows of a step whose logits are wanted.
+    pub max_wanted: usize,
+    /// Logits per wanted row.
+    pub vocab_size: usize,
+}
+
+/// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
+pub trait Run: Send {
+    /// Compute one step. Returns the wanted rows' logits, `[wanted, vocab_size]`, row-major.
+    fn run(&mut self, step: &Step) -> Result<&[f32]>;
+
+    /// Copy whole pages, `(from, to)`, on every layer.
+    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
+
+    /// What fits into a step and into the pool.
+    fn limits(&self) -> Limits;
+}
+
+/// How the rows of a source tensor become rows of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// Row `i` is row `i`.
+    AsStored,
+    /// Hugging Face stores each q and k head so that RoPE rotates the halves `(i, i + head_dim/2)`;
+    /// we rotate neighbours: stored row `i + b * head_dim/2` of a head becomes row `2i + b`.
+    HalvesToPairs {
+        /// Rows of one head.
+        head_dim: usize,
+    },
+}
+
+impl RowOrder {
+    /// Where stored row `row` belongs.
+    pub fn destination(self, row: usize) -> usize {
+        match self {
+            RowOrder::AsStored => row,
+            RowOrder::HalvesToPairs { head_dim } => {
+                let (head, j) = (row / head_dim, row % head_dim);
+                let half = head_dim / 2;
+                head * head_dim + 2 * (j % half) + j / half
+            }
+        }
+    }
+}
+
+/// What a matrix is used for, so that a backend can choose its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatUse {
+    /// Multiplied with activations (and, for tied embeddings, looked up too).
+    Product,
+    /// Rows are looked up, nothing else.
+    Lookup,
+}
+
+/// A matrix to be made: `[sum(parts), cols]`. Parts are stacked by rows (q|k|v, gate|up) and stay
+/// distinguishable, because a backend may interleave or pad them.
+#[derive(Clone, Debug)]
+pub struct MatSpec {
+    /// Rows of each part.
+    pub parts: Vec<usize>,
+    /// Columns, the dimension that is summed over.
+    pub cols: usize,
+    /// How the weights are kept.
+    pub dtype: Dtype,
+    /// Whether each row has a bias (float32).
+    pub bias: bool,
+    /// What for.
+    pub usage: MatUse,
+}
+
+/// A rectangle of a stored tensor on its way into a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// Which part of the matrix.
+    pub part: usize,
+    /// First row within the part, in stored order.
+    pub row: usize,
+    /// First column.
+    pub col: usize,
+    /// Columns of the rectangle. Its rows are `bytes.len() / (cols * dtype.size())`.
+    pub cols: usize,
+    /// Stored row -> row of the part.
+    pub order: RowOrder,
+    /// Format of `bytes`.
+    pub dtype: Dtype,
+    /// Little-endian elements, row-major, of any alignment.
+    pub bytes: &'a [u8],
+}
+
+/// One transformer layer's weights, in a backend's own form. Differences within the family (bias,
+/// head width, grouping) are data in here, never a branch on an architecture.
+pub struct Layer<B: Backend> {
+    /// Which layer; selects its part of the KV cache.
+    pub index: usize,
+    /// RMSNorm before attention, `[dim]`.
+    pub attention_norm: B::Buf,
+    /// q | k | v, `[q_dim + 2 * kv_dim, dim]`, perhaps with bias.
+    pub wqkv: B::Mat,
+    /// Output projection, `[dim, q_dim]`, perhaps with bias.
+    pub wo: B::Mat,
+    /// RMSNorm before the feed-forward, `[dim]`.
+    pub ffn_norm: B::Buf,
+    /// gate | up (Meta's w1 | w3), `[2 * ffn_dim, dim]`.
+    pub w13: B::Mat,
+    /// Down (Meta's w2), `[dim, ffn_dim]`.
+    pub w2: B::Mat,
+}
+
+/// All weights of a model, in a backend's own form.
+pub struct Weights<B: Backend> {
+    /// `[vocab_size, dim]`.
+    pub embedding: B::Mat,
+    /// In order.
+    pub layers: Vec<Layer<B>>,
+    /// RMSNorm before the head, `[dim]`.
+    pub norm: B::Buf,
+    /// `[vocab_size, dim]`; `None` where the embedding serves as the head (tied).
+    pub head: Option<B::Mat>,
+}
+
+/// A device that can run the transformer.
+///
+/// The operations are the stages between barriers of a fused decode kernel, so each is already the
+/// largest thing a device would want to fuse. The laws for the operations of a step: they write
+/// into buffers their caller owns, never allocate, and never wait ([`Backend::load_step`] and
+/// [`Backend::read`] excepted). And batch invariance: the result of a row depends on that row, its
+/// kind and its sequence alone. Reductions run in an order fixed by the matrix's size and, in
+/// attention, by chunks of 256 keys at absolute positions.
+pub trait Backend: Sized + Send {
+    /// Activations, `[rows, width]` of float32, or a vector.
+    type Buf: Send;
+    /// A weight matrix in the layout this backend likes, dense or quantised, perhaps with bias.
+    type Mat: Send;
+    /// The paged KV cache of all layers; its layout is private.
+    type Kv: Send;
+
+    /// Positions in one KV page; divides 256.
+    const PAGE_SIZE: usize;
+
+    // ---- when a model is built ----
+
+    /// Bytes that [`Backend::new_mat`] would take.
+    fn mat_bytes(spec: &MatSpec) -> u64;
+    /// Bytes that one page takes on all layers together.
+    fn page_bytes(shape: &Shape, dtype: Dtype) -> u64;
+    /// A matrix of zeros.
+    fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;
+    /// Convert and place a rectangle of a stored tensor. The caller has checked that it fits.
+    fn pack(&self, mat: &mut Self::Mat, block: &Block<'_>);
+    /// Set the bias of a part; `values` is in the order of the part's rows.
+    fn set_bias(&self, mat: &mut Self::Mat, part: usize, values: &[f32]);
+    /// A vector with these values.
+    fn new_vector(&self, values: &[f32]) -> Result<Self::Buf>;
+    /// An activation buffer, `[rows, width]`.
+    fn new_buf(&self, rows: usize, width: usize) -> Result<Self::Buf>;
+    /// A pool of `n_pages` pages for all layers.
+    fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<Self::Kv>;
+
+    // ---- in every step ----
+
+    /// Take over the step: the only copy from the host, into fixed buffers.
+    fn load_step(&mut self, step: &Step);
+    /// `x[row] = table[token[row]]`; `x: [rows, dim]`.
+    fn embed(&mut self, x: &mut Self::Buf, table: &Self::Mat);
+    /// RMSNorm, `wqkv`, bias, RoPE; q to `q: [rows, q_dim]`, k and v to the rows' slots.
+    fn qkv(&mut self, q: &mut Self::Buf, kv: &mut Self::Kv, x: &Self::Buf, layer: &Layer<Self>);
+    /// Causal attention of every row over its sequence's pages; `y, q: [rows, q_dim]`.
+    fn attend(&mut self, y: &mut Self::Buf, q: &Self::Buf, kv: &Self::Kv, layer: &Layer<Self>);
+    /// `x += w y (+ bias)`; used twice per layer.
+    fn matmul_add(&mut self, x: &mut Self::Buf, w: &Self::Mat, y: &Self::Buf);
+    /// RMSNorm, gate and up, `h = silu(gate) * up`; `h: [rows, ffn_dim]`.
+    fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
+    /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
+    fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
+    /// Wait for `out` and give its first `wanted * vocab_size` numbers.
+    fn read<'a>(&mut self, out: &'a Self::Buf) -> Result<&'a [f32]>;
+    /// Copy whole pages, `(from, to)`, on every layer.
+    fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
+}

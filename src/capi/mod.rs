@@ -1,0 +1,1 @@
+//! The C API. No logic: guard, convert, call [`crate::Llama`], convert.

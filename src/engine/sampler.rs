@@ -1,0 +1,1 @@
+//! Logits to a token: repetition penalty, temperature, top-k, top-p, min-p, draw.

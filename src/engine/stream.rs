@@ -1,0 +1,121 @@
+//! Events of one call, from the engine thread to whoever pulls them.
+
+use crate::{Result, Token};
+use std::time::Duration;
+
+/// A likely token and its log probability.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct Alternative {
+    /// Token id.
+    pub token: Token,
+    /// Natural log of its probability under the raw logits.
+    pub logprob: f32,
+}
+
+/// Why a sequence ended. Numbered as `LLAMA_FINISH_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum FinishReason {
+    /// An end-of-sequence token.
+    Stop = 1,
+    /// `max_gen_len` or `max_seq_len`.
+    Length = 2,
+    /// A cancel flag, a callback, or the handle was freed.
+    Cancelled = 3,
+    /// A stop string.
+    StopString = 4,
+    /// The dialog contained a special tag.
+    Unsafe = 5,
+}
+
+/// Figures of one sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RequestStats {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, taken from the prefix cache.
+    pub cached_tokens: u32,
+    /// Tokens generated, including those cut by a stop string; without the EOS.
+    pub generated_tokens: u32,
+    /// From submission to admission.
+    pub queue_ms: f64,
+    /// From submission to the first generated token; 0 if there was none.
+    pub first_token_ms: f64,
+    /// From submission to the end.
+    pub total_ms: f64,
+}
+
+/// A token of a sequence: generated, or echoed from the prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenEvent {
+    /// Which sequence of the call.
+    pub index: u32,
+    /// Its id.
+    pub token: Token,
+    /// Its log probability; 0 unless asked for.
+    pub logprob: f32,
+    /// Text that became certain: whole code points, may be empty.
+    pub text: String,
+    /// Most likely tokens at this position, best first, if asked for.
+    pub top: Vec<Alternative>,
+}
+
+/// The end of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// Which sequence of the call.
+    pub index: u32,
+    /// Why.
+    pub reason: FinishReason,
+    /// Text that was held back until now.
+    pub text: String,
+    /// Its figures.
+    pub stats: RequestStats,
+}
+
+/// What a stream gives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A token.
+    Token(TokenEvent),
+    /// A sequence has ended; nothing with its index follows.
+    Finish(Finish),
+}
+
+/// Outcome of waiting for an event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// An event.
+    Event(Event),
+    /// Nothing within the time.
+    Timeout,
+    /// All sequences have ended and all events were given; for ever.
+    Done,
+    /// The same, after a cancellation; for ever.
+    Cancelled,
+}
+
+/// A pull iterator over the events of one call. Independent of the handle's life: when the handle
+/// goes, it drains as cancelled. Dropping it cancels the call.
+pub struct Stream {}
+
+impl Stream {
+    /// The next event; waits at most `timeout` (`None`: as long as it takes). An error ends the
+    /// stream: it is given again on every later call.
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
+        let _ = timeout;
+        todo!()
+    }
+
+    /// A descriptor that is readable while an event or the end is ready; `None` where the system
+    /// has none. The stream keeps it; poll it, do not read or close it.
+    pub fn fd(&self) -> Option<i32> {
+        todo!()
+    }
+
+    /// Stop the call: what is queued is still given, then `Cancelled`.
+    pub fn cancel(&self) {
+        todo!()
+    }
+}

@@ -1,0 +1,179 @@
+//! Everything that can go wrong, and the C status each becomes.
+
+use std::path::PathBuf;
+
+/// `Result` of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One variant per kind of cause; each names the file, tensor or argument and both values.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is out of its range.
+    #[error("{name} is {got}, must be {expected}")]
+    InvalidArgument {
+        /// The argument or option, as the C API spells it.
+        name: String,
+        /// What the range is.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// A struct does not have the layout this library knows.
+    #[error("{what} is {got}, this library needs {expected}")]
+    Abi {
+        /// Which size, version or tail.
+        what: String,
+        /// What would be accepted.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// The operating system refused, or a file is shorter than it said.
+    #[error("{}: {detail}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's words, or which bytes are missing.
+        detail: String,
+    },
+    /// A readable file of the wrong kind or with contradictory contents.
+    #[error("{}: {detail}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with expected and found values.
+        detail: String,
+    },
+    /// A key of a configuration file has a value that is not known or not possible.
+    #[error("{}: `{key}` is {got}, expected {expected}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What is accepted.
+        expected: String,
+        /// What the file says ("missing" where there is no such key).
+        got: String,
+    },
+    /// A tensor is missing, misshapen, of an unknown dtype, or surplus.
+    #[error("{}: tensor `{tensor}`: expected {expected}, found {got}", path.display())]
+    Tensor {
+        /// The file (the directory where no file holds the tensor).
+        path: PathBuf,
+        /// The tensor's name in that file.
+        tensor: String,
+        /// Expected shape or dtype.
+        expected: String,
+        /// Found shape or dtype.
+        got: String,
+    },
+    /// Known, but not offered by this build or machine.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Memory that the machine or its cgroup cannot give.
+    #[error("{what} needs {needed} bytes, {available} bytes are available")]
+    NoMemory {
+        /// What the memory was for.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes this process can still have.
+        available: u64,
+    },
+    /// A device failed.
+    #[error("{0}")]
+    Device(String),
+    /// Memory that the device cannot give.
+    #[error("{what} needs {needed} bytes of device memory, {available} bytes are available")]
+    DeviceMemory {
+        /// What the memory was for.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes available.
+        available: u64,
+    },
+    /// A prompt longer than the handle's `max_seq_len`.
+    #[error("prompt {index} has {len} tokens, max_seq_len is {max}")]
+    TooLong {
+        /// Which prompt of the call.
+        index: usize,
+        /// Its tokens.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// No prompts, or more than `max_batch_size`.
+    #[error("the call has {n} prompts, must be 1 to max_batch_size = {max}")]
+    Batch {
+        /// Prompts given.
+        n: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Text that is not UTF-8.
+    #[error("{what} is not valid UTF-8 at byte {at}")]
+    Utf8 {
+        /// Which argument.
+        what: String,
+        /// Offset of the first bad byte.
+        at: usize,
+    },
+    /// `NO_WAIT` was asked for and there are not enough free slots.
+    #[error("{free} slots are free, the call needs {needed} and must not wait")]
+    Busy {
+        /// Slots the call needs.
+        needed: usize,
+        /// Slots that are free.
+        free: usize,
+    },
+    /// Loading was cancelled. (A cancelled generation is not an error: it has a result.)
+    #[error("cancelled")]
+    Cancelled,
+    /// An earlier panic or device failure has left the handle unusable.
+    #[error("the handle is unusable since an earlier failure: {0}")]
+    Poisoned(String),
+    /// A bug in this library.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// The `llama_status` of the C API, as listed in `include/llamabi.h`.
+    pub fn code(&self) -> i32 {
+        match self {
+            Error::Cancelled => 2,
+            Error::InvalidArgument { .. } => -1,
+            Error::Abi { .. } => -2,
+            Error::Io { .. } => -3,
+            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => -4,
+            Error::Unsupported(_) => -5,
+            Error::NoMemory { .. } => -6,
+            Error::Device(_) => -7,
+            Error::DeviceMemory { .. } => -8,
+            Error::TooLong { .. } => -9,
+            Error::Batch { .. } => -10,
+            Error::Utf8 { .. } => -11,
+            Error::Busy { .. } => -12,
+            Error::Poisoned(_) => -13,
+            Error::Internal(_) => -99,
+        }
+    }
+
+    /// An argument out of range: its name, the range, and what was given.
+    pub fn invalid(name: impl Into<String>, expected: impl Into<String>, got: impl ToString) -> Self {
+        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.to_string() }
+    }
+
+    /// A system error on `path`.
+    pub fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
+        Error::Io { path: path.into(), detail: error.to_string() }
+    }
+
+    /// A malformed file.
+    pub fn format(path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
+        Error::Format { path: path.into(), detail: detail.into() }
+    }
+}

@@ -1,0 +1,1 @@
+//! Hugging Face's safetensors: a JSON header, then the bytes.

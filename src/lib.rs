@@ -1,0 +1,53 @@
+//! **llamabi**: Llama-family inference as one shared library.
+//!
+//! The crate is what `libllamabi.so` is made of; [`Llama`] is the same handle for Rust callers that
+//! `llama_t` is for C callers. A map, in the direction text travels:
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`capi`] | the C API: conventions, guards, handles; no logic |
+//! | [`llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
+//! | [`chat`] | messages -> prompt, in Meta's Llama 2 format |
+//! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
+//! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
+//! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
+//! | [`model`] | configuration, weight names, RoPE, and `forward`: the transformer, written once |
+//! | [`format`] | checkpoint files: safetensors, `.pth` |
+//! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
+//!
+//! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer, chat}` and
+//! `llama -> model -> {format, backend}`. A backend knows nothing above [`backend::Step`]; the
+//! engine knows a model only as [`backend::Run`].
+//!
+//! The four laws, which most of the tests are about:
+//! 1. operations of a backend write into buffers their caller owns,
+//! 2. they never allocate,
+//! 3. they never wait (except to load a step and to read its logits), and
+//! 4. **batch invariance**: what is computed for one row does not depend on the other rows of the
+//!    step, on the number of threads, or on how a prompt was cut into chunks.
+//!
+//! `unsafe` is denied here and allowed again only in files that say so at their head.
+
+#![deny(unsafe_code, missing_docs)]
+
+pub mod backend;
+pub mod cancel;
+pub mod capi;
+pub mod chat;
+pub mod dtype;
+pub mod engine;
+pub mod error;
+pub mod format;
+pub mod kv;
+pub mod llama;
+pub mod log;
+pub mod model;
+pub mod tokenizer;
+
+pub use cancel::Cancel;
+pub use dtype::Dtype;
+pub use error::{Error, Result};
+pub use llama::{BuildOptions, Device, Llama};
+
+/// A token id. The C API's `int32_t`; ids are never negative inside the crate.
+pub type Token = i32;

@@ -1,0 +1,460 @@
+//! The handle: a checkpoint, its tokenizer and its engine, put together.
+
+use crate::backend::cpu::Cpu;
+use crate::backend::{Backend, Limits};
+use crate::chat::{self, Message};
+use crate::engine::request::RequestLimits;
+use crate::engine::{
+    Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt, Request,
+    RequestStats, Stream, Timings,
+};
+use crate::format::Checkpoint;
+use crate::log::{Level, Log};
+use crate::model::config::Form;
+use crate::model::weights::{self, LoadControl};
+use crate::model::{Config, Runner, rope};
+use crate::tokenizer::{self, Tokenizer};
+use crate::{Cancel, Dtype, Error, Result, Token};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Device {
+    /// The best that is usable.
+    #[default]
+    Auto = 0,
+    /// The CPU; never looks for anything else.
+    Cpu = 1,
+    /// An NVIDIA GPU.
+    Cuda = 2,
+}
+
+/// Options of [`Llama::build`].
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// Most tokens of a sequence, prompt included.
+    pub max_seq_len: usize,
+    /// Most sequences that run at the same time.
+    pub max_batch_size: usize,
+    /// Shards the checkpoint must have; 0: as many as it has. All are merged onto one device.
+    pub model_parallel_size: usize,
+    /// Where to run.
+    pub device: Device,
+    /// Which one of several; the CPU is 0.
+    pub device_index: usize,
+    /// 0: as many as affinity and cgroup allow.
+    pub n_threads: usize,
+    /// `None`: as stored.
+    pub weights_dtype: Option<Dtype>,
+    /// `None`: f32 for f32 weights, f16 for f16, else bf16.
+    pub kv_dtype: Option<Dtype>,
+    /// Seed of the handle's generator.
+    pub seed: u64,
+    /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
+    pub prefill_chunk: Option<usize>,
+    /// Stops the loading.
+    pub cancel: Option<Cancel>,
+    /// Lines to keep for [`Llama::drain_log`]; `None`: none.
+    pub log_level: Option<Level>,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self {
+            max_seq_len: 512,
+            max_batch_size: 8,
+            model_parallel_size: 0,
+            device: Device::Auto,
+            device_index: 0,
+            n_threads: 0,
+            weights_dtype: None,
+            kv_dtype: None,
+            seed: 1,
+            prefill_chunk: None,
+            cancel: None,
+            log_level: None,
+        }
+    }
+}
+
+/// What was loaded.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The model.
+    pub config: Config,
+    /// As built.
+    pub max_seq_len: usize,
+    /// As built.
+    pub max_batch_size: usize,
+    /// As chosen; never [`Device::Auto`].
+    pub device: Device,
+    /// As chosen.
+    pub weights_dtype: Dtype,
+    /// As chosen.
+    pub kv_dtype: Dtype,
+    /// Bytes of the weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of the KV pool.
+    pub kv_bytes: u64,
+    /// The device in words.
+    pub device_name: String,
+    /// Time [`Llama::build`] took.
+    pub load_ms: f64,
+}
+
+/// The outcome of one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    /// Generated tokens, after the prompt's if echoed; without the EOS.
+    pub tokens: Vec<Token>,
+    /// One per token if asked for, else empty.
+    pub logprobs: Vec<f32>,
+    /// The tokens' text, cut before a stop string.
+    pub text: String,
+    /// Alternatives per token if asked for, else empty.
+    pub top: Vec<Vec<Alternative>>,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// Its figures.
+    pub stats: RequestStats,
+}
+
+/// The outcome of one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// In the order of the prompts.
+    pub sequences: Vec<Sequence>,
+    /// Whether the call was cancelled; the sequences hold what there was by then.
+    pub cancelled: bool,
+}
+
+/// A loaded model. Every method may be called from any thread; concurrent calls share batches.
+/// Dropping it cancels what runs.
+pub struct Llama {
+    engine: Engine,
+    tokenizer: Arc<dyn Tokenizer>,
+    info: Info,
+    log: Arc<Log>,
+}
+
+impl Llama {
+    /// Load `ckpt_dir` (Meta's or Hugging Face's form) with the tokenizer at `tokenizer_path`
+    /// (`None`: `ckpt_dir/tokenizer.model`).
+    ///
+    /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
+    /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
+    /// the file, tensor or option. Nothing is left behind by a failed build.
+    pub fn build(
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let start = Instant::now();
+        let log = Arc::new(Log::new(options.log_level));
+        check(options)?;
+        match options.device {
+            Device::Cuda => {
+                return Err(Error::Unsupported(
+                    "device is CUDA: this build has no CUDA backend".into(),
+                ));
+            }
+            Device::Auto => log.write(Level::Info, || {
+                "device AUTO: this build has no CUDA backend, running on the CPU".into()
+            }),
+            Device::Cpu => {}
+        }
+        if options.device_index != 0 {
+            return Err(Error::invalid("device_index", "0 on the CPU", options.device_index));
+        }
+
+        if !ckpt_dir.is_dir() {
+            // Distinguish "not there" and "not a directory" in the system's own words.
+            let error = match std::fs::read_dir(ckpt_dir) {
+                Err(e) => e,
+                Ok(_) => std::io::ErrorKind::NotADirectory.into(),
+            };
+            return Err(Error::io(ckpt_dir, &error));
+        }
+        let default_tokenizer = ckpt_dir.join("tokenizer.model");
+        let tokenizer_path = tokenizer_path.unwrap_or(&default_tokenizer);
+        let tokenizer = tokenizer::open(tokenizer_path)?;
+        let config = Config::read(ckpt_dir, tokenizer.vocab_size())?;
+        if tokenizer.vocab_size() > config.shape.vocab_size {
+            return Err(Error::format(
+                tokenizer_path,
+                format!(
+                    "the tokenizer has {} pieces, the model's vocabulary only {}",
+                    tokenizer.vocab_size(),
+                    config.shape.vocab_size
+                ),
+            ));
+        }
+        let checkpoint = match config.form {
+            Form::Meta => Checkpoint::open_meta(ckpt_dir)?,
+            Form::HuggingFace => Checkpoint::open_hugging_face(ckpt_dir)?,
+        };
+        check_shards(options, &config, &checkpoint)?;
+
+        let weights_dtype = options.weights_dtype.unwrap_or_else(|| checkpoint.stored_dtype());
+        let kv_dtype = options.kv_dtype.unwrap_or(weights_dtype);
+        let limits = limits::<Cpu>(options, config.shape.vocab_size);
+        let weight_bytes = weights::weight_bytes::<Cpu>(&config, weights_dtype);
+        let kv_bytes =
+            (limits.n_pages as u64).saturating_mul(Cpu::page_bytes(&config.shape, kv_dtype));
+        let plan = [
+            ("the weights", weight_bytes),
+            ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
+            ("the RoPE table (max_seq_len)", rope::table_bytes(&config, options.max_seq_len)),
+            ("scratch buffers", Runner::<Cpu>::scratch_bytes(&config.shape, &limits)),
+        ];
+        check_memory(&plan, crate::backend::cpu::available_bytes())?;
+
+        let rope = rope::table(&config, options.max_seq_len)?;
+        let cpu = Cpu::new(&config.shape, rope, options.n_threads, limits.max_rows)?;
+        let device_name = cpu.description();
+        log.write(Level::Info, || {
+            format!(
+                "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
+                 {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
+                ckpt_dir.display(),
+                config.form,
+                config.shape.n_layers
+            )
+        });
+        let mut control = LoadControl { cancel: options.cancel.as_ref(), progress };
+        let weights = weights::load(&cpu, &checkpoint, &config, weights_dtype, &mut control)?;
+        drop(checkpoint);
+        let runner = Runner::new(cpu, weights, &config.shape, kv_dtype, limits)?;
+
+        let mut eos_ids = config.eos_ids.clone();
+        if !eos_ids.contains(&tokenizer.eos_id()) {
+            eos_ids.push(tokenizer.eos_id());
+        }
+        let engine = Engine::new(
+            Box::new(runner),
+            tokenizer.clone(),
+            EngineOptions {
+                max_seq_len: options.max_seq_len,
+                max_batch_size: options.max_batch_size,
+                seed: options.seed,
+                prefill_chunk: options.prefill_chunk,
+                eos_ids,
+            },
+            log.clone(),
+        )?;
+        let info = Info {
+            config,
+            max_seq_len: options.max_seq_len,
+            max_batch_size: options.max_batch_size,
+            device: Device::Cpu,
+            weights_dtype,
+            kv_dtype,
+            weight_bytes,
+            kv_bytes,
+            device_name,
+            load_ms: start.elapsed().as_secs_f64() * 1e3,
+        };
+        Ok(Llama { engine, tokenizer, info, log })
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &dyn Tokenizer {
+        &*self.tokenizer
+    }
+
+    /// Totals of the handle.
+    pub fn timings(&self) -> Timings {
+        self.engine.timings()
+    }
+
+    /// Hand queued log lines to `sink`.
+    pub fn drain_log(&self, sink: impl FnMut(Level, &str)) {
+        self.log.drain(sink);
+    }
+
+    /// What requests are checked against.
+    pub fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            max_seq_len: self.info.max_seq_len,
+            max_batch_size: self.info.max_batch_size,
+            vocab_size: self.info.config.shape.vocab_size,
+        }
+    }
+
+    /// Start a call and pull its events.
+    pub fn stream(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
+        self.engine.submit(Request::new(prompts, options, &self.request_limits())?)
+    }
+
+    /// Run a call to its end on the calling thread. `on_event` sees every event as it comes and
+    /// stops the whole call by returning `false`.
+    pub fn generate(
+        &self,
+        prompts: Vec<Prompt>,
+        options: GenerateOptions,
+        on_event: &mut dyn FnMut(&Event) -> bool,
+    ) -> Result<Completion> {
+        let (logprobs, top) = (options.logprobs, options.top_logprobs > 0);
+        let n = prompts.len();
+        let stream = self.stream(prompts, options)?;
+        collect(&stream, n, logprobs, top, on_event)
+    }
+
+    /// Prompts for [`Llama::generate`] from texts: BOS and the text's tokens.
+    pub fn text_prompts(&self, texts: &[&str]) -> Result<Vec<Prompt>> {
+        texts
+            .iter()
+            .map(|text| {
+                let mut tokens = vec![self.tokenizer.bos_id()];
+                tokens.extend(self.tokenizer.encode(text)?);
+                Ok(Prompt::Tokens(tokens))
+            })
+            .collect()
+    }
+
+    /// Prompts for [`Llama::generate`] from dialogs in Meta's chat format. A dialog with a special
+    /// tag in a message is answered with the reference's sentence.
+    pub fn chat_prompts(&self, dialogs: &[&[Message<'_>]]) -> Result<Vec<Prompt>> {
+        dialogs
+            .iter()
+            .map(|dialog| {
+                let tokens = chat::encode_dialog(&*self.tokenizer, dialog)?;
+                Ok(if chat::is_unsafe(dialog) {
+                    Prompt::Refused(chat::UNSAFE_ERROR)
+                } else {
+                    Prompt::Tokens(tokens)
+                })
+            })
+            .collect()
+    }
+
+    /// Cancel what runs or waits and refuse what comes.
+    pub fn shutdown(&self) {
+        self.engine.shutdown();
+    }
+
+    /// Make every later call fail, as after a panic in one of ours.
+    pub fn poison(&self, reason: &str) {
+        self.engine.poison(reason);
+    }
+}
+
+/// Pull a stream dry into a [`Completion`].
+fn collect(
+    stream: &Stream,
+    n: usize,
+    logprobs: bool,
+    top: bool,
+    on_event: &mut dyn FnMut(&Event) -> bool,
+) -> Result<Completion> {
+    let empty = Sequence {
+        tokens: Vec::new(),
+        logprobs: Vec::new(),
+        text: String::new(),
+        top: Vec::new(),
+        finish: FinishReason::Cancelled,
+        stats: RequestStats::default(),
+    };
+    let mut sequences = vec![empty; n];
+    let mut stopped = false;
+    loop {
+        let event = match stream.next(None)? {
+            Next::Event(event) => event,
+            Next::Timeout => continue,
+            Next::Done => return Ok(Completion { sequences, cancelled: stopped }),
+            Next::Cancelled => return Ok(Completion { sequences, cancelled: true }),
+        };
+        // After the callback has said stop it is not called again, but what was generated is kept.
+        if !stopped && !on_event(&event) {
+            stopped = true;
+            stream.cancel();
+        }
+        match event {
+            Event::Token(e) => {
+                let s = &mut sequences[e.index as usize];
+                s.tokens.push(e.token);
+                s.text.push_str(&e.text);
+                if logprobs {
+                    s.logprobs.push(e.logprob);
+                }
+                if top {
+                    s.top.push(e.top);
+                }
+            }
+            Event::Finish(e) => {
+                let s = &mut sequences[e.index as usize];
+                s.text.push_str(&e.text);
+                s.finish = e.reason;
+                s.stats = e.stats;
+            }
+        }
+    }
+}
+
+fn check(options: &BuildOptions) -> Result<()> {
+    if options.max_seq_len == 0 {
+        return Err(Error::invalid("max_seq_len", "at least 1", 0));
+    }
+    if options.max_batch_size == 0 {
+        return Err(Error::invalid("max_batch_size", "at least 1", 0));
+    }
+    if options.prefill_chunk == Some(0) {
+        return Err(Error::invalid("prefill_chunk", "at least 1", 0));
+    }
+    Ok(())
+}
+
+fn check_shards(options: &BuildOptions, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
+    let shards = match config.form {
+        Form::Meta => checkpoint.files.len(),
+        Form::HuggingFace => 1,
+    };
+    if options.model_parallel_size != 0 && options.model_parallel_size != shards {
+        return Err(Error::invalid(
+            "model_parallel_size",
+            format!("0 or the checkpoint's number of shards, {shards}"),
+            options.model_parallel_size,
+        ));
+    }
+    Ok(())
+}
+
+/// Rows of a step: a long prefill chunk beside every running sequence.
+const MAX_PREFILL_CHUNK: usize = 256;
+
+fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
+    let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
+    let chunk = options.prefill_chunk.unwrap_or(MAX_PREFILL_CHUNK).min(options.max_seq_len);
+    Limits {
+        page_size: B::PAGE_SIZE,
+        n_pages: pages.saturating_mul(options.max_batch_size),
+        max_rows: chunk.saturating_add(options.max_batch_size),
+        // Prompt rows want logits too where the prompt is echoed with logprobs.
+        max_wanted: options.max_batch_size.max(32),
+        vocab_size,
+    }
+}
+
+/// Everything is counted before anything is allocated; the message names the largest item.
+fn check_memory(plan: &[(&str, u64)], available: u64) -> Result<()> {
+    let needed = plan.iter().fold(0u64, |sum, item| sum.saturating_add(item.1));
+    if needed <= available {
+        return Ok(());
+    }
+    let largest = plan.iter().max_by_key(|item| item.1).map_or("", |item| item.0);
+    let items: Vec<String> = plan.iter().map(|(what, bytes)| format!("{what} {bytes}")).collect();
+    Err(Error::NoMemory {
+        what: format!("the model ({}; most of it {largest})", items.join(", ")),
+        needed,
+        available,
+    })
+}

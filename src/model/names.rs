@@ -1,0 +1,1 @@
+//! Which stored tensors make up which matrix, in Meta's and in Hugging Face's names.

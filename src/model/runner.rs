@@ -1,0 +1,61 @@
+//! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
+
+use super::forward::{Scratch, forward};
+use crate::backend::{Backend, Limits, Run, Shape, Step, Weights};
+use crate::{Dtype, Result};
+
+/// A model that can run steps.
+pub struct Runner<B: Backend> {
+    backend: B,
+    weights: Weights<B>,
+    kv: B::Kv,
+    scratch: Scratch<B>,
+    limits: Limits,
+}
+
+impl<B: Backend> Runner<B> {
+    /// Bytes of the scratch buffers that [`Runner::new`] will allocate.
+    pub fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
+        let per_row = shape.dim + 2 * shape.q_dim() + shape.ffn_dim;
+        4 * (limits.max_rows as u64 * per_row as u64
+            + limits.max_wanted as u64 * limits.vocab_size as u64)
+    }
+
+    /// Allocate pool and scratch beside weights that are loaded already.
+    pub fn new(
+        backend: B,
+        weights: Weights<B>,
+        shape: &Shape,
+        kv_dtype: Dtype,
+        limits: Limits,
+    ) -> Result<Self> {
+        let rows = limits.max_rows;
+        let scratch = Scratch {
+            x: backend.new_buf(rows, shape.dim)?,
+            q: backend.new_buf(rows, shape.q_dim())?,
+            y: backend.new_buf(rows, shape.q_dim())?,
+            h: backend.new_buf(rows, shape.ffn_dim)?,
+            logits: backend.new_buf(limits.max_wanted, shape.vocab_size)?,
+        };
+        let kv = backend.new_kv(limits.n_pages, kv_dtype)?;
+        Ok(Self { backend, weights, kv, scratch, limits })
+    }
+}
+
+impl<B: Backend> Run for Runner<B> {
+    fn run(&mut self, step: &Step) -> Result<&[f32]> {
+        debug_assert!(step.tokens.len() <= self.limits.max_rows);
+        debug_assert!(step.wanted.len() <= self.limits.max_wanted);
+        self.backend.load_step(step);
+        forward(&mut self.backend, &self.weights, &mut self.kv, &mut self.scratch);
+        self.backend.read(&self.scratch.logits)
+    }
+
+    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        self.backend.copy_pages(&mut self.kv, pairs)
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+}

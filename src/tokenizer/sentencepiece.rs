@@ -1,0 +1,1 @@
+//! SentencePiece `.model` files, checked before the library sees them.
