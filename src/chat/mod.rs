@@ -1,7 +1,7 @@
 //! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
 
 use crate::tokenizer::Tokenizer;
-use crate::{Result, Token};
+use crate::{Error, Result, Token};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,17 @@ pub enum Role {
     Assistant,
 }
 
+impl Role {
+    /// The role's name, as messages spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        }
+    }
+}
+
 /// One message of a dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
@@ -23,17 +34,148 @@ pub struct Message<'a> {
     pub content: &'a str,
 }
 
+const B_INST: &str = "[INST]";
+const E_INST: &str = "[/INST]";
+const B_SYS: &str = "<<SYS>>";
+const E_SYS: &str = "<</SYS>>";
+
 /// What the reference answers when a message contains one of its special tags.
 pub const UNSAFE_ERROR: &str = "Error: special tags are not allowed as part of the prompt.";
 
-/// Whether a message contains `[INST]`, `[/INST]`, `<<SYS>>` or `<</SYS>>`.
+/// Whether a message, of whatever role, contains `[INST]`, `[/INST]`, `<<SYS>>` or `<</SYS>>`.
 pub fn is_unsafe(dialog: &[Message<'_>]) -> bool {
-    let _ = dialog;
-    todo!()
+    dialog.iter().any(|m| {
+        [B_INST, E_INST, B_SYS, E_SYS]
+            .iter()
+            .any(|tag| m.content.contains(tag))
+    })
 }
 
 /// Prompt tokens of a dialog. The caller has looked at [`is_unsafe`].
+///
+/// A system message becomes a prefix of the first user message, before that is stripped. Each turn
+/// that has an answer is `[INST] {user} [/INST] {answer} ` between BOS and EOS, the last one
+/// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
+///
+/// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
+/// user; it names the first message that is not as it must be.
 pub fn encode_dialog(tokenizer: &dyn Tokenizer, dialog: &[Message<'_>]) -> Result<Vec<Token>> {
-    let _ = (tokenizer, dialog);
-    todo!()
+    let (system, turns) = match dialog {
+        [
+            Message {
+                role: Role::System,
+                content,
+            },
+            turns @ ..,
+        ] => (Some(*content), turns),
+        turns => (None, turns),
+    };
+    check_roles(turns, dialog.len() - turns.len())?;
+
+    let mut tokens = Vec::new();
+    for (i, turn) in turns.chunks(2).enumerate() {
+        let user = match system {
+            Some(system) if i == 0 => format!("{B_SYS}\n{system}\n{E_SYS}\n\n{}", turn[0].content),
+            _ => turn[0].content.to_owned(),
+        };
+        let mut text = format!("{B_INST} {} {E_INST}", strip(&user));
+        if let [_, answer] = turn {
+            text += &format!(" {} ", strip(answer.content));
+        }
+        tokens.push(tokenizer.bos_id());
+        tokens.extend(tokenizer.encode(&text)?);
+        if turn.len() == 2 {
+            tokens.push(tokenizer.eos_id());
+        }
+    }
+    Ok(tokens)
+}
+
+/// `turns` are the messages from index `first` on.
+fn check_roles(turns: &[Message<'_>], first: usize) -> Result<()> {
+    for (i, message) in turns.iter().enumerate() {
+        let expected = if i % 2 == 0 {
+            Role::User
+        } else {
+            Role::Assistant
+        };
+        if message.role != expected {
+            return Err(Error::invalid(
+                format!("the role of message {}", first + i),
+                expected.name(),
+                message.role.name(),
+            ));
+        }
+    }
+    match turns.last() {
+        Some(Message {
+            role: Role::User, ..
+        }) => Ok(()),
+        Some(last) => Err(Error::invalid(
+            format!("the role of message {}, the last,", first + turns.len() - 1),
+            Role::User.name(),
+            last.role.name(),
+        )),
+        None if first > 0 => Err(Error::invalid(
+            "the role of message 0, the only one,",
+            Role::User.name(),
+            Role::System.name(),
+        )),
+        None => Err(Error::invalid(
+            "the dialog",
+            "at least one message, from user",
+            "empty",
+        )),
+    }
+}
+
+/// Python's `str.strip`.
+fn strip(text: &str) -> &str {
+    text.trim_matches(is_python_whitespace)
+}
+
+/// Python's `str.isspace`. Unlike Unicode's `White_Space` it has the separators U+001C to U+001F.
+fn is_python_whitespace(c: char) -> bool {
+    matches!(
+        c,
+        '\u{9}'..='\u{d}'
+            | '\u{1c}'..='\u{20}'
+            | '\u{85}'
+            | '\u{a0}'
+            | '\u{1680}'
+            | '\u{2000}'..='\u{200a}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{202f}'
+            | '\u{205f}'
+            | '\u{3000}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whitespace_is_pythons() {
+        // [c for c in range(0x110000) if chr(c).isspace()], Python 3.11
+        #[rustfmt::skip]
+        let python = [
+            0x9, 0xa, 0xb, 0xc, 0xd, 0x1c, 0x1d, 0x1e, 0x1f, 0x20, 0x85, 0xa0, 0x1680, 0x2000,
+            0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028,
+            0x2029, 0x202f, 0x205f, 0x3000,
+        ];
+        let ours: Vec<u32> = ('\0'..=char::MAX)
+            .filter(|&c| is_python_whitespace(c))
+            .map(u32::from)
+            .collect();
+        assert_eq!(ours, python);
+    }
+
+    #[test]
+    fn strip_leaves_the_inside_alone() {
+        assert_eq!(strip("\u{1c}\n a \u{1f} b\u{3000}\u{85}"), "a \u{1f} b");
+        assert_eq!(strip(" \u{1d}\t"), "");
+        assert_eq!(strip("\u{200b}a\u{feff}"), "\u{200b}a\u{feff}");
+    }
 }

@@ -1,26 +1,36 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
 pub mod detokenizer;
+pub mod model_proto;
 pub mod sentencepiece;
 
 pub use detokenizer::Detokenizer;
+pub use sentencepiece::SentencePiece;
 
-use crate::{Result, Token};
+use crate::{Error, Result, Token};
+use detokenizer::Joiner;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the detokeniser does with a token in the middle of a text.
+/// What the detokeniser does with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Whole text, spaces as spaces.
+    /// Whole text, spaces as spaces. A leading space is dropped at the start of a text where the
+    /// tokenizer [strips leading spaces](Tokenizer::strips_leading_space).
     Text(&'a str),
+    /// Whole text that stays as it is wherever it stands (the surface of `<unk>`).
+    Literal(&'a str),
     /// One byte of a longer UTF-8 sequence.
     Byte(u8),
-    /// Nothing (BOS, EOS and other controls, ids beyond the tokenizer's).
+    /// Nothing (BOS, EOS and other controls, ids beyond the tokenizer's). It still ends a run of
+    /// bytes: a character cannot continue behind it.
     Control,
 }
 
-/// A tokenizer. Ids are `0..vocab_size`.
+/// A tokenizer. Ids are `0..vocab_size`; any other id is a [`Piece::Control`].
 pub trait Tokenizer: Send + Sync {
     /// Number of ids.
     fn vocab_size(&self) -> usize;
@@ -30,18 +40,132 @@ pub trait Tokenizer: Send + Sync {
     fn eos_id(&self) -> Token;
     /// Padding id, -1 where there is none.
     fn pad_id(&self) -> Token;
-    /// Ids of `text`, without BOS or EOS.
+
+    /// Ids of `text`, without BOS or EOS; none for an empty text.
+    ///
+    /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take;
+    /// the implementation says how long that is.
     fn encode(&self, text: &str) -> Result<Vec<Token>>;
-    /// The library's own decoding of a whole sequence. Ids must be in `0..vocab_size` or are skipped.
-    fn decode(&self, tokens: &[Token]) -> String;
-    /// What `token` adds in the middle of a text.
+
+    /// What `token` adds to a text.
     fn piece(&self, token: Token) -> Piece<'_>;
+
+    /// The bytes that `token` adds in the middle of a text, followed by one NUL that is not part of
+    /// them (they may hold NULs of their own).
+    fn token_bytes_with_nul(&self, token: Token) -> &[u8];
+
     /// Whether decoding drops one leading space while the text is still empty.
     fn strips_leading_space(&self) -> bool;
+
+    /// Whether it goes on doing so, with the leading space of each following piece, for as long as
+    /// the text stays empty. Only looked at where [`strips_leading_space`](Self::strips_leading_space).
+    fn strips_every_leading_space(&self) -> bool {
+        false
+    }
+
+    /// The bytes that `token` adds in the middle of a text.
+    fn token_bytes(&self, token: Token) -> &[u8] {
+        self.token_bytes_with_nul(token)
+            .split_last()
+            .map_or(&[], |(_, bytes)| bytes)
+    }
+
+    /// Text of a whole sequence: what a [`Detokenizer`] gives piece by piece.
+    fn decode(&self, tokens: &[Token]) -> String {
+        let mut joiner = Joiner::new(self);
+        let mut text = String::new();
+        for &token in tokens {
+            joiner.push(self.piece(token), &mut text);
+        }
+        joiner.finish(&mut text);
+        text
+    }
 }
 
+/// Largest tokenizer file that is read; that of Llama 2 has half a megabyte.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
+
 /// Open a tokenizer file of any kind we know; says which kinds are not supported yet.
+///
+/// [`Error::Io`] where there is no regular file that can be read, [`Error::Unsupported`] for
+/// Llama 3's tokenizers, [`Error::Format`] for anything else that is not a tokenizer.
 pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
-    let _ = path;
-    todo!()
+    // O_NONBLOCK: opening a FIFO would wait for somebody to write into it.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|e| Error::io(path, &e))?;
+    let metadata = file.metadata().map_err(|e| Error::io(path, &e))?;
+    if metadata.is_dir() {
+        return Err(Error::io(path, &std::io::ErrorKind::IsADirectory.into()));
+    }
+    if !metadata.is_file() {
+        return Err(Error::Io {
+            path: path.into(),
+            detail: "not a regular file".into(),
+        });
+    }
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(too_large(path, metadata.len()));
+    }
+    let mut bytes = Vec::new();
+    // The file may grow meanwhile; one byte more than is allowed is enough to notice.
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Error::io(path, &e))?;
+    from_bytes(path, &bytes)
+}
+
+/// The tokenizer that a file with these contents is; `path` is for the messages.
+pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(too_large(path, bytes.len() as u64));
+    }
+    // Other kinds are looked for only in what is not a ModelProto: that may begin with a brace too.
+    SentencePiece::from_bytes(path, bytes)
+        .map(|t| Arc::new(t) as Arc<dyn Tokenizer>)
+        .map_err(|e| {
+            let kind = if is_json(bytes) {
+                "a Hugging Face tokenizer.json"
+            } else if is_tiktoken(bytes) {
+                "a Llama 3 tokenizer (tiktoken ranks in base64)"
+            } else {
+                return e;
+            };
+            Error::Unsupported(format!(
+                "{}: this looks like {kind}, which is not supported yet; SentencePiece's \
+             tokenizer.model is",
+                path.display()
+            ))
+        })
+}
+
+fn too_large(path: &Path, len: u64) -> Error {
+    Error::format(
+        path,
+        format!("{len} bytes, a tokenizer has at most {MAX_FILE_BYTES}"),
+    )
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    let rest = bytes
+        .trim_ascii_start()
+        .strip_prefix(b"{")
+        .map(<[u8]>::trim_ascii_start);
+    rest.is_some_and(|rest| rest.starts_with(b"\"") || rest.starts_with(b"}"))
+}
+
+/// Lines of a token in base64, a space, and its rank.
+fn is_tiktoken(bytes: &[u8]) -> bool {
+    let line = bytes.split(|&b| b == b'\n').next().unwrap_or(bytes);
+    let Some(space) = line.iter().position(|&b| b == b' ') else {
+        return false;
+    };
+    let (token, rank) = (&line[..space], line[space + 1..].trim_ascii_end());
+    let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=".contains(b);
+    !token.is_empty()
+        && token.iter().all(base64)
+        && !rank.is_empty()
+        && rank.iter().all(u8::is_ascii_digit)
 }

@@ -1,1 +1,328 @@
 //! SentencePiece `.model` files, checked before the library sees them.
+//!
+//! The library gets the message that [`Checked`] vouches for, encoded again, rather than the file:
+//! so it is no matter if its parser reads a crafted file differently than ours does. It is only used
+//! to encode; pieces are joined by [`super::detokenizer`], which is tested against its decoding.
+
+use super::model_proto::{Checked, Type, byte_of};
+use super::{Piece, Tokenizer};
+use crate::{Error, Result, Token};
+use prost::Message;
+use sentencepiece::SentencePieceProcessor;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// SentencePiece writes a space as this.
+const SPACE_SYMBOL: char = '\u{2581}';
+const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
+
+/// Long texts go to the library in parts of about this many bytes, which keeps its memory small: it
+/// takes some hundred bytes for each byte of text.
+const PART_BYTES: usize = 8 << 10;
+/// Most bytes of a part. A text has this many bytes without a place to cut it only if it was made to.
+pub const MAX_PART_BYTES: usize = 1 << 20;
+/// Most bytes of a text where characters without a piece become `<unk>`: the library's time grows
+/// with the square of a run of them. Llama's tokenizers make bytes of them instead.
+pub const MAX_UNK_PART_BYTES: usize = 64 << 10;
+
+/// A SentencePiece BPE tokenizer.
+pub struct SentencePiece {
+    processor: SentencePieceProcessor,
+    entries: Vec<Entry>,
+    /// The text of every piece, each followed by a NUL.
+    texts: String,
+    bos_id: Token,
+    eos_id: Token,
+    pad_id: Token,
+    strips: bool,
+    strips_every: bool,
+    parts: Parts,
+}
+
+#[derive(Clone, Copy)]
+enum Entry {
+    /// In `texts`, without the NUL.
+    Text {
+        start: u32,
+        len: u32,
+    },
+    /// The same, as [`Piece::Literal`].
+    Literal {
+        start: u32,
+        len: u32,
+    },
+    Byte(u8),
+    Control,
+}
+
+/// How a text is handed to the library.
+enum Parts {
+    /// As a whole, of at most this many bytes.
+    Whole(usize),
+    /// Cut where no piece can reach across; the space that stands for the start (or, in some
+    /// models, the end) of the text is added here, once.
+    Cut {
+        joined: Pairs,
+        prefix: bool,
+        suffix: bool,
+    },
+}
+
+impl SentencePiece {
+    /// The tokenizer that a file with these contents is; `path` is for the messages.
+    ///
+    /// [`Error::Format`] for anything that is not a byte-pair encoding as Llama's tokenizers are
+    /// (see [`Checked::parse`]).
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let format = |detail: String| Error::format(path, detail);
+        let Checked {
+            mut proto,
+            bos_id,
+            eos_id,
+            pad_id,
+        } = Checked::parse(bytes).map_err(format)?;
+        let trainer = proto.trainer_spec.get_or_insert_default();
+        let byte_fallback = trainer.byte_fallback();
+        let suffix = trainer.treat_whitespace_as_suffix();
+        // The library takes it as a C string.
+        let unk_surface = trainer
+            .unk_surface
+            .as_deref()
+            .unwrap_or(DEFAULT_UNK_SURFACE);
+        let unk_surface = unk_surface
+            .split('\0')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let normalizer = proto.normalizer_spec.get_or_insert_default();
+        let add_dummy_prefix = normalizer.add_dummy_prefix.unwrap_or(true);
+        let remove_extra_whitespaces = normalizer.remove_extra_whitespaces.unwrap_or(true);
+        let parts = if !byte_fallback {
+            Parts::Whole(MAX_UNK_PART_BYTES)
+        } else if remove_extra_whitespaces {
+            Parts::Whole(MAX_PART_BYTES)
+        } else {
+            normalizer.add_dummy_prefix = Some(false);
+            let joined = Pairs::new(proto.pieces.iter().map(|p| p.piece()));
+            Parts::Cut {
+                joined,
+                prefix: add_dummy_prefix && !suffix,
+                suffix: add_dummy_prefix && suffix,
+            }
+        };
+
+        let mut entries = Vec::with_capacity(proto.pieces.len());
+        let mut texts = String::new();
+        for piece in &proto.pieces {
+            let text = std::str::from_utf8(piece.piece()).unwrap_or_default();
+            let (literal, text) = match piece.r#type() {
+                Type::Control => {
+                    entries.push(Entry::Control);
+                    continue;
+                }
+                Type::Byte => {
+                    entries.push(byte_of(text).map_or(Entry::Control, Entry::Byte));
+                    continue;
+                }
+                Type::Unknown => (true, Cow::Borrowed(unk_surface.as_str())),
+                // Only the symbol is a leading space to the library, a space proper is not.
+                Type::Normal | Type::UserDefined | Type::Unused => (
+                    text.starts_with(' '),
+                    Cow::Owned(text.replace(SPACE_SYMBOL, " ")),
+                ),
+            };
+            // At most 64 MiB of file: fits.
+            let (start, len) = (texts.len() as u32, text.len() as u32);
+            entries.push(if literal {
+                Entry::Literal { start, len }
+            } else {
+                Entry::Text { start, len }
+            });
+            texts.push_str(&text);
+            texts.push('\0');
+        }
+
+        let processor = SentencePieceProcessor::from_serialized_proto(&proto.encode_to_vec())
+            .map_err(|e| format(format!("SentencePiece refuses it: {e}")))?;
+        Ok(Self {
+            processor,
+            entries,
+            texts,
+            bos_id,
+            eos_id,
+            pad_id,
+            strips: add_dummy_prefix || remove_extra_whitespaces,
+            strips_every: remove_extra_whitespaces,
+            parts,
+        })
+    }
+
+    fn entry(&self, token: Token) -> Entry {
+        let index = usize::try_from(token).ok();
+        index
+            .and_then(|i| self.entries.get(i))
+            .copied()
+            .unwrap_or(Entry::Control)
+    }
+
+    fn encode_part(&self, part: &str, ids: &mut Vec<Token>) -> Result<()> {
+        let pieces = self
+            .processor
+            .encode(part)
+            .map_err(|e| Error::Internal(format!("SentencePiece cannot encode a text: {e}")))?;
+        ids.extend(pieces.iter().map(|p| p.id as Token));
+        Ok(())
+    }
+}
+
+impl Tokenizer for SentencePiece {
+    fn vocab_size(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn bos_id(&self) -> Token {
+        self.bos_id
+    }
+
+    fn eos_id(&self) -> Token {
+        self.eos_id
+    }
+
+    fn pad_id(&self) -> Token {
+        self.pad_id
+    }
+
+    /// A text may have any length as long as it can be cut into parts of at most
+    /// [`MAX_PART_BYTES`] between characters that stand side by side in no piece, which is so in
+    /// every natural text. Models that squeeze spaces, or have no byte pieces, take one part.
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        let mut ids = Vec::new();
+        match &self.parts {
+            _ if text.is_empty() => {}
+            Parts::Whole(max) if text.len() > *max => {
+                return Err(Error::invalid(
+                    "text",
+                    format!("at most {max} bytes for this tokenizer"),
+                    format!("{} bytes long", text.len()),
+                ));
+            }
+            Parts::Whole(_) => self.encode_part(text, &mut ids)?,
+            Parts::Cut {
+                joined,
+                prefix,
+                suffix,
+            } => {
+                let mut rest = text;
+                while !rest.is_empty() {
+                    let len = joined.first_part(rest);
+                    if len > MAX_PART_BYTES {
+                        return Err(Error::invalid(
+                            "text",
+                            format!("at most {MAX_PART_BYTES} such bytes"),
+                            format!("{len} bytes or more without a place where no token can span"),
+                        ));
+                    }
+                    let (part, tail) = rest.split_at(len);
+                    let mut part = Cow::Borrowed(part);
+                    if *prefix && rest.len() == text.len() {
+                        part.to_mut().insert(0, ' ');
+                    }
+                    if *suffix && tail.is_empty() {
+                        part.to_mut().push(' ');
+                    }
+                    self.encode_part(&part, &mut ids)?;
+                    rest = tail;
+                }
+            }
+        }
+        Ok(ids)
+    }
+
+    fn piece(&self, token: Token) -> Piece<'_> {
+        let text = |start, len| &self.texts[start as usize..][..len as usize];
+        match self.entry(token) {
+            Entry::Text { start, len } => Piece::Text(text(start, len)),
+            Entry::Literal { start, len } => Piece::Literal(text(start, len)),
+            Entry::Byte(byte) => Piece::Byte(byte),
+            Entry::Control => Piece::Control,
+        }
+    }
+
+    fn token_bytes_with_nul(&self, token: Token) -> &[u8] {
+        match self.entry(token) {
+            Entry::Text { start, len } | Entry::Literal { start, len } => {
+                &self.texts.as_bytes()[start as usize..][..len as usize + 1]
+            }
+            Entry::Byte(byte) => &BYTES_WITH_NUL[usize::from(byte)],
+            Entry::Control => &[0],
+        }
+    }
+
+    fn strips_leading_space(&self) -> bool {
+        self.strips
+    }
+
+    fn strips_every_leading_space(&self) -> bool {
+        self.strips_every
+    }
+}
+
+static BYTES_WITH_NUL: [[u8; 2]; 256] = {
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte][0] = byte as u8;
+        byte += 1;
+    }
+    table
+};
+
+/// Pairs of characters that stand side by side in some piece. Between two that never do, no merge
+/// can reach across, so that the two sides may be encoded apart.
+///
+/// A bit per hash value: pairs that share it with another are taken for joined, which only means
+/// fewer places to cut. Llama 2's 13,000 pairs fill one in eighty of them.
+struct Pairs(Vec<u64>);
+
+impl Pairs {
+    const LOG2_BITS: u32 = 20;
+
+    fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut pairs = Self(vec![0; 1 << (Self::LOG2_BITS - 6)]);
+        for piece in pieces {
+            let chars = std::str::from_utf8(piece).unwrap_or_default().chars();
+            for (a, b) in chars.clone().zip(chars.skip(1)) {
+                let bit = Self::bit(a, b);
+                pairs.0[bit / 64] |= 1 << (bit % 64);
+            }
+        }
+        pairs
+    }
+
+    fn contains(&self, a: char, b: char) -> bool {
+        let bit = Self::bit(a, b);
+        self.0[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
+    fn bit(a: char, b: char) -> usize {
+        let escape = |c| u64::from(u32::from(if c == ' ' { SPACE_SYMBOL } else { c }));
+        let pair = escape(a) << 32 | escape(b);
+        // Fibonacci hashing: the high bits of a product with 2^64 / golden ratio.
+        (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LOG2_BITS)) as usize
+    }
+
+    /// Length of the first part of `text`: to the first place behind [`PART_BYTES`] where it may be
+    /// cut, or more than [`MAX_PART_BYTES`] where none is found within that.
+    fn first_part(&self, text: &str) -> usize {
+        let start = text.floor_char_boundary(PART_BYTES);
+        let mut previous = None;
+        for (i, c) in text[start..].char_indices() {
+            let at = start + i;
+            if at > MAX_PART_BYTES || previous.is_some_and(|p| !self.contains(p, c)) {
+                return at;
+            }
+            previous = Some(c);
+        }
+        text.len()
+    }
+}

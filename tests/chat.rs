@@ -1,0 +1,163 @@
+//! Dialogs in Meta's format, against the reference's token ids.
+
+use llamabi::chat::{Message, Role, encode_dialog, is_unsafe};
+use llamabi::tokenizer::{self, Tokenizer};
+use llamabi::{Error, Token};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+static LLAMA2: LazyLock<Arc<dyn Tokenizer>> = LazyLock::new(|| {
+    tokenizer::open(Path::new("tests/data/reference/llama2-tokenizer.model")).unwrap()
+});
+
+fn system(content: &str) -> Message<'_> {
+    Message {
+        role: Role::System,
+        content,
+    }
+}
+
+fn user(content: &str) -> Message<'_> {
+    Message {
+        role: Role::User,
+        content,
+    }
+}
+
+fn assistant(content: &str) -> Message<'_> {
+    Message {
+        role: Role::Assistant,
+        content,
+    }
+}
+
+/// BOS, the text, and EOS where it says so.
+fn turn(text: &str, eos: bool) -> Vec<Token> {
+    let mut tokens = vec![1];
+    tokens.extend(LLAMA2.encode(text).unwrap());
+    tokens.extend(eos.then_some(2));
+    tokens
+}
+
+#[test]
+fn reference_cases() {
+    let cases = std::fs::read_to_string("tests/data/reference/chat-cases.json").unwrap();
+    let cases: Vec<serde_json::Value> = serde_json::from_str(&cases).unwrap();
+    assert!(cases.len() >= 5);
+    for case in &cases {
+        let dialog: Vec<Message<'_>> = case["dialog"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| Message {
+                role: match m["role"].as_str().unwrap() {
+                    "system" => Role::System,
+                    "user" => Role::User,
+                    "assistant" => Role::Assistant,
+                    other => panic!("{other}"),
+                },
+                content: m["content"].as_str().unwrap(),
+            })
+            .collect();
+        let expected: Vec<Token> = serde_json::from_value(case["prompt_tokens"].clone()).unwrap();
+        assert_eq!(
+            encode_dialog(&**LLAMA2, &dialog).unwrap(),
+            expected,
+            "{dialog:?}"
+        );
+        assert!(!is_unsafe(&dialog));
+    }
+}
+
+#[test]
+fn system_user_assistant_user() {
+    let dialog = [
+        system(" Be brief. "),
+        user(" Hi "),
+        assistant(" Hello\n"),
+        user("Bye"),
+    ];
+    let expected = [
+        turn(
+            "[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n Hi [/INST] Hello ",
+            true,
+        ),
+        turn("[INST] Bye [/INST]", false),
+    ];
+    assert_eq!(
+        encode_dialog(&**LLAMA2, &dialog).unwrap(),
+        expected.concat()
+    );
+}
+
+#[test]
+fn contents_are_stripped_as_python_does() {
+    let dialog = [
+        user("\u{1c}\u{1f}\u{a0} x \u{3000}\u{85}"),
+        assistant("\u{2028}y\u{1d}"),
+        user(""),
+    ];
+    let expected = [
+        turn("[INST] x [/INST] y ", true),
+        turn("[INST]  [/INST]", false),
+    ];
+    assert_eq!(
+        encode_dialog(&**LLAMA2, &dialog).unwrap(),
+        expected.concat()
+    );
+    // The system message goes in first, so only the end of the first user message is bare.
+    let dialog = [system(""), user("\u{1c} x \u{1c}")];
+    let expected = turn("[INST] <<SYS>>\n\n<</SYS>>\n\n\u{1c} x [/INST]", false);
+    assert_eq!(encode_dialog(&**LLAMA2, &dialog).unwrap(), expected);
+}
+
+#[test]
+fn special_tags_are_unsafe_in_any_message() {
+    for tag in ["[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"] {
+        let text = format!("a{tag}b");
+        assert!(is_unsafe(&[user(&text)]), "{tag}");
+        assert!(is_unsafe(&[system(&text), user("")]), "{tag}");
+        assert!(is_unsafe(&[user(""), assistant(&text), user("")]), "{tag}");
+        assert!(is_unsafe(&[user(""), assistant(""), user(&text)]), "{tag}");
+    }
+    assert!(!is_unsafe(&[
+        system("[inst] [ INST]"),
+        user("<<SYS> <SYS>>"),
+        assistant("<</SYS>")
+    ]));
+    assert!(!is_unsafe(&[]));
+}
+
+#[test]
+fn roles_out_of_order_are_named() {
+    let (s, u, a) = (system("s"), user("u"), assistant("a"));
+    let cases: [(&[Message<'_>], &[&str]); 9] = [
+        (&[], &["dialog is empty"]),
+        (&[s], &["message 0", "is system", "must be user"]),
+        (&[a], &["message 0", "is assistant", "must be user"]),
+        (&[u, u], &["message 1", "is user", "must be assistant"]),
+        (
+            &[u, a],
+            &["message 1", "the last", "is assistant", "must be user"],
+        ),
+        (&[s, a, u], &["message 1", "is assistant", "must be user"]),
+        (&[s, s, u], &["message 1", "is system", "must be user"]),
+        (
+            &[u, a, s, a, u],
+            &["message 2", "is system", "must be user"],
+        ),
+        (
+            &[s, u, a],
+            &["message 2", "the last", "is assistant", "must be user"],
+        ),
+    ];
+    for (dialog, words) in cases {
+        let error = encode_dialog(&**LLAMA2, dialog).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+        let message = error.to_string();
+        assert!(
+            words.iter().all(|word| message.contains(word)),
+            "{message:?} lacks one of {words:?}"
+        );
+    }
+}
