@@ -2,13 +2,20 @@
 //!
 //! Files are read with `pread`, never mapped: a file that is truncated while mapped would kill the
 //! host with SIGBUS. A short read is an error that names the file.
+//!
+//! Whatever a file claims is checked against the file's real length before anything is allocated
+//! or read for it.
 
+mod bytes;
 pub mod pickle;
 pub mod pth;
 pub mod safetensors;
+mod zip;
 
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a file says about one tensor.
@@ -31,14 +38,17 @@ pub struct TensorFile {
     pub path: PathBuf,
     /// Its tensors by name.
     pub tensors: BTreeMap<String, TensorInfo>,
-    file: std::fs::File,
+    file: File,
 }
 
 impl TensorFile {
     /// Fill `buf` from byte `offset` of `tensor`'s data. Bounds are the caller's to keep.
+    ///
+    /// A file that has become shorter since it was opened is an [`Error::Io`] with the offset and
+    /// both lengths.
     pub fn read(&self, tensor: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let _ = (tensor, offset, buf, &self.file);
-        todo!()
+        debug_assert!(offset + buf.len() as u64 <= tensor.len);
+        read_at(&self.file, &self.path, tensor.offset + offset, buf)
     }
 }
 
@@ -55,18 +65,158 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Open `consolidated.NN.pth`, numbered from 00 without a gap.
     pub fn open_meta(dir: &Path) -> Result<Checkpoint> {
-        let _ = dir;
-        todo!()
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
+            let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
+            numbers.extend(name.to_str().and_then(shard_number));
+        }
+        numbers.sort_unstable();
+        let shard = |n| dir.join(format!("consolidated.{n:02}.pth"));
+        let gap = (0..).zip(&numbers).find(|&(i, &n)| i != n).map(|(i, _)| i);
+        if let Some(missing) = gap.or(numbers.is_empty().then_some(0)) {
+            let path = shard(missing);
+            let detail = match numbers.last() {
+                Some(&last) => format!("no such file, but there is a shard {last:02}"),
+                None => "no such file".into(),
+            };
+            return Err(Error::Io { path, detail });
+        }
+        let files = numbers.iter().map(|&n| pth::open(&shard(n)));
+        Ok(Checkpoint {
+            dir: dir.into(),
+            files: files.collect::<Result<_>>()?,
+        })
     }
 
-    /// Open `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    /// Open `model.safetensors`, or the shards that `model.safetensors.index.json` names. Where
+    /// there are both, the single file, as in transformers.
     pub fn open_hugging_face(dir: &Path) -> Result<Checkpoint> {
-        let _ = dir;
-        todo!()
+        let single = dir.join("model.safetensors");
+        let index = dir.join("model.safetensors.index.json");
+        let files = if single.symlink_metadata().is_ok() {
+            vec![safetensors::open(&single)?]
+        } else if index.symlink_metadata().is_ok() {
+            safetensors::open_sharded(&index)?
+        } else {
+            let detail = "no such file, and no model.safetensors.index.json beside it".into();
+            return Err(Error::Io {
+                path: single,
+                detail,
+            });
+        };
+        Ok(Checkpoint {
+            dir: dir.into(),
+            files,
+        })
     }
 
-    /// The dtype that most of the weights' bytes are stored in.
+    /// The dtype that most of the weights' bytes are stored in. The wider one wins a draw.
     pub fn stored_dtype(&self) -> Dtype {
-        todo!()
+        let bytes = |dtype| -> u64 {
+            let tensors = self.files.iter().flat_map(|file| file.tensors.values());
+            // Lengths are real bytes of real files, except that .pth tensors may share theirs.
+            tensors
+                .filter(|t| t.dtype == dtype)
+                .fold(0, |sum, t| sum.saturating_add(t.len))
+        };
+        [Dtype::F16, Dtype::Bf16, Dtype::F32]
+            .into_iter()
+            .max_by_key(|&d| bytes(d))
+            .expect("three")
     }
+}
+
+/// `consolidated.NN.pth` -> NN.
+fn shard_number(name: &str) -> Option<usize> {
+    let digits = name.strip_prefix("consolidated.")?.strip_suffix(".pth")?;
+    (digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
+}
+
+/// Open a regular file and say how long it is.
+pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
+    // Without O_NONBLOCK, opening a FIFO waits for somebody to write into it.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = file.map_err(|e| Error::io(path, &e))?;
+    let meta = file.metadata().map_err(|e| Error::io(path, &e))?;
+    let kind = meta.file_type();
+    if kind.is_file() {
+        return Ok((file, meta.len()));
+    }
+    let kind = match () {
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ => "a device or socket",
+    };
+    Err(Error::format(
+        path,
+        format!("is {kind}, expected a regular file"),
+    ))
+}
+
+/// Fill `buf` from `offset` of `file`.
+pub(crate) fn read_at(file: &File, path: &Path, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let mut got = 0;
+    while got < buf.len() {
+        match file.read_at(&mut buf[got..], offset + got as u64) {
+            Ok(0) => {
+                let wanted = buf.len();
+                let detail = format!(
+                    "at offset {offset}: wanted {wanted} bytes, got {got}; the file ends too soon"
+                );
+                return Err(Error::Io {
+                    path: path.into(),
+                    detail,
+                });
+            }
+            Ok(n) => got += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io(path, &e)),
+        }
+    }
+    Ok(())
+}
+
+/// `len` bytes from `offset`. The caller has checked that the file is that long.
+pub(crate) fn read_vec(file: &File, path: &Path, offset: u64, len: u64) -> Result<Vec<u8>> {
+    let mut buf = zeros(&path.display().to_string(), len)?;
+    read_at(file, path, offset, &mut buf)?;
+    Ok(buf)
+}
+
+/// A whole small file. `what` names its kind in the message where it is longer than `limit`.
+pub(crate) fn read_small(path: &Path, what: &str, limit: u64) -> Result<Vec<u8>> {
+    let (file, len) = open_regular(path)?;
+    if len > limit {
+        let detail = format!("has {len} bytes, {what} has at most {limit}");
+        return Err(Error::format(path, detail));
+    }
+    read_vec(&file, path, 0, len)
+}
+
+/// `len` zeros, or an error where the allocator refuses.
+pub(crate) fn zeros(what: &str, len: u64) -> Result<Vec<u8>> {
+    let mut buf = Vec::new();
+    let fits = usize::try_from(len).is_ok_and(|len| buf.try_reserve_exact(len).is_ok());
+    if !fits {
+        // The allocator does not say how much it could have given.
+        return Err(Error::NoMemory {
+            what: what.into(),
+            needed: len,
+            available: 0,
+        });
+    }
+    buf.resize(len as usize, 0);
+    Ok(buf)
+}
+
+/// `product(shape) * dtype.size()` as far as it can be told.
+fn byte_len(shape: &[usize], dtype: Dtype) -> Option<u64> {
+    let size = dtype.size() as u64;
+    shape.iter().try_fold(size, |product, &n| {
+        product.checked_mul(u64::try_from(n).ok()?)
+    })
 }

@@ -9,7 +9,9 @@
 
 pub mod config;
 pub mod forward;
+mod keys;
 pub mod names;
+mod plan;
 pub mod rope;
 pub mod runner;
 pub mod weights;

@@ -1,9 +1,15 @@
 //! Reads a checkpoint's tensors straight into a backend's matrices.
+//!
+//! In two passes: a `Plan` finds and checks every tensor and refuses what is left over; then a
+//! `Loader` reads each tensor once, front to back, through one slab.
 
 use super::Config;
-use crate::backend::{Backend, Weights};
-use crate::format::Checkpoint;
-use crate::{Cancel, Dtype, Result};
+use super::names::{self, Matrix};
+use super::plan::{MatPlan, Plan, Source};
+use crate::backend::{Backend, Block, Layer, MatUse, Weights};
+use crate::format::{Checkpoint, zeros};
+use crate::{Cancel, Dtype, Error, Result};
+use half::{bf16, f16};
 
 /// What loading tells its caller, and how it is told to stop.
 pub struct LoadControl<'a> {
@@ -13,16 +19,46 @@ pub struct LoadControl<'a> {
     pub progress: &'a mut dyn FnMut(f32) -> bool,
 }
 
+/// The slab: large enough that a read costs more than its call, small enough for the L2 cache.
+const SLAB: usize = 2 << 20;
+
+/// Slabs start at multiples of this many rows, so that backends that pack rows in strips mostly get
+/// whole ones.
+const SLAB_ROWS: usize = 64;
+
 /// Bytes the packed weights will take on `B`, before anything is allocated.
 pub fn weight_bytes<B: Backend>(config: &Config, dtype: Dtype) -> u64 {
-    let _ = (config, dtype);
-    todo!()
+    let bytes = |matrix: &Matrix, usage| B::mat_bytes(&matrix.spec(config, dtype, usage));
+    let norm = 4 * config.shape.dim as u64;
+    let layer = [names::WQKV, names::WO, names::W13, names::W2]
+        .iter()
+        .fold(2 * norm, |sum, matrix| {
+            sum.saturating_add(bytes(matrix, MatUse::Product))
+        });
+    let head = if config.tied_embeddings {
+        0
+    } else {
+        bytes(&names::HEAD, MatUse::Product)
+    };
+    layer
+        .saturating_mul(config.shape.n_layers as u64)
+        .saturating_add(bytes(&names::EMBEDDING, names::embedding_usage(config)))
+        .saturating_add(head)
+        .saturating_add(norm)
 }
 
 /// Read every tensor once, in slabs, into matrices of `dtype`.
 ///
 /// Every name, shape and dtype is checked before the first byte of data is read; surplus tensors
 /// are an error (except `rope.freqs` and `rotary_emb.inv_freq`).
+///
+/// A tied Hugging Face checkpoint may store `lm_head.weight` all the same. Where it equals the
+/// embedding bit by bit it is not kept, as in transformers. Where it differs, transformers 4 ignores
+/// it and transformers 5 uses it: that is an error here.
+///
+/// # Errors
+/// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Io`] where a file
+/// ends too soon; [`Error::Cancelled`]; and what the backend gives where memory is lacking.
 pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
@@ -30,6 +66,212 @@ pub fn load<B: Backend>(
     dtype: Dtype,
     control: &mut LoadControl<'_>,
 ) -> Result<Weights<B>> {
-    let _ = (backend, checkpoint, config, dtype, control);
-    todo!()
+    let plan = Plan::new(checkpoint, config, dtype)?;
+    let total = plan.bytes();
+    let mut loader = Loader {
+        backend,
+        control,
+        buf: Vec::new(),
+        done: 0,
+        total,
+        share: 0.0,
+    };
+    if let Some((embedding, head)) = &plan.twins {
+        loader.check_twins(embedding, head)?;
+    }
+    let embedding = loader.matrix(&plan.embedding)?;
+    let mut layers = Vec::with_capacity(plan.layers.len());
+    for (index, layer) in plan.layers.iter().enumerate() {
+        layers.push(Layer {
+            index,
+            attention_norm: loader.norm(&layer.attention_norm)?,
+            wqkv: loader.matrix(&layer.wqkv)?,
+            wo: loader.matrix(&layer.wo)?,
+            ffn_norm: loader.norm(&layer.ffn_norm)?,
+            w13: loader.matrix(&layer.w13)?,
+            w2: loader.matrix(&layer.w2)?,
+        });
+    }
+    let norm = loader.norm(&plan.norm)?;
+    let head = plan
+        .head
+        .as_ref()
+        .map(|head| loader.matrix(head))
+        .transpose()?;
+    Ok(Weights {
+        embedding,
+        layers,
+        norm,
+        head,
+    })
+}
+
+struct Loader<'a, 'c, B: Backend> {
+    backend: &'a B,
+    control: &'a mut LoadControl<'c>,
+    /// The slab.
+    buf: Vec<u8>,
+    done: u64,
+    total: u64,
+    /// The last share that was reported.
+    share: f32,
+}
+
+impl<B: Backend> Loader<'_, '_, B> {
+    fn matrix(&mut self, plan: &MatPlan) -> Result<B::Mat> {
+        self.check_cancel()?;
+        let mut mat = self.backend.new_mat(&plan.spec)?;
+        let backend = self.backend;
+        for placed in &plan.weights {
+            let info = placed.source.info;
+            let cols = info.shape[1];
+            self.slabs(&placed.source, |first_row, bytes| {
+                let row = placed.row + first_row;
+                let (part, col, order) = (placed.part, placed.col, placed.order);
+                let block = Block {
+                    part,
+                    row,
+                    col,
+                    cols,
+                    order,
+                    dtype: info.dtype,
+                    bytes,
+                };
+                backend.pack(&mut mat, &block);
+                Ok(())
+            })?;
+        }
+        for placed in &plan.biases {
+            let stored = self.vector(&placed.source)?;
+            let mut values = vec![0.0; stored.len()];
+            for (row, value) in stored.into_iter().enumerate() {
+                values[placed.order.destination(row)] = value;
+            }
+            backend.set_bias(&mut mat, placed.part, &values);
+        }
+        Ok(mat)
+    }
+
+    fn norm(&mut self, source: &Source) -> Result<B::Buf> {
+        let values = self.vector(source)?;
+        self.backend.new_vector(&values)
+    }
+
+    fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        let dtype = source.info.dtype;
+        self.slabs(source, |_, bytes| {
+            to_f32(dtype, bytes, &mut values);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Hand a tensor to `take` in whole rows: the first row's number and the rows' bytes.
+    fn slabs(
+        &mut self,
+        source: &Source,
+        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.check_cancel()?;
+        let info = source.info;
+        let rows = info.shape[0];
+        let row_bytes = (info.len / rows as u64) as usize;
+        let mut step = (SLAB / row_bytes).clamp(1, rows);
+        if step > SLAB_ROWS {
+            step -= step % SLAB_ROWS;
+        }
+        let needed = step * row_bytes;
+        if self.buf.len() < needed {
+            self.buf = zeros("the buffer that tensors are read through", needed as u64)?;
+        }
+        for row in (0..rows).step_by(step) {
+            let bytes = &mut self.buf[..step.min(rows - row) * row_bytes];
+            source.file.read(info, (row * row_bytes) as u64, bytes)?;
+            take(row, bytes)?;
+            let read = bytes.len();
+            self.advance(read)?;
+        }
+        Ok(())
+    }
+
+    /// The head of a tied checkpoint must be its embedding.
+    fn check_twins(&mut self, embedding: &Source, head: &Source) -> Result<()> {
+        let mut equal = embedding.info.dtype == head.info.dtype;
+        if equal {
+            let mut twin = Vec::new();
+            self.slabs(embedding, |row, bytes| {
+                // Both have the same shape and dtype, so the same offsets.
+                let offset = row as u64 * (embedding.info.len / embedding.info.shape[0] as u64);
+                twin.resize(bytes.len(), 0);
+                head.file.read(head.info, offset, &mut twin)?;
+                equal &= twin == bytes;
+                Ok(())
+            })?;
+            self.advance(head.info.len as usize)?;
+        }
+        if equal {
+            return Ok(());
+        }
+        Err(Error::Tensor {
+            path: head.file.path.clone(),
+            tensor: head.name.into(),
+            expected: format!(
+                "the same numbers as in `{}` (tie_word_embeddings)",
+                embedding.name
+            ),
+            got: "others".into(),
+        })
+    }
+
+    fn check_cancel(&self) -> Result<()> {
+        match self.control.cancel {
+            Some(cancel) if cancel.is_triggered() => Err(Error::Cancelled),
+            _ => Ok(()),
+        }
+    }
+
+    fn advance(&mut self, bytes: usize) -> Result<()> {
+        self.done += bytes as u64;
+        // Rounding must not report the end before it is there.
+        let share = if self.done == self.total {
+            1.0
+        } else {
+            ((self.done as f64 / self.total as f64) as f32).min(1.0 - f32::EPSILON)
+        };
+        if share > self.share {
+            self.share = share;
+            if !(self.control.progress)(share) {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Little-endian elements of any alignment, appended as float32.
+fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
+    match dtype {
+        Dtype::F32 => {
+            values.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
+        }
+        Dtype::F16 => {
+            values.extend(
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f16::from_le_bytes(b).to_f32()),
+            );
+        }
+        Dtype::Bf16 => {
+            values.extend(
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| bf16::from_le_bytes(b).to_f32()),
+            );
+        }
+    }
 }
