@@ -1,0 +1,135 @@
+//! Which instructions the kernels use: decided once, when a handle is built.
+
+use super::simd::{Kernel, Simd, portable::Portable};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2::Avx2, avx512::Avx512};
+use crate::{Error, Result};
+
+/// Forces a tier: `portable`, `avx2` or `avx512`. For tests; one the processor lacks is an error.
+pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
+
+/// An instruction set that was found on this processor.
+#[derive(Clone, Copy, Debug)]
+pub enum Tier {
+    /// The compiler's baseline.
+    Portable(Portable),
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 F, BW, VL and DQ.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Tier {
+    /// What [`TIER_VARIABLE`] says, else the best that the processor has.
+    pub fn choose() -> Result<Tier> {
+        match std::env::var_os(TIER_VARIABLE) {
+            None => Ok(Self::best()),
+            Some(name) => Self::named(&name.to_string_lossy()),
+        }
+    }
+
+    /// The best that the processor has.
+    pub fn best() -> Tier {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(s) = Avx512::detect() {
+                return Tier::Avx512(s);
+            }
+            if let Some(s) = Avx2::detect() {
+                return Tier::Avx2(s);
+            }
+        }
+        Tier::Portable(Portable)
+    }
+
+    /// The tier of this name.
+    pub fn named(name: &str) -> Result<Tier> {
+        #[cfg(target_arch = "x86_64")]
+        let (avx2, avx512) = (
+            Avx2::detect().map(Tier::Avx2),
+            Avx512::detect().map(Tier::Avx512),
+        );
+        #[cfg(not(target_arch = "x86_64"))]
+        let (avx2, avx512) = (None, None);
+        match name {
+            "portable" => Ok(Tier::Portable(Portable)),
+            "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
+            "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
+            _ => {
+                return Err(Error::invalid(
+                    TIER_VARIABLE,
+                    "portable, avx2 or avx512",
+                    name,
+                ));
+            }
+        }
+        .map_err(|what| {
+            Error::Unsupported(format!(
+                "{TIER_VARIABLE}={name}: this processor has no {what}"
+            ))
+        })
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(_) => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) => "AVX-512",
+        }
+    }
+
+    /// Run a kernel with these instructions.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Tier::Portable(s) => s.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(s) => s.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(s) => s.vectorize(kernel),
+        }
+    }
+
+    /// [`Simd::REGISTERS`] of this tier.
+    pub fn registers(self) -> usize {
+        match self {
+            Tier::Portable(_) => Portable::REGISTERS,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(_) => Avx2::REGISTERS,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) => Avx512::REGISTERS,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_errors_that_list_the_known_ones() {
+        let error = Tier::named("avx1024").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2 or avx512"
+        );
+        assert_eq!(Tier::named("portable").unwrap().name(), "portable");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_tier_is_there_exactly_when_the_processor_has_it() {
+        let has = |t| Tier::named(t).is_ok();
+        assert_eq!(has("avx512"), Avx512::detect().is_some());
+        assert_eq!(has("avx2"), Avx2::detect().is_some());
+        if !has("avx512") {
+            let error = Tier::named("avx512").unwrap_err();
+            assert!(matches!(error, Error::Unsupported(_)), "{error}");
+        }
+    }
+}

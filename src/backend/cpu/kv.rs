@@ -1,0 +1,160 @@
+//! The paged KV cache, and how q, k and v get their positions and their places.
+//!
+//! `[layer][page][kv head]`, and in each a K tile `[head_dim][16]` (positions in the lanes: sixteen
+//! scores at once, no horizontal sums) and a V tile `[16][head_dim padded to 16]`.
+
+use super::PAGE;
+use super::element::{Data, Element};
+use super::pool::{Grid, Pool};
+use super::simd::LANES;
+use crate::backend::{RopeTable, Shape, Step};
+use crate::{Dtype, Result};
+
+/// The paged KV cache.
+#[derive(Debug)]
+pub struct CpuKv {
+    pub(super) data: Data,
+    pub(super) dtype: Dtype,
+    pub(super) n_pages: usize,
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+}
+
+/// Numbers in the K and V tiles of one page and head.
+pub(super) fn tile_len(head_dim: usize) -> usize {
+    PAGE * (head_dim + head_dim.next_multiple_of(LANES))
+}
+
+/// Bytes of a page on all layers.
+pub(super) fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
+    [shape.n_layers, shape.n_kv_heads, dtype.size()]
+        .iter()
+        .fold(tile_len(shape.head_dim) as u64, |n, &x| {
+            n.saturating_mul(x as u64)
+        })
+}
+
+impl CpuKv {
+    pub(super) fn new(shape: &Shape, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
+        let len = [n_pages, shape.n_layers, shape.n_kv_heads]
+            .iter()
+            .fold(tile_len(shape.head_dim), |n, &x| n.saturating_mul(x));
+        Ok(CpuKv {
+            data: Data::zeroed("the KV pool", dtype, len)?,
+            dtype,
+            n_pages,
+            n_kv_heads: shape.n_kv_heads,
+            head_dim: shape.head_dim,
+        })
+    }
+
+    /// Numbers of one layer.
+    pub(super) fn layer_len(&self) -> usize {
+        self.n_pages * self.page_len()
+    }
+
+    /// Numbers of one page on one layer.
+    pub(super) fn page_len(&self) -> usize {
+        self.n_kv_heads * tile_len(self.head_dim)
+    }
+
+    /// Copy whole pages, `(from, to)`, on every layer.
+    pub(super) fn copy_pages(&mut self, pairs: &[(u32, u32)]) {
+        fn copy<T: Copy>(data: &mut [T], layer: usize, page: usize, pairs: &[(u32, u32)]) {
+            for layer in data.chunks_exact_mut(layer) {
+                for &(from, to) in pairs {
+                    let from = from as usize * page;
+                    layer.copy_within(from..from + page, to as usize * page);
+                }
+            }
+        }
+        let (layer, page) = (self.layer_len(), self.page_len());
+        if layer == 0 {
+            return;
+        }
+        match &mut self.data {
+            Data::Single(m) => copy(m, layer, page, pairs),
+            Data::Half(m) => copy(m, layer, page, pairs),
+        }
+    }
+}
+
+/// The output of the q|k|v product, and where its rows belong.
+pub(super) struct Placement<'a> {
+    /// `[rows, stride]`: q, k, v at columns `at`.
+    pub qkv: &'a [f32],
+    pub stride: usize,
+    pub at: [usize; 3],
+    pub positions: &'a [u32],
+    pub slots: &'a [u32],
+    pub rope: &'a RopeTable,
+}
+
+impl Placement<'_> {
+    /// Rotate q and k (neighbouring pairs, Meta's `apply_rotary_emb`); q to `q: [rows, q_dim]`, k
+    /// and v to their slots of `layer`.
+    pub fn place<E: Element>(
+        &self,
+        pool: &Pool,
+        q: &mut [f32],
+        q_dim: usize,
+        kv: &mut CpuKv,
+        layer: usize,
+    ) {
+        let rows = self.positions.len();
+        let (head_dim, heads) = (kv.head_dim, kv.n_kv_heads);
+        let tile = tile_len(head_dim);
+        let (layer_len, page_len) = (kv.layer_len(), kv.page_len());
+        let pages = &mut E::bits_mut(&mut kv.data)[layer * layer_len..][..layer_len];
+        let group = q_dim / heads;
+        let parts = (
+            Grid::columns(&mut q[..rows * q_dim], q_dim, group),
+            Grid::columns(pages, page_len, tile),
+        );
+        let work = |head: usize,
+                    _: usize,
+                    (mut q, mut pages): (
+            super::pool::Rect<'_, f32>,
+            super::pool::Rect<'_, E::Bits>,
+        )| {
+            for row in 0..rows {
+                let from = &self.qkv[row * self.stride..][..self.stride];
+                let half = head_dim / 2;
+                let angle = self.positions[row] as usize * half;
+                let cos = &self.rope.cos[angle..][..half];
+                let sin = &self.rope.sin[angle..][..half];
+                let heads_in = from[self.at[0] + head * group..][..group].chunks_exact(head_dim);
+                for (from, to) in heads_in.zip(q.row(row).chunks_exact_mut(head_dim)) {
+                    rotate(from, cos, sin, |i, x| to[i] = x);
+                }
+                if self.slots[row] == Step::NO_SLOT {
+                    continue;
+                }
+                let slot = self.slots[row] as usize;
+                let (k, v) = pages.row(slot / PAGE).split_at_mut(head_dim * PAGE);
+                let slot = slot % PAGE;
+                let from_k = &from[self.at[1] + head * head_dim..][..head_dim];
+                rotate(from_k, cos, sin, |i, x| k[i * PAGE + slot] = E::from_f32(x));
+                let from_v = &from[self.at[2] + head * head_dim..][..head_dim];
+                let v = &mut v[slot * head_dim.next_multiple_of(LANES)..][..head_dim];
+                for (x, to) in from_v.iter().zip(v) {
+                    *to = E::from_f32(*x);
+                }
+            }
+        };
+        if rows < 8 {
+            pool.here(parts, work)
+        } else {
+            pool.run(parts, work)
+        }
+    }
+}
+
+#[inline(always)]
+fn rotate(from: &[f32], cos: &[f32], sin: &[f32], mut to: impl FnMut(usize, f32)) {
+    for (i, pair) in from.as_chunks::<2>().0.iter().enumerate() {
+        let [x, y] = *pair;
+        to(2 * i, x * cos[i] - y * sin[i]);
+        to(2 * i + 1, x * sin[i] + y * cos[i]);
+    }
+}

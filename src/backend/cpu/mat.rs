@@ -1,0 +1,393 @@
+//! Weight matrices, and how stored tensors become them.
+//!
+//! [`MatUse::Product`] is kept as *tile strips* of sixteen outputs, each strip one stream of memory:
+//! bfloat16 `[n/16][k/2][16 n][2 k]` (a block of 32 k is an AMX tile), others `[n/16][k][16 n]`. Each
+//! part is padded to whole strips, and k to an even number, with zeros. [`MatUse::Lookup`] is kept
+//! row-major.
+
+use super::detect::Tier;
+use super::element::{Bf16, Data, Element, F16, F32, with_element};
+use super::pool::{Grid, Pool};
+use super::simd::{Kernel, LANES, Simd};
+use crate::backend::{Block, MatSpec, MatUse, RowOrder};
+use crate::{Dtype, Result};
+use std::marker::PhantomData;
+
+/// Packed weights.
+#[derive(Debug)]
+pub struct CpuMat {
+    pub(super) parts: Vec<Part>,
+    pub(super) cols: usize,
+    pub(super) dtype: Dtype,
+    pub(super) usage: MatUse,
+    pub(super) data: Data,
+    /// Padded like the rows; empty where there is none.
+    pub(super) bias: Vec<f32>,
+}
+
+/// Rows that were given as one part.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub rows: usize,
+    /// Strips before this part; rows before it in a [`MatUse::Lookup`].
+    pub first: usize,
+}
+
+/// k is padded to this.
+fn padded_cols(cols: usize) -> usize {
+    cols.next_multiple_of(2)
+}
+
+/// Numbers kept for `spec`; `None` where no machine could.
+fn len(spec: &MatSpec) -> Option<usize> {
+    match spec.usage {
+        MatUse::Lookup => {
+            let rows = spec
+                .parts
+                .iter()
+                .try_fold(0usize, |n, &p| n.checked_add(p))?;
+            rows.checked_mul(spec.cols)
+        }
+        MatUse::Product => {
+            let strips = spec
+                .parts
+                .iter()
+                .try_fold(0usize, |n, p| n.checked_add(p.div_ceil(LANES)))?;
+            strips
+                .checked_mul(LANES)?
+                .checked_mul(spec.cols.checked_add(1)? & !1)
+        }
+    }
+}
+
+/// Bytes that [`CpuMat::new`] takes.
+pub(super) fn bytes(spec: &MatSpec) -> u64 {
+    let weights = len(spec).map_or(u64::MAX, |n| {
+        (n as u64).saturating_mul(spec.dtype.size() as u64)
+    });
+    let bias = spec.parts.iter().fold(0u64, |sum, &rows| {
+        sum.saturating_add((rows.div_ceil(LANES) as u64).saturating_mul(4 * LANES as u64))
+    });
+    weights.saturating_add(if spec.bias { bias } else { 0 })
+}
+
+impl CpuMat {
+    /// A matrix of zeros.
+    pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
+        let data = Data::zeroed(
+            "a weight matrix",
+            spec.dtype,
+            len(spec).unwrap_or(usize::MAX),
+        )?;
+        let mut parts = Vec::with_capacity(spec.parts.len());
+        let mut first = 0;
+        for &rows in &spec.parts {
+            parts.push(Part { rows, first });
+            first += match spec.usage {
+                MatUse::Product => rows.div_ceil(LANES),
+                MatUse::Lookup => rows,
+            };
+        }
+        let data = Data::zeroed(
+            "a weight matrix",
+            spec.dtype,
+            len(spec).unwrap_or(usize::MAX),
+        )?;
+        let bias = if spec.bias {
+            vec![0.0; first * LANES]
+        } else {
+            Vec::new()
+        };
+        Ok(CpuMat {
+            parts,
+            cols: spec.cols,
+            dtype: spec.dtype,
+            usage: spec.usage,
+            data,
+            bias,
+        })
+    }
+
+    /// Numbers in a strip.
+    pub(super) fn strip_len(&self) -> usize {
+        padded_cols(self.cols) * LANES
+    }
+
+    /// Set the bias of a part.
+    pub(super) fn set_bias(&mut self, part: usize, values: &[f32]) {
+        let at = self.parts[part].first * LANES;
+        self.bias[at..at + values.len()].copy_from_slice(values);
+    }
+
+    /// Row `row` of the only part, as f32.
+    pub(super) fn lookup(&self, tier: Tier, row: usize, to: &mut [f32]) {
+        assert!(
+            row < self.parts[0].rows,
+            "row {row} of {}",
+            self.parts[0].rows
+        );
+        with_element!(self.dtype, E => {
+            let bits = E::bits(&self.data);
+            match self.usage {
+                MatUse::Lookup => {
+                    let from = &bits[row * self.cols..][..self.cols];
+                    tier.run(Widen::<E> { from, to });
+                }
+                MatUse::Product => {
+                    let strip = &bits[row / LANES * self.strip_len()..][..self.strip_len()];
+                    for (k, x) in to.iter_mut().enumerate() {
+                        *x = E::to_f32(strip[E::index(k, row % LANES)]);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Convert and place a rectangle of a stored tensor.
+    pub(super) fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
+        with_element!(self.dtype, E => match block.dtype {
+            Dtype::F32 => self.pack_as::<E, F32>(pool, tier, block),
+            Dtype::F16 => self.pack_as::<E, F16>(pool, tier, block),
+            Dtype::Bf16 => self.pack_as::<E, Bf16>(pool, tier, block),
+        });
+    }
+
+    fn pack_as<E: Element, Src: Source>(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
+        let &Block {
+            row,
+            col,
+            cols,
+            order,
+            bytes,
+            ..
+        } = block;
+        let row_bytes = cols * Src::SIZE;
+        let rows = bytes.len().checked_div(row_bytes).unwrap_or(0);
+        let part = &self.parts[block.part];
+        assert!(
+            row + rows <= part.rows && col + cols <= self.cols,
+            "a block outside its matrix"
+        );
+        if rows == 0 {
+            return;
+        }
+        // Destination rows that the block can touch.
+        let (low, high) = match order {
+            RowOrder::AsStored => (row, row + rows),
+            RowOrder::HalvesToPairs { head_dim } => (
+                row / head_dim * head_dim,
+                (row + rows).next_multiple_of(head_dim).min(part.rows),
+            ),
+        };
+        let from = |destination: usize| {
+            let at = source(order, destination)
+                .checked_sub(row)
+                .filter(|&i| i < rows)?;
+            Some(&bytes[at * row_bytes..][..row_bytes])
+        };
+        let data = E::bits_mut(&mut self.data);
+        match self.usage {
+            MatUse::Lookup => {
+                let all =
+                    &mut data[(part.first + low) * self.cols..(part.first + high) * self.cols];
+                pool.run(Grid::pieces(all, self.cols), |task, _, mut out| {
+                    if let Some(from) = from(low + task) {
+                        let to = &mut out.row(0)[col..col + cols];
+                        tier.run(Convert::<E, Src> {
+                            from,
+                            to,
+                            types: PhantomData,
+                        });
+                    }
+                });
+            }
+            MatUse::Product => {
+                let len = padded_cols(self.cols) * LANES;
+                let (first, last) = (low / LANES, high.div_ceil(LANES));
+                let all = &mut data[(part.first + first) * len..(part.first + last) * len];
+                pool.run(Grid::pieces(all, len), |task, _, mut strip| {
+                    let mut lanes = [Lane::Outside; LANES];
+                    for (i, lane) in lanes.iter_mut().enumerate() {
+                        let destination = (first + task) * LANES + i;
+                        *lane = if destination >= part.rows {
+                            Lane::Padding
+                        } else {
+                            from(destination).map_or(Lane::Outside, Lane::Bytes)
+                        };
+                    }
+                    tier.run(PackStrip::<E, Src> {
+                        strip: strip.row(0),
+                        lanes,
+                        col,
+                        cols,
+                        types: PhantomData,
+                    });
+                });
+            }
+        }
+    }
+}
+
+/// Where the row `destination` comes from: the inverse of [`RowOrder::destination`].
+fn source(order: RowOrder, destination: usize) -> usize {
+    match order {
+        RowOrder::AsStored => destination,
+        RowOrder::HalvesToPairs { head_dim } => {
+            let (head, j) = (destination / head_dim, destination % head_dim);
+            head * head_dim + j / 2 + j % 2 * (head_dim / 2)
+        }
+    }
+}
+
+/// A format that stored tensors come in: little-endian bytes of any alignment.
+trait Source: Element {
+    const SIZE: usize;
+    fn read(bytes: &[u8]) -> Self::Bits;
+
+    /// Sixteen numbers; `bytes` has `16 * SIZE`.
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bytes: &[u8]) -> S::F {
+        let mut bits = [Self::Bits::default(); LANES];
+        for (x, b) in bits.iter_mut().zip(bytes.chunks_exact(Self::SIZE)) {
+            *x = Self::read(b);
+        }
+        Self::widen(s, &bits)
+    }
+
+    /// Number `i` of a row.
+    #[inline(always)]
+    fn get(bytes: &[u8], i: usize) -> f32 {
+        Self::to_f32(Self::read(&bytes[i * Self::SIZE..][..Self::SIZE]))
+    }
+}
+
+impl Source for F32 {
+    const SIZE: usize = 4;
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}
+
+impl Source for F16 {
+    const SIZE: usize = 2;
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> u16 {
+        u16::from_le_bytes([bytes[0], bytes[1]])
+    }
+}
+
+impl Source for Bf16 {
+    const SIZE: usize = 2;
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> u16 {
+        u16::from_le_bytes([bytes[0], bytes[1]])
+    }
+}
+
+/// What a lane of a strip gets from a block.
+#[derive(Clone, Copy)]
+enum Lane<'a> {
+    /// This row of the block.
+    Bytes(&'a [u8]),
+    /// Nothing, and it stays zero: behind the last row of the part.
+    Padding,
+    /// Nothing, and it keeps what it has: a row of another block.
+    Outside,
+}
+
+/// Columns `col .. col + cols` of one strip.
+struct PackStrip<'a, E: Element, Src> {
+    strip: &'a mut [E::Bits],
+    lanes: [Lane<'a>; LANES],
+    col: usize,
+    cols: usize,
+    types: PhantomData<Src>,
+}
+
+impl<E: Element, Src: Source> Kernel for PackStrip<'_, E, Src> {
+    type Output = ();
+
+    /// Squares of 16 x 16 are transposed in registers where whole lanes are written; what is left,
+    /// number by number.
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self {
+            strip,
+            lanes,
+            col,
+            cols,
+            ..
+        } = self;
+        let whole = col % 2 == 0 && !lanes.iter().any(|l| matches!(l, Lane::Outside));
+        let squares = if whole { cols / LANES } else { 0 };
+        let rows = strip[col / 2 * (2 * LANES)..]
+            .as_chunks_mut::<{ 2 * LANES }>()
+            .0;
+        for i in 0..squares {
+            let mut square = [s.splat(0.0); LANES];
+            for (lane, x) in lanes.iter().zip(&mut square) {
+                if let Lane::Bytes(bytes) = lane {
+                    *x = Src::load(s, &bytes[i * LANES * Src::SIZE..][..LANES * Src::SIZE]);
+                }
+            }
+            let square = s.transpose(square);
+            let to = &mut rows[i * LANES / 2..][..LANES / 2];
+            for j in 0..LANES / 2 {
+                E::narrow_pair(s, [square[2 * j], square[2 * j + 1]], &mut to[j]);
+            }
+        }
+        for (i, lane) in lanes.iter().enumerate() {
+            if let Lane::Bytes(bytes) = lane {
+                for j in squares * LANES..cols {
+                    strip[E::index(col + j, i)] = E::from_f32(Src::get(bytes, j));
+                }
+            }
+        }
+    }
+}
+
+/// A run of numbers from one format to another.
+struct Convert<'a, E: Element, Src> {
+    from: &'a [u8],
+    to: &'a mut [E::Bits],
+    types: PhantomData<Src>,
+}
+
+impl<E: Element, Src: Source> Kernel for Convert<'_, E, Src> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (to, rest) = self.to.as_chunks_mut::<LANES>();
+        let (from, tail) = self.from.split_at(to.len() * LANES * Src::SIZE);
+        for (x, b) in to.iter_mut().zip(from.chunks_exact(LANES * Src::SIZE)) {
+            E::narrow(s, Src::load(s, b), x);
+        }
+        for (i, x) in rest.iter_mut().enumerate() {
+            *x = E::from_f32(Src::get(tail, i));
+        }
+    }
+}
+
+/// A run of numbers to f32.
+struct Widen<'a, E: Element> {
+    from: &'a [E::Bits],
+    to: &'a mut [f32],
+}
+
+impl<E: Element> Kernel for Widen<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (from, tail) = self.from.as_chunks::<LANES>();
+        let (to, rest) = self.to.as_chunks_mut::<LANES>();
+        for (x, y) in from.iter().zip(to) {
+            s.store(E::widen(s, x), y);
+        }
+        for (x, y) in tail.iter().zip(rest) {
+            *y = E::to_f32(*x);
+        }
+    }
+}

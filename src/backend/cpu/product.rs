@@ -1,0 +1,335 @@
+//! Matrix products: `y = W x` for the rows of a step, with what follows fused into the write-out.
+//!
+//! Every output is one chain of multiply-adds over ascending k from zero, so neither the number of
+//! rows, nor how k, rows and strips are cut, nor the number of threads changes a bit of it.
+//!
+//! Few rows (decode) are bound by memory: a thread reads several strips at once, each a stream of its
+//! own, and prefetches 1 KiB ahead, because one stream alone reaches half of a core's bandwidth.
+//! Many rows (prefill) are bound by arithmetic: a block of k of a few strips becomes f32 once, stays
+//! in the near caches, and all rows pass over it; partial sums wait in scratch between blocks of k.
+
+use super::buf::Mem;
+use super::detect::Tier;
+use super::element::{Element, with_element};
+use super::exp::silu;
+use super::mat::CpuMat;
+use super::pool::{Grid, Pool, Rect};
+use super::rows::Panels;
+use super::simd::{Kernel, LANES, Simd};
+use std::sync::Mutex;
+
+/// What is done with the products.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Finish {
+    /// `out = y + bias`.
+    Store,
+    /// `out += y + bias`.
+    Add,
+    /// `out = silu(first part) * second part`.
+    SwiGlu,
+}
+
+/// Pairs of k in a block when there are many rows: 256 k.
+const K_PAIRS: usize = 128;
+/// Bytes between a load and its prefetch when there are few.
+const AHEAD: usize = 1024;
+/// Strips of output that one task computes.
+const TASK_STRIPS: usize = 8;
+/// Rows that pass over a block of k before the next block: their activations stay in L2.
+const BAND_ROWS: usize = 512;
+/// Most strips side by side in a register tile.
+const MAX_WIDE: usize = 8;
+
+/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+pub(super) fn scratch_len(max_rows: usize) -> usize {
+    let rows = max_rows.min(BAND_ROWS) + super::rows::MAX_SIDE;
+    let strips = 2 * TASK_STRIPS + MAX_WIDE;
+    rows * strips * LANES + 2 * K_PAIRS * MAX_WIDE * LANES
+}
+
+/// How many rows lie side by side in the panels for a product of `rows` rows.
+pub(super) fn side(tier: Tier, rows: usize) -> usize {
+    let (few, many) = match tier.registers() {
+        32 => (8, 8),
+        8 => (6, 6),
+        _ => (3, 3),
+    };
+    if rows <= few { rows.max(1) } else { many }
+}
+
+/// `out` and `mat * panels`, put together as `finish` says; rows of `out` are `stride` long.
+pub(super) fn product(
+    pool: &Pool,
+    tier: Tier,
+    scratch: &[Mutex<Mem<f32>>],
+    mat: &CpuMat,
+    panels: &Panels,
+    finish: Finish,
+    out: &mut [f32],
+    stride: usize,
+) {
+    debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
+    let out = &mut out[..panels.rows * stride];
+    let strips = stride.div_ceil(LANES);
+    let task_strips = if finish == Finish::SwiGlu {
+        TASK_STRIPS / 2
+    } else {
+        TASK_STRIPS
+    };
+    let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
+    pool.run(Grid::columns(out, stride, task_strips * LANES), |task, thread, out| {
+        let mut scratch = scratch[thread].lock().unwrap_or_else(|e| e.into_inner());
+        let first = task * task_strips;
+        let count = task_strips.min(strips - first);
+        with_element!(mat.dtype, E => tier.run(Task::<E> {
+            weights: Strips { bits: E::bits(&mat.data), len: mat.strip_len(), first, count, second },
+            panels,
+            bias: &mat.bias,
+            finish,
+            scratch: &mut scratch,
+            out,
+        }));
+    });
+}
+
+/// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
+/// of the second part.
+struct Strips<'a, E: Element> {
+    bits: &'a [E::Bits],
+    len: usize,
+    first: usize,
+    count: usize,
+    /// First strip of the second part.
+    second: Option<usize>,
+}
+
+impl<'a, E: Element> Strips<'a, E> {
+    fn total(&self) -> usize {
+        if self.second.is_some() {
+            2 * self.count
+        } else {
+            self.count
+        }
+    }
+
+    /// Pairs of k of strip `i`; the last strip again behind the end, so that tiles are always whole.
+    #[inline(always)]
+    fn get(&self, i: usize) -> &'a [[E::Bits; 2 * LANES]] {
+        let i = i.min(self.total() - 1);
+        let strip = match self.second {
+            Some(second) if i >= self.count => second + self.first + i - self.count,
+            _ => self.first + i,
+        };
+        self.bits[strip * self.len..][..self.len].as_chunks().0
+    }
+}
+
+struct Task<'a, E: Element> {
+    weights: Strips<'a, E>,
+    panels: &'a Panels,
+    bias: &'a [f32],
+    finish: Finish,
+    scratch: &'a mut [f32],
+    out: Rect<'a, f32>,
+}
+
+impl<E: Element> Kernel for Task<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let many = self.panels.groups() > 1;
+        // (rows side by side, strips side by side): as many accumulators as registers allow.
+        match (S::REGISTERS, self.panels.side, many) {
+            (32, 8, true) => self.many::<S, 8, 3>(s),
+            (32, 1, _) => self.few::<S, 1, 8>(s),
+            (32, 2, _) => self.few::<S, 2, 8>(s),
+            (32, 3, _) => self.few::<S, 3, 4>(s),
+            (32, 4, _) => self.few::<S, 4, 4>(s),
+            (32, 5, _) => self.few::<S, 5, 4>(s),
+            (32, 6, _) => self.few::<S, 6, 4>(s),
+            (32, 7, _) => self.few::<S, 7, 2>(s),
+            (32, 8, _) => self.few::<S, 8, 2>(s),
+            (8, 6, true) => self.many::<S, 6, 1>(s),
+            (8, 1, _) => self.few::<S, 1, 4>(s),
+            (8, 2, _) => self.few::<S, 2, 2>(s),
+            (8, 3, _) => self.few::<S, 3, 2>(s),
+            (8, 4, _) => self.few::<S, 4, 1>(s),
+            (8, 5, _) => self.few::<S, 5, 1>(s),
+            (8, 6, _) => self.few::<S, 6, 1>(s),
+            (4, 3, true) => self.many::<S, 3, 1>(s),
+            (4, 1, _) => self.few::<S, 1, 2>(s),
+            (4, 2, _) => self.few::<S, 2, 1>(s),
+            (4, 3, _) => self.few::<S, 3, 1>(s),
+            (registers, side, _) => unreachable!("{side} rows with {registers} registers"),
+        }
+    }
+}
+
+impl<E: Element> Task<'_, E> {
+    /// One group of rows, all of k at once, weights straight from memory.
+    #[inline(always)]
+    fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
+        let x = self.panels.data().as_chunks::<SIDE>().0.as_chunks::<2>().0;
+        let total = self.weights.total();
+        let sums = self
+            .scratch
+            .as_chunks_mut::<LANES>()
+            .0
+            .as_chunks_mut::<SIDE>()
+            .0;
+        for (i, sums) in sums
+            .chunks_exact_mut(WIDE)
+            .take(total.div_ceil(WIDE))
+            .enumerate()
+        {
+            let mut w: [&[[E::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
+            for b in 0..WIDE {
+                w[b] = &self.weights.get(i * WIDE + b)[..x.len()];
+            }
+            let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+            for k in 0..x.len() {
+                let [x0, x1] = &x[k];
+                for b in 0..WIDE {
+                    s.prefetch(&w[b][k], AHEAD);
+                    let [w0, w1] = E::widen_pair(s, &w[b][k]);
+                    for r in 0..SIDE {
+                        acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);
+                    }
+                    for r in 0..SIDE {
+                        acc[b][r] = s.fma(w1, s.splat(x1[r]), acc[b][r]);
+                    }
+                }
+            }
+            for b in 0..WIDE {
+                for r in 0..SIDE {
+                    s.store(acc[b][r], &mut sums[b][r]);
+                }
+            }
+        }
+        self.finish::<S, SIDE, WIDE>(s, 0, 1);
+    }
+
+    /// Many groups of rows: block of k by block of k.
+    #[inline(always)]
+    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
+        let pairs = self.panels.cols / 2;
+        let groups = self.panels.groups();
+        let band = BAND_ROWS / SIDE;
+        let tiles = self.weights.total().div_ceil(WIDE);
+        let panels = self.panels.data().as_chunks::<SIDE>().0.as_chunks::<2>().0;
+        for first in (0..groups).step_by(band) {
+            let count = band.min(groups - first);
+            let (block, sums) = self.scratch.split_at_mut(2 * K_PAIRS * MAX_WIDE * LANES);
+            let block = block.as_chunks_mut::<LANES>().0.as_chunks_mut::<WIDE>().0;
+            let sums = sums.as_chunks_mut::<LANES>().0.as_chunks_mut::<SIDE>().0;
+            let sums = sums.as_chunks_mut::<WIDE>().0;
+            for k in (0..pairs).step_by(K_PAIRS) {
+                let n = K_PAIRS.min(pairs - k);
+                let block = &mut block.as_chunks_mut::<2>().0[..n];
+                for tile in 0..tiles {
+                    for b in 0..WIDE {
+                        let w = &self.weights.get(tile * WIDE + b)[k..k + n];
+                        for (w, to) in w.iter().zip(block.iter_mut()) {
+                            let [w0, w1] = E::widen_pair(s, w);
+                            s.store(w0, &mut to[0][b]);
+                            s.store(w1, &mut to[1][b]);
+                        }
+                    }
+                    for group in 0..count {
+                        let x = &panels[(first + group) * pairs + k..][..n];
+                        let sums = &mut sums[tile * count + group];
+                        multiply(s, block.as_flattened(), x.as_flattened(), sums, k == 0);
+                    }
+                }
+            }
+            self.finish::<S, SIDE, WIDE>(s, first, count);
+        }
+    }
+
+    /// Write out the sums, `[tile][group][wide][side][16]`, of the `count` groups from `first` on.
+    #[inline(always)]
+    fn finish<S: Simd, const SIDE: usize, const WIDE: usize>(
+        &mut self,
+        s: S,
+        first: usize,
+        count: usize,
+    ) {
+        let Self {
+            weights,
+            panels,
+            bias,
+            finish,
+            scratch,
+            out,
+            ..
+        } = self;
+        let sums = if panels.groups() > 1 {
+            &scratch[2 * K_PAIRS * MAX_WIDE * LANES..]
+        } else {
+            &scratch[..]
+        };
+        let sums = sums.as_chunks::<LANES>().0;
+        let rows = (first * SIDE)..((first + count) * SIDE).min(panels.rows);
+        for row in rows {
+            let (group, r) = ((row / SIDE) - first, row % SIDE);
+            let get = |i: usize, strip: usize| {
+                let at = ((i / WIDE * count + group) * WIDE + i % WIDE) * SIDE + r;
+                let y = s.load(&sums[at]);
+                match bias.as_chunks::<LANES>().0.get(strip) {
+                    Some(b) => s.add(y, s.load(b)),
+                    None => y,
+                }
+            };
+            for (i, out) in out.row(row).chunks_mut(LANES).enumerate() {
+                let strip = weights.first + i;
+                let y = get(i, strip);
+                let y = match finish {
+                    Finish::Store => y,
+                    Finish::Add => s.add(s.load_partial(out), y),
+                    Finish::SwiGlu => {
+                        let second = weights.second.unwrap_or(0) + strip;
+                        s.mul(silu(s, y), get(weights.count + i, second))
+                    }
+                };
+                s.store_partial(y, out);
+            }
+        }
+    }
+}
+
+/// `sums += w x`, or `sums = w x` at first: a register tile of WIDE strips by SIDE rows.
+#[inline(always)]
+fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
+    s: S,
+    w: &[[[f32; LANES]; WIDE]],
+    x: &[[f32; SIDE]],
+    sums: &mut [[[f32; LANES]; SIDE]; WIDE],
+    first: bool,
+) {
+    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+    if !first {
+        for b in 0..WIDE {
+            for r in 0..SIDE {
+                acc[b][r] = s.load(&sums[b][r]);
+            }
+        }
+    }
+    for (w, x) in w.iter().zip(x) {
+        let mut v = [s.splat(0.0); WIDE];
+        for b in 0..WIDE {
+            v[b] = s.load(&w[b]);
+        }
+        for r in 0..SIDE {
+            let x = s.splat(x[r]);
+            for b in 0..WIDE {
+                acc[b][r] = s.fma(v[b], x, acc[b][r]);
+            }
+        }
+    }
+    for b in 0..WIDE {
+        for r in 0..SIDE {
+            s.store(acc[b][r], &mut sums[b][r]);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The slow twin of every operation: straightforward loops in float64. What the kernels are compared
+//! with, and the definition of what they compute.
+
+use crate::backend::{RopeTable, Shape};
+use crate::{Dtype, Token};
+use half::{bf16, f16};
+
+/// What storing `x` as `dtype` makes of it (to nearest even).
+pub fn rounded(dtype: Dtype, x: f32) -> f32 {
+    match dtype {
+        Dtype::F32 => x,
+        Dtype::F16 => f16::from_f32(x).to_f32(),
+        Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+    }
+}
+
+/// A matrix with what the weights became in storage.
+#[derive(Clone)]
+pub struct Dense {
+    /// `[rows, cols]`.
+    pub weights: Vec<f32>,
+    pub cols: usize,
+    /// One for each row, or empty.
+    pub bias: Vec<f32>,
+}
+
+impl Dense {
+    pub fn rows(&self) -> usize {
+        self.weights.len() / self.cols
+    }
+
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.weights[i * self.cols..][..self.cols]
+    }
+
+    /// `W x + b`.
+    pub fn product(&self, x: &[f64]) -> Vec<f64> {
+        (0..self.rows())
+            .map(|i| {
+                let y: f64 = self
+                    .row(i)
+                    .iter()
+                    .zip(x)
+                    .map(|(&w, x)| f64::from(w) * x)
+                    .sum();
+                y + self.bias.get(i).map_or(0.0, |&b| f64::from(b))
+            })
+            .collect()
+    }
+
+    /// `|W| |x|`: what rounding errors of the product are proportional to.
+    pub fn magnitude(&self, x: &[f64]) -> Vec<f64> {
+        (0..self.rows())
+            .map(|i| {
+                self.row(i)
+                    .iter()
+                    .zip(x)
+                    .map(|(&w, x)| (f64::from(w) * x).abs())
+                    .sum()
+            })
+            .collect()
+    }
+}
+
+pub fn rms_norm(x: &[f64], weight: &[f32], eps: f32) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + f64::from(eps)).sqrt();
+    x.iter()
+        .zip(weight)
+        .map(|(x, &w)| x * scale * f64::from(w))
+        .collect()
+}
+
+pub fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+/// Rotate the neighbouring pairs of one head.
+pub fn rotate(x: &mut [f64], rope: &RopeTable, position: usize) {
+    let half = x.len() / 2;
+    for i in 0..half {
+        let (c, s) = (rope.cos[position * half + i], rope.sin[position * half + i]);
+        let (c, s) = (f64::from(c), f64::from(s));
+        let (a, b) = (x[2 * i], x[2 * i + 1]);
+        (x[2 * i], x[2 * i + 1]) = (a * c - b * s, a * s + b * c);
+    }
+}
+
+/// One query over keys and values, each `[positions][head_dim]`.
+pub fn attention(q: &[f64], k: &[&[f32]], v: &[&[f32]]) -> Vec<f64> {
+    let scale = 1.0 / (q.len() as f64).sqrt();
+    let dot = |k: &&[f32]| {
+        q.iter()
+            .zip(*k)
+            .map(|(q, &k)| q * f64::from(k))
+            .sum::<f64>()
+            * scale
+    };
+    let scores: Vec<f64> = k.iter().map(dot).collect();
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let p: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let sum: f64 = p.iter().sum();
+    let mut y = vec![0.0; q.len()];
+    for (p, v) in p.iter().zip(v) {
+        for (y, &v) in y.iter_mut().zip(*v) {
+            *y += p / sum * f64::from(v);
+        }
+    }
+    y
+}
+
+/// One layer's weights.
+#[derive(Clone)]
+pub struct Layer {
+    pub attention_norm: Vec<f32>,
+    pub wqkv: Dense,
+    pub wo: Dense,
+    pub ffn_norm: Vec<f32>,
+    pub w13: Dense,
+    pub w2: Dense,
+}
+
+/// A whole model.
+#[derive(Clone)]
+pub struct Model {
+    pub shape: Shape,
+    pub rope: RopeTable,
+    pub embedding: Dense,
+    pub layers: Vec<Layer>,
+    pub norm: Vec<f32>,
+    pub head: Option<Dense>,
+}
+
+impl Model {
+    /// Logits of every position of one sequence; K and V are rounded to `kv` on their way.
+    pub fn logits(&self, tokens: &[Token], kv: Dtype) -> Vec<Vec<f64>> {
+        let Shape {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ffn_dim,
+            norm_eps,
+            ..
+        } = self.shape;
+        let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
+        let store = |x: &[f64]| {
+            x.iter()
+                .map(|&x| rounded(kv, x as f32))
+                .collect::<Vec<f32>>()
+        };
+        let widen = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let mut x: Vec<Vec<f64>> = tokens
+            .iter()
+            .map(|&t| widen(self.embedding.row(t as usize)))
+            .collect();
+        for layer in &self.layers {
+            let mut queries = Vec::new();
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            for (position, x) in x.iter().enumerate() {
+                let y = layer
+                    .wqkv
+                    .product(&rms_norm(x, &layer.attention_norm, norm_eps));
+                let (q, rest) = y.split_at(q_dim);
+                let (k, v) = rest.split_at(kv_dim);
+                let (mut q, mut k) = (q.to_vec(), k.to_vec());
+                q.chunks_mut(head_dim)
+                    .for_each(|h| rotate(h, &self.rope, position));
+                k.chunks_mut(head_dim)
+                    .for_each(|h| rotate(h, &self.rope, position));
+                queries.push(q);
+                keys.push(store(&k));
+                values.push(store(v));
+            }
+            for (position, x) in x.iter_mut().enumerate() {
+                let mut y = Vec::new();
+                for head in 0..n_heads {
+                    let at = head / (n_heads / n_kv_heads) * head_dim;
+                    let of = |rows: &[Vec<f32>]| -> Vec<Vec<f32>> {
+                        rows[..=position]
+                            .iter()
+                            .map(|r| r[at..at + head_dim].to_vec())
+                            .collect()
+                    };
+                    let (k, v) = (of(&keys), of(&values));
+                    let k: Vec<&[f32]> = k.iter().map(|r| &r[..]).collect();
+                    let v: Vec<&[f32]> = v.iter().map(|r| &r[..]).collect();
+                    let q = &queries[position][head * head_dim..][..head_dim];
+                    y.extend(attention(q, &k, &v));
+                }
+                add(x, &layer.wo.product(&y));
+                let both = layer.w13.product(&rms_norm(x, &layer.ffn_norm, norm_eps));
+                let (gate, up) = both.split_at(ffn_dim);
+                let h: Vec<f64> = gate.iter().zip(up).map(|(&g, u)| silu(g) * u).collect();
+                add(x, &layer.w2.product(&h));
+            }
+        }
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        x.iter()
+            .map(|x| head.product(&rms_norm(x, &self.norm, norm_eps)))
+            .collect()
+    }
+}
+
+fn add(x: &mut [f64], y: &[f64]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}

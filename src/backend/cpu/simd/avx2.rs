@@ -1,0 +1,245 @@
+//! AVX2, FMA and F16C: a vector is two ymm registers.
+
+#![allow(unsafe_code)]
+
+use super::{Kernel, LANES, Simd};
+use std::arch::x86_64::*;
+
+/// The proof that this processor has AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// `Some` where the processor and the operating system have the instructions.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Self(()))
+    }
+}
+
+/// Lanes 0-7 and 8-15.
+#[derive(Clone, Copy)]
+pub struct F2(__m256, __m256);
+
+/// f32 bits -> bfloat16 in the low half of each lane; to nearest even, NaN stays NaN.
+///
+/// # Safety
+/// Needs AVX2: an [`Avx2`] exists.
+#[inline(always)]
+unsafe fn round_bf16(a: __m256) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let bits = _mm256_castps_si256(a);
+        let upper = _mm256_srli_epi32::<16>(bits);
+        let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+        let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(a, a));
+        let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+        _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), quiet, nan)
+    }
+}
+
+// SAFETY of every block below: `self` exists, so `Avx2::detect` found the instructions; loads and
+// stores are unaligned ones that stay within references to arrays of the full width.
+impl Simd for Avx2 {
+    type F = F2;
+    const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        // SAFETY: `self` is the proof.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> F2 {
+        // SAFETY: see the impl.
+        let v = unsafe { _mm256_set1_ps(x) };
+        F2(v, v)
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                _mm256_loadu_ps(from.as_ptr()),
+                _mm256_loadu_ps(from.as_ptr().add(8)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn store(self, a: F2, to: &mut [f32; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_ps(to.as_mut_ptr(), a.0);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), a.1);
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn sub(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn mul(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn div(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn fma(self, a: F2, b: F2, c: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                _mm256_fmadd_ps(a.0, b.0, c.0),
+                _mm256_fmadd_ps(a.1, b.1, c.1),
+            )
+        }
+    }
+    #[inline(always)]
+    fn max(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn min(self, a: F2, b: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn round(self, a: F2) -> F2 {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                _mm256_round_ps::<NEAREST>(a.0),
+                _mm256_round_ps::<NEAREST>(a.1),
+            )
+        }
+    }
+    #[inline(always)]
+    fn pow2(self, n: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let bias = _mm256_set1_epi32(127);
+            let low = _mm256_add_epi32(_mm256_cvtps_epi32(n.0), bias);
+            let high = _mm256_add_epi32(_mm256_cvtps_epi32(n.1), bias);
+            F2(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn select_lt(self, a: F2, b: F2, yes: F2, no: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0)),
+                _mm256_blendv_ps(no.1, yes.1, _mm256_cmp_ps::<_CMP_LT_OQ>(a.1, b.1)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn widen_bf16(self, from: &[u16; LANES]) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
+            F2(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn widen_f16(self, from: &[u16; LANES]) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().add(8).cast())),
+            )
+        }
+    }
+    #[inline(always)]
+    fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [F2; 2] {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm256_loadu_si256(from.as_ptr().cast());
+            let high = _mm256_loadu_si256(from.as_ptr().add(LANES).cast());
+            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                F2(
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                ),
+                F2(
+                    _mm256_castsi256_ps(_mm256_and_si256(low, upper)),
+                    _mm256_castsi256_ps(_mm256_and_si256(high, upper)),
+                ),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16(self, a: F2, to: &mut [u16; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            // packus works within 128-bit lanes: put the four quarters back in order.
+            let mixed = _mm256_packus_epi32(round_bf16(a.0), round_bf16(a.1));
+            let v = _mm256_permute4x64_epi64::<0b11_01_10_00>(mixed);
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), v);
+        }
+    }
+    #[inline(always)]
+    fn narrow_f16(self, a: F2, to: &mut [u16; LANES]) {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+        // SAFETY: see the impl.
+        unsafe {
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_cvtps_ph::<NEAREST>(a.0));
+            _mm_storeu_si128(
+                to.as_mut_ptr().add(8).cast(),
+                _mm256_cvtps_ph::<NEAREST>(a.1),
+            );
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16_pairs(self, a: [F2; 2], to: &mut [u16; 2 * LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let [first, second] = a;
+            let low = _mm256_or_si256(
+                round_bf16(first.0),
+                _mm256_slli_epi32::<16>(round_bf16(second.0)),
+            );
+            let high = _mm256_or_si256(
+                round_bf16(first.1),
+                _mm256_slli_epi32::<16>(round_bf16(second.1)),
+            );
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), low);
+            _mm256_storeu_si256(to.as_mut_ptr().add(LANES).cast(), high);
+        }
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, at: &T, bytes: usize) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe {
+            let p: *const T = at;
+            _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(bytes));
+        }
+    }
+}

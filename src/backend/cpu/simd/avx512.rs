@@ -1,0 +1,185 @@
+//! AVX-512 F, BW, VL and DQ: a vector is one zmm register.
+
+#![allow(unsafe_code)]
+
+use super::{Kernel, LANES, Simd};
+use std::arch::x86_64::*;
+
+/// The proof that this processor has AVX-512 F, BW, VL and DQ, and F16C, FMA and AVX2 below them.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// `Some` where the processor and the operating system have the instructions.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Self(()))
+    }
+}
+
+/// f32 bits -> bfloat16 in the low half of each lane; to nearest even, NaN stays NaN.
+///
+/// # Safety
+/// Needs AVX-512F: an [`Avx512`] exists.
+#[inline(always)]
+unsafe fn round_bf16(a: __m512) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        let bits = _mm512_castps_si512(a);
+        let upper = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+        let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+        _mm512_mask_mov_epi32(_mm512_srli_epi32::<16>(rounded), nan, quiet)
+    }
+}
+
+// SAFETY of every block below: `self` exists, so `Avx512::detect` found the instructions; loads and
+// stores are unaligned ones on references to arrays of the full width.
+impl Simd for Avx512 {
+    type F = __m512;
+    const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+        fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        // SAFETY: `self` is the proof.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(self, a: __m512, to: &mut [f32; LANES]) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), a) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    fn select_lt(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), yes) }
+    }
+    #[inline(always)]
+    fn widen_bf16(self, from: &[u16; LANES]) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
+        }
+    }
+    #[inline(always)]
+    fn widen_f16(self, from: &[u16; LANES]) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [__m512; 2] {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_loadu_si512(from.as_ptr().cast());
+            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)),
+                _mm512_castsi512_ps(_mm512_and_si512(v, upper)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16(self, a: __m512, to: &mut [u16; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_cvtepi32_epi16(round_bf16(a));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), v);
+        }
+    }
+    #[inline(always)]
+    fn narrow_f16(self, a: __m512, to: &mut [u16; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), v);
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let second = _mm512_slli_epi32::<16>(round_bf16(a[1]));
+            let both = _mm512_or_si512(round_bf16(a[0]), second);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), both);
+        }
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, at: &T, bytes: usize) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe {
+            let p: *const T = at;
+            _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(bytes));
+        }
+    }
+}

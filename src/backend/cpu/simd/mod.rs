@@ -1,0 +1,158 @@
+//! One vector of sixteen f32, on every instruction set.
+//!
+//! A kernel is written once, over [`Simd`]; an instruction set is one small file of wrappers. A
+//! value of a type that implements `Simd` is the proof that the processor has the instructions
+//! (as in the pulp crate), so the methods are safe; only [`super::detect`] asks for such values.
+//! All tiers cut the work into the same sixteen lanes, and AVX2 and AVX-512 fuse the same
+//! multiplications and additions, so their results are bitwise equal.
+
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
+pub mod portable;
+
+/// Lanes of a vector.
+pub const LANES: usize = 16;
+
+/// A computation that is compiled once per instruction set. `run`, and whatever it calls, must be
+/// `#[inline(always)]`: only what is inlined into [`Simd::vectorize`] gets the instructions.
+pub trait Kernel {
+    /// What it returns.
+    type Output;
+    /// The computation.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// An instruction set, and the proof that this processor has it.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// How many `F` the register file holds: kernels choose their tiles by it.
+    const REGISTERS: usize;
+
+    /// Run `kernel` with these instructions.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F;
+    /// Lane `i` is `from[i]`.
+    fn load(self, from: &[f32; LANES]) -> Self::F;
+    /// `to[i]` is lane `i`.
+    fn store(self, a: Self::F, to: &mut [f32; LANES]);
+    /// `a + b`.
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`.
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`.
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`; rounded once, except on the portable tier.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a > b ? a : b`: `b` where either is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b`: `b` where either is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// To the nearest integer, ties to even; |a| < 2^22.
+    fn round(self, a: Self::F) -> Self::F;
+    /// `2^n` for integral `n` from -126 to 127.
+    fn pow2(self, n: Self::F) -> Self::F;
+    /// `a < b ? yes : no`, lane by lane; `no` where either is NaN.
+    fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+
+    /// bfloat16 -> f32.
+    fn widen_bf16(self, from: &[u16; LANES]) -> Self::F;
+    /// binary16 -> f32.
+    fn widen_f16(self, from: &[u16; LANES]) -> Self::F;
+    /// bfloat16 pairs -> the first of each, the second of each.
+    fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [Self::F; 2];
+    /// f32 -> bfloat16, to nearest even.
+    fn narrow_bf16(self, a: Self::F, to: &mut [u16; LANES]);
+    /// f32 -> binary16, to nearest even.
+    fn narrow_f16(self, a: Self::F, to: &mut [u16; LANES]);
+    /// The inverse of [`Simd::widen_bf16_pairs`], to nearest even.
+    fn narrow_bf16_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]);
+
+    /// Ask for the cache line `bytes` after `at`.
+    fn prefetch<T>(self, at: &T, bytes: usize);
+
+    /// Lane `j` of result `i` is lane `i` of argument `j`.
+    #[inline(always)]
+    fn transpose(self, a: [Self::F; LANES]) -> [Self::F; LANES] {
+        let mut rows = [[0.0f32; LANES]; LANES];
+        for i in 0..LANES {
+            self.store(a[i], &mut rows[i]);
+        }
+        let mut out = a;
+        for i in 0..LANES {
+            let mut column = [0.0f32; LANES];
+            for j in 0..LANES {
+                column[j] = rows[j][i];
+            }
+            out[i] = self.load(&column);
+        }
+        out
+    }
+
+    /// Sum of the lanes, in one order on every tier: halves, quarters, eighths, sixteenths.
+    #[inline(always)]
+    fn sum(self, a: Self::F) -> f32 {
+        let mut v = [0.0f32; LANES];
+        self.store(a, &mut v);
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                v[i] += v[i + width];
+            }
+            width /= 2;
+        }
+        v[0]
+    }
+
+    /// The greatest lane, in one order on every tier.
+    #[inline(always)]
+    fn greatest(self, a: Self::F) -> f32 {
+        let mut v = [0.0f32; LANES];
+        self.store(a, &mut v);
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                v[i] = if v[i] > v[i + width] {
+                    v[i]
+                } else {
+                    v[i + width]
+                };
+            }
+            width /= 2;
+        }
+        v[0]
+    }
+
+    /// The first `from.len()` lanes, zeros behind them.
+    #[inline(always)]
+    fn load_partial(self, from: &[f32]) -> Self::F {
+        match from.first_chunk() {
+            Some(whole) => self.load(whole),
+            None => {
+                let mut v = [0.0f32; LANES];
+                v[..from.len()].copy_from_slice(from);
+                self.load(&v)
+            }
+        }
+    }
+
+    /// The first `to.len()` lanes.
+    #[inline(always)]
+    fn store_partial(self, a: Self::F, to: &mut [f32]) {
+        match to.first_chunk_mut() {
+            Some(whole) => self.store(a, whole),
+            None => {
+                let mut v = [0.0f32; LANES];
+                self.store(a, &mut v);
+                let n = to.len();
+                to.copy_from_slice(&v[..n]);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Any processor: arrays that the compiler vectorises with what its baseline has. Rounds the product
+//! of a multiply-add (without the instruction, `mul_add` is a function call per lane).
+
+use super::{Kernel, LANES, Simd};
+use half::{bf16, f16};
+
+/// No instructions beyond the baseline.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable;
+
+#[inline(always)]
+fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    for i in 0..LANES {
+        out[i] = f(a[i], b[i]);
+    }
+    out
+}
+
+/// Without branches, so that it vectorises: subnormals come right through the multiplication.
+#[inline(always)]
+fn f16_to_f32(h: u16) -> f32 {
+    let magnitude = u32::from(h & 0x7fff);
+    let scaled = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();
+    let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(scaled | special | u32::from(h & 0x8000) << 16)
+}
+
+impl Simd for Portable {
+    type F = [f32; LANES];
+    const REGISTERS: usize = 4;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::F {
+        *from
+    }
+    #[inline(always)]
+    fn store(self, a: Self::F, to: &mut [f32; LANES]) {
+        *to = a;
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| x + y)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| x - y)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| x * y)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| x / y)
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        self.add(self.mul(a, b), c)
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    fn round(self, a: Self::F) -> Self::F {
+        // Adding 1.5 * 2^23 leaves no fraction bits.
+        const MAGIC: f32 = 12_582_912.0;
+        self.sub(self.add(a, [MAGIC; LANES]), [MAGIC; LANES])
+    }
+    #[inline(always)]
+    fn pow2(self, n: Self::F) -> Self::F {
+        let mut out = n;
+        for x in &mut out {
+            *x = f32::from_bits(((*x as i32).wrapping_add(127) as u32) << 23);
+        }
+        out
+    }
+    #[inline(always)]
+    fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
+        let mut out = no;
+        for i in 0..LANES {
+            out[i] = if a[i] < b[i] { yes[i] } else { no[i] };
+        }
+        out
+    }
+    #[inline(always)]
+    fn widen_bf16(self, from: &[u16; LANES]) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = f32::from_bits(u32::from(from[i]) << 16);
+        }
+        out
+    }
+    #[inline(always)]
+    fn widen_f16(self, from: &[u16; LANES]) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = f16_to_f32(from[i]);
+        }
+        out
+    }
+    #[inline(always)]
+    fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [Self::F; 2] {
+        let mut out = [[0.0; LANES]; 2];
+        for i in 0..LANES {
+            out[0][i] = f32::from_bits(u32::from(from[2 * i]) << 16);
+            out[1][i] = f32::from_bits(u32::from(from[2 * i + 1]) << 16);
+        }
+        out
+    }
+    #[inline(always)]
+    fn narrow_bf16(self, a: Self::F, to: &mut [u16; LANES]) {
+        for i in 0..LANES {
+            to[i] = bf16::from_f32(a[i]).to_bits();
+        }
+    }
+    #[inline(always)]
+    fn narrow_f16(self, a: Self::F, to: &mut [u16; LANES]) {
+        for i in 0..LANES {
+            to[i] = f16::from_f32(a[i]).to_bits();
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {
+        for i in 0..LANES {
+            to[2 * i] = bf16::from_f32(a[0][i]).to_bits();
+            to[2 * i + 1] = bf16::from_f32(a[1][i]).to_bits();
+        }
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, _: &T, _: usize) {}
+}
