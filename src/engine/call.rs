@@ -70,7 +70,8 @@ impl State {
     }
 
     fn push(&mut self, event: Event) {
-        if !self.closed {
+        // A step that was under way when the call failed still has its events.
+        if !self.closed && self.error.is_none() {
             self.queued_bytes += bytes(&event);
             self.queue.push_back(event);
         }

@@ -202,6 +202,9 @@ impl Scheduler {
                 }
             }
             while let Some((row, logits)) = wanted.next_if(|(row, _)| *row < span.rows.end) {
+                if sequence.end.is_some() {
+                    continue;
+                }
                 let position = span.position + row - span.rows.start;
                 sequence.take_logits(position, logits, &mut self.sampler, &self.eos_ids);
             }

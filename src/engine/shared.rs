@@ -66,9 +66,10 @@ impl Shared {
         if let State::Poisoned(reason) = &inbox.state {
             return Err(Error::Poisoned(reason.clone()));
         }
+        let cancelled = call.is_cancelled() || matches!(inbox.state, State::Closed);
         let (needed, occupied) = (sequences.len(), self.occupied.load(Relaxed));
         let free = self.max_batch_size.saturating_sub(occupied);
-        if call.options.no_wait && needed > free {
+        if call.options.no_wait && needed > free && !cancelled {
             return Err(Error::Busy { needed, free });
         }
         let seed = match call.options.seed {
@@ -79,7 +80,7 @@ impl Shared {
             sequence.seed = seed;
             call.enqueue(sequence.index);
         }
-        if call.is_cancelled() || matches!(inbox.state, State::Closed) {
+        if cancelled {
             call.withdraw();
             return Ok(());
         }
