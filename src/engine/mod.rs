@@ -3,23 +3,44 @@
 //! Callers talk to it through a queue, so nothing below needs a lock:
 //!
 //! - [`request`]: raw options -> a checked [`Request`]
+//! - `shared`: the queue, and whether the handle is open, closed or poisoned
+//! - `worker`: the thread: admit, plan, run, absorb; catches its own panics
+//! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
+//!   many prompt rows)
 //! - `sequence`: one prompt on its way through the model
-//! - `scheduler`: which rows go into the next step; admits, reserves pages, retires
 //! - [`sampler`]: logits -> token
-//! - [`stream`]: tokens -> whole UTF-8 and stop strings -> events -> the caller
+//! - `text`: tokens -> whole UTF-8, cut before a stop string
+//! - `call`, [`stream`]: events -> the caller
+//! - `os`: eventfd and signals
 
+mod call;
+mod os;
+mod pace;
 pub mod request;
 pub mod sampler;
+mod scheduler;
+mod sequence;
+mod shared;
 pub mod stream;
+mod text;
+mod worker;
 
 pub use request::{GenerateOptions, Prompt, Request};
-pub use stream::{Alternative, Event, Finish, FinishReason, Next, RequestStats, Stream, TokenEvent};
+pub use stream::{
+    Alternative, Event, Finish, FinishReason, Next, RequestStats, Stream, TokenEvent,
+};
 
-use crate::backend::Run;
+use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
 use crate::tokenizer::Tokenizer;
-use crate::{Result, Token};
+use crate::{Error, Result, Token};
+use call::Call;
+use scheduler::Scheduler;
+use sequence::Sequence;
+use shared::{Shared, lock};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -63,39 +84,149 @@ pub struct Timings {
 }
 
 /// A running engine. Dropping it cancels what runs, joins the thread and drops the model.
-pub struct Engine {}
+pub struct Engine {
+    shared: Arc<Shared>,
+    tokenizer: Arc<dyn Tokenizer>,
+    max_seq_len: usize,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Engine {
     /// Start the thread.
+    ///
+    /// Fails with [`Error::InvalidArgument`] where the model's limits are too small for
+    /// `max_seq_len` or `max_batch_size`: a sequence of full length must fit into the pool, and a
+    /// step must have a row of logits for every sequence and one more row, for a prompt.
     pub fn new(
         run: Box<dyn Run>,
         tokenizer: Arc<dyn Tokenizer>,
         options: EngineOptions,
         log: Arc<Log>,
     ) -> Result<Engine> {
-        let _ = (run, tokenizer, options, log);
-        todo!()
+        let limits = run.limits();
+        check(&limits, &options)?;
+        let shared = Shared::new(options.seed, options.max_batch_size, limits.n_pages as u64);
+        let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
+        let scheduler = Scheduler::new(limits, n_tokens, &options, shared.clone());
+        let thread_shared = shared.clone();
+        let thread = os::without_signals(|| {
+            std::thread::Builder::new()
+                .name("llamabi-engine".into())
+                .spawn(move || worker::work(run, scheduler, &thread_shared, &log))
+        })
+        .map_err(|e| Error::io("thread llamabi-engine", &e))?;
+        Ok(Engine {
+            shared,
+            tokenizer,
+            max_seq_len: options.max_seq_len,
+            thread: Some(thread),
+        })
     }
 
-    /// Queue a request. Fails at once with [`crate::Error::Busy`] if it must not wait and cannot start.
+    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start.
+    /// After [`Engine::shutdown`] the stream only says that everything was cancelled.
     pub fn submit(&self, request: Request) -> Result<Stream> {
-        let _ = request;
-        todo!()
+        let Request { prompts, options } = request;
+        let lens = prompts.iter().map(Prompt::len).collect();
+        let call = Call::new(options, lens, self.shared.clone());
+        let mut sequences = Vec::new();
+        let mut prompt_tokens = 0;
+        for (index, prompt) in (0..).zip(prompts) {
+            match prompt {
+                Prompt::Refused(text) => call.finish(Finish {
+                    index,
+                    reason: FinishReason::Unsafe,
+                    text: text.into(),
+                    stats: RequestStats::default(),
+                }),
+                Prompt::Tokens(tokens) => {
+                    prompt_tokens += tokens.len() as u64;
+                    let (call, tokenizer) = (call.clone(), self.tokenizer.clone());
+                    let mut sequence =
+                        Sequence::new(call, index, tokens, self.max_seq_len, tokenizer);
+                    if sequence.prefill_len() > 0 {
+                        sequences.push(sequence);
+                    } else if sequence.call.is_cancelled() {
+                        sequence.finish(FinishReason::Cancelled);
+                    } else {
+                        // Nothing to generate and nothing to score.
+                        sequence.finish(FinishReason::Length);
+                    }
+                }
+            }
+        }
+        self.shared.submit(&call, sequences)?;
+        lock(&self.shared.totals).prompt_tokens += prompt_tokens;
+        Ok(Stream::new(call))
     }
 
     /// The totals now.
     pub fn timings(&self) -> Timings {
-        todo!()
+        let totals = *lock(&self.shared.totals);
+        let occupied = self.shared.occupied.load(Relaxed) as u32;
+        Timings {
+            waiting: occupied.saturating_sub(totals.running),
+            ..totals
+        }
     }
 
     /// Cancel everything that runs or waits and refuse what comes; streams drain as cancelled.
     pub fn shutdown(&self) {
-        todo!()
+        self.shared.close();
     }
 
-    /// Make every later call fail with [`crate::Error::Poisoned`], as after a panic.
+    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or waits
+    /// with [`Error::Internal`].
     pub fn poison(&self, reason: &str) {
-        let _ = reason;
-        todo!()
+        self.shared.poison(reason, &Error::Internal(reason.into()));
     }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shutdown();
+        if let Some(thread) = self.thread.take() {
+            // It catches its panics itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check(limits: &Limits, options: &EngineOptions) -> Result<()> {
+    let size = limits.page_size;
+    if !size.is_power_of_two() || size > 256 {
+        return Err(Error::invalid(
+            "page_size",
+            "a power of two, at most 256",
+            size,
+        ));
+    }
+    let at_least = |name: &str, value: usize, least: usize| match value >= least {
+        true => Ok(()),
+        false => Err(Error::invalid(name, format!("at least {least}"), value)),
+    };
+    at_least("max_seq_len", options.max_seq_len, 1)?;
+    at_least("max_batch_size", options.max_batch_size, 1)?;
+    at_least("prefill_chunk", options.prefill_chunk.unwrap_or(1), 1)?;
+    at_least(
+        "n_pages",
+        limits.n_pages,
+        options.max_seq_len.div_ceil(size),
+    )?;
+    at_least(
+        "max_rows",
+        limits.max_rows,
+        options.max_batch_size.saturating_add(1),
+    )?;
+    at_least("max_wanted", limits.max_wanted, options.max_batch_size)?;
+    at_least("vocab_size", limits.vocab_size, 1)?;
+    if limits
+        .n_pages
+        .checked_mul(size)
+        .is_none_or(|slots| slots >= Step::NO_SLOT as usize)
+    {
+        let most = format!("less than {} slots", Step::NO_SLOT);
+        return Err(Error::invalid("n_pages", most, limits.n_pages));
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Raw options to a checked request: whoever holds a [`Request`] need not check again.
 
-use crate::{Cancel, Result, Token};
+use crate::{Cancel, Error, Result, Token};
 
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
@@ -65,6 +65,16 @@ pub enum Prompt {
     Refused(&'static str),
 }
 
+impl Prompt {
+    /// Its tokens' number.
+    pub(super) fn len(&self) -> u32 {
+        match self {
+            Prompt::Tokens(tokens) => tokens.len() as u32,
+            Prompt::Refused(_) => 0,
+        }
+    }
+}
+
 /// A request whose every number is in range.
 #[derive(Debug)]
 pub struct Request {
@@ -88,15 +98,96 @@ pub struct RequestLimits {
 impl GenerateOptions {
     /// Check every number; the error names it, its range and its value.
     pub fn check(&self, limits: &RequestLimits) -> Result<()> {
-        let _ = limits;
-        todo!()
+        let in_range = |name: &str, value: f32, ok: bool, expected: &str| {
+            // A NaN fails every comparison that `ok` is made of.
+            if ok {
+                Ok(())
+            } else {
+                Err(Error::invalid(name, expected, value))
+            }
+        };
+        let (t, p, m, r) = (
+            self.temperature,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+        );
+        in_range(
+            "temperature",
+            t,
+            t >= 0.0 && t.is_finite(),
+            "finite and at least 0",
+        )?;
+        in_range("top_p", p, (0.0..=1.0).contains(&p), "0 to 1")?;
+        in_range("min_p", m, (0.0..=1.0).contains(&m), "0 to 1")?;
+        in_range(
+            "repetition_penalty",
+            r,
+            r > 0.0 && r.is_finite(),
+            "finite and more than 0",
+        )?;
+        if self.top_k < 0 {
+            return Err(Error::invalid("top_k", "at least 0", self.top_k));
+        }
+        if self.top_logprobs > limits.vocab_size {
+            let expected = format!("at most the vocabulary, {}", limits.vocab_size);
+            return Err(Error::invalid("top_logprobs", expected, self.top_logprobs));
+        }
+        if let Some(i) = self.stop.iter().position(String::is_empty) {
+            return Err(Error::invalid(
+                format!("stop[{i}]"),
+                "at least one character",
+                "empty",
+            ));
+        }
+        Ok(())
     }
 }
 
 impl Request {
     /// Check lengths first, then tokens, then options.
-    pub fn new(prompts: Vec<Prompt>, options: GenerateOptions, limits: &RequestLimits) -> Result<Self> {
-        let _ = (prompts, options, limits);
-        todo!()
+    pub fn new(
+        prompts: Vec<Prompt>,
+        options: GenerateOptions,
+        limits: &RequestLimits,
+    ) -> Result<Self> {
+        if !(1..=limits.max_batch_size).contains(&prompts.len()) {
+            return Err(Error::Batch {
+                n: prompts.len(),
+                max: limits.max_batch_size,
+            });
+        }
+        let token_prompts = || {
+            prompts
+                .iter()
+                .enumerate()
+                .filter_map(|(i, prompt)| match prompt {
+                    Prompt::Tokens(tokens) => Some((i, tokens)),
+                    Prompt::Refused(_) => None,
+                })
+        };
+        for (index, tokens) in token_prompts() {
+            if tokens.len() > limits.max_seq_len {
+                return Err(Error::TooLong {
+                    index,
+                    len: tokens.len(),
+                    max: limits.max_seq_len,
+                });
+            }
+            if tokens.is_empty() {
+                return Err(Error::invalid(format!("lens[{index}]"), "at least 1", 0));
+            }
+        }
+        for (index, tokens) in token_prompts() {
+            let known =
+                |token: &Token| usize::try_from(*token).is_ok_and(|t| t < limits.vocab_size);
+            if let Some(at) = tokens.iter().position(|token| !known(token)) {
+                let name = format!("token {at} of prompt {index}");
+                let expected = format!("0 to {}", limits.vocab_size.saturating_sub(1));
+                return Err(Error::invalid(name, expected, tokens[at]));
+            }
+        }
+        options.check(limits)?;
+        Ok(Self { prompts, options })
     }
 }

@@ -1,6 +1,8 @@
 //! Events of one call, from the engine thread to whoever pulls them.
 
+use super::call::Call;
 use crate::{Result, Token};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A likely token and its log probability.
@@ -98,24 +100,47 @@ pub enum Next {
 
 /// A pull iterator over the events of one call. Independent of the handle's life: when the handle
 /// goes, it drains as cancelled. Dropping it cancels the call.
-pub struct Stream {}
+///
+/// Any number of threads may use it at the same time; each event goes to one of them.
+pub struct Stream {
+    call: Arc<Call>,
+}
 
 impl Stream {
+    pub(super) fn new(call: Arc<Call>) -> Self {
+        Self { call }
+    }
+
     /// The next event; waits at most `timeout` (`None`: as long as it takes). An error ends the
     /// stream: it is given again on every later call.
+    ///
+    /// After the last event of every sequence it is [`Next::Done`], or [`Next::Cancelled`] if a
+    /// cancellation has ended one of them.
     pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
-        let _ = timeout;
-        todo!()
+        self.call.next(timeout)
     }
 
     /// A descriptor that is readable while an event or the end is ready; `None` where the system
     /// has none. The stream keeps it; poll it, do not read or close it.
     pub fn fd(&self) -> Option<i32> {
-        todo!()
+        self.call.fd()
     }
 
-    /// Stop the call: what is queued is still given, then `Cancelled`.
+    /// Stop the call: what is queued is still given, then `Cancelled`. Sequences that have not begun
+    /// end at once, those that run after the step they are in.
     pub fn cancel(&self) {
-        todo!()
+        self.call.cancel();
+    }
+
+    /// Cancel, and drop what is queued: every [`Stream::next`], also one that waits on another
+    /// thread now, gives [`Next::Cancelled`] at once. Closes the descriptor.
+    pub fn close(&self) {
+        self.call.close();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.close();
     }
 }

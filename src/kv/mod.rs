@@ -1,4 +1,10 @@
 //! The KV cache's bookkeeping: which pages are whose. Host only, no tensors.
 //!
-//! - `pool`: pages, reference counts, reservation, fork
-//! - `prefix`: full pages that prefill wrote, found again by the hash of everything before and in them
+//! - [`pool`]: pages and their reference counts; least recently used cached pages are reclaimed
+//! - [`prefix`]: full pages that prefill wrote, found again by everything before and in them
+
+pub mod pool;
+pub mod prefix;
+
+pub use pool::Pool;
+pub use prefix::{Hit, NodeId};

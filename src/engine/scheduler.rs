@@ -1,0 +1,342 @@
+//! Which rows go into the next step; who begins, who ends, and whose pages are whose.
+
+use super::EngineOptions;
+use super::call::Call;
+use super::pace::Pace;
+use super::sampler::Sampler;
+use super::sequence::Sequence;
+use super::shared::{Shared, lock};
+use super::stream::FinishReason;
+use crate::backend::{Limits, RowKind, Span, Step};
+use crate::kv::Pool;
+use crate::{Error, Token};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// All sequences that were received and have not ended.
+pub(super) struct Scheduler {
+    waiting: VecDeque<Sequence>,
+    /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
+    /// nothing is ever preempted.
+    running: Vec<Sequence>,
+    /// Which of `running` each span of the planned step is.
+    planned: Vec<usize>,
+    pool: Pool,
+    pace: Pace,
+    sampler: Sampler,
+    limits: Limits,
+    max_batch_size: usize,
+    eos_ids: Vec<Token>,
+    shared: Arc<Shared>,
+}
+
+impl Scheduler {
+    pub fn new(
+        limits: Limits,
+        n_tokens: usize,
+        options: &EngineOptions,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(options.max_batch_size),
+            planned: Vec::with_capacity(options.max_batch_size),
+            pool: Pool::new(limits.n_pages, limits.page_size),
+            pace: Pace::new(options.prefill_chunk),
+            sampler: Sampler::new(n_tokens),
+            limits,
+            max_batch_size: options.max_batch_size,
+            eos_ids: options.eos_ids.clone(),
+            shared,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Queue what has come, end what was cancelled, and admit in order of arrival while there are
+    /// slots and pages.
+    pub fn admit(&mut self, new: Vec<Sequence>) {
+        self.waiting.extend(new);
+        self.waiting.retain(|sequence| {
+            if sequence.call.is_cancelled() {
+                sequence.call.withdraw();
+            }
+            !sequence.call.has_ended(sequence.index)
+        });
+        for sequence in &mut self.running {
+            if sequence.call.is_cancelled() || sequence.call.has_ended(sequence.index) {
+                sequence.end = Some(Ok(FinishReason::Cancelled));
+            }
+        }
+        self.retire();
+        while self.running.len() < self.max_batch_size
+            && let Some(first) = self.waiting.front()
+        {
+            let hits = match first.scores_prompt() {
+                true => Vec::new(),
+                false => self.pool.find_all(&first.tokens[..first.prefill_len()]),
+            };
+            let total = first.most_positions().div_ceil(self.pool.page_size());
+            let Some(pages) = self.pool.reserve(&hits, total) else {
+                break;
+            };
+            let Some(mut sequence) = self.waiting.pop_front() else {
+                break;
+            };
+            if sequence.call.start(sequence.index) {
+                sequence.admit(pages);
+                for hit in hits {
+                    sequence.adopt(hit.node, self.pool.page_size());
+                }
+                self.running.push(sequence);
+            } else {
+                pages.iter().rev().for_each(|page| self.pool.release(*page));
+            }
+        }
+        self.report();
+    }
+
+    /// Fill `step` with one row per running stream and a chunk of the prompts; leave it empty if
+    /// there is nothing to do.
+    pub fn plan(&mut self, step: &mut Step) {
+        step.clear();
+        self.planned.clear();
+        for sequence in &mut self.running {
+            sequence.sits_out = sequence.call.is_full();
+        }
+        for (at, sequence) in self.running.iter().enumerate() {
+            if !sequence.sits_out && !sequence.in_prefill() {
+                let position = sequence.computed;
+                add_span(step, sequence, RowKind::Decode, position, 1, &self.pool);
+                step.wanted.push(step.tokens.len() as u32 - 1);
+                self.planned.push(at);
+            }
+        }
+        let mut budget = self
+            .pace
+            .prompt_rows(step.tokens.len(), self.limits.max_rows);
+        for at in 0..self.running.len() {
+            if !self.running[at].sits_out && self.running[at].in_prefill() {
+                adopt_found_pages(&mut self.running[at], &mut self.pool);
+                if !self.is_being_computed(at, step) {
+                    budget -= self.plan_prefill(at, budget, step);
+                }
+            }
+        }
+    }
+
+    /// Whether an earlier span of this step computes the page that this sequence would begin with:
+    /// then it is found after the step. Makes several answers to one prompt cost one prefill.
+    fn is_being_computed(&self, at: usize, step: &Step) -> bool {
+        let (this, size) = (&self.running[at], self.pool.page_size());
+        let page = this.computed..this.computed + size;
+        if this.scores_prompt()
+            || page.start != this.known_pages * size
+            || page.end > this.prompt_len
+        {
+            return false;
+        }
+        step.spans.iter().zip(&self.planned).any(|(span, other)| {
+            let other = &self.running[*other];
+            span.kind == RowKind::Prefill
+                && other.known_text == this.known_text
+                && span.position == page.start
+                && span.rows.len() >= size
+                && other.tokens[page.clone()] == this.tokens[page.clone()]
+        })
+    }
+
+    /// Returns the rows taken from the budget.
+    fn plan_prefill(&mut self, at: usize, budget: usize, step: &mut Step) -> usize {
+        let sequence = &self.running[at];
+        let end = sequence.prefill_len();
+        // A fully cached prompt still computes its last token, without writing it again.
+        let position = sequence.computed.min(end - 1);
+        let mut rows = (end - position).min(budget);
+        let room = self.limits.max_wanted - step.wanted.len();
+        if sequence.scores_prompt() {
+            rows = rows.min(room);
+        } else if room == 0 && position + rows == end {
+            rows -= rows.min(1);
+        }
+        if rows == 0 {
+            return 0;
+        }
+        let first_row = step.tokens.len();
+        add_span(step, sequence, RowKind::Prefill, position, rows, &self.pool);
+        let wanted_from = match sequence.scores_prompt() {
+            true => 0,
+            false if position + rows == sequence.prompt_len => rows - 1,
+            false => rows,
+        };
+        step.wanted
+            .extend((wanted_from..rows).map(|row| (first_row + row) as u32));
+        self.planned.push(at);
+        rows
+    }
+
+    /// Take the logits of the planned step, which took `seconds`.
+    pub fn absorb(&mut self, step: &Step, logits: &[f32], seconds: f64) {
+        let decodes = step
+            .spans
+            .iter()
+            .filter(|span| span.kind == RowKind::Decode)
+            .count();
+        let prompt_rows = step.tokens.len() - decodes;
+        self.pace.observe(prompt_rows, decodes, seconds);
+        let before: usize = self.running.iter().map(Sequence::generated).sum();
+
+        let rows = step.wanted.iter().map(|row| *row as usize);
+        let mut wanted = rows
+            .zip(logits.chunks_exact(self.limits.vocab_size))
+            .peekable();
+        for (span, at) in step.spans.iter().zip(&self.planned) {
+            let sequence = &mut self.running[*at];
+            sequence.computed = sequence.computed.max(span.position + span.rows.len());
+            if span.kind == RowKind::Prefill {
+                sequence.publish(&mut self.pool);
+                if !sequence.scores_prompt() {
+                    sequence.echo(sequence.computed);
+                }
+            }
+            while let Some((row, logits)) = wanted.next_if(|(row, _)| *row < span.rows.end) {
+                if sequence.end.is_some() {
+                    continue;
+                }
+                let position = span.position + row - span.rows.start;
+                sequence.take_logits(position, logits, &mut self.sampler, &self.eos_ids);
+            }
+            // Nothing to generate, and every prompt token has its score.
+            if sequence.end.is_none()
+                && sequence.in_prefill()
+                && sequence.prefill_len() < sequence.prompt_len
+                && sequence.computed == sequence.prefill_len()
+            {
+                sequence.end = Some(Ok(FinishReason::Length));
+            }
+        }
+
+        let after: usize = self.running.iter().map(Sequence::generated).sum();
+        {
+            let mut totals = lock(&self.shared.totals);
+            totals.steps += 1;
+            totals.generated_tokens += (after - before) as u64;
+            match prompt_rows {
+                0 => totals.decode_ms += seconds * 1e3,
+                _ => totals.prefill_ms += seconds * 1e3,
+            }
+        }
+        self.retire();
+    }
+
+    /// Take out what has ended. Slots and pages are free, and the totals say so, before any reader
+    /// can see the end.
+    fn retire(&mut self) {
+        // One failure ends its whole call.
+        let failures: Vec<(Arc<Call>, Error)> = self
+            .running
+            .iter()
+            .filter_map(|sequence| match &sequence.end {
+                Some(Err(error)) => Some((sequence.call.clone(), error.clone())),
+                _ => None,
+            })
+            .collect();
+        let failed = |s: &Sequence| failures.iter().any(|(call, _)| Arc::ptr_eq(call, &s.call));
+        let ended: Vec<Sequence> = self
+            .running
+            .extract_if(.., |s| s.end.is_some() || failed(s))
+            .collect();
+        if ended.is_empty() {
+            return;
+        }
+        for sequence in &ended {
+            lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
+            sequence
+                .pages
+                .iter()
+                .rev()
+                .for_each(|page| self.pool.release(*page));
+        }
+        self.report();
+        for (call, error) in failures {
+            call.fail(error);
+        }
+        for mut sequence in ended {
+            if let Some(Ok(reason)) = sequence.end {
+                sequence.finish(reason);
+            }
+        }
+    }
+
+    /// End everything: the handle goes.
+    pub fn cancel_all(&mut self) {
+        for sequence in &mut self.running {
+            sequence.end = Some(Ok(FinishReason::Cancelled));
+        }
+        self.retire();
+        for sequence in self.waiting.drain(..) {
+            sequence.call.withdraw();
+        }
+    }
+
+    /// Bring the totals up to date.
+    fn report(&self) {
+        let mut totals = lock(&self.shared.totals);
+        totals.running = self.running.len() as u32;
+        totals.pages_used = self.pool.used() as u64;
+    }
+}
+
+/// Pages that another sequence has published since this one was admitted take the place of its own,
+/// which are still empty.
+fn adopt_found_pages(sequence: &mut Sequence, pool: &mut Pool) {
+    let size = pool.page_size();
+    while !sequence.scores_prompt()
+        && sequence.computed == sequence.known_pages * size
+        && sequence.computed + size <= sequence.prompt_len
+    {
+        let text = &sequence.tokens[sequence.computed..][..size];
+        let Some(hit) = pool.find(sequence.known_text, text) else {
+            return;
+        };
+        pool.hold(hit.page);
+        let own = std::mem::replace(&mut sequence.pages[sequence.known_pages], hit.page);
+        pool.release(own);
+        sequence.adopt(hit.node, size);
+    }
+}
+
+/// Append `rows` rows of a sequence from `position` on. Positions that are in the cache are not
+/// written again.
+fn add_span(
+    step: &mut Step,
+    sequence: &Sequence,
+    kind: RowKind,
+    position: usize,
+    rows: usize,
+    pool: &Pool,
+) {
+    let size = pool.page_size();
+    let positions = position..position + rows;
+    let (first_row, first_page) = (step.tokens.len(), step.pages.len());
+    step.tokens
+        .extend_from_slice(&sequence.tokens[positions.clone()]);
+    step.slots.extend(positions.clone().map(|at| {
+        let slot = sequence.pages[at / size] * size as u32 + (at % size) as u32;
+        if at < sequence.computed {
+            Step::NO_SLOT
+        } else {
+            slot
+        }
+    }));
+    step.pages
+        .extend_from_slice(&sequence.pages[..positions.end.div_ceil(size)]);
+    step.spans.push(Span {
+        rows: first_row..first_row + rows,
+        kind,
+        position,
+        pages: first_page..step.pages.len(),
+    });
+}

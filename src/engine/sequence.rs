@@ -1,0 +1,260 @@
+//! One prompt on its way through the model.
+
+use super::call::Call;
+use super::sampler::{Params, Sampler, uniform};
+use super::stream::{Alternative, Event, Finish, FinishReason, RequestStats, TokenEvent};
+use super::text::TextStream;
+use crate::kv::{NodeId, Pool};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result, Token};
+use std::sync::Arc;
+
+/// A sequence: waiting, in prefill (no token generated yet), or decoding.
+pub(super) struct Sequence {
+    pub call: Arc<Call>,
+    /// Its number in the call.
+    pub index: u32,
+    pub seed: u64,
+    /// Prompt and output.
+    pub tokens: Vec<Token>,
+    pub prompt_len: usize,
+    /// Most tokens to generate.
+    max_new: usize,
+    /// Pages of all positions it can ever have; reserved when it is admitted.
+    pub pages: Vec<u32>,
+    /// Positions whose keys and values are in the pages.
+    pub computed: usize,
+    /// Prompt tokens that were not computed because their pages were found.
+    pub cached: usize,
+    /// Pages whose text is known to the prefix cache, and that text.
+    pub known_pages: usize,
+    pub known_text: NodeId,
+    /// Its reader is too far behind: it keeps its slot and takes no part in the step.
+    pub sits_out: bool,
+    /// Set when it has ended, until the scheduler takes it out.
+    pub end: Option<Result<FinishReason>>,
+    echoed: usize,
+    text: TextStream,
+    queue_ms: f64,
+    first_token_ms: f64,
+}
+
+/// What is reported beside a token.
+#[derive(Default)]
+struct Score {
+    logprob: f32,
+    top: Vec<Alternative>,
+}
+
+impl Sequence {
+    pub fn new(
+        call: Arc<Call>,
+        index: u32,
+        tokens: Vec<Token>,
+        max_seq_len: usize,
+        tokenizer: Arc<dyn Tokenizer>,
+    ) -> Self {
+        let room = max_seq_len.saturating_sub(tokens.len());
+        Self {
+            index,
+            seed: 0,
+            prompt_len: tokens.len(),
+            max_new: call.options.max_gen_len.map_or(room, |most| most.min(room)),
+            tokens,
+            pages: Vec::new(),
+            computed: 0,
+            cached: 0,
+            known_pages: 0,
+            known_text: NodeId::ROOT,
+            sits_out: false,
+            end: None,
+            echoed: 0,
+            text: TextStream::new(tokenizer, &call.stops),
+            queue_ms: 0.0,
+            first_token_ms: 0.0,
+            call,
+        }
+    }
+
+    /// Whether the prompt's own tokens are scored. Cached rows have no logits, so such a sequence
+    /// does not use the prefix cache.
+    pub fn scores_prompt(&self) -> bool {
+        let options = &self.call.options;
+        options.echo && (options.logprobs || options.top_logprobs > 0)
+    }
+
+    /// Prompt rows to compute: all of them, but the last one predicts the first generated token only.
+    pub fn prefill_len(&self) -> usize {
+        match (self.max_new > 0, self.scores_prompt()) {
+            (true, _) => self.prompt_len,
+            (false, true) => self.prompt_len - 1,
+            (false, false) => 0,
+        }
+    }
+
+    /// Positions that will be computed at most. The last generated token is never fed back.
+    pub fn most_positions(&self) -> usize {
+        match self.max_new {
+            0 => self.prefill_len(),
+            n => self.prompt_len + n - 1,
+        }
+    }
+
+    pub fn in_prefill(&self) -> bool {
+        self.tokens.len() == self.prompt_len
+    }
+
+    /// It has got its slot and its pages.
+    pub fn admit(&mut self, pages: Vec<u32>) {
+        self.pages = pages;
+        self.queue_ms = self.call.age_ms();
+    }
+
+    /// The next page's keys and values are in the cache already.
+    pub fn adopt(&mut self, node: NodeId, page_size: usize) {
+        self.known_pages += 1;
+        self.known_text = node;
+        self.computed += page_size;
+        // The last token of a prompt is computed in any case.
+        self.cached = self.computed.min(self.prompt_len - 1);
+    }
+
+    /// After a step: make the pages that prefill has filled findable.
+    pub fn publish(&mut self, pool: &mut Pool) {
+        let size = pool.page_size();
+        while (self.known_pages + 1) * size <= self.computed.min(self.prompt_len) {
+            let text = &self.tokens[self.known_pages * size..][..size];
+            self.known_text = pool.publish(self.known_text, text, self.pages[self.known_pages]);
+            self.known_pages += 1;
+        }
+    }
+
+    /// Tell the reader about the prompt tokens before `end`, unscored.
+    pub fn echo(&mut self, end: usize) {
+        if self.call.options.echo {
+            for at in self.echoed..end.min(self.prompt_len) {
+                self.echo_token(at, Score::default());
+            }
+        }
+    }
+
+    fn echo_token(&mut self, at: usize, score: Score) {
+        let text = self.text.echo(self.tokens[at]);
+        self.emit(self.tokens[at], score, text);
+        self.echoed = at + 1;
+    }
+
+    fn emit(&self, token: Token, Score { logprob, top }: Score, text: String) {
+        self.call.push(Event::Token(TokenEvent {
+            index: self.index,
+            token,
+            logprob,
+            text,
+            top,
+        }));
+    }
+
+    /// Take the logits of the row at `position`: they score the next prompt token or become the next
+    /// token. Sets [`Sequence::end`] if that ends the sequence.
+    pub fn take_logits(
+        &mut self,
+        position: usize,
+        logits: &[f32],
+        sampler: &mut Sampler,
+        eos_ids: &[Token],
+    ) {
+        sampler.load(logits);
+        if position + 1 < self.prompt_len {
+            self.echo(1);
+            match self.score(sampler, self.tokens[position + 1]) {
+                Some(score) => self.echo_token(position + 1, score),
+                None => self.fail(position + 1),
+            }
+        } else {
+            self.echo(self.prompt_len);
+            self.generate(sampler, eos_ids);
+        }
+    }
+
+    /// `None` if no token is possible.
+    fn score(&self, sampler: &mut Sampler, token: Token) -> Option<Score> {
+        let options = &self.call.options;
+        if !options.logprobs && options.top_logprobs == 0 {
+            return Some(Score::default());
+        }
+        let softmax = sampler.log_softmax()?;
+        Some(Score {
+            logprob: if options.logprobs {
+                sampler.logprob(&softmax, token)
+            } else {
+                0.0
+            },
+            top: sampler.alternatives(&softmax, options.top_logprobs),
+        })
+    }
+
+    fn fail(&mut self, position: usize) {
+        self.end = Some(Err(Error::Internal(format!(
+            "sequence {}, token position {position}: no logit is finite, so no token is possible",
+            self.index
+        ))));
+    }
+
+    fn generate(&mut self, sampler: &mut Sampler, eos_ids: &[Token]) {
+        let call = self.call.clone();
+        let position = self.tokens.len();
+        let draw = uniform(self.seed, u64::from(self.index), position as u64);
+        let Some(token) = sampler.sample(&Params::from(&call.options), &self.tokens, draw) else {
+            return self.fail(position);
+        };
+        if eos_ids.contains(&token) && !call.options.ignore_eos {
+            self.end = Some(Ok(FinishReason::Stop));
+            return;
+        }
+        let Some(score) = self.score(sampler, token) else {
+            return self.fail(position);
+        };
+        self.tokens.push(token);
+        if self.generated() == 1 {
+            self.first_token_ms = call.age_ms();
+        }
+        let (text, stopped) = self.text.push(token, &call.stops);
+        self.emit(token, score, text);
+        if stopped {
+            self.end = Some(Ok(FinishReason::StopString));
+        } else if self.generated() == self.max_new {
+            self.end = Some(Ok(FinishReason::Length));
+        }
+    }
+
+    /// Tokens generated so far.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// Tell the reader that it is over, with the text that was held back.
+    pub fn finish(&mut self, mut reason: FinishReason) {
+        let call = self.call.clone();
+        if reason == FinishReason::Length {
+            self.echo(self.prompt_len);
+        }
+        let (text, stopped) = self.text.finish(&call.stops);
+        if stopped && reason != FinishReason::Cancelled {
+            reason = FinishReason::StopString;
+        }
+        let stats = RequestStats {
+            prompt_tokens: self.prompt_len as u32,
+            cached_tokens: self.cached as u32,
+            generated_tokens: self.generated() as u32,
+            queue_ms: self.queue_ms,
+            first_token_ms: self.first_token_ms,
+            total_ms: call.age_ms(),
+        };
+        call.finish(Finish {
+            index: self.index,
+            reason,
+            text,
+            stats,
+        });
+    }
+}

@@ -1,0 +1,158 @@
+//! What every caller of a handle and its engine thread share.
+
+use super::Timings;
+use super::call::{Call, FLAG_POLL};
+use super::sequence::Sequence;
+use crate::{Error, Result};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+
+/// A lock whose holder panicked is still good: what these guard is changed in single assignments,
+/// and the panic itself fails every call.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+pub(super) struct Shared {
+    inbox: Mutex<Inbox>,
+    wake: Condvar,
+    /// Sequences that hold a slot or wait for one. Grows only under the inbox's lock, so a call that
+    /// must not wait sees a number that cannot grow before it is queued.
+    pub occupied: AtomicUsize,
+    pub totals: Mutex<Timings>,
+    max_batch_size: usize,
+}
+
+struct Inbox {
+    new: Vec<Sequence>,
+    /// All calls that may have unfinished sequences, wherever those are.
+    calls: Vec<Weak<Call>>,
+    state: State,
+    seeds: ChaCha8Rng,
+    nudged: bool,
+}
+
+enum State {
+    Open,
+    Closed,
+    Poisoned(String),
+}
+
+impl Shared {
+    pub fn new(seed: u64, max_batch_size: usize, pages_total: u64) -> Arc<Self> {
+        Arc::new(Self {
+            inbox: Mutex::new(Inbox {
+                new: Vec::new(),
+                calls: Vec::new(),
+                state: State::Open,
+                seeds: ChaCha8Rng::seed_from_u64(seed),
+                nudged: false,
+            }),
+            wake: Condvar::new(),
+            occupied: AtomicUsize::new(0),
+            totals: Mutex::new(Timings {
+                pages_total,
+                ..Timings::default()
+            }),
+            max_batch_size,
+        })
+    }
+
+    /// Queue the sequences of a call, or refuse them.
+    pub fn submit(&self, call: &Arc<Call>, mut sequences: Vec<Sequence>) -> Result<()> {
+        let mut inbox = lock(&self.inbox);
+        if let State::Poisoned(reason) = &inbox.state {
+            return Err(Error::Poisoned(reason.clone()));
+        }
+        let cancelled = call.is_cancelled() || matches!(inbox.state, State::Closed);
+        let (needed, occupied) = (sequences.len(), self.occupied.load(Relaxed));
+        let free = self.max_batch_size.saturating_sub(occupied);
+        if call.options.no_wait && needed > free && !cancelled {
+            return Err(Error::Busy { needed, free });
+        }
+        let seed = match call.options.seed {
+            0 => inbox.seeds.next_u64(),
+            seed => seed,
+        };
+        for sequence in &mut sequences {
+            sequence.seed = seed;
+            call.enqueue(sequence.index);
+        }
+        if cancelled {
+            call.withdraw();
+            return Ok(());
+        }
+        inbox.calls.retain(|call| call.strong_count() > 0);
+        inbox.calls.push(Arc::downgrade(call));
+        inbox.new.extend(sequences);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// What was queued since the last time, for the engine thread; `None` when it must end. With
+    /// `idle` it waits for something to do, and with `live` it looks up often enough to see a flag.
+    pub fn receive(&self, idle: bool, live: bool) -> Option<Vec<Sequence>> {
+        let mut inbox = lock(&self.inbox);
+        let nothing = |i: &Inbox| i.new.is_empty() && !i.nudged && matches!(i.state, State::Open);
+        if idle && live && nothing(&inbox) {
+            inbox = match self.wake.wait_timeout(inbox, FLAG_POLL) {
+                Ok((inbox, _)) => inbox,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        while idle && !live && nothing(&inbox) {
+            inbox = self.wake.wait(inbox).unwrap_or_else(|e| e.into_inner());
+        }
+        inbox.nudged = false;
+        matches!(inbox.state, State::Open).then(|| std::mem::take(&mut inbox.new))
+    }
+
+    /// Have the engine thread look again at cancel flags and at full queues.
+    pub fn nudge(&self) {
+        lock(&self.inbox).nudged = true;
+        self.wake.notify_one();
+    }
+
+    /// Refuse what comes and cancel what waits; the engine thread cancels what runs and ends.
+    pub fn close(&self) {
+        let calls = {
+            let mut inbox = lock(&self.inbox);
+            if matches!(inbox.state, State::Open) {
+                inbox.state = State::Closed;
+            }
+            inbox.calls()
+        };
+        self.wake.notify_one();
+        for call in calls {
+            call.withdraw();
+        }
+    }
+
+    /// Fail every call with `error`, and later ones with [`Error::Poisoned`]; the thread ends.
+    pub fn poison(&self, reason: &str, error: &Error) {
+        let calls = {
+            let mut inbox = lock(&self.inbox);
+            if !matches!(inbox.state, State::Poisoned(_)) {
+                inbox.state = State::Poisoned(reason.into());
+            }
+            inbox.calls()
+        };
+        self.wake.notify_one();
+        for call in calls {
+            call.fail(error.clone());
+        }
+    }
+
+    /// Sequences that were queued and not received: nobody will.
+    pub fn abandon(&self) -> Vec<Sequence> {
+        std::mem::take(&mut lock(&self.inbox).new)
+    }
+}
+
+impl Inbox {
+    fn calls(&self) -> Vec<Arc<Call>> {
+        self.calls.iter().filter_map(Weak::upgrade).collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! The engine thread: admit, plan, run, absorb.
+
+use super::scheduler::Scheduler;
+use super::shared::{Shared, lock};
+use crate::backend::{Run, Step};
+use crate::log::{Level, Log};
+use crate::{Error, Result};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// Serve until the handle goes. A panic or an error of the model poisons the handle: what the model
+/// and its cache hold afterwards is unknown.
+pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Shared, log: &Log) {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        serve(&mut *run, &mut scheduler, shared)
+    }));
+    let failure = match result {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error),
+        Err(payload) => Some(Error::Internal(format!(
+            "a panic: {}",
+            panic_text(&*payload)
+        ))),
+    };
+    if let Some(error) = failure {
+        log.write(Level::Error, || format!("the engine thread ends: {error}"));
+        shared.poison(&error.to_string(), &error);
+    }
+    {
+        let mut totals = lock(&shared.totals);
+        (totals.running, totals.pages_used) = (0, 0);
+    }
+    // A model that panicked once may do so again when it is dropped.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        drop(shared.abandon());
+        drop(scheduler);
+        drop(run);
+    }));
+}
+
+fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Result<()> {
+    let vocab_size = run.limits().vocab_size;
+    let mut step = Step::default();
+    let mut idle = true;
+    while let Some(new) = shared.receive(idle, !scheduler.is_empty()) {
+        scheduler.admit(new);
+        scheduler.plan(&mut step);
+        idle = step.tokens.is_empty();
+        if idle {
+            continue;
+        }
+        let start = Instant::now();
+        let logits = run.run(&step)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if logits.len() != step.wanted.len() * vocab_size {
+            return Err(Error::Internal(format!(
+                "the model gave {} logits for {} rows of {vocab_size}",
+                logits.len(),
+                step.wanted.len()
+            )));
+        }
+        scheduler.absorb(&step, logits, seconds);
+    }
+    scheduler.cancel_all();
+    Ok(())
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
