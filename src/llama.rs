@@ -57,8 +57,9 @@ pub struct BuildOptions {
     pub prefill_chunk: Option<usize>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
-    /// Lines to keep for [`Llama::drain_log`]; `None`: none.
-    pub log_level: Option<Level>,
+    /// Where log lines go, from the first one of the build on, to be taken out with
+    /// [`Log::drain`]; the default is silent.
+    pub log: Arc<Log>,
 }
 
 impl Default for BuildOptions {
@@ -75,7 +76,7 @@ impl Default for BuildOptions {
             seed: 1,
             prefill_chunk: None,
             cancel: None,
-            log_level: None,
+            log: Arc::default(),
         }
     }
 }
@@ -137,7 +138,6 @@ pub struct Llama {
     engine: Engine,
     tokenizer: Arc<dyn Tokenizer>,
     info: Info,
-    log: Arc<Log>,
 }
 
 impl Llama {
@@ -154,7 +154,7 @@ impl Llama {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let start = Instant::now();
-        let log = Arc::new(Log::new(options.log_level));
+        let log = &options.log;
         check(options)?;
         match options.device {
             Device::Cuda => {
@@ -258,7 +258,7 @@ impl Llama {
             device_name,
             load_ms: start.elapsed().as_secs_f64() * 1e3,
         };
-        Ok(Llama { engine, tokenizer, info, log })
+        Ok(Llama { engine, tokenizer, info })
     }
 
     /// What was loaded.
@@ -274,11 +274,6 @@ impl Llama {
     /// Totals of the handle.
     pub fn timings(&self) -> Timings {
         self.engine.timings()
-    }
-
-    /// Hand queued log lines to `sink`.
-    pub fn drain_log(&self, sink: impl FnMut(Level, &str)) {
-        self.log.drain(sink);
     }
 
     /// What requests are checked against.

@@ -1,1 +1,37 @@
 //! The C API. No logic: guard, convert, call [`crate::Llama`], convert.
+//!
+//! `include/llamabi.h` is generated from these files (`make header`); the doc comments here are the
+//! documentation there. A map:
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `types.rs` | every constant and struct of the header |
+//! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines, callbacks |
+//! | `layout.rs` | `struct_size`: what is read of a caller's struct and written to it |
+//! | `args.rs` | pointers and lengths to slices and text |
+//! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
+//! | `handle.rs` | `llama_build`, `llama_free`, versions |
+//! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
+//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `info.rs` | the functions of these names |
+//!
+//! Opaque pointers are numbers that are never given out twice, not addresses: they are looked up,
+//! never followed. So a stale, foreign or doubly freed one is an error message (or, where it is to
+//! be freed, nothing at all), and use after `fork` is noticed before any lock is touched.
+//!
+//! Nothing here calls an export: another library of the process may have one of the same name.
+//! Panic messages go where the process's panic hook sends them (standard error, unless the host is
+//! a Rust program that changed it): the hook is the process's, not this library's to change.
+
+#[macro_use]
+mod guard;
+mod args;
+pub mod cancel;
+pub mod generate;
+pub mod handle;
+pub mod info;
+mod layout;
+pub mod result;
+pub mod stream;
+mod table;
+pub mod tokens;
+pub mod types;

@@ -1,0 +1,141 @@
+//! Pointers and lengths to slices and text. Lengths are checked before memory is touched.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, Outcome};
+use super::types::LLAMA_E_UTF8;
+use std::ffi::{CStr, c_char};
+use std::fmt::Display;
+
+/// Longest text or array that a caller may give, in bytes or elements: more than any model has
+/// context for, and within what SentencePiece can count.
+pub(super) const MAX_LEN: usize = i32::MAX as usize;
+
+/// Not NULL, and aligned for `T`.
+pub(super) fn check_pointer<T>(name: impl Display, p: *const T) -> Outcome<()> {
+    if p.is_null() {
+        return Err(Failure::invalid(format!("{name} is NULL")));
+    }
+    if !p.is_aligned() {
+        return Err(Failure::invalid(format!(
+            "{name} is at {:#x}, which is not a multiple of {}",
+            p.addr(),
+            align_of::<T>()
+        )));
+    }
+    Ok(())
+}
+
+/// An array of the caller's. NULL will do where `n` is 0.
+///
+/// # Safety
+/// `p` is NULL or points to `n` elements that stay unchanged for `'a`.
+pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> Outcome<&'a [T]> {
+    if n == 0 {
+        return Ok(&[]);
+    }
+    check_pointer(&name, p)?;
+    let bytes = n.checked_mul(size_of::<T>()).filter(|_| n <= MAX_LEN);
+    match bytes.and_then(|bytes| p.addr().checked_add(bytes)) {
+        // SAFETY: not NULL, aligned, and the size neither exceeds isize::MAX nor wraps, as just
+        // checked; the elements are there by this function's contract.
+        Some(_) => Ok(unsafe { std::slice::from_raw_parts(p, n) }),
+        None => Err(Failure::invalid(format!("{name} has {n} elements, at most {MAX_LEN} can be"))),
+    }
+}
+
+/// Text of the caller's: `len` bytes, or up to the NUL where `len` is SIZE_MAX.
+///
+/// # Safety
+/// `p` is NULL or points to that many bytes, which stay unchanged for `'a`.
+pub(super) unsafe fn text<'a>(
+    name: impl Display,
+    p: *const c_char,
+    len: usize,
+) -> Outcome<&'a str> {
+    let bytes = if len == usize::MAX {
+        check_pointer(&name, p)?;
+        // SAFETY: not NULL; NUL-terminated by this function's contract.
+        unsafe { CStr::from_ptr(p) }.to_bytes()
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { slice(&name, p.cast::<u8>(), len) }?
+    };
+    std::str::from_utf8(bytes).map_err(|e| {
+        let at = e.valid_up_to();
+        Failure::new(LLAMA_E_UTF8, format!("{name} is not valid UTF-8 at byte {at}"))
+    })
+}
+
+/// Where one value will be written.
+pub(super) struct Place<T>(*mut T);
+
+/// Check a pointer that a value is to be written to.
+///
+/// # Safety
+/// `p` is NULL or stays writable until [`Place::set`].
+pub(super) unsafe fn place<T>(name: &str, p: *mut T) -> Outcome<Place<T>> {
+    check_pointer(name, p.cast_const())?;
+    Ok(Place(p))
+}
+
+impl<T> Place<T> {
+    pub fn set(self, value: T) {
+        // SAFETY: `place` has found it not NULL and aligned, and its contract says writable.
+        unsafe { self.0.write(value) }
+    }
+}
+
+/// A caller's buffer for `cap` elements and the place for their number.
+pub(super) struct Buffer<T> {
+    name: &'static str,
+    p: *mut T,
+    cap: usize,
+    n: Place<usize>,
+}
+
+/// Check a buffer. NULL with a `cap` of 0 asks for the size.
+///
+/// # Safety
+/// `p` is NULL or has `cap` writable elements; `n` is NULL or writable; both until [`Buffer::fill`].
+pub(super) unsafe fn buffer<T>(
+    name: &'static str,
+    p: *mut T,
+    cap: usize,
+    n_name: &str,
+    n: *mut usize,
+) -> Outcome<Buffer<T>> {
+    // SAFETY: by this function's contract.
+    let n = unsafe { place(n_name, n) }?;
+    if cap > 0 || !p.is_null() {
+        check_pointer(name, p.cast_const())?;
+    }
+    Ok(Buffer { name, p, cap, n })
+}
+
+impl<T: Copy> Buffer<T> {
+    /// Copy `values` and their number, or only the number where they do not fit. `end` follows
+    /// them where there is still room.
+    pub fn fill(self, values: &[T], end: Option<T>) -> Outcome<()> {
+        self.n.set(values.len());
+        if self.p.is_null() {
+            return Ok(());
+        }
+        if values.len() > self.cap {
+            return Err(Failure::invalid(format!(
+                "{} has room for {}, {} are needed",
+                self.name,
+                self.cap,
+                values.len()
+            )));
+        }
+        // SAFETY: `buffer` has found the pointer usable, its contract gives `cap` elements, and
+        // `values` (and `end`) are no more than that.
+        unsafe {
+            self.p.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            if let Some(end) = end.filter(|_| values.len() < self.cap) {
+                self.p.add(values.len()).write(end);
+            }
+        }
+        Ok(())
+    }
+}

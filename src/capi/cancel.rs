@@ -1,0 +1,239 @@
+//! `llama_cancel_*`: flags that signal handlers can set.
+//!
+//! A signal handler may interrupt the very thread that holds the table's lock, so flags are found
+//! without one: they are cells in blocks that are never freed, and a flag's number says which cell
+//! and the how-manieth flag in it. A freed flag's cell is used again with the next number, which a
+//! stale pointer does not match. What stays behind is one cell per flag that ever lived at the
+//! same time.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, Outcome};
+use super::table::{self, FIRST_ID, ID_STRIDE};
+use super::types::*;
+use crate::Cancel;
+use crate::cancel::trigger;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+/// Flag numbers lie above the other objects'.
+const FIRST_FLAG: usize = FIRST_ID + FIRST_ID / 2;
+/// A number is `FIRST_FLAG + (generation << INDEX_BITS | index) * ID_STRIDE`.
+const INDEX_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 22;
+const CELLS: usize = 1 << INDEX_BITS;
+
+/// Block `b` holds `64 << b` cells; 14 of them hold more than `CELLS`.
+const BLOCKS: usize = 15;
+const FIRST_BLOCK: usize = 64;
+
+/// A cell's value is the generation times 4, plus one of these.
+const FREE: u64 = 0;
+const ARMED: u64 = 1;
+const TRIGGERED: u64 = 2;
+
+type Cell = Arc<AtomicU64>;
+
+static CELL_BLOCKS: [AtomicPtr<Cell>; BLOCKS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+static CELLS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// The block and the place in it of cell `index`.
+fn position(index: usize) -> (usize, usize) {
+    let block = ((index + FIRST_BLOCK) / FIRST_BLOCK).ilog2() as usize;
+    (block, index + FIRST_BLOCK - (FIRST_BLOCK << block))
+}
+
+/// Cell `index`, if its block exists. Signal-safe.
+fn cell(index: usize) -> Option<&'static Cell> {
+    let (block, place) = position(index);
+    let cells = CELL_BLOCKS.get(block)?.load(Ordering::Acquire);
+    // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and is
+    // never freed.
+    (!cells.is_null()).then(|| unsafe { &*cells.add(place) })
+}
+
+/// A cell that no flag has had yet.
+fn new_cell() -> Option<usize> {
+    let index = CELLS_USED.fetch_add(1, Ordering::Relaxed);
+    if index >= CELLS {
+        CELLS_USED.store(CELLS, Ordering::Relaxed);
+        return None;
+    }
+    let (block, _) = position(index);
+    let slot = &CELL_BLOCKS[block];
+    if slot.load(Ordering::Acquire).is_null() {
+        let cells: Box<[Cell]> = (0..FIRST_BLOCK << block).map(|_| Cell::default()).collect();
+        let new = Box::into_raw(cells);
+        let old = slot.compare_exchange(
+            ptr::null_mut(),
+            new.cast(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if old.is_err() {
+            // SAFETY: another thread was faster, so nobody has seen `new`.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+    Some(index)
+}
+
+/// A flag's number, taken apart.
+#[derive(Clone, Copy)]
+struct FlagId {
+    index: usize,
+    generation: u64,
+}
+
+impl FlagId {
+    fn of(c: *const llama_cancel_t) -> Option<Self> {
+        let number = c.addr().checked_sub(FIRST_FLAG)?;
+        let (number, rest) = (number / ID_STRIDE, number % ID_STRIDE);
+        let generation = (number >> INDEX_BITS) as u64;
+        let fits = rest == 0 && generation < 1 << GENERATION_BITS;
+        fits.then_some(Self { index: number & (CELLS - 1), generation })
+    }
+
+    fn pointer(self) -> *mut llama_cancel_t {
+        let number = (self.generation as usize) << INDEX_BITS | self.index;
+        ptr::without_provenance_mut(FIRST_FLAG + number * ID_STRIDE)
+    }
+
+    fn armed(self) -> u64 {
+        self.generation * 4 + ARMED
+    }
+
+    /// Its cell, if the flag is live.
+    fn cell(self) -> Option<&'static Cell> {
+        let cell = cell(self.index)?;
+        let value = cell.load(Ordering::Relaxed);
+        (value == self.armed() || value == self.generation * 4 + TRIGGERED).then_some(cell)
+    }
+}
+
+/// The flag that options name; NULL is none.
+pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
+    if c.is_null() {
+        return Ok(None);
+    }
+    let live = FlagId::of(c).and_then(|id| Some(Cancel::in_cell(id.cell()?.clone(), id.armed())));
+    match live {
+        Some(flag) => Ok(Some(flag)),
+        None => Err(Failure::invalid(
+            "cancel is not a live llama_cancel_t (freed, or never was one)",
+        )),
+    }
+}
+
+/// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
+///
+/// Free it with `llama_cancel_free`, after the calls and streams that were given it.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
+    guard!(else ptr::null_mut(), {
+        let reused = table::lock().free_cells.pop();
+        let Some(index) = reused.or_else(new_cell) else { return ptr::null_mut() };
+        let Some(cell) = cell(index) else { return ptr::null_mut() };
+        // Free cells hold their next flag's generation, and nobody else has this one.
+        let id = FlagId { index, generation: cell.load(Ordering::Relaxed) / 4 };
+        cell.store(id.armed(), Ordering::Relaxed);
+        id.pointer()
+    })
+}
+
+/// Stop whatever was given this flag: a load within one tensor, a generation within one step
+/// (`LLAMA_CANCELLED`, with what there is by then). It stays triggered.
+///
+/// One atomic operation: may be called from any thread, from a signal handler and from inside a
+/// callback, again and again. NULL, a freed flag or a foreign pointer does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
+    guard!(else (), {
+        if let Some(id) = FlagId::of(c) {
+            if let Some(cell) = cell(id.index) {
+                trigger(cell, id.armed());
+            }
+        }
+    })
+}
+
+/// Free a flag. NULL, a stale pointer or one of another library's does nothing. A call that still
+/// has the flag can no longer be stopped with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_cancel_free(c: *mut llama_cancel_t) {
+    guard!(else (), {
+        let Some(id) = FlagId::of(c) else { return };
+        let Some(mut live) = table::lock_existing() else { return };
+        let Some(cell) = id.cell() else { return };
+        let next = id.generation + 1;
+        cell.store(next * 4 + FREE, Ordering::Relaxed);
+        // A cell whose numbers are used up is not used again.
+        if next < 1 << GENERATION_BITS {
+            live.free_cells.push(id.index);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_consecutive_and_fit() {
+        let mut expected = (0, 0);
+        for index in 0..CELLS {
+            assert_eq!(position(index), expected, "cell {index}");
+            expected.1 += 1;
+            if expected.1 == FIRST_BLOCK << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert!(position(CELLS - 1).0 < BLOCKS);
+        assert!(FlagId { index: CELLS - 1, generation: (1 << GENERATION_BITS) - 1 }.pointer().addr() < 1 << 48);
+    }
+
+    #[test]
+    fn stale_flags_do_nothing() {
+        // SAFETY: the functions take any pointer.
+        unsafe {
+            let a = llama_cancel_new();
+            assert!(!flag(a).unwrap().unwrap().is_triggered());
+            let held = flag(a).unwrap().unwrap();
+            llama_cancel_free(a);
+            assert!(flag(a).is_err());
+            // Whether or not it gets the same cell.
+            let b: Vec<_> = (0..100).map(|_| llama_cancel_new()).collect();
+            assert!(b.iter().all(|&b| b != a));
+            llama_cancel_trigger(a);
+            llama_cancel_free(a);
+            assert!(!held.is_triggered());
+            for &b in &b {
+                assert!(!flag(b).unwrap().unwrap().is_triggered());
+                llama_cancel_trigger(b);
+                assert!(flag(b).unwrap().unwrap().is_triggered());
+            }
+            b.iter().for_each(|&b| llama_cancel_free(b));
+            for foreign in [0usize, 1, 8, 0x7fff_0000_1234, FIRST_FLAG + 8, usize::MAX] {
+                let foreign = ptr::without_provenance_mut(foreign);
+                llama_cancel_trigger(foreign);
+                llama_cancel_free(foreign);
+                assert!(foreign.is_null() || flag(foreign).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn threads_get_different_flags() {
+        let all: Vec<usize> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| s.spawn(|| (0..200).map(|_| llama_cancel_new().addr()).collect::<Vec<_>>()))
+                .collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        let unique: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(unique.len(), 1600);
+        // SAFETY: each is freed once.
+        all.iter().for_each(|&c| unsafe { llama_cancel_free(ptr::without_provenance_mut(c)) });
+    }
+}

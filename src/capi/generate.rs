@@ -1,0 +1,432 @@
+//! `llama_generate`, `llama_text_completion`, `llama_chat_completion`.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, InCallback, Outcome, Scope};
+use super::handle::Handle;
+use super::result::{ResultData, alternatives, with_nul};
+use super::types::*;
+use super::{args, cancel, layout, table};
+use crate::Error;
+use crate::chat::{Message, Role};
+use crate::engine::{Event, FinishReason, GenerateOptions, Prompt, RequestStats};
+use crate::llama::{Completion, Sequence};
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::Arc;
+
+/// Most stop strings of a call.
+const MAX_STOP: usize = 1024;
+
+const KNOWN_FLAGS: u32 =
+    LLAMA_GEN_ECHO | LLAMA_GEN_LOGPROBS | LLAMA_GEN_NO_WAIT | LLAMA_GEN_IGNORE_EOS;
+
+pub(super) fn default_options() -> llama_generate_options {
+    let defaults = GenerateOptions::default();
+    llama_generate_options {
+        struct_size: size_of::<llama_generate_options>() as u32,
+        flags: 0,
+        max_gen_len: LLAMABI_MAX_GEN_LEN_DEFAULT,
+        temperature: defaults.temperature,
+        top_p: defaults.top_p,
+        top_k: defaults.top_k,
+        min_p: defaults.min_p,
+        repetition_penalty: defaults.repetition_penalty,
+        seed: defaults.seed,
+        stop: ptr::null(),
+        n_stop: 0,
+        cancel: ptr::null_mut(),
+        on_event: None,
+        user_data: ptr::null_mut(),
+        top_logprobs: 0,
+        reserved1: 0,
+    }
+}
+
+/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_generate_options_init(
+    o: *mut llama_generate_options,
+    struct_size: usize,
+) {
+    guard!(else (), {
+        let defaults =
+            llama_generate_options { struct_size: struct_size as u32, ..default_options() };
+        // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
+        unsafe { layout::init(o, struct_size, &defaults) }
+    })
+}
+
+/// Read a caller's options; NULL: defaults.
+///
+/// # Safety
+/// `o` is NULL or as the header demands.
+pub(super) unsafe fn read_options(
+    o: *const llama_generate_options,
+) -> Outcome<llama_generate_options> {
+    if o.is_null() {
+        return Ok(default_options());
+    }
+    // SAFETY: by this function's contract.
+    unsafe { layout::read("o", o, default_options()) }
+}
+
+/// The engine's options from a caller's. Ranges are the engine's to check.
+///
+/// # Safety
+/// The pointers in `o` are as the header demands.
+pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<GenerateOptions> {
+    if o.flags & !KNOWN_FLAGS != 0 {
+        return Err(Failure::invalid(format!(
+            "flags is {:#x}, known LLAMA_GEN_* bits are {KNOWN_FLAGS:#x}",
+            o.flags
+        )));
+    }
+    if o.n_stop > MAX_STOP {
+        return Err(Failure::invalid(format!(
+            "n_stop is {}, must be at most {MAX_STOP}",
+            o.n_stop
+        )));
+    }
+    let mut stop = Vec::with_capacity(o.n_stop);
+    // SAFETY: by this function's contract.
+    for (i, &text) in unsafe { args::slice("stop", o.stop, o.n_stop) }?.iter().enumerate() {
+        // SAFETY: as above.
+        let text = unsafe { args::text(format_args!("stop[{i}]"), text, usize::MAX) }?;
+        stop.push(text.to_owned());
+    }
+    Ok(GenerateOptions {
+        echo: o.flags & LLAMA_GEN_ECHO != 0,
+        logprobs: o.flags & LLAMA_GEN_LOGPROBS != 0,
+        no_wait: o.flags & LLAMA_GEN_NO_WAIT != 0,
+        ignore_eos: o.flags & LLAMA_GEN_IGNORE_EOS != 0,
+        max_gen_len: (o.max_gen_len != LLAMABI_MAX_GEN_LEN_DEFAULT)
+            .then_some(o.max_gen_len as usize),
+        temperature: o.temperature,
+        top_p: o.top_p,
+        top_k: o.top_k,
+        min_p: o.min_p,
+        repetition_penalty: o.repetition_penalty,
+        seed: o.seed,
+        stop,
+        top_logprobs: o.top_logprobs as usize,
+        cancel: cancel::flag(o.cancel)?,
+    })
+}
+
+/// Check the number of prompts, before an array of that length is looked at.
+fn check_batch(handle: &Handle, n: usize) -> Outcome<()> {
+    let max = handle.llama.request_limits().max_batch_size;
+    if n == 0 || n > max {
+        return Err(Error::Batch { n, max }.into());
+    }
+    Ok(())
+}
+
+/// Prompts from tokens that lie end to end: every length is checked before any token is read.
+///
+/// # Safety
+/// `lens` has `n` elements and `tokens` as many as they add up to.
+pub(super) unsafe fn token_prompts(
+    handle: &Handle,
+    tokens: *const i32,
+    lens: *const usize,
+    n: usize,
+) -> Outcome<Vec<Prompt>> {
+    check_batch(handle, n)?;
+    // SAFETY: by this function's contract.
+    let lens = unsafe { args::slice("lens", lens, n) }?;
+    let max = handle.llama.request_limits().max_seq_len;
+    let mut total = 0usize;
+    for (index, &len) in lens.iter().enumerate() {
+        if len == 0 {
+            return Err(Failure::invalid(format!("lens[{index}] is 0, must be at least 1")));
+        }
+        if len > max {
+            return Err(Error::TooLong { index, len, max }.into());
+        }
+        total = total.saturating_add(len);
+    }
+    // SAFETY: by this function's contract.
+    let mut rest = unsafe { args::slice("tokens", tokens, total) }?;
+    let mut prompts = Vec::with_capacity(n);
+    for &len in lens {
+        let (prompt, after) = rest.split_at(len);
+        prompts.push(Prompt::Tokens(prompt.to_vec()));
+        rest = after;
+    }
+    Ok(prompts)
+}
+
+/// # Safety
+/// `prompts`, and `lens` unless NULL, have `n` elements that are as the header demands.
+unsafe fn text_prompts(
+    handle: &Handle,
+    prompts: *const *const c_char,
+    lens: *const usize,
+    n: usize,
+) -> Outcome<Vec<Prompt>> {
+    check_batch(handle, n)?;
+    // SAFETY: by this function's contract.
+    let prompts = unsafe { args::slice("prompts", prompts, n) }?;
+    // SAFETY: as above.
+    let lens = if lens.is_null() { None } else { Some(unsafe { args::slice("lens", lens, n) }?) };
+    let mut texts = Vec::with_capacity(n);
+    for (i, &text) in prompts.iter().enumerate() {
+        let len = lens.map_or(usize::MAX, |lens| lens[i]);
+        // SAFETY: as above.
+        texts.push(unsafe { args::text(format_args!("prompts[{i}]"), text, len) }?);
+    }
+    Ok(handle.llama.text_prompts(&texts)?)
+}
+
+/// # Safety
+/// `dialog_lens` has `n` elements and `msgs` as many as they add up to, as the header demands.
+unsafe fn dialog_prompts(
+    handle: &Handle,
+    msgs: *const llama_message,
+    dialog_lens: *const usize,
+    n: usize,
+) -> Outcome<Vec<Prompt>> {
+    check_batch(handle, n)?;
+    // SAFETY: by this function's contract.
+    let lens = unsafe { args::slice("dialog_lens", dialog_lens, n) }?;
+    let max = handle.llama.request_limits().max_seq_len;
+    let mut total = 0usize;
+    for (i, &len) in lens.iter().enumerate() {
+        // A message is more than one token, so this length need not be believed.
+        if len > max {
+            return Err(Failure::new(
+                LLAMA_E_TOO_LONG,
+                format!("dialog {i} has {len} messages, max_seq_len is {max} tokens"),
+            ));
+        }
+        total = total.saturating_add(len);
+    }
+    // SAFETY: by this function's contract.
+    let messages = unsafe { read_messages(msgs, total) }?;
+    let mut rest = &messages[..];
+    let mut dialogs = Vec::with_capacity(n);
+    for &len in lens {
+        let (dialog, after) = rest.split_at(len);
+        dialogs.push(dialog);
+        rest = after;
+    }
+    Ok(handle.llama.chat_prompts(&dialogs)?)
+}
+
+/// Messages of the caller's.
+///
+/// # Safety
+/// `msgs` has `n` elements that are as the header demands and stay unchanged for `'a`.
+pub(super) unsafe fn read_messages<'a>(
+    msgs: *const llama_message,
+    n: usize,
+) -> Outcome<Vec<Message<'a>>> {
+    // SAFETY: by this function's contract.
+    let given = unsafe { args::slice("msgs", msgs, n) }?;
+    let mut messages = Vec::new();
+    for (i, m) in given.iter().enumerate() {
+        // SAFETY: as above.
+        let role = match unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }? {
+            "system" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            other => {
+                let shown: String = other.chars().take(40).collect();
+                return Err(Failure::invalid(format!(
+                    "msgs[{i}].role is {shown:?}, must be \"system\", \"user\" or \"assistant\""
+                )));
+            }
+        };
+        let name = format_args!("msgs[{i}].content");
+        // SAFETY: as above.
+        let content = unsafe { args::text(name, m.content, m.content_len) }?;
+        messages.push(Message { role, content });
+    }
+    Ok(messages)
+}
+
+/// C's view of an event. `text` is the event's, with a NUL behind it.
+pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
+    let mut ev = llama_event {
+        struct_size: size_of::<llama_event>() as u32,
+        kind: LLAMA_EVENT_TOKEN,
+        index: 0,
+        token: -1,
+        logprob: 0.0,
+        finish_reason: 0,
+        text: text.as_ptr().cast(),
+        text_len: text.len() - 1,
+        top: ptr::null(),
+        n_top: 0,
+    };
+    match event {
+        Event::Token(e) => {
+            ev.index = e.index;
+            ev.token = e.token;
+            ev.logprob = e.logprob;
+            ev.top = alternatives(&e.top);
+            ev.n_top = e.top.len();
+        }
+        Event::Finish(e) => {
+            ev.kind = LLAMA_EVENT_FINISH;
+            ev.index = e.index;
+            ev.finish_reason = e.reason as i32;
+        }
+    }
+    ev
+}
+
+/// An event's text with a NUL behind it.
+pub(super) fn event_text(event: &Event) -> Vec<u8> {
+    with_nul(match event {
+        Event::Token(e) => e.text.clone(),
+        Event::Finish(e) => e.text.clone(),
+    })
+}
+
+/// What the three functions have in common.
+///
+/// # Safety
+/// The pointers are as the header demands.
+unsafe fn run(
+    function: &str,
+    scope: &mut Scope,
+    l: *mut llama_t,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_result_t,
+    prompts: impl FnOnce(&Handle) -> Outcome<Vec<Prompt>>,
+) -> Outcome<llama_status> {
+    InCallback::refuse(function)?;
+    let handle = scope.handle(l)?;
+    // SAFETY: by this function's contract.
+    let given = unsafe { read_options(o) }?;
+    if out.is_null() && given.on_event.is_none() {
+        return Err(Failure::invalid("out and on_event are both NULL, the outcome would be lost"));
+    }
+    // SAFETY: by this function's contract.
+    let out = if out.is_null() { None } else { Some(unsafe { args::place("out", out) }?) };
+    // SAFETY: by this function's contract.
+    let options = unsafe { engine_options(&given) }?;
+    let prompts = prompts(handle)?;
+    let n = prompts.len();
+    let mut on_event = |event: &Event| {
+        handle.deliver_log();
+        let Some(function) = given.on_event else { return true };
+        let text = event_text(event);
+        let ev = view(event, &text);
+        let _inside = InCallback::enter();
+        // SAFETY: the host's function with the host's data; `ev` lives until it returns.
+        unsafe { function(given.user_data, &ev) != 0 }
+    };
+    let completion = match handle.llama.generate(prompts, options, &mut on_event) {
+        // The handle was freed before the request was queued: cancelled like one that was.
+        Err(Error::Cancelled) => nothing(n),
+        completion => completion?,
+    };
+    let status = if completion.cancelled { LLAMA_CANCELLED } else { LLAMA_OK };
+    if let Some(out) = out {
+        let id = table::insert(Arc::new(ResultData::new(completion)));
+        out.set(ptr::without_provenance_mut(id));
+    }
+    Ok(status)
+}
+
+/// The outcome of a call of `n` sequences that was cancelled before it began.
+fn nothing(n: usize) -> Completion {
+    let sequence = Sequence {
+        tokens: Vec::new(),
+        logprobs: Vec::new(),
+        text: String::new(),
+        top: Vec::new(),
+        finish: FinishReason::Cancelled,
+        stats: RequestStats::default(),
+    };
+    Completion { sequences: vec![sequence; n], cancelled: true }
+}
+
+/// Continue `n` prompts of tokens and wait for the end.
+///
+/// `tokens` are all prompts end to end, `lens[i]` is the length of prompt `i`, at least 1. `o`
+/// NULL: defaults. `*out` is the result, to be freed with `llama_result_free`; `out` may be NULL
+/// where `o->on_event` is given. Everything given is borrowed for the call. Any thread, any number
+/// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
+/// run on this thread. Not from inside a callback.
+///
+/// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
+/// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
+/// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
+/// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
+/// `_POISONED`; `*out` is not written then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_generate(
+    l: *mut llama_t,
+    tokens: *const i32,
+    lens: *const usize,
+    n: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_result_t,
+    err: *mut llama_error,
+) -> llama_status {
+    // SAFETY: the contract of the header is that of the functions called.
+    guard!(err, |scope| {
+        unsafe {
+            run("llama_generate", scope, l, o, out, |handle| token_prompts(handle, tokens, lens, n))
+        }
+    })
+}
+
+/// Continue `n` texts: BOS and the text's tokens, given to `llama_generate`, of which everything
+/// else holds here too.
+///
+/// `prompts[i]` is UTF-8 of `lens[i]` bytes; `lens` NULL, or a length of SIZE_MAX, means
+/// NUL-terminated. Fails with `LLAMA_E_UTF8` as well, naming prompt and byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_text_completion(
+    l: *mut llama_t,
+    prompts: *const *const c_char,
+    lens: *const usize,
+    n: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_result_t,
+    err: *mut llama_error,
+) -> llama_status {
+    // SAFETY: the contract of the header is that of the functions called.
+    guard!(err, |scope| {
+        unsafe {
+            run("llama_text_completion", scope, l, o, out, |handle| {
+                text_prompts(handle, prompts, lens, n)
+            })
+        }
+    })
+}
+
+/// Answer `n_dialogs` dialogs in Meta's Llama 2 chat format, given to `llama_generate`, of which
+/// everything else holds here too.
+///
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has:
+/// perhaps a system message, then user and assistant in turn, ending with user
+/// (`LLAMA_E_INVALID_ARGUMENT` otherwise). A dialog with one of the format's own tags in a message
+/// is not given to the model: its text is a sentence that says so, its finish reason
+/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_chat_completion(
+    l: *mut llama_t,
+    msgs: *const llama_message,
+    dialog_lens: *const usize,
+    n_dialogs: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_result_t,
+    err: *mut llama_error,
+) -> llama_status {
+    // SAFETY: the contract of the header is that of the functions called.
+    guard!(err, |scope| {
+        unsafe {
+            run("llama_chat_completion", scope, l, o, out, |handle| {
+                dialog_prompts(handle, msgs, dialog_lens, n_dialogs)
+            })
+        }
+    })
+}

@@ -1,0 +1,286 @@
+//! What surrounds every export: panics stop here, `llama_error` is written, log lines are delivered.
+#![allow(unsafe_code)]
+
+use super::handle::Handle;
+use super::layout::MAX_STRUCT_SIZE;
+use super::table;
+use super::types::*;
+use crate::Error;
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Wraps the whole body of an export; a test checks that none lacks it.
+///
+/// `guard!(err, |scope| { ... Ok(LLAMA_OK) })` for functions that return a status,
+/// `guard!(else FALLBACK, { ... })` for the others, which give FALLBACK after a panic.
+macro_rules! guard {
+    (else $fallback:expr, $body:block) => {
+        $crate::capi::guard::value($fallback, || $body)
+    };
+    ($err:expr, |$scope:ident| $body:block) => {
+        $crate::capi::guard::status($err, |$scope| $body)
+    };
+}
+
+/// Why a call fails: the status it returns and the sentence that explains it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub status: llama_status,
+    pub message: String,
+}
+
+/// What a body returns: success or outcome, or why not.
+pub(super) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    pub fn new(status: llama_status, message: impl Into<String>) -> Self {
+        Failure { status, message: message.into() }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Failure::new(LLAMA_E_INVALID_ARGUMENT, message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { status: error.code(), message: error.to_string() }
+    }
+}
+
+/// What one call holds on to while it runs. A panic in it poisons the handle it works with.
+#[derive(Default)]
+pub(super) struct Scope {
+    handle: Option<Arc<Handle>>,
+}
+
+impl Scope {
+    /// The live handle behind `l`, kept alive until the call returns.
+    pub fn handle(&mut self, l: *const llama_t) -> Outcome<&Arc<Handle>> {
+        let handle = table::get::<Handle>("l", l.addr())?;
+        Ok(self.handle.insert(handle))
+    }
+
+    /// The same for calls that reach the handle by way of another object.
+    pub fn keep(&mut self, handle: Arc<Handle>) -> &Arc<Handle> {
+        self.handle.insert(handle)
+    }
+}
+
+/// Run the body of an export that returns a status.
+pub(super) fn status(
+    err: *mut llama_error,
+    body: impl FnOnce(&mut Scope) -> Outcome<llama_status>,
+) -> llama_status {
+    if let Err(status) = check_error_struct(err) {
+        return status;
+    }
+    let mut scope = Scope::default();
+    let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut scope))).unwrap_or_else(|panic| {
+        let reason = panic_text(&*panic);
+        if let Some(handle) = &scope.handle {
+            // A second panic would be no news.
+            let _ = catch_unwind(AssertUnwindSafe(|| handle.llama.poison(&reason)));
+        }
+        Err(Error::Internal(reason).into())
+    });
+    // Leaving may drop the model, if llama_free came in the meantime.
+    let left = catch_unwind(AssertUnwindSafe(move || {
+        if let Some(handle) = &scope.handle {
+            handle.deliver_log();
+        }
+        drop(scope);
+    }));
+    let outcome = match left {
+        Ok(()) => outcome,
+        Err(panic) => Err(Error::Internal(panic_text(&*panic)).into()),
+    };
+    let (status, message) = match &outcome {
+        Ok(LLAMA_OK) => (LLAMA_OK, ""),
+        Ok(status) => (*status, status_text(*status).to_str().unwrap_or("")),
+        Err(failure) => (failure.status, &*failure.message),
+    };
+    write_error(err, status, message);
+    status
+}
+
+/// Run the body of an export that cannot say why it fails.
+pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(|s| &**s)).unwrap_or("a panic").to_owned()
+}
+
+thread_local! {
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Lives while one of the host's callbacks runs on this thread.
+pub(super) struct InCallback(());
+
+impl InCallback {
+    pub fn enter() -> Self {
+        CALLBACKS.with(|n| n.set(n.get() + 1));
+        InCallback(())
+    }
+
+    /// Whether this thread is inside a callback.
+    pub fn now() -> bool {
+        CALLBACKS.with(|n| n.get() > 0)
+    }
+
+    /// Refuse a function that may wait: what it would wait for may be what the callback holds up.
+    pub fn refuse(function: &str) -> Outcome<()> {
+        if Self::now() {
+            return Err(Failure::invalid(format!(
+                "{function} was called from inside a callback, where only llama_cancel_trigger \
+                 and functions that take a const llama_t * may be called"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        CALLBACKS.with(|n| n.set(n.get() - 1));
+    }
+}
+
+/// The name and meaning of a status.
+pub(super) fn status_text(status: llama_status) -> &'static std::ffi::CStr {
+    match status {
+        LLAMA_OK => c"ok",
+        LLAMA_DONE => c"the stream has ended",
+        LLAMA_CANCELLED => c"cancelled",
+        LLAMA_TIMEOUT => c"nothing happened within the time",
+        LLAMA_E_INVALID_ARGUMENT => c"invalid argument",
+        LLAMA_E_ABI => c"a struct is not of a layout this library knows",
+        LLAMA_E_IO => c"input/output error",
+        LLAMA_E_FORMAT => c"malformed file",
+        LLAMA_E_UNSUPPORTED => c"not supported",
+        LLAMA_E_NO_MEMORY => c"not enough memory",
+        LLAMA_E_DEVICE => c"device failure",
+        LLAMA_E_DEVICE_MEMORY => c"not enough device memory",
+        LLAMA_E_TOO_LONG => c"the prompt is longer than max_seq_len",
+        LLAMA_E_BATCH => c"no prompts, or more than max_batch_size",
+        LLAMA_E_UTF8 => c"text is not valid UTF-8",
+        LLAMA_E_BUSY => c"no free slot",
+        LLAMA_E_POISONED => c"the handle is unusable since an earlier failure",
+        LLAMA_E_INTERNAL => c"internal error",
+        _ => c"unknown status",
+    }
+}
+
+fn check_error_struct(err: *mut llama_error) -> Result<(), llama_status> {
+    if err.is_null() {
+        return Ok(());
+    }
+    if !err.is_aligned() {
+        return Err(LLAMA_E_INVALID_ARGUMENT);
+    }
+    // SAFETY: not NULL and aligned, as just checked; the contract is that it points to a
+    // llama_error whose struct_size is set.
+    let size = unsafe { (*err).struct_size } as usize;
+    if size > MAX_STRUCT_SIZE { Err(LLAMA_E_ABI) } else { Ok(()) }
+}
+
+/// Write as much as the caller's `struct_size` has room for; the text is cut between code points.
+fn write_error(err: *mut llama_error, status: llama_status, message: &str) {
+    const MESSAGE: usize = std::mem::offset_of!(llama_error, message);
+    if err.is_null() {
+        return;
+    }
+    // SAFETY: check_error_struct has found it not NULL and aligned, with a struct_size that says
+    // how many bytes are the caller's.
+    let size = unsafe { (*err).struct_size } as usize;
+    if size <= MESSAGE {
+        return;
+    }
+    let known = size.min(size_of::<llama_error>());
+    let text = &message[..message.floor_char_boundary(known - MESSAGE - 1)];
+    // SAFETY: `known` bytes from `err` on are the caller's and inside llama_error; the text and its
+    // NUL end at or before them. The tail up to `size` is the caller's too.
+    unsafe {
+        (&raw mut (*err).status).write(status);
+        let bytes = err.cast::<u8>();
+        bytes.add(MESSAGE).copy_from_nonoverlapping(text.as_ptr(), text.len());
+        bytes.add(MESSAGE + text.len()).write(0);
+        bytes.add(known).write_bytes(0, size - known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first `size` bytes are "ours", the rest must stay 0xAA.
+    fn error_of_size(size: u32) -> Box<llama_error> {
+        // SAFETY: every bit pattern is a llama_error.
+        let mut error: Box<llama_error> = Box::new(unsafe { std::mem::zeroed() });
+        error.status = -77;
+        error.message.fill(0x55);
+        error.struct_size = size;
+        error
+    }
+
+    fn text(error: &llama_error) -> String {
+        let bytes: Vec<u8> = error.message.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_with_its_words() {
+        let mut error = error_of_size(1024);
+        let status = guard!(&mut *error, |_scope| { panic!("ouch {}", 7) });
+        assert_eq!(status, LLAMA_E_INTERNAL);
+        assert_eq!(error.status, LLAMA_E_INTERNAL);
+        assert_eq!(text(&error), "internal error: ouch 7");
+        assert_eq!(guard!(else 5, { if error.status != 0 { panic!("again") } else { 6 } }), 5);
+    }
+
+    #[test]
+    fn success_clears_the_message() {
+        let mut error = error_of_size(1024);
+        assert_eq!(guard!(&mut *error, |_scope| { Ok(LLAMA_OK) }), LLAMA_OK);
+        assert_eq!((error.status, &*text(&error)), (LLAMA_OK, ""));
+    }
+
+    #[test]
+    fn short_error_structs_get_what_fits() {
+        let fail = || Err(Failure::new(LLAMA_E_IO, "aé€x"));
+        for (size, expected) in
+            [(9, ""), (10, "a"), (11, "a"), (12, "aé"), (14, "aé"), (15, "aé€"), (16, "aé€x"), (17, "aé€x")]
+        {
+            let mut error = error_of_size(size);
+            assert_eq!(guard!(&mut *error, |_scope| { fail() }), LLAMA_E_IO);
+            assert_eq!((error.status, &*text(&error)), (LLAMA_E_IO, expected), "struct_size {size}");
+            let beyond = &error.message[size as usize - 8..];
+            assert!(beyond.iter().all(|&c| c == 0x55), "struct_size {size}");
+        }
+        for size in [0, 4, 8] {
+            let mut error = error_of_size(size);
+            assert_eq!(guard!(&mut *error, |_scope| { fail() }), LLAMA_E_IO);
+            assert_eq!(error.status, -77, "struct_size {size} has no room");
+        }
+        let mut error = error_of_size(4097);
+        assert_eq!(guard!(&mut *error, |_scope| { panic!("must not run") }), LLAMA_E_ABI);
+        assert_eq!(error.status, -77);
+    }
+
+    #[test]
+    fn callbacks_are_noticed_on_their_own_thread_only() {
+        assert!(InCallback::refuse("f").is_ok());
+        let outer = InCallback::enter();
+        drop(InCallback::enter());
+        assert!(InCallback::refuse("f").is_err());
+        assert!(std::thread::spawn(|| InCallback::refuse("f").is_ok()).join().unwrap());
+        drop(outer);
+        assert!(InCallback::refuse("f").is_ok());
+    }
+}

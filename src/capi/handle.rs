@@ -1,0 +1,326 @@
+//! `llama_build`, `llama_free`, versions and defaults.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, InCallback, Outcome, status_text};
+use super::result::with_nul;
+use super::types::*;
+use super::{args, cancel, layout, table};
+use crate::llama::{BuildOptions, Device};
+use crate::log::{Level, Log};
+use crate::tokenizer::Piece;
+use crate::{Dtype, Llama};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Most threads that `n_threads` may ask for: beyond it a number is a mistake.
+const MAX_THREADS: u32 = 1024;
+
+/// The object behind `llama_t`.
+pub(super) struct Handle {
+    pub llama: Llama,
+    log: LogSink,
+    /// `llama_free` has been called: the host's log callback may be gone.
+    freed: AtomicBool,
+    pieces: OnceLock<Pieces>,
+}
+
+/// The host's log callback.
+#[derive(Clone)]
+struct LogSink {
+    log: Arc<Log>,
+    function: llama_log_fn,
+    user_data: *mut c_void,
+}
+
+// SAFETY: `user_data` is only handed back to the host, whose callback is documented to run on any
+// thread that is inside a call, on several at once.
+unsafe impl Send for LogSink {}
+// SAFETY: as above.
+unsafe impl Sync for LogSink {}
+
+impl LogSink {
+    fn deliver(&self) {
+        let Some(function) = self.function else { return };
+        self.log.drain(|level, line| {
+            let line = with_nul(line.to_owned());
+            let _inside = InCallback::enter();
+            // SAFETY: the host's function with the host's data; `line` is NUL-terminated.
+            unsafe {
+                function(self.user_data, level as i32, line.as_ptr().cast(), line.len() - 1);
+            }
+        });
+    }
+}
+
+/// What every token contributes in the middle of a text, NUL-terminated.
+struct Pieces {
+    bytes: Vec<u8>,
+    starts: Vec<usize>,
+}
+
+impl Pieces {
+    fn of(llama: &Llama) -> Self {
+        let vocab_size = llama.info().config.shape.vocab_size;
+        let (mut bytes, mut starts) = (Vec::new(), Vec::with_capacity(vocab_size + 1));
+        for token in 0..vocab_size {
+            starts.push(bytes.len());
+            match llama.tokenizer().piece(token as i32) {
+                Piece::Text(text) => bytes.extend(text.as_bytes()),
+                Piece::Byte(byte) => bytes.push(byte),
+                Piece::Control => {}
+            }
+            bytes.push(0);
+        }
+        starts.push(bytes.len());
+        Pieces { bytes, starts }
+    }
+}
+
+impl Handle {
+    /// Give queued log lines to the host. Not from inside a callback, which could be the log's own.
+    pub fn deliver_log(&self) {
+        if !InCallback::now() && !self.freed.load(Ordering::Acquire) {
+            self.log.deliver();
+        }
+    }
+
+    /// Bytes of `token`, with a NUL behind them; they live as long as the handle. `token` is in
+    /// range.
+    pub fn piece(&self, token: i32) -> &[u8] {
+        let pieces = self.pieces.get_or_init(|| Pieces::of(&self.llama));
+        let token = token as usize;
+        &pieces.bytes[pieces.starts[token]..pieces.starts[token + 1]]
+    }
+}
+
+fn default_build_options() -> llama_build_options {
+    let defaults = BuildOptions::default();
+    llama_build_options {
+        struct_size: size_of::<llama_build_options>() as u32,
+        abi_version: LLAMABI_ABI_VERSION,
+        max_seq_len: defaults.max_seq_len as u32,
+        max_batch_size: defaults.max_batch_size as u32,
+        model_parallel_size: 0,
+        device: LLAMA_DEVICE_AUTO,
+        device_index: 0,
+        n_threads: 0,
+        weights_dtype: LLAMA_DTYPE_AUTO,
+        kv_dtype: LLAMA_DTYPE_AUTO,
+        seed: defaults.seed,
+        cancel: ptr::null_mut(),
+        progress: None,
+        progress_user_data: ptr::null_mut(),
+        log: None,
+        log_user_data: ptr::null_mut(),
+        log_level: LLAMA_LOG_INFO,
+        reserved0: 0,
+    }
+}
+
+/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
+/// kept in it, so that `llama_build` knows which header the caller was compiled with.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_build_options_init(
+    o: *mut llama_build_options,
+    struct_size: usize,
+    abi_version: u32,
+) {
+    guard!(else (), {
+        let defaults = llama_build_options {
+            struct_size: struct_size as u32,
+            abi_version,
+            ..default_build_options()
+        };
+        // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
+        unsafe { layout::init(o, struct_size, &defaults) }
+    })
+}
+
+/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_version() -> *const c_char {
+    guard!(else ptr::null(), { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() })
+}
+
+/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_abi_version() -> u32 {
+    guard!(else LLAMABI_ABI_VERSION, { LLAMABI_ABI_VERSION })
+}
+
+/// A status in a few words; never NULL, never freed. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_status_string(s: llama_status) -> *const c_char {
+    guard!(else ptr::null(), { status_text(s).as_ptr() })
+}
+
+/// Load a model.
+///
+/// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
+/// (`config.json`, `*.safetensors`). `tokenizer_path` NULL: `ckpt_dir/tokenizer.model`. `o` NULL:
+/// defaults. On success `*out` is the handle, to be freed with `llama_free`; otherwise `*out` is
+/// NULL and nothing is left behind. Any thread; not from inside a callback.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (missing or unreadable path), `_FORMAT` (a
+/// file of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`, `_DEVICE_MEMORY`; returns
+/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_build(
+    ckpt_dir: *const c_char,
+    tokenizer_path: *const c_char,
+    o: *const llama_build_options,
+    out: *mut *mut llama_t,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |_scope| {
+        // SAFETY: the contract is that `out` is NULL or writable.
+        unsafe { args::place("out", out)?.set(ptr::null_mut()) };
+        InCallback::refuse("llama_build")?;
+        let mut given = default_build_options();
+        if !o.is_null() {
+            // SAFETY: the contract is that `o` has struct_size readable bytes.
+            given = unsafe { layout::read("o", o, given) }?;
+        }
+        if given.abi_version != LLAMABI_ABI_VERSION {
+            return Err(Failure::new(
+                LLAMA_E_ABI,
+                format!(
+                    "abi_version is {}, this library's is {LLAMABI_ABI_VERSION}",
+                    given.abi_version
+                ),
+            ));
+        }
+        let (log, options) = build_options(&given)?;
+        // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
+        let (ckpt_dir, tokenizer_path) = unsafe {
+            args::check_pointer("ckpt_dir", ckpt_dir)?;
+            (path(ckpt_dir), (!tokenizer_path.is_null()).then(|| path(tokenizer_path)))
+        };
+        let mut progress = |fraction: f32| {
+            log.deliver();
+            let Some(function) = given.progress else { return true };
+            let _inside = InCallback::enter();
+            // SAFETY: the host's function with the host's data.
+            unsafe { function(given.progress_user_data, fraction) != 0 }
+        };
+        let built = Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress);
+        log.deliver();
+        let llama = built?;
+        let handle = Handle { llama, log, freed: AtomicBool::new(false), pieces: OnceLock::new() };
+        let id = table::insert(Arc::new(handle));
+        // SAFETY: as above.
+        unsafe { args::place("out", out)?.set(ptr::without_provenance_mut(id)) };
+        Ok(LLAMA_OK)
+    })
+}
+
+/// SAFETY: `p` is NUL-terminated and stays so for `'a`.
+unsafe fn path<'a>(p: *const c_char) -> &'a Path {
+    // SAFETY: by this function's contract. File names are bytes, not text.
+    Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
+}
+
+fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
+    let not_negative = |name: &str, n: i32| {
+        usize::try_from(n).map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
+    };
+    let device = match o.device {
+        LLAMA_DEVICE_AUTO => Device::Auto,
+        LLAMA_DEVICE_CPU => Device::Cpu,
+        LLAMA_DEVICE_CUDA => Device::Cuda,
+        n => return Err(unknown("device", n, "LLAMA_DEVICE_*")),
+    };
+    if o.n_threads > MAX_THREADS {
+        return Err(Failure::invalid(format!(
+            "n_threads is {}, must be at most {MAX_THREADS}",
+            o.n_threads
+        )));
+    }
+    let level = match o.log_level {
+        0 => None,
+        LLAMA_LOG_ERROR => Some(Level::Error),
+        LLAMA_LOG_WARN => Some(Level::Warn),
+        LLAMA_LOG_INFO => Some(Level::Info),
+        LLAMA_LOG_DEBUG => Some(Level::Debug),
+        n => return Err(unknown("log_level", n, "LLAMA_LOG_* or 0")),
+    };
+    let log = Arc::new(Log::new(level.filter(|_| o.log.is_some())));
+    let options = BuildOptions {
+        max_seq_len: o.max_seq_len as usize,
+        max_batch_size: o.max_batch_size as usize,
+        model_parallel_size: not_negative("model_parallel_size", o.model_parallel_size)?,
+        device,
+        device_index: not_negative("device_index", o.device_index)?,
+        n_threads: o.n_threads as usize,
+        weights_dtype: dtype("weights_dtype", o.weights_dtype)?,
+        kv_dtype: dtype("kv_dtype", o.kv_dtype)?,
+        seed: o.seed,
+        prefill_chunk: None,
+        cancel: cancel::flag(o.cancel)?,
+        log: log.clone(),
+    };
+    Ok((LogSink { log, function: o.log, user_data: o.log_user_data }, options))
+}
+
+fn unknown(name: &str, n: i32, known: &str) -> Failure {
+    Failure::invalid(format!("{name} is {n}, must be one of {known}"))
+}
+
+fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
+    let later = match n {
+        LLAMA_DTYPE_AUTO => return Ok(None),
+        LLAMA_DTYPE_F32 => return Ok(Some(Dtype::F32)),
+        LLAMA_DTYPE_F16 => return Ok(Some(Dtype::F16)),
+        LLAMA_DTYPE_BF16 => return Ok(Some(Dtype::Bf16)),
+        LLAMA_DTYPE_INT8 => "INT8",
+        LLAMA_DTYPE_INT4 => "INT4",
+        LLAMA_DTYPE_NF4 => "NF4",
+        LLAMA_DTYPE_FP8 => "FP8",
+        n => return Err(unknown(name, n, "LLAMA_DTYPE_*")),
+    };
+    Err(Failure::new(
+        LLAMA_E_UNSUPPORTED,
+        format!("{name} is {later}: this version stores f32, f16 and bf16 only"),
+    ))
+}
+
+/// The `LLAMA_DTYPE_*` of a dtype.
+pub(super) fn dtype_number(dtype: Dtype) -> i32 {
+    match dtype {
+        Dtype::F32 => LLAMA_DTYPE_F32,
+        Dtype::F16 => LLAMA_DTYPE_F16,
+        Dtype::Bf16 => LLAMA_DTYPE_BF16,
+    }
+}
+
+fn free(l: *mut llama_t) {
+    let Some(handle) = table::remove::<Handle>(l.addr()) else { return };
+    handle.llama.shutdown();
+    handle.deliver_log();
+    handle.freed.store(true, Ordering::Release);
+    // Calls that still run hold it too; whoever leaves last drops the model.
+}
+
+/// Free a handle: cancels the calls that run on it, which return `LLAMA_CANCELLED` with what they
+/// have; the last of them drops the weights. Results and streams stay good (streams end as
+/// cancelled); what `llama_token_bytes` gave does not.
+///
+/// NULL, a handle that was freed already, a handle from before a fork, or a pointer that is not
+/// this library's does nothing and is not read. Any thread; from inside a callback it takes effect
+/// too, and the call that the callback belongs to ends as cancelled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_free(l: *mut llama_t) {
+    guard!(else (), { free(l) })
+}
+
+/// The same as `llama_free`, under a name that no other library has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_destroy(l: *mut llama_t) {
+    guard!(else (), { free(l) })
+}

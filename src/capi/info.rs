@@ -1,0 +1,91 @@
+//! `llama_get_info`, `llama_get_timings`.
+#![allow(unsafe_code)]
+
+use super::handle::dtype_number;
+use super::layout;
+use super::types::*;
+use std::ffi::c_char;
+
+/// What was loaded. Set `info->struct_size` first; no more than that is written.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_get_info(
+    l: *const llama_t,
+    info: *mut llama_info,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        let out = unsafe { layout::out("info", info) }?;
+        let info = handle.llama.info();
+        let tokenizer = handle.llama.tokenizer();
+        let shape = &info.config.shape;
+        let mut device_name = [0; 128];
+        let name = &info.device_name[..info.device_name.floor_char_boundary(127)];
+        for (to, &from) in device_name.iter_mut().zip(name.as_bytes()) {
+            *to = from as c_char;
+        }
+        out.write(&llama_info {
+            struct_size: size_of::<llama_info>() as u32,
+            vocab_size: number(shape.vocab_size),
+            dim: number(shape.dim),
+            n_layers: number(shape.n_layers),
+            n_heads: number(shape.n_heads),
+            n_kv_heads: number(shape.n_kv_heads),
+            head_dim: number(shape.head_dim),
+            ffn_dim: number(shape.ffn_dim),
+            max_seq_len: number(info.max_seq_len),
+            max_batch_size: number(info.max_batch_size),
+            bos_id: tokenizer.bos_id(),
+            eos_id: tokenizer.eos_id(),
+            pad_id: tokenizer.pad_id(),
+            device: info.device as i32,
+            weights_dtype: dtype_number(info.weights_dtype),
+            kv_dtype: dtype_number(info.kv_dtype),
+            weight_bytes: info.weight_bytes,
+            kv_bytes: info.kv_bytes,
+            device_name,
+        });
+        Ok(LLAMA_OK)
+    })
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Totals of the handle since it was built. Set `t->struct_size` first; no more than that is
+/// written.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_get_timings(
+    l: *const llama_t,
+    t: *mut llama_timings,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        let out = unsafe { layout::out("t", t) }?;
+        let timings = handle.llama.timings();
+        out.write(&llama_timings {
+            struct_size: size_of::<llama_timings>() as u32,
+            running: timings.running,
+            waiting: timings.waiting,
+            reserved0: 0,
+            load_ms: handle.llama.info().load_ms,
+            prefill_ms: timings.prefill_ms,
+            decode_ms: timings.decode_ms,
+            prompt_tokens: timings.prompt_tokens,
+            cached_tokens: timings.cached_tokens,
+            generated_tokens: timings.generated_tokens,
+            steps: timings.steps,
+            pages_used: timings.pages_used,
+            pages_total: timings.pages_total,
+        });
+        Ok(LLAMA_OK)
+    })
+}

@@ -1,0 +1,323 @@
+//! `struct_size`: what is read of a caller's struct and what is written to it.
+//!
+//! Callers may have been compiled with an older header (their struct is shorter) or a newer one
+//! (longer). Of an older caller's struct the fields it has are read over the defaults; of a newer
+//! caller's, everything unknown must be zero, because a zero always means the old behaviour.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, Outcome};
+use super::types::*;
+
+/// A `struct_size` above this is taken for garbage; nothing is read or written.
+pub(super) const MAX_STRUCT_SIZE: usize = 4096;
+
+/// `struct_size` and the field after it: what every struct has had since its first version.
+const LEADING: usize = 8;
+
+/// A struct that begins with `struct_size`.
+///
+/// # Safety
+/// `#[repr(C)]`, the first field is `struct_size: u32`, every bit pattern is a value, and `ENDS`
+/// are the ends of its fields in order.
+pub(super) unsafe trait Layout: Copy {
+    const NAME: &'static str;
+    /// Where each field ends. A field that the caller's struct holds only a part of is not read.
+    const ENDS: &'static [usize];
+    /// The `reserved*` field, if any, must be 0 in what callers give.
+    fn reserved(&self) -> Option<(&'static str, u32)> {
+        None
+    }
+}
+
+macro_rules! layout {
+    ($name:ident { $($field:ident),* } $($reserved:ident)?) => {
+        // SAFETY: types.rs declares it #[repr(C)] of plain numbers and pointers; leaving out or
+        // reordering a field here fails the assertion below or the test `ends_are_ascending`.
+        unsafe impl Layout for $name {
+            const NAME: &'static str = stringify!($name);
+            const ENDS: &'static [usize] = &[
+                $(std::mem::offset_of!($name, $field) + field_size(|s: &$name| &s.$field)),*
+            ];
+            $(fn reserved(&self) -> Option<(&'static str, u32)> {
+                Some((stringify!($reserved), self.$reserved))
+            })?
+        }
+        // Naming every field in a pattern makes the compiler notice one that is missing above.
+        const _: fn(&$name) = |s| { let $name { $($field: _),* } = s; };
+        const _: () = assert!(std::mem::offset_of!($name, struct_size) == 0);
+    };
+}
+
+const fn field_size<S, F>(_: fn(&S) -> &F) -> usize {
+    size_of::<F>()
+}
+
+layout!(llama_build_options {
+    struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
+    device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
+    log, log_user_data, log_level, reserved0
+} reserved0);
+layout!(llama_generate_options {
+    struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
+    stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1
+} reserved1);
+layout!(llama_event {
+    struct_size, kind, index, token, logprob, finish_reason, text, text_len, top, n_top
+});
+layout!(llama_info {
+    struct_size, vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, max_seq_len,
+    max_batch_size, bos_id, eos_id, pad_id, device, weights_dtype, kv_dtype, weight_bytes,
+    kv_bytes, device_name
+});
+layout!(llama_timings {
+    struct_size, running, waiting, reserved0, load_ms, prefill_ms, decode_ms, prompt_tokens,
+    cached_tokens, generated_tokens, steps, pages_used, pages_total
+});
+layout!(llama_request_stats {
+    struct_size, prompt_tokens, cached_tokens, generated_tokens, queue_ms, first_token_ms, total_ms
+});
+
+/// The `struct_size` of the caller's struct at `p`, if it is one that can be worked with.
+///
+/// # Safety
+/// `p` is NULL, or points to at least four readable bytes.
+unsafe fn checked_size<T: Layout>(name: &str, p: *const T) -> Outcome<usize> {
+    super::args::check_pointer(name, p)?;
+    // SAFETY: not NULL and aligned, as just checked; readable by this function's contract.
+    let size = unsafe { p.cast::<u32>().read() } as usize;
+    if (LEADING..=MAX_STRUCT_SIZE).contains(&size) {
+        return Ok(size);
+    }
+    Err(Failure::new(
+        LLAMA_E_ABI,
+        format!(
+            "struct_size of {name} ({}) is {size}, must be {LEADING} to {MAX_STRUCT_SIZE} \
+             (this library's is {})",
+            T::NAME,
+            size_of::<T>()
+        ),
+    ))
+}
+
+/// Read a caller's struct over the defaults.
+///
+/// # Safety
+/// `p` is NULL, or points to `struct_size` readable bytes.
+pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Outcome<T> {
+    // SAFETY: by this function's contract.
+    let size = unsafe { checked_size(name, p) }?;
+    let known = size_of::<T>();
+    if size > known {
+        // SAFETY: the caller's struct has `size` bytes, by this function's contract.
+        let tail = unsafe { std::slice::from_raw_parts(p.cast::<u8>().add(known), size - known) };
+        if let Some(at) = tail.iter().position(|&b| b != 0) {
+            return Err(Failure::new(
+                LLAMA_E_ABI,
+                format!(
+                    "{name} ({}) has a field at byte {} that this library does not know and that \
+                     is not 0",
+                    T::NAME,
+                    known + at
+                ),
+            ));
+        }
+    }
+    let whole_fields = T::ENDS.iter().copied().filter(|&end| end <= size).max().unwrap_or(0);
+    let mut value = defaults;
+    // SAFETY: `whole_fields` is at most `size`, which the caller has, and at most size_of::<T>(),
+    // which `value` has; T is plain data, so any bytes are a value.
+    unsafe {
+        let to = (&raw mut value).cast::<u8>();
+        to.copy_from_nonoverlapping(p.cast(), whole_fields);
+    }
+    match value.reserved() {
+        Some((field, got)) if got != 0 => Err(Failure::new(
+            LLAMA_E_ABI,
+            format!("{field} of {name} ({}) is {got}, must be 0", T::NAME),
+        )),
+        _ => Ok(value),
+    }
+}
+
+/// A caller's struct that will be written to, checked before there is anything to write.
+pub(super) struct Out<T: Layout> {
+    p: *mut T,
+    size: usize,
+}
+
+/// Check a struct that is to be written.
+///
+/// # Safety
+/// `p` is NULL, or points to `struct_size` bytes that stay writable until [`Out::write`].
+pub(super) unsafe fn out<T: Layout>(name: &str, p: *mut T) -> Outcome<Out<T>> {
+    // SAFETY: by this function's contract.
+    let size = unsafe { checked_size(name, p.cast_const()) }?;
+    Ok(Out { p, size })
+}
+
+impl<T: Layout> Out<T> {
+    /// Write at most the caller's `struct_size`, which itself is kept. What this library does not
+    /// know of a newer caller's struct becomes 0.
+    pub fn write(self, value: &T) {
+        let known = self.size.min(size_of::<T>());
+        let first = size_of::<u32>();
+        // SAFETY: `out` has found the pointer usable and its contract gives `size` writable bytes;
+        // `value` has at least `known`.
+        unsafe {
+            let (from, to) = ((&raw const *value).cast::<u8>(), self.p.cast::<u8>());
+            to.add(first).copy_from_nonoverlapping(from.add(first), known - first);
+            to.add(known).write_bytes(0, self.size - known);
+        }
+    }
+}
+
+/// Fill the caller's options with defaults; `defaults` already holds `struct_size` and, where there
+/// is one, `abi_version`.
+///
+/// # Safety
+/// `p` is NULL, or points to `size` writable bytes.
+pub(super) unsafe fn init<T: Layout>(p: *mut T, size: usize, defaults: &T) {
+    if p.is_null() || !p.is_aligned() || size > MAX_STRUCT_SIZE {
+        return;
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: not NULL; `size` bytes are writable by this function's contract, and `defaults` has
+    // at least `known`.
+    unsafe {
+        let to = p.cast::<u8>();
+        to.copy_from_nonoverlapping((&raw const *defaults).cast(), known);
+        to.add(known).write_bytes(0, size - known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capi::{generate, handle};
+
+    #[repr(C, align(8))]
+    struct Bytes([u8; 8192]);
+
+    fn defaults() -> llama_generate_options {
+        generate::default_options()
+    }
+
+    /// Bytes of a struct with every field different from its default, then `fill`.
+    fn changed(size: u32, fill: u8) -> Bytes {
+        let mut bytes = Bytes([fill; 8192]);
+        bytes.0[..size_of::<llama_generate_options>()].fill(1);
+        bytes.0[84..88].fill(0);
+        bytes.0[..4].copy_from_slice(&size.to_ne_bytes());
+        bytes
+    }
+
+    fn read_options(bytes: &Bytes) -> Outcome<llama_generate_options> {
+        // SAFETY: 8192 bytes are more than any struct_size that is accepted.
+        unsafe { read("o", bytes.0.as_ptr().cast(), defaults()) }
+    }
+
+    #[test]
+    fn ends_are_ascending() {
+        fn check<T: Layout>() {
+            assert!(T::ENDS.is_sorted_by(|a, b| a < b), "{}", T::NAME);
+            assert_eq!((T::ENDS[0], *T::ENDS.last().unwrap()), (4, size_of::<T>()), "{}", T::NAME);
+        }
+        check::<llama_build_options>();
+        check::<llama_generate_options>();
+        check::<llama_event>();
+        check::<llama_info>();
+        check::<llama_timings>();
+        check::<llama_request_stats>();
+    }
+
+    #[test]
+    fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
+        for size in 8..=88u32 {
+            let o = read_options(&changed(size, 0xff)).unwrap();
+            let d = defaults();
+            let given = |end: u32| size >= end;
+            assert_eq!(o.flags, 0x01010101);
+            assert_eq!(o.max_gen_len, if given(12) { 0x01010101 } else { d.max_gen_len }, "{size}");
+            assert_eq!(o.top_k, if given(24) { 0x01010101 } else { d.top_k }, "{size}");
+            assert_eq!(o.seed, if given(40) { 0x0101010101010101 } else { d.seed }, "{size}");
+            assert_eq!(o.stop.is_null(), !given(48), "{size}");
+            assert_eq!(o.on_event.is_none(), !given(72), "{size}");
+            assert_eq!(o.top_logprobs, if given(84) { 0x01010101 } else { 0 }, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_newer_callers_tail_must_be_zero() {
+        for size in [89, 96, 4096] {
+            let mut bytes = changed(size, 0);
+            // What lies beyond struct_size is nobody's.
+            bytes.0[size as usize..].fill(0xff);
+            assert!(read_options(&bytes).is_ok(), "{size}");
+            bytes.0[size as usize - 1] = 1;
+            let failure = read_options(&bytes).err().expect("a tail that is not zero");
+            assert_eq!(failure.status, LLAMA_E_ABI);
+            assert!(failure.message.contains(&format!("byte {}", size - 1)), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_and_reserved_fields_are_abi_errors() {
+        for size in [0, 1, 4, 7, 4097, 1 << 31, u32::MAX] {
+            let failure = read_options(&changed(size, 0)).err().expect("struct_size");
+            assert_eq!(failure.status, LLAMA_E_ABI, "{size}");
+            assert!(failure.message.contains(&format!("is {size}")), "{}", failure.message);
+        }
+        let mut bytes = changed(88, 0);
+        bytes.0[87] = 1;
+        let failure = read_options(&bytes).err().expect("reserved1");
+        assert_eq!(failure.status, LLAMA_E_ABI);
+        assert!(failure.message.contains("reserved1"), "{}", failure.message);
+    }
+
+    #[test]
+    fn nothing_is_written_beyond_struct_size() {
+        let value = llama_request_stats {
+            struct_size: 40,
+            prompt_tokens: 1,
+            cached_tokens: 2,
+            generated_tokens: 3,
+            queue_ms: 4.0,
+            first_token_ms: 5.0,
+            total_ms: 6.0,
+        };
+        for size in 8..=64usize {
+            let mut bytes = Bytes([0xaa; 8192]);
+            bytes.0[..4].copy_from_slice(&(size as u32).to_ne_bytes());
+            // SAFETY: 8192 writable bytes.
+            unsafe { out::<llama_request_stats>("s", bytes.0.as_mut_ptr().cast()) }
+                .unwrap()
+                .write(&value);
+            assert_eq!(bytes.0[..4], (size as u32).to_ne_bytes(), "struct_size is kept");
+            assert_eq!(bytes.0[4..8], 1u32.to_ne_bytes());
+            assert!(bytes.0[size..].iter().all(|&b| b == 0xaa), "{size}");
+            if size > 40 {
+                assert!(bytes.0[40..size].iter().all(|&b| b == 0), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn init_fills_what_the_caller_has() {
+        for size in [0, 4, 8, 50, 96, 100, 4096] {
+            let mut bytes = Bytes([0xaa; 8192]);
+            // SAFETY: 8192 writable bytes.
+            unsafe { handle::llama_build_options_init(bytes.0.as_mut_ptr().cast(), size, 0) };
+            assert!(bytes.0[size..].iter().all(|&b| b == 0xaa), "{size}");
+            if size >= 4 {
+                assert_eq!(bytes.0[..4], (size as u32).to_ne_bytes());
+            }
+            if size > 96 {
+                assert!(bytes.0[96..size].iter().all(|&b| b == 0), "{size}");
+            }
+        }
+        let mut bytes = Bytes([0xaa; 8192]);
+        // SAFETY: nothing may be written.
+        unsafe { handle::llama_build_options_init(bytes.0.as_mut_ptr().cast(), 4097, 0) };
+        assert!(bytes.0.iter().all(|&b| b == 0xaa));
+    }
+}

@@ -1,0 +1,197 @@
+//! `llama_result_*`: what a call has generated.
+#![allow(unsafe_code)]
+
+use super::args;
+use super::guard::{Failure, Outcome};
+use super::layout;
+use super::table;
+use super::types::*;
+use crate::engine::Alternative;
+use crate::llama::{Completion, Sequence};
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::Arc;
+
+/// The object behind `llama_result_t`. Immutable, so its pointers are good as long as it lives.
+pub(super) struct ResultData {
+    sequences: Vec<Sequence>,
+    /// Each sequence's text with a NUL behind it.
+    texts: Vec<Vec<u8>>,
+}
+
+impl ResultData {
+    pub fn new(completion: Completion) -> Self {
+        let mut sequences = completion.sequences;
+        let texts = sequences.iter_mut().map(|s| with_nul(std::mem::take(&mut s.text))).collect();
+        ResultData { sequences, texts }
+    }
+
+    fn sequence(&self, i: usize) -> Outcome<&Sequence> {
+        self.sequences.get(i).ok_or_else(|| {
+            Failure::invalid(format!("i is {i}, the result has {} sequences", self.sequences.len()))
+        })
+    }
+}
+
+pub(super) fn with_nul(text: String) -> Vec<u8> {
+    let mut bytes = text.into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+/// NULL where there is nothing: an empty Vec's own pointer means nothing to C.
+pub(super) fn pointer<T>(values: &[T]) -> *const T {
+    if values.is_empty() { ptr::null() } else { values.as_ptr() }
+}
+
+/// C sees the engine's own array.
+pub(super) fn alternatives(values: &[Alternative]) -> *const llama_alternative {
+    const {
+        assert!(size_of::<Alternative>() == size_of::<llama_alternative>());
+        assert!(align_of::<Alternative>() == align_of::<llama_alternative>());
+        assert!(std::mem::offset_of!(Alternative, token) == 0);
+        assert!(std::mem::offset_of!(llama_alternative, token) == 0);
+    }
+    pointer(values).cast()
+}
+
+fn get(r: *const llama_result_t) -> Outcome<Arc<ResultData>> {
+    table::get("r", r.addr())
+}
+
+/// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
+///
+/// All `llama_result_*` functions may be called from any thread, any number at a time. The
+/// pointers they give belong to the result and are good until `llama_result_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_count(r: *const llama_result_t) -> usize {
+    guard!(else 0, { get(r).map_or(0, |r| r.sequences.len()) })
+}
+
+/// Tokens of sequence `i`: generated, after the prompt's if echoed, without the EOS. `*p` is NULL
+/// where there are none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_tokens(
+    r: *const llama_result_t,
+    i: usize,
+    p: *mut *const i32,
+    n: *mut usize,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: the contract is that both are NULL or writable.
+        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let result = get(r)?;
+        let tokens = &result.sequence(i)?.tokens;
+        p.set(pointer(tokens));
+        n.set(tokens.len());
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_logprobs(
+    r: *const llama_result_t,
+    i: usize,
+    p: *mut *const f32,
+    n: *mut usize,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: the contract is that both are NULL or writable.
+        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let result = get(r)?;
+        let logprobs = &result.sequence(i)?.logprobs;
+        p.set(pointer(logprobs));
+        n.set(logprobs.len());
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the
+/// sequence's events put together, and is cut before a stop string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_text(
+    r: *const llama_result_t,
+    i: usize,
+    p: *mut *const c_char,
+    n: *mut usize,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: the contract is that both are NULL or writable.
+        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let result = get(r)?;
+        result.sequence(i)?;
+        let text = &result.texts[i];
+        p.set(text.as_ptr().cast());
+        n.set(text.len() - 1);
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs` was not 0;
+/// else none. The first token of an echoed prompt has none either.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_top_logprobs(
+    r: *const llama_result_t,
+    i: usize,
+    position: usize,
+    p: *mut *const llama_alternative,
+    n: *mut usize,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: the contract is that both are NULL or writable.
+        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let result = get(r)?;
+        let sequence = result.sequence(i)?;
+        if position >= sequence.tokens.len() {
+            return Err(Failure::invalid(format!(
+                "position is {position}, sequence {i} has {} tokens",
+                sequence.tokens.len()
+            )));
+        }
+        let top = sequence.top.get(position).map_or(&[][..], |top| top);
+        p.set(alternatives(top));
+        n.set(top.len());
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Why sequence `i` ended, `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_finish_reason(r: *const llama_result_t, i: usize) -> i32 {
+    guard!(else 0, {
+        get(r).and_then(|r| Ok(r.sequence(i)?.finish as i32)).unwrap_or(0)
+    })
+}
+
+/// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_stats(
+    r: *const llama_result_t,
+    i: usize,
+    s: *mut llama_request_stats,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        let out = unsafe { layout::out("s", s) }?;
+        let result = get(r)?;
+        let stats = &result.sequence(i)?.stats;
+        out.write(&llama_request_stats {
+            struct_size: size_of::<llama_request_stats>() as u32,
+            prompt_tokens: stats.prompt_tokens,
+            cached_tokens: stats.cached_tokens,
+            generated_tokens: stats.generated_tokens,
+            queue_ms: stats.queue_ms,
+            first_token_ms: stats.first_token_ms,
+            total_ms: stats.total_ms,
+        });
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Free a result and everything that points into it. NULL, a stale pointer or one of another
+/// library's does nothing. Results outlive the handle they came from.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_free(r: *mut llama_result_t) {
+    guard!(else (), { drop(table::remove::<ResultData>(r.addr())) })
+}

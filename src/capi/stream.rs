@@ -1,0 +1,157 @@
+//! `llama_stream_*`: events to be pulled, waited for or polled.
+#![allow(unsafe_code)]
+
+use super::guard::{Failure, InCallback};
+use super::handle::Handle;
+use super::types::*;
+use super::{args, generate, layout, table};
+use crate::Error;
+use crate::engine::{Event, Next, Stream};
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// The object behind `llama_stream_t`.
+pub(super) struct StreamData {
+    stream: Stream,
+    /// For its log lines, and to be poisoned; streams outlive it.
+    handle: Weak<Handle>,
+    /// What the last event's pointers point to.
+    last: Mutex<Option<(Event, Vec<u8>)>>,
+    freed: AtomicBool,
+}
+
+/// Start a call and pull its events, instead of being called for each: `llama_generate` in all
+/// else, so see there for the arguments and errors. `o->on_event` must be NULL
+/// (`LLAMA_E_INVALID_ARGUMENT`). For text and dialogs make tokens with `llama_encode_text` and
+/// `llama_encode_dialog`.
+///
+/// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
+/// ends as cancelled. Any thread; not from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_open(
+    l: *mut llama_t,
+    tokens: *const i32,
+    lens: *const usize,
+    n: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_stream_t,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        InCallback::refuse("llama_stream_open")?;
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that `o` is NULL or has struct_size readable bytes.
+        let given = unsafe { generate::read_options(o) }?;
+        if given.on_event.is_some() {
+            return Err(Failure::invalid(
+                "on_event is given, must be NULL: events are pulled with llama_stream_next",
+            ));
+        }
+        // SAFETY: the contract is that `out` is NULL or writable.
+        let out = unsafe { args::place("out", out) }?;
+        // SAFETY: the contract of the header is that of these functions.
+        let (options, prompts) = unsafe {
+            (
+                generate::engine_options(&given)?,
+                generate::token_prompts(handle, tokens, lens, n)?,
+            )
+        };
+        let stream = match handle.llama.stream(prompts, options) {
+            // The handle was freed meanwhile. CANCELLED writes *out, and there is no stream.
+            Err(Error::Cancelled) => {
+                out.set(ptr::null_mut());
+                return Ok(LLAMA_CANCELLED);
+            }
+            stream => stream?,
+        };
+        let id = table::insert(Arc::new(StreamData {
+            stream,
+            handle: Arc::downgrade(handle),
+            last: Mutex::new(None),
+            freed: AtomicBool::new(false),
+        }));
+        out.set(ptr::without_provenance_mut(id));
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
+///
+/// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
+/// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
+/// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
+/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`) ends the stream and is given again
+/// on every later call. `LLAMA_E_INVALID_ARGUMENT` and `_ABI` take no event.
+///
+/// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
+/// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
+/// `LLAMA_CANCELLED`. Not from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_next(
+    s: *mut llama_stream_t,
+    ev: *mut llama_event,
+    timeout_ms: i32,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        InCallback::refuse("llama_stream_next")?;
+        let data = table::get::<StreamData>("s", s.addr())?;
+        // SAFETY: the contract is that `ev` is NULL or has struct_size writable bytes.
+        let out = unsafe { layout::out("ev", ev) }?;
+        let timeout = match timeout_ms {
+            -1 => None,
+            0.. => Some(Duration::from_millis(timeout_ms as u64)),
+            _ => {
+                return Err(Failure::invalid(format!(
+                    "timeout_ms is {timeout_ms}, must be -1 (wait) or more"
+                )));
+            }
+        };
+        if let Some(handle) = data.handle.upgrade() {
+            scope.keep(handle).deliver_log();
+        }
+        let next = data.stream.next(timeout);
+        if data.freed.load(Ordering::Acquire) {
+            return Ok(LLAMA_CANCELLED);
+        }
+        match next? {
+            Next::Timeout => Ok(LLAMA_TIMEOUT),
+            Next::Done => Ok(LLAMA_DONE),
+            Next::Cancelled => Ok(LLAMA_CANCELLED),
+            Next::Event(event) => {
+                let text = generate::event_text(&event);
+                let mut last = data.last.lock().unwrap_or_else(|e| e.into_inner());
+                let (event, text) = last.insert((event, text));
+                out.write(&generate::view(event, text));
+                Ok(LLAMA_OK)
+            }
+        }
+    })
+}
+
+/// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
+/// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
+///
+/// It belongs to the stream: do not read, write or close it. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_fd(s: *const llama_stream_t) -> c_int {
+    guard!(else -1, {
+        let data = table::get::<StreamData>("s", s.addr());
+        data.ok().and_then(|data| data.stream.fd()).unwrap_or(-1)
+    })
+}
+
+/// Free a stream, at any time, from any thread: cancels what is still running of it. NULL, a stale
+/// pointer or one of another library's does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_free(s: *mut llama_stream_t) {
+    guard!(else (), {
+        if let Some(data) = table::remove::<StreamData>(s.addr()) {
+            data.freed.store(true, Ordering::Release);
+            data.stream.cancel();
+        }
+    })
+}

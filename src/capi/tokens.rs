@@ -1,0 +1,150 @@
+//! `llama_encode_text`, `llama_decode_tokens`, `llama_token_bytes`, `llama_encode_dialog`.
+#![allow(unsafe_code)]
+
+use super::generate::read_messages;
+use super::guard::{Failure, Outcome};
+use super::handle::Handle;
+use super::types::*;
+use super::args;
+use crate::chat;
+use std::ffi::c_char;
+
+const KNOWN_FLAGS: u32 = LLAMA_ENC_BOS | LLAMA_ENC_EOS;
+
+fn check_token(handle: &Handle, name: impl std::fmt::Display, token: i32) -> Outcome<()> {
+    let vocab_size = handle.llama.info().config.shape.vocab_size;
+    if usize::try_from(token).is_ok_and(|t| t < vocab_size) {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!("{name} is {token}, must be at least 0 and below {vocab_size}")))
+}
+
+/// Tokens of a text.
+///
+/// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
+/// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
+/// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Any thread, also from
+/// inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_encode_text(
+    l: *const llama_t,
+    s: *const c_char,
+    len: usize,
+    flags: u32,
+    buf: *mut i32,
+    cap: usize,
+    n: *mut usize,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(Failure::invalid(format!(
+                "flags is {flags:#x}, known LLAMA_ENC_* bits are {KNOWN_FLAGS:#x}"
+            )));
+        }
+        // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
+        let text = unsafe { args::text("s", s, len) }?;
+        let tokenizer = handle.llama.tokenizer();
+        let mut tokens = Vec::new();
+        if flags & LLAMA_ENC_BOS != 0 {
+            tokens.push(tokenizer.bos_id());
+        }
+        tokens.extend(tokenizer.encode(text)?);
+        if flags & LLAMA_ENC_EOS != 0 {
+            tokens.push(tokenizer.eos_id());
+        }
+        out.fill(&tokens, None)?;
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
+/// becomes U+FFFD, control tokens become nothing.
+///
+/// `buf` has room for `cap` bytes, `*len` is how many there are, without the NUL that follows them
+/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Tokens must be
+/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread, also from inside a
+/// callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_decode_tokens(
+    l: *const llama_t,
+    t: *const i32,
+    n: usize,
+    buf: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` bytes.
+        let out = unsafe { args::buffer("buf", buf.cast::<u8>(), cap, "len", len) }?;
+        // SAFETY: the contract is that `t` has `n` elements.
+        let tokens = unsafe { args::slice("t", t, n) }?;
+        for (i, &token) in tokens.iter().enumerate() {
+            check_token(handle, format_args!("t[{i}]"), token)?;
+        }
+        out.fill(handle.llama.tokenizer().decode(tokens).as_bytes(), Some(0))?;
+        Ok(LLAMA_OK)
+    })
+}
+
+/// What `token` contributes in the middle of a text: its text with spaces as spaces, its one byte
+/// if it stands for a byte (which need not be UTF-8 on its own), nothing if it is a control token.
+///
+/// `*p` is `*n` bytes and a NUL that belong to the handle and are good until `llama_free`. Fails
+/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread, also from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_token_bytes(
+    l: *const llama_t,
+    token: i32,
+    p: *mut *const c_char,
+    n: *mut usize,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that both are NULL or writable.
+        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        check_token(handle, "token", token)?;
+        let bytes = handle.piece(token);
+        p.set(bytes.as_ptr().cast());
+        n.set(bytes.len() - 1);
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Tokens of one dialog in Meta's Llama 2 chat format, as `llama_chat_completion` gives them to
+/// the model.
+///
+/// The messages are as there; a dialog with one of the format's own tags in a message is
+/// `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
+/// `llama_encode_text`. Any thread, also from inside a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_encode_dialog(
+    l: *const llama_t,
+    msgs: *const llama_message,
+    n: usize,
+    buf: *mut i32,
+    cap: usize,
+    len: *mut usize,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        let out = unsafe { args::buffer("buf", buf, cap, "len", len) }?;
+        // SAFETY: the contract is that `msgs` has `n` elements.
+        let messages = unsafe { read_messages(msgs, n) }?;
+        let tokens = chat::encode_dialog(handle.llama.tokenizer(), &messages)?;
+        if chat::is_unsafe(&messages) {
+            return Err(Failure::invalid(chat::UNSAFE_ERROR));
+        }
+        out.fill(&tokens, None)?;
+        Ok(LLAMA_OK)
+    })
+}

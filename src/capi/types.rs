@@ -1,0 +1,401 @@
+//! Constants and structs of the header. Fields are only ever appended; numbers are never reused.
+
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_char, c_void};
+
+/// Version of the binary interface, the number in `libllamabi.so.<N>`.
+pub const LLAMABI_ABI_VERSION: u32 = 0;
+/// `max_gen_len`: as many tokens as `max_seq_len` has room for.
+pub const LLAMABI_MAX_GEN_LEN_DEFAULT: u32 = u32::MAX;
+
+/// What a function returns: 0 is success, positive is an outcome, negative a failure.
+pub type llama_status = i32;
+
+/// Success.
+pub const LLAMA_OK: llama_status = 0;
+/// `llama_stream_next`: the stream has ended; no event was written.
+pub const LLAMA_DONE: llama_status = 1;
+/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far is valid.
+pub const LLAMA_CANCELLED: llama_status = 2;
+/// `llama_stream_next`: nothing happened within `timeout_ms`.
+pub const LLAMA_TIMEOUT: llama_status = 3;
+/// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
+pub const LLAMA_E_INVALID_ARGUMENT: llama_status = -1;
+/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library knows.
+pub const LLAMA_E_ABI: llama_status = -2;
+/// A path is missing or unreadable, or a file ended early.
+pub const LLAMA_E_IO: llama_status = -3;
+/// A readable file of the wrong kind, or with contradictory contents.
+pub const LLAMA_E_FORMAT: llama_status = -4;
+/// Known, but not offered by this build or machine; the message says why.
+pub const LLAMA_E_UNSUPPORTED: llama_status = -5;
+/// Memory that the machine or its cgroup cannot give; the message has both numbers.
+pub const LLAMA_E_NO_MEMORY: llama_status = -6;
+/// A device failed.
+pub const LLAMA_E_DEVICE: llama_status = -7;
+/// Memory that the device cannot give.
+pub const LLAMA_E_DEVICE_MEMORY: llama_status = -8;
+/// A prompt longer than `max_seq_len`.
+pub const LLAMA_E_TOO_LONG: llama_status = -9;
+/// No prompts, or more than `max_batch_size`.
+pub const LLAMA_E_BATCH: llama_status = -10;
+/// Text that is not UTF-8; the message names the argument and the byte.
+pub const LLAMA_E_UTF8: llama_status = -11;
+/// `LLAMA_GEN_NO_WAIT` and not enough free slots.
+pub const LLAMA_E_BUSY: llama_status = -12;
+/// An earlier panic or device failure has left the handle unusable; free it.
+pub const LLAMA_E_POISONED: llama_status = -13;
+/// A bug in this library, caught.
+pub const LLAMA_E_INTERNAL: llama_status = -99;
+
+/// `device`: the best that is usable.
+pub const LLAMA_DEVICE_AUTO: i32 = 0;
+/// `device`: the CPU; CUDA is never touched.
+pub const LLAMA_DEVICE_CPU: i32 = 1;
+/// `device`: an NVIDIA GPU, or the build fails.
+pub const LLAMA_DEVICE_CUDA: i32 = 2;
+
+/// `weights_dtype`: as stored; `kv_dtype`: F32 for f32 weights, F16 for f16, else BF16.
+pub const LLAMA_DTYPE_AUTO: i32 = 0;
+/// IEEE binary32.
+pub const LLAMA_DTYPE_F32: i32 = 1;
+/// IEEE binary16.
+pub const LLAMA_DTYPE_F16: i32 = 2;
+/// bfloat16.
+pub const LLAMA_DTYPE_BF16: i32 = 3;
+/// 8-bit integers with scales (reserved: not built yet).
+pub const LLAMA_DTYPE_INT8: i32 = 4;
+/// 4-bit integers with scales (reserved: not built yet).
+pub const LLAMA_DTYPE_INT4: i32 = 5;
+/// 4-bit normal float (reserved: not built yet).
+pub const LLAMA_DTYPE_NF4: i32 = 6;
+/// 8-bit floats (reserved: not built yet).
+pub const LLAMA_DTYPE_FP8: i32 = 7;
+
+/// Something failed.
+pub const LLAMA_LOG_ERROR: i32 = 1;
+/// Something was chosen that one may not expect.
+pub const LLAMA_LOG_WARN: i32 = 2;
+/// What was loaded and chosen.
+pub const LLAMA_LOG_INFO: i32 = 3;
+/// Details of every request.
+pub const LLAMA_LOG_DEBUG: i32 = 4;
+
+/// Put the prompt's tokens in front of the result (and report them as events).
+pub const LLAMA_GEN_ECHO: u32 = 1;
+/// Report the log probability of each token.
+pub const LLAMA_GEN_LOGPROBS: u32 = 2;
+/// Fail with `LLAMA_E_BUSY` rather than wait for a free slot.
+pub const LLAMA_GEN_NO_WAIT: u32 = 4;
+/// Go on after an end-of-sequence token, which then is part of the result.
+pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
+
+/// `llama_encode_text`: begin with the BOS token.
+pub const LLAMA_ENC_BOS: u32 = 1;
+/// `llama_encode_text`: end with the EOS token.
+pub const LLAMA_ENC_EOS: u32 = 2;
+
+/// A token, generated or echoed.
+pub const LLAMA_EVENT_TOKEN: i32 = 1;
+/// A sequence has ended; nothing with its index follows.
+pub const LLAMA_EVENT_FINISH: i32 = 2;
+
+/// Ended by an end-of-sequence token.
+pub const LLAMA_FINISH_STOP: i32 = 1;
+/// Ended by `max_gen_len` or `max_seq_len`.
+pub const LLAMA_FINISH_LENGTH: i32 = 2;
+/// Ended by a cancel flag, a callback, or `llama_free`.
+pub const LLAMA_FINISH_CANCELLED: i32 = 3;
+/// Ended by a stop string.
+pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
+/// The dialog contained one of the chat format's special tags and was not given to the model.
+pub const LLAMA_FINISH_UNSAFE: i32 = 5;
+
+/// Where a function says what went wrong. The caller's own; there is nothing to free.
+///
+/// Set `struct_size` before the first use. Every call that is given one writes `status` and
+/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
+/// below 9 nothing at all.
+#[repr(C)]
+pub struct llama_error {
+    /// `sizeof(llama_error)`, set by the caller.
+    pub struct_size: u32,
+    /// What the function returned.
+    pub status: llama_status,
+    /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values.
+    pub message: [c_char; 1016],
+}
+
+/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
+pub type llama_progress_fn =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, fraction: f32) -> i32>;
+
+/// Hears a log line of `len` bytes, NUL-terminated, without a line feed. Runs on a thread that is
+/// inside a call on the handle, so on several at once if the handle is used by several.
+pub type llama_log_fn = Option<
+    unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
+>;
+
+/// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_build_options {
+    /// `sizeof(llama_build_options)` of the header the caller was compiled with.
+    pub struct_size: u32,
+    /// `LLAMABI_ABI_VERSION` of that header.
+    pub abi_version: u32,
+    /// Most tokens of a sequence, prompt included. 512.
+    pub max_seq_len: u32,
+    /// Most sequences that run at the same time; more calls wait. 8.
+    pub max_batch_size: u32,
+    /// 0: as many shards as the checkpoint has. Any other number must be that number.
+    pub model_parallel_size: i32,
+    /// `LLAMA_DEVICE_*`.
+    pub device: i32,
+    /// Which one of several; 0 on the CPU.
+    pub device_index: i32,
+    /// Threads of the CPU backend, at most 1024. 0: as many as affinity mask and cgroup allow.
+    pub n_threads: u32,
+    /// `LLAMA_DTYPE_*`; the weights are converted as they are read.
+    pub weights_dtype: i32,
+    /// `LLAMA_DTYPE_*` of the KV cache.
+    pub kv_dtype: i32,
+    /// Seeds the generator that gives a seed to calls whose own is 0. 1.
+    pub seed: u64,
+    /// Stops the loading; borrowed for the call.
+    pub cancel: *mut llama_cancel_t,
+    /// Called on the calling thread while loading; NULL: not.
+    pub progress: llama_progress_fn,
+    /// Given to `progress`.
+    pub progress_user_data: *mut c_void,
+    /// Log lines of this handle; NULL: silent.
+    pub log: llama_log_fn,
+    /// Given to `log`. Must live until `llama_free` has returned and no call on the handle runs.
+    pub log_user_data: *mut c_void,
+    /// `LLAMA_LOG_*`, the least severe lines to hear; 0: none. `LLAMA_LOG_INFO`.
+    pub log_level: i32,
+    /// 0.
+    pub reserved0: u32,
+}
+
+/// A token and its log probability. This layout is frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_alternative {
+    /// Token id.
+    pub token: i32,
+    /// Natural log of its probability under the model (before penalty and temperature), <= 0.
+    pub logprob: f32,
+}
+
+/// Something that happened to one sequence of a call. The pointers are valid until the callback
+/// returns, or until the next `llama_stream_next` or `llama_stream_free` on the stream.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_event {
+    /// `sizeof(llama_event)`, set by the caller of `llama_stream_next`.
+    pub struct_size: u32,
+    /// `LLAMA_EVENT_*`.
+    pub kind: i32,
+    /// Which sequence of the call.
+    pub index: u32,
+    /// TOKEN: its id. FINISH: -1.
+    pub token: i32,
+    /// TOKEN: its log probability, 0 unless `LLAMA_GEN_LOGPROBS` was given.
+    pub logprob: f32,
+    /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
+    pub finish_reason: i32,
+    /// Text that became certain: whole UTF-8 code points, NUL-terminated, often empty.
+    pub text: *const c_char,
+    /// Bytes of `text`, without the NUL.
+    pub text_len: usize,
+    /// Most likely tokens at this position, best first; NULL where there are none.
+    pub top: *const llama_alternative,
+    /// How many.
+    pub n_top: usize,
+}
+
+/// Hears every event of a call, on the thread that made the call. 0 stops the whole call.
+///
+/// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
+/// `const llama_t *` may be called; those that would run a model return
+/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp.
+pub type llama_event_fn =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, ev: *const llama_event) -> i32>;
+
+/// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_generate_options {
+    /// `sizeof(llama_generate_options)` of the header the caller was compiled with.
+    pub struct_size: u32,
+    /// `LLAMA_GEN_*`, or-ed.
+    pub flags: u32,
+    /// Most tokens to generate per sequence; 0: none (scores the prompt). `LLAMABI_MAX_GEN_LEN_DEFAULT`.
+    pub max_gen_len: u32,
+    /// Finite, >= 0; 0 takes the most likely token. 0.6.
+    pub temperature: f32,
+    /// Nucleus: keep the most likely tokens until their probabilities exceed this; 0 to 1. 0.9.
+    pub top_p: f32,
+    /// Keep this many of the most likely tokens; 0: off.
+    pub top_k: i32,
+    /// Keep tokens with at least this share of the most likely token's probability, 0 to 1; 0: off.
+    pub min_p: f32,
+    /// Finite, > 0; applied once per distinct token of prompt and output; 1: off.
+    pub repetition_penalty: f32,
+    /// Same seed, same text. 0: the next draw of the handle's generator.
+    pub seed: u64,
+    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+    pub stop: *const *const c_char,
+    /// How many, at most 1024.
+    pub n_stop: usize,
+    /// Stops the call; borrowed for the call, or until the stream is freed.
+    pub cancel: *mut llama_cancel_t,
+    /// Hears every event; NULL: not. Must be NULL for `llama_stream_open`.
+    pub on_event: llama_event_fn,
+    /// Given to `on_event`.
+    pub user_data: *mut c_void,
+    /// Most likely tokens to report per token, up to the vocabulary; 0: none.
+    pub top_logprobs: u32,
+    /// 0.
+    pub reserved1: u32,
+}
+
+/// One message of a dialog.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_message {
+    /// "system", "user" or "assistant".
+    pub role: *const c_char,
+    /// UTF-8.
+    pub content: *const c_char,
+    /// Bytes of `role`; SIZE_MAX: NUL-terminated.
+    pub role_len: usize,
+    /// Bytes of `content`; SIZE_MAX: NUL-terminated.
+    pub content_len: usize,
+}
+
+/// What was loaded.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_info {
+    /// `sizeof(llama_info)`, set by the caller.
+    pub struct_size: u32,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+    /// Width of the residual stream.
+    pub dim: u32,
+    /// Layers.
+    pub n_layers: u32,
+    /// Query heads.
+    pub n_heads: u32,
+    /// Key and value heads.
+    pub n_kv_heads: u32,
+    /// Width of one head.
+    pub head_dim: u32,
+    /// Width of the feed-forward layer.
+    pub ffn_dim: u32,
+    /// As built.
+    pub max_seq_len: u32,
+    /// As built.
+    pub max_batch_size: u32,
+    /// Begin-of-sequence id.
+    pub bos_id: i32,
+    /// End-of-sequence id of the tokenizer.
+    pub eos_id: i32,
+    /// Padding id, -1: none.
+    pub pad_id: i32,
+    /// As chosen: `LLAMA_DEVICE_CPU` or `_CUDA`.
+    pub device: i32,
+    /// As chosen: `LLAMA_DTYPE_*`, never AUTO.
+    pub weights_dtype: i32,
+    /// As chosen: `LLAMA_DTYPE_*`, never AUTO.
+    pub kv_dtype: i32,
+    /// Bytes of the weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of the KV cache.
+    pub kv_bytes: u64,
+    /// The device in words, NUL-terminated.
+    pub device_name: [c_char; 128],
+}
+
+/// Totals of a handle since it was built.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_timings {
+    /// `sizeof(llama_timings)`, set by the caller.
+    pub struct_size: u32,
+    /// Sequences running now.
+    pub running: u32,
+    /// Sequences waiting for a slot now.
+    pub waiting: u32,
+    /// 0.
+    pub reserved0: u32,
+    /// Time `llama_build` took.
+    pub load_ms: f64,
+    /// Time in steps that had prompt tokens.
+    pub prefill_ms: f64,
+    /// Time in steps that had none.
+    pub decode_ms: f64,
+    /// Prompt tokens of all requests.
+    pub prompt_tokens: u64,
+    /// Of those, taken from the prefix cache.
+    pub cached_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Steps run: passes through the model, each for all running sequences together.
+    pub steps: u64,
+    /// Pages of the KV cache that sequences hold now.
+    pub pages_used: u64,
+    /// Pages of the KV cache.
+    pub pages_total: u64,
+}
+
+/// Figures of one sequence.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_request_stats {
+    /// `sizeof(llama_request_stats)`, set by the caller.
+    pub struct_size: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, taken from the prefix cache.
+    pub cached_tokens: u32,
+    /// Tokens generated, those cut off by a stop string included, the EOS not.
+    pub generated_tokens: u32,
+    /// From the call to the first step.
+    pub queue_ms: f64,
+    /// From the call to the first generated token; 0: there was none.
+    pub first_token_ms: f64,
+    /// From the call to the end of the sequence.
+    pub total_ms: f64,
+}
+
+/// A model: weights, tokenizer, KV cache and engine thread.
+pub struct llama {
+    _opaque: [u8; 0],
+}
+/// The handle.
+pub type llama_t = llama;
+
+/// The outcome of one call.
+pub struct llama_result {
+    _opaque: [u8; 0],
+}
+/// The outcome of one call.
+pub type llama_result_t = llama_result;
+
+/// Events to be pulled.
+pub struct llama_stream {
+    _opaque: [u8; 0],
+}
+/// Events to be pulled.
+pub type llama_stream_t = llama_stream;
+
+/// A cancel flag.
+pub struct llama_cancel {
+    _opaque: [u8; 0],
+}
+/// A cancel flag.
+pub type llama_cancel_t = llama_cancel;
