@@ -69,7 +69,7 @@ impl Pieces {
         for token in 0..vocab_size {
             starts.push(bytes.len());
             match llama.tokenizer().piece(token as i32) {
-                Piece::Text(text) => bytes.extend(text.as_bytes()),
+                Piece::Text(text) | Piece::Literal(text) => bytes.extend(text.as_bytes()),
                 Piece::Byte(byte) => bytes.push(byte),
                 Piece::Control => {}
             }

@@ -74,11 +74,6 @@ pub(super) fn bytes(spec: &MatSpec) -> u64 {
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
-        let data = Data::zeroed(
-            "a weight matrix",
-            spec.dtype,
-            len(spec).unwrap_or(usize::MAX),
-        )?;
         let mut parts = Vec::with_capacity(spec.parts.len());
         let mut first = 0;
         for &rows in &spec.parts {
