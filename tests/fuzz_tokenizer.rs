@@ -56,10 +56,12 @@ impl Count {
 }
 
 fn exercise(tokenizer: &Arc<dyn Tokenizer>, rng: &mut Rng) {
+    let nested = "q".repeat(700);
     let texts = [
         "",
         "The cat sat.",
-        "  世 🦙\0qqqqqqqqq ",
+        "  世 🦙\0qqq ",
+        &nested,
         "aa<s>ab\u{2581}ba \u{fffd}",
         "<0x41>",
         "\n",

@@ -126,8 +126,8 @@ pub fn count_pieces(mut bytes: &[u8]) -> Result<usize, prost::DecodeError> {
 
 /// Most pieces of a vocabulary; the largest in use have a quarter of this.
 pub const MAX_PIECES: usize = 1 << 20;
-/// Most bytes of a piece (Llama 2's longest has 48). Merging costs the square of it, and SentencePiece
-/// takes an unused piece apart recursively, one level per character.
+/// Most bytes of a piece (Llama 2's longest has 48). Each merge hashes strings of this length, and
+/// SentencePiece takes an unused piece apart recursively, one level per character.
 pub const MAX_PIECE_BYTES: usize = 512;
 /// Most bytes of all user-defined symbols: their trie may take a kilobyte for each.
 pub const MAX_USER_DEFINED_BYTES: usize = 64 << 10;

@@ -218,8 +218,10 @@ impl Tokenizer for SentencePiece {
                     if len > MAX_PART_BYTES {
                         return Err(Error::invalid(
                             "text",
-                            format!("at most {MAX_PART_BYTES} such bytes"),
-                            format!("{len} bytes or more without a place where no token can span"),
+                            format!("at most {MAX_PART_BYTES} bytes in such a run"),
+                            format!(
+                                "{len} bytes or more in one run without a certain token boundary"
+                            ),
                         ));
                     }
                     let (part, tail) = rest.split_at(len);
@@ -281,7 +283,7 @@ static BYTES_WITH_NUL: [[u8; 2]; 256] = {
 /// can reach across, so that the two sides may be encoded apart.
 ///
 /// A bit per hash value: pairs that share it with another are taken for joined, which only means
-/// fewer places to cut. Llama 2's 13,000 pairs fill one in eighty of them.
+/// fewer places to cut. Llama 2's 3,538 pairs fill one in three hundred of them.
 struct Pairs(Vec<u64>);
 
 impl Pairs {
