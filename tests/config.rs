@@ -448,11 +448,11 @@ fn what_config_json_may_not_say() {
         ),
         (
             json!({"rope_scaling": {"rope_type": "llama3", "factor": 8}}),
-            "`rope_scaling.low_freq_factor` is missing, expected a positive number",
+            "`rope_scaling.low_freq_factor` is missing, expected a number from 1e-30 to 1e29",
         ),
         (
             json!({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}}),
-            "`rope_scaling.high_freq_factor` is 4, expected a number over low_freq_factor, 4",
+            "`rope_scaling.high_freq_factor` is 4, expected a number over low_freq_factor, 4, up to 1e30",
         ),
         (
             json!({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}}),

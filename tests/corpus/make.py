@@ -80,6 +80,7 @@ class Pickler(pickle.Pickler):
 def pth(name, protocol, value, storages, compression=zipfile.ZIP_STORED):
     pkl = io.BytesIO()
     Pickler(pkl, protocol).dump(value)
+    (HERE / "pickle" / name).with_suffix(".pkl").write_bytes(pkl.getvalue())
     with zipfile.ZipFile(HERE / "pth" / name, "w", compression) as z:
         def add(record, data):
             z.writestr(zipfile.ZipInfo("archive/" + record, (1980, 1, 1, 0, 0, 0)), data)
@@ -95,7 +96,7 @@ def floats(n, start=0):
 
 
 def main():
-    for folder in ("pth", "safetensors", "config", "index"):
+    for folder in ("pth", "pickle", "safetensors", "config", "index"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
 
