@@ -461,8 +461,10 @@ impl<'a> Machine<'a> {
             ));
         }
         let dict = match self.stack[..] {
-            [Value::Dict(dict)] if self.marks.is_empty() => std::mem::take(&mut self.dicts[dict]),
-            [other] => return Err(format!("{}, expected a dict of tensors", other.kind())),
+            [only] if self.marks.is_empty() => match only {
+                Value::Dict(dict) => std::mem::take(&mut self.dicts[dict]),
+                other => return Err(format!("{}, expected a dict of tensors", other.kind())),
+            },
             _ => return Err("the pickle leaves more or less than one value".into()),
         };
         let mut names = std::collections::HashSet::new();

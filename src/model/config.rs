@@ -184,12 +184,12 @@ fn meta_scaling(keys: &Keys) -> Result<RopeScaling> {
         }
         return Ok(RopeScaling::None);
     }
-    let high = "a number over 1";
+    let high = "a number over 1, up to 1e30";
     Ok(RopeScaling::Llama3 {
         factor: factor(keys, "rope_scaling_factor")?.unwrap_or(8.0),
         low_freq_factor: 1.0,
         high_freq_factor: keys
-            .optional_number("rope_high_freq_factor", high, |x| x > 1.0)?
+            .optional_number("rope_high_freq_factor", high, |x| x > 1.0 && x <= 1e30)?
             .unwrap_or(4.0),
         original_context: 8192.0,
     })
@@ -286,13 +286,16 @@ fn hugging_face_rope(keys: &Keys) -> Result<(f64, RopeScaling)> {
             factor: required("factor")?,
         },
         Some(_) => {
-            let low = rope.number("low_freq_factor", "a positive number", |x| x > 0.0)?;
-            let expected = format!("a number over low_freq_factor, {low}");
+            let low = rope.number("low_freq_factor", "a number from 1e-30 to 1e29", |x| {
+                (1e-30..=1e29).contains(&x)
+            })?;
+            let expected = format!("a number over low_freq_factor, {low}, up to 1e30");
             let key = "original_max_position_embeddings";
             RopeScaling::Llama3 {
                 factor: required("factor")?,
                 low_freq_factor: low,
-                high_freq_factor: rope.number("high_freq_factor", &expected, |x| x > low)?,
+                high_freq_factor: rope
+                    .number("high_freq_factor", &expected, |x| x > low && x <= 1e30)?,
                 original_context: rope.size(key, u32::MAX as usize)? as f64,
             }
         }

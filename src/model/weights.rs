@@ -67,14 +67,16 @@ pub fn load<B: Backend>(
     control: &mut LoadControl<'_>,
 ) -> Result<Weights<B>> {
     let plan = Plan::new(checkpoint, config, dtype)?;
-    let total = plan.bytes();
+    let progress = Progress {
+        done: 0,
+        total: plan.bytes(),
+        share: 0.0,
+    };
     let mut loader = Loader {
         backend,
         control,
         buf: Vec::new(),
-        done: 0,
-        total,
-        share: 0.0,
+        progress,
     };
     if let Some((embedding, head)) = &plan.twins {
         loader.check_twins(embedding, head)?;
@@ -111,10 +113,7 @@ struct Loader<'a, 'c, B: Backend> {
     control: &'a mut LoadControl<'c>,
     /// The slab.
     buf: Vec<u8>,
-    done: u64,
-    total: u64,
-    /// The last share that was reported.
-    share: f32,
+    progress: Progress,
 }
 
 impl<B: Backend> Loader<'_, '_, B> {
@@ -232,20 +231,34 @@ impl<B: Backend> Loader<'_, '_, B> {
     }
 
     fn advance(&mut self, bytes: usize) -> Result<()> {
-        self.done += bytes as u64;
-        // Rounding must not report the end before it is there.
+        match self.progress.advance(bytes as u64) {
+            Some(share) if !(self.control.progress)(share) => Err(Error::Cancelled),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What was read of what there is to read.
+struct Progress {
+    done: u64,
+    total: u64,
+    /// The share that was reported last.
+    share: f32,
+}
+
+impl Progress {
+    /// The share to report, if it is another one than before; 1.0 at the end and not before, whatever
+    /// rounding makes of it.
+    fn advance(&mut self, bytes: u64) -> Option<f32> {
+        self.done += bytes;
         let share = if self.done == self.total {
             1.0
         } else {
             ((self.done as f64 / self.total as f64) as f32).min(1.0 - f32::EPSILON)
         };
-        if share > self.share {
-            self.share = share;
-            if !(self.control.progress)(share) {
-                return Err(Error::Cancelled);
-            }
-        }
-        Ok(())
+        let news = share > self.share;
+        self.share = share;
+        news.then_some(share)
     }
 }
 
@@ -273,5 +286,34 @@ fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
                     .map(|&b| bf16::from_le_bytes(b).to_f32()),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Progress;
+
+    #[test]
+    fn progress_is_news_and_ends_once() {
+        // A billion-fold larger than its parts: most steps change nothing that a float32 shows.
+        let total = 1 << 40;
+        let mut progress = Progress {
+            done: 0,
+            total,
+            share: 0.0,
+        };
+        let mut shares: Vec<f32> = (0..10_000)
+            .filter_map(|_| progress.advance(1 << 10))
+            .collect();
+        shares.extend(progress.advance(total - progress.done - 2));
+        assert_eq!(
+            progress.advance(1),
+            None,
+            "rounds to 1.0, but is not the end"
+        );
+        assert!(shares.last().is_some_and(|&share| share < 1.0));
+        shares.extend(progress.advance(1));
+        assert_eq!(shares.last(), Some(&1.0));
+        assert!(shares.is_sorted_by(|a, b| a < b));
     }
 }
