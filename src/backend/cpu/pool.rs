@@ -43,6 +43,7 @@ struct Shared {
     state: Line<AtomicU64>,
     next: Line<AtomicUsize>,
     sleepers: Line<AtomicUsize>,
+    started: AtomicUsize,
     job: UnsafeCell<Job>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -75,6 +76,7 @@ impl Shared {
 
     /// The life of thread number `thread`.
     fn serve(&self, thread: usize) {
+        self.started.fetch_add(1, Ordering::Relaxed);
         let mut done = 0;
         loop {
             let state = self.wait(done);
@@ -155,6 +157,7 @@ impl Pool {
                 state: Line(AtomicU64::new(0)),
                 next: Line(AtomicUsize::new(0)),
                 sleepers: Line(AtomicUsize::new(0)),
+                started: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
                     call: nothing,
                     closure: std::ptr::null(),
@@ -173,6 +176,10 @@ impl Pool {
                 .spawn(move || shared.serve(i))
                 .map_err(|e| Error::Device(format!("cannot start thread {i} of {n}: {e}")))?;
             pool.threads.push(thread);
+        }
+        // What a thread allocates for itself it has allocated when it gets here, and not in a step.
+        while pool.shared.started.load(Ordering::Relaxed) < pool.threads.len() {
+            std::thread::yield_now();
         }
         Ok(pool)
     }

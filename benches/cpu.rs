@@ -1,0 +1,209 @@
+//! The CPU backend against this machine's own limits: `cargo bench --bench cpu`.
+//!
+//! A 1.1B shape with random bfloat16 weights, made in memory through the backend's own interface.
+//! Weights are read once per decode step and K and V once per sequence, so decode is counted in
+//! bytes per second against the measured read bandwidth; prefill in multiply-adds against the
+//! measured float32 peak. Rounds are interleaved; best and median are printed, since other work on
+//! the machine only ever makes a round slower.
+
+mod limits;
+mod shapes;
+
+use llamabi::Dtype;
+use llamabi::backend::cpu::{Cpu, usable_threads};
+use llamabi::backend::*;
+use llamabi::model::Runner;
+use std::time::Instant;
+
+const MAX_ROWS: usize = 512;
+const MAX_SEQ_LEN: usize = 2304;
+const MAX_BATCH: usize = 8;
+
+/// Random bfloat16 of about the size that a trained matrix of `cols` columns has, repeated.
+fn random_bytes(cols: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let scale = 1.7 / (cols as f32).sqrt();
+    let mut bytes = Vec::with_capacity(64 << 20);
+    for _ in 0..(32 << 20) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let x = ((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale;
+        bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes());
+    }
+    bytes
+}
+
+fn matrix(cpu: &Cpu, source: &[u8], parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Backend>::Mat {
+    let spec = MatSpec { parts: parts.to_vec(), cols, dtype: Dtype::Bf16, bias: false, usage };
+    let mut mat = cpu.new_mat(&spec).expect("memory for the weights");
+    for (part, &rows) in parts.iter().enumerate() {
+        let slab = source.len() / (2 * cols);
+        for row in (0..rows).step_by(slab) {
+            let n = slab.min(rows - row);
+            cpu.pack(
+                &mut mat,
+                &Block {
+                    part,
+                    row,
+                    col: 0,
+                    cols,
+                    order: RowOrder::AsStored,
+                    dtype: Dtype::Bf16,
+                    bytes: &source[..n * cols * 2],
+                },
+            );
+        }
+    }
+    mat
+}
+
+fn runner(shape: &Shape) -> Runner<Cpu> {
+    let half = shape.head_dim / 2;
+    let angle = |i: usize| (i / half) as f64 * 10000f64.powf(-((i % half) as f64) / half as f64);
+    let rope = RopeTable {
+        cos: (0..MAX_SEQ_LEN * half).map(|i| angle(i).cos() as f32).collect(),
+        sin: (0..MAX_SEQ_LEN * half).map(|i| angle(i).sin() as f32).collect(),
+    };
+    let cpu = Cpu::new(shape, rope, 0, MAX_ROWS).expect("a backend");
+    println!("{}", cpu.description());
+    let source = random_bytes(shape.dim);
+    let start = Instant::now();
+    let ones = vec![1.0f32; shape.dim];
+    let norm = || cpu.new_vector(&ones).expect("memory");
+    let (q, kv) = (shape.q_dim(), shape.kv_dim());
+    let layers = (0..shape.n_layers).map(|index| Layer {
+        index,
+        attention_norm: norm(),
+        wqkv: matrix(&cpu, &source, &[q, kv, kv], shape.dim, MatUse::Product),
+        wo: matrix(&cpu, &source, &[shape.dim], q, MatUse::Product),
+        ffn_norm: norm(),
+        w13: matrix(&cpu, &source, &[shape.ffn_dim; 2], shape.dim, MatUse::Product),
+        w2: matrix(&cpu, &source, &[shape.dim], shape.ffn_dim, MatUse::Product),
+    });
+    let weights = Weights {
+        layers: layers.collect(),
+        embedding: matrix(&cpu, &source, &[shape.vocab_size], shape.dim, MatUse::Lookup),
+        norm: norm(),
+        head: Some(matrix(&cpu, &source, &[shape.vocab_size], shape.dim, MatUse::Product)),
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let bytes = 2.0 * (shapes::matrix_numbers(shape) + shape.vocab_size * shape.dim) as f64;
+    println!("packing: {seconds:.2} s, {:.1} GB/s", bytes / seconds / 1e9);
+    let page_size = <Cpu as Backend>::PAGE_SIZE;
+    let limits = Limits {
+        page_size,
+        n_pages: MAX_BATCH * MAX_SEQ_LEN / page_size,
+        max_rows: MAX_ROWS,
+        max_wanted: MAX_BATCH,
+        vocab_size: shape.vocab_size,
+    };
+    Runner::new(cpu, weights, shape, Dtype::Bf16, limits).expect("memory for the pool")
+}
+
+/// `rows` new tokens of each of `batch` sequences at `context`.
+fn step(kind: RowKind, batch: usize, context: usize, rows: usize) -> Step {
+    let page_size = <Cpu as Backend>::PAGE_SIZE;
+    let pages_each = MAX_SEQ_LEN / page_size;
+    let mut step = Step::default();
+    for sequence in 0..batch {
+        let first = step.tokens.len();
+        for position in context..context + rows {
+            step.tokens.push(((position * 7919 + sequence) % 32000) as i32);
+            step.slots.push((sequence * pages_each * page_size + position) as u32);
+        }
+        let pages = step.pages.len();
+        step.pages.extend((sequence * pages_each) as u32..((sequence + 1) * pages_each) as u32);
+        step.spans.push(Span {
+            rows: first..step.tokens.len(),
+            kind,
+            position: context,
+            pages: pages..step.pages.len(),
+        });
+        step.wanted.push(step.tokens.len() as u32 - 1);
+    }
+    step
+}
+
+struct Case {
+    name: String,
+    step: Step,
+    tokens: usize,
+    /// Bytes read, or operations.
+    work: f64,
+    memory: bool,
+    seconds: Vec<f64>,
+}
+
+fn main() {
+    let budget: f64 = std::env::var("BENCH_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60.0);
+    let threads = usable_threads();
+    let bandwidth = limits::read_bandwidth(threads);
+    let peak = limits::fma_peak(threads);
+    println!("read bandwidth {:.1} GB/s, f32 peak {:.3} TFLOP/s", bandwidth / 1e9, peak / 1e12);
+    let shape = shapes::llama_1b();
+    let mut runner = runner(&shape);
+    // Real contents for the cache, so that attention is what it would be.
+    for context in (0..2048).step_by(64) {
+        runner.run(&step(RowKind::Prefill, MAX_BATCH, context, 64)).unwrap();
+    }
+    let weights = 2.0 * shapes::matrix_numbers(&shape) as f64;
+    let kv_position = (2 * 2 * shape.kv_dim() * shape.n_layers) as f64;
+    let mut cases = Vec::new();
+    for batch in [1, 4, 8] {
+        for context in [0, 512, 2048] {
+            cases.push(Case {
+                name: format!("decode, batch {batch}, context {context}"),
+                step: step(RowKind::Decode, batch, context, 1),
+                tokens: batch,
+                work: weights + (batch * (context + 1)) as f64 * kv_position,
+                memory: true,
+                seconds: Vec::new(),
+            });
+        }
+    }
+    for rows in [32, 128, 512] {
+        let head = (shape.vocab_size * shape.dim) as f64;
+        let matrices = (shapes::matrix_numbers(&shape) as f64 - head) * rows as f64 + head;
+        let attention = (rows * (rows + 1) / 2 * 2 * shape.q_dim() * shape.n_layers) as f64;
+        cases.push(Case {
+            name: format!("prefill of {rows}"),
+            step: step(RowKind::Prefill, 1, 0, rows),
+            tokens: rows,
+            work: 2.0 * (matrices + attention),
+            memory: false,
+            seconds: Vec::new(),
+        });
+    }
+    let start = Instant::now();
+    let mut round = 0;
+    while round < 3 || start.elapsed().as_secs_f64() < budget {
+        for case in &mut cases {
+            // Cheap cases more often: a long one covers several slices of other work anyway.
+            if !case.memory && round % 3 > 0 {
+                continue;
+            }
+            let start = Instant::now();
+            runner.run(&case.step).unwrap();
+            case.seconds.push(start.elapsed().as_secs_f64());
+        }
+        round += 1;
+    }
+    println!("{:34} {:>9} {:>9} {:>16} {:>8} {:>8}", "", "tok/s", "(median)", "rate", "share", "(median)");
+    for case in &mut cases {
+        case.seconds.sort_by(f64::total_cmp);
+        let (best, median) = (case.seconds[0], case.seconds[case.seconds.len() / 2]);
+        let (limit, unit, scale) =
+            if case.memory { (bandwidth, "GB/s", 1e9) } else { (peak, "TFLOP/s", 1e12) };
+        println!(
+            "{:34} {:9.1} {:9.1} {:8.3} {:7} {:7.0}% {:7.0}%",
+            case.name,
+            case.tokens as f64 / best,
+            case.tokens as f64 / median,
+            case.work / best / scale,
+            unit,
+            100.0 * case.work / best / limit,
+            100.0 * case.work / median / limit
+        );
+    }
+}

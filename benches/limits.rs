@@ -1,0 +1,167 @@
+//! What this machine can do: memory read bandwidth and float32 multiply-adds.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Best seconds of `rounds` runs of `f` on `threads` threads that start together.
+fn best(threads: usize, rounds: usize, f: impl Fn(usize) + Sync) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..rounds {
+        let barrier = std::sync::Barrier::new(threads);
+        let times: Vec<(Instant, Instant)> = std::thread::scope(|s| {
+            let spawned: Vec<_> = (0..threads)
+                .map(|i| {
+                    let (f, barrier) = (&f, &barrier);
+                    s.spawn(move || {
+                        barrier.wait();
+                        let start = Instant::now();
+                        f(i);
+                        (start, Instant::now())
+                    })
+                })
+                .collect();
+            spawned.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let start = times.iter().map(|t| t.0).min().unwrap();
+        let end = times.iter().map(|t| t.1).max().unwrap();
+        best = best.min((end - start).as_secs_f64());
+    }
+    best
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    /// Eight streams, prefetched 1 KiB ahead.
+    #[target_feature(enable = "avx512f")]
+    pub fn read_512(data: &[u64]) -> u64 {
+        let stride = data.len() / 8;
+        let mut sum = [_mm512_setzero_si512(); 8];
+        for i in (0..stride - 7).step_by(8) {
+            for (s, sum) in sum.iter_mut().enumerate() {
+                // SAFETY: `i + 8 <= stride`; any address may be prefetched.
+                unsafe {
+                    let p = data.as_ptr().add(s * stride + i);
+                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(128).cast());
+                    *sum = _mm512_xor_si512(*sum, _mm512_loadu_si512(p.cast()));
+                }
+            }
+        }
+        let mut all = sum[0];
+        for s in &sum[1..] {
+            all = _mm512_xor_si512(all, *s);
+        }
+        _mm512_reduce_add_epi64(all) as u64
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn read_256(data: &[u64]) -> u64 {
+        let stride = data.len() / 8;
+        let mut sum = [_mm256_setzero_si256(); 8];
+        for i in (0..stride - 7).step_by(8) {
+            for (s, sum) in sum.iter_mut().enumerate() {
+                // SAFETY: as above.
+                unsafe {
+                    let p = data.as_ptr().add(s * stride + i);
+                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(128).cast());
+                    let a = _mm256_loadu_si256(p.cast());
+                    let b = _mm256_loadu_si256(p.add(4).cast());
+                    *sum = _mm256_xor_si256(*sum, _mm256_xor_si256(a, b));
+                }
+            }
+        }
+        let mut all = sum[0];
+        for s in &sum[1..] {
+            all = _mm256_xor_si256(all, *s);
+        }
+        _mm256_extract_epi64::<0>(all) as u64
+    }
+
+    #[target_feature(enable = "avx512f")]
+    pub fn fma_512(n: usize) {
+        let (x, y) = (_mm512_set1_ps(black_box(1.0)), _mm512_set1_ps(black_box(1e-9)));
+        let mut a = [x; 16];
+        for _ in 0..n {
+            for a in &mut a {
+                *a = _mm512_fmadd_ps(*a, x, y);
+            }
+        }
+        black_box(a);
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub fn fma_256(n: usize) {
+        let (x, y) = (_mm256_set1_ps(black_box(1.0)), _mm256_set1_ps(black_box(1e-9)));
+        let mut a = [x; 12];
+        for _ in 0..n {
+            for a in &mut a {
+                *a = _mm256_fmadd_ps(*a, x, y);
+            }
+        }
+        black_box(a);
+    }
+}
+
+fn read(data: &[u64]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: just detected.
+            return unsafe { x86::read_512(data) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: just detected.
+            return unsafe { x86::read_256(data) };
+        }
+    }
+    data.iter().fold(0, |a, b| a ^ b)
+}
+
+/// Multiply-adds: runs about `n` rounds and says how many operations that were (a multiply-add is 2).
+fn multiply_add(n: usize) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: just detected.
+            unsafe { x86::fma_512(n) };
+            return n as f64 * 16.0 * 16.0 * 2.0;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: just detected.
+            unsafe { x86::fma_256(n) };
+            return n as f64 * 12.0 * 8.0 * 2.0;
+        }
+    }
+    let mut a = [black_box(1.0f32); 16];
+    for _ in 0..n {
+        a.iter_mut().for_each(|a| *a = *a * 1.000_001 + 1e-9);
+    }
+    black_box(a);
+    n as f64 * 16.0 * 2.0
+}
+
+/// Bytes a second that all `threads` can read from memory together.
+pub fn read_bandwidth(threads: usize) -> f64 {
+    // Far more than the last-level cache; windows short enough to miss other work now and then.
+    let data: Vec<u64> = (0..(1usize << 30) / 8).map(|i| i as u64).collect();
+    let window = (32 << 20) / 8;
+    let windows = data.len() / window;
+    let round = std::sync::atomic::AtomicUsize::new(0);
+    let seconds = best(threads, 60, |_| {
+        let w = round.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % windows;
+        black_box(read(&data[w * window..][..window]));
+    });
+    (threads * window * 8) as f64 / seconds
+}
+
+/// Float32 operations a second that all `threads` reach together.
+pub fn fma_peak(threads: usize) -> f64 {
+    let n = 200_000;
+    let operations = multiply_add(1) * n as f64;
+    let seconds = best(threads, 60, |_| {
+        black_box(multiply_add(n));
+    });
+    threads as f64 * operations / seconds
+}

@@ -1,0 +1,133 @@
+//! Law two: a step allocates nothing, whatever it does. The binary's allocator counts.
+
+use llamabi::Dtype;
+use llamabi::backend::cpu::Cpu;
+use llamabi::backend::*;
+use llamabi::model::Runner;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator, with a counter beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SHAPE: Shape = Shape {
+    dim: 96,
+    n_layers: 3,
+    n_heads: 8,
+    n_kv_heads: 2,
+    head_dim: 16,
+    ffn_dim: 200,
+    vocab_size: 300,
+    norm_eps: 1e-5,
+};
+
+fn matrix(cpu: &Cpu, parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Backend>::Mat {
+    let spec = MatSpec { parts: parts.to_vec(), cols, dtype: Dtype::F16, bias: false, usage };
+    let mut mat = cpu.new_mat(&spec).unwrap();
+    for (part, &rows) in parts.iter().enumerate() {
+        let values = (0..rows * cols).map(|i| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2);
+        let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        let (order, dtype) = (RowOrder::AsStored, Dtype::F32);
+        cpu.pack(&mut mat, &Block { part, row: 0, col: 0, cols, order, dtype, bytes: &bytes });
+    }
+    mat
+}
+
+fn runner() -> Runner<Cpu> {
+    let positions = 1024;
+    let angles = (0..positions * SHAPE.head_dim / 2).map(|i| (i % 97) as f32 / 97.0);
+    let rope = RopeTable {
+        cos: angles.clone().map(f32::cos).collect(),
+        sin: angles.map(f32::sin).collect(),
+    };
+    let cpu = Cpu::new(&SHAPE, rope, 3, 128).unwrap();
+    let ones = [1.0; SHAPE.dim];
+    let (q, kv) = (SHAPE.q_dim(), SHAPE.kv_dim());
+    let layers = (0..SHAPE.n_layers).map(|index| Layer {
+        index,
+        attention_norm: cpu.new_vector(&ones).unwrap(),
+        wqkv: matrix(&cpu, &[q, kv, kv], SHAPE.dim, MatUse::Product),
+        wo: matrix(&cpu, &[SHAPE.dim], q, MatUse::Product),
+        ffn_norm: cpu.new_vector(&ones).unwrap(),
+        w13: matrix(&cpu, &[SHAPE.ffn_dim; 2], SHAPE.dim, MatUse::Product),
+        w2: matrix(&cpu, &[SHAPE.dim], SHAPE.ffn_dim, MatUse::Product),
+    });
+    let weights = Weights {
+        layers: layers.collect(),
+        embedding: matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup),
+        norm: cpu.new_vector(&ones).unwrap(),
+        head: Some(matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Product)),
+    };
+    let limits = Limits {
+        page_size: 16,
+        n_pages: 256,
+        max_rows: 128,
+        max_wanted: 128,
+        vocab_size: SHAPE.vocab_size,
+    };
+    Runner::new(cpu, weights, &SHAPE, Dtype::F16, limits).unwrap()
+}
+
+/// `rows` tokens of each of `batch` sequences of 64 pages, from `position` on.
+fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
+    let mut step = Step::default();
+    for sequence in 0..batch {
+        let first = step.tokens.len();
+        for p in position..position + rows {
+            step.tokens.push((p % SHAPE.vocab_size) as i32);
+            step.slots.push((sequence * 1024 + p) as u32);
+        }
+        let pages = step.pages.len();
+        step.pages.extend((sequence * 64) as u32..((sequence + 1) * 64) as u32);
+        step.spans.push(Span {
+            rows: first..step.tokens.len(),
+            kind,
+            position,
+            pages: pages..step.pages.len(),
+        });
+    }
+    step.wanted = (0..step.tokens.len() as u32).collect();
+    step
+}
+
+#[test]
+fn steps_allocate_nothing() {
+    let mut runner = runner();
+    let mut steps = Vec::new();
+    for position in (0..1000).step_by(100) {
+        steps.push(step(RowKind::Prefill, 1, position, 100));
+    }
+    for batch in 1..=4 {
+        for position in [0, 1, 255, 256, 900, 1023] {
+            steps.push(step(RowKind::Decode, batch, position, 1));
+        }
+    }
+    steps.push(step(RowKind::Prefill, 4, 500, 32));
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    let mut logits = 0;
+    for step in &steps {
+        logits += runner.run(step).unwrap().len();
+    }
+    runner.copy_pages(&[(0, 70), (1, 71)]).unwrap();
+    let after = ALLOCATIONS.load(Ordering::SeqCst);
+    assert_eq!(after - before, 0, "allocations in {} steps", steps.len());
+    let rows: usize = steps.iter().map(|s| s.tokens.len()).sum();
+    assert_eq!(logits, rows * SHAPE.vocab_size);
+}
