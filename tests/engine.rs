@@ -346,12 +346,14 @@ fn figures_are_of_the_request() {
 
 // ---- cancellation ----
 
+type Canceller = fn(&Host, &Stream, &Cancel);
+
 /// Every way to cancel a call.
-fn cancellers() -> Vec<(&'static str, Box<dyn Fn(&Host, &Stream, &Cancel)>)> {
-    vec![
-        ("flag", Box::new(|_, _, flag| flag.trigger())),
-        ("stream", Box::new(|_, stream, _| stream.cancel())),
-        ("shutdown", Box::new(|host, _, _| host.engine.shutdown())),
+fn cancellers() -> [(&'static str, Canceller); 3] {
+    [
+        ("flag", |_, _, flag| flag.trigger()),
+        ("stream", |_, stream, _| stream.cancel()),
+        ("shutdown", |host, _, _| host.engine.shutdown()),
     ]
 }
 
