@@ -239,7 +239,7 @@ fn a_failure_is_logged() {
         max_batch_size: 4,
         vocab_size: VOCAB,
     };
-    let host = Host { engine, limits };
+    let host = Host::new(engine, limits);
     error(&host.submit(vec![prompt("a")], length(9)).unwrap());
     drop(host);
     let mut lines = Vec::new();

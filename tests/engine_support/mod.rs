@@ -74,7 +74,9 @@ impl Setup {
     ) -> (Host, Arc<Probe>) {
         let model = Model::new(self.limits(), think);
         let probe = model.probe.clone();
-        (self.start_run(Box::new(model)), probe)
+        let mut host = self.start_run(Box::new(model));
+        host.probe = Some(probe.clone());
+        (host, probe)
     }
 
     pub fn start_run(&self, run: Box<dyn Run>) -> Host {
@@ -85,16 +87,34 @@ impl Setup {
             max_batch_size: self.max_batch_size,
             vocab_size: VOCAB,
         };
-        Host { engine, limits }
+        Host::new(engine, limits)
     }
 }
 
 pub struct Host {
     pub engine: Engine,
     pub limits: RequestLimits,
+    probe: Option<Arc<Probe>>,
+}
+
+/// A test that fails while it holds the model must end, not wait for the engine's thread.
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(probe) = &self.probe {
+            probe.release();
+        }
+    }
 }
 
 impl Host {
+    pub fn new(engine: Engine, limits: RequestLimits) -> Self {
+        Self {
+            engine,
+            limits,
+            probe: None,
+        }
+    }
+
     pub fn submit(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
         self.engine
             .submit(Request::new(prompts, options, &self.limits)?)
