@@ -119,10 +119,11 @@ impl Sequence {
         self.cached = self.computed.min(self.prompt_len - 1);
     }
 
-    /// After a step: make the pages that prefill has filled findable.
+    /// After a step of prefill: make the pages that it has filled findable. Those that decode fills
+    /// have another arithmetic and must never be.
     pub fn publish(&mut self, pool: &mut Pool) {
         let size = pool.page_size();
-        while (self.known_pages + 1) * size <= self.computed.min(self.prompt_len) {
+        while (self.known_pages + 1) * size <= self.computed {
             let text = &self.tokens[self.known_pages * size..][..size];
             self.known_text = pool.publish(self.known_text, text, self.pages[self.known_pages]);
             self.known_pages += 1;

@@ -33,8 +33,8 @@ impl Stop {
             text: text.into(),
             border: vec![0; text.len()].into(),
         };
-        for i in 1..text.len() {
-            stop.border[i] = stop.advance(stop.border[i - 1], text[i]);
+        for (i, byte) in text.iter().enumerate().skip(1) {
+            stop.border[i] = stop.advance(stop.border[i - 1], *byte);
         }
         stop
     }

@@ -1,0 +1,264 @@
+//! A model that is a function of the tokens it finds in its own paged cache, and that checks every
+//! step it is given.
+
+use super::toy::{EOS, VOCAB};
+use llamabi::backend::{Limits, RowKind, Run, Step};
+use llamabi::{Error, Result, Token};
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// What a row sees: its sequence's tokens up to itself, and with which arithmetic each was computed.
+pub type History = [(Token, RowKind)];
+/// History to logits, `[VOCAB]`.
+pub type Think = dyn FnMut(&History, &mut [f32]) + Send;
+
+/// Reads every row's history back through its page table, as attention would.
+pub struct Model {
+    limits: Limits,
+    cache: Vec<Option<(Token, RowKind)>>,
+    think: Box<Think>,
+    logits: Vec<f32>,
+    pub probe: Arc<Probe>,
+}
+
+/// How a test watches and holds a [`Model`] that an engine owns.
+#[derive(Default)]
+pub struct Probe {
+    state: Mutex<ProbeState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct ProbeState {
+    steps: Vec<Step>,
+    /// Steps that may still end; `None`: any number.
+    allowed: Option<usize>,
+    fail: Option<Error>,
+}
+
+impl Probe {
+    /// From now on only as many steps end as are allowed.
+    pub fn hold(&self) {
+        self.state.lock().unwrap().allowed = Some(0);
+    }
+
+    pub fn allow(&self, steps: usize) {
+        *self.state.lock().unwrap().allowed.as_mut().unwrap() += steps;
+        self.changed.notify_all();
+    }
+
+    pub fn release(&self) {
+        self.state.lock().unwrap().allowed = None;
+        self.changed.notify_all();
+    }
+
+    /// Wait until `n` steps have begun since the start.
+    pub fn wait_for(&self, n: usize) {
+        let state = self.state.lock().unwrap();
+        let time = Duration::from_secs(30);
+        let (_state, result) = self
+            .changed
+            .wait_timeout_while(state, time, |s| s.steps.len() < n)
+            .unwrap();
+        assert!(!result.timed_out(), "step {n} has not begun");
+    }
+
+    pub fn steps(&self) -> Vec<Step> {
+        self.state.lock().unwrap().steps.clone()
+    }
+
+    /// Let the next step fail.
+    pub fn fail(&self, error: Error) {
+        self.state.lock().unwrap().fail = Some(error);
+    }
+
+    fn begin(&self, step: &Step) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        state.steps.push(step.clone());
+        self.changed.notify_all();
+        let mut state = self
+            .changed
+            .wait_while(state, |s| s.allowed == Some(0))
+            .unwrap();
+        if let Some(allowed) = &mut state.allowed {
+            *allowed -= 1;
+        }
+        state.fail.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Model {
+    pub fn new(limits: Limits, think: impl FnMut(&History, &mut [f32]) + Send + 'static) -> Self {
+        let cache = vec![None; limits.n_pages * limits.page_size];
+        Self {
+            limits,
+            cache,
+            think: Box::new(think),
+            logits: Vec::new(),
+            probe: Arc::default(),
+        }
+    }
+
+    /// Everything a step promises.
+    fn check(&self, step: &Step) {
+        let Limits {
+            page_size,
+            n_pages,
+            max_rows,
+            max_wanted,
+            ..
+        } = self.limits;
+        let rows = step.tokens.len();
+        assert!(rows > 0 && rows <= max_rows, "{rows} rows of {max_rows}");
+        assert!(step.wanted.len() <= max_wanted);
+        assert_eq!(step.slots.len(), rows);
+        assert!(
+            step.wanted.is_sorted_by(|a, b| a < b)
+                && step.wanted.iter().all(|w| (*w as usize) < rows)
+        );
+        assert!(step.tokens.iter().all(|t| (0..VOCAB as Token).contains(t)));
+
+        let (mut next_row, mut next_page) = (0, 0);
+        let mut written = HashSet::new();
+        for span in &step.spans {
+            assert_eq!(
+                span.rows.start, next_row,
+                "spans partition the rows in order"
+            );
+            assert!(span.rows.end > span.rows.start);
+            assert_eq!(span.pages.start, next_page);
+            (next_row, next_page) = (span.rows.end, span.pages.end);
+            let pages = &step.pages[span.pages.clone()];
+            assert!(pages.iter().all(|page| (*page as usize) < n_pages));
+            assert_eq!(
+                pages.iter().collect::<HashSet<_>>().len(),
+                pages.len(),
+                "a page twice"
+            );
+            let last = span.position + span.rows.len() - 1;
+            assert!(
+                last / page_size < pages.len(),
+                "the page table covers every position"
+            );
+            if span.kind == RowKind::Decode {
+                assert_eq!(span.rows.len(), 1);
+            }
+            for (row, position) in span.rows.clone().zip(span.position..) {
+                let own = pages[position / page_size] as usize * page_size + position % page_size;
+                match step.slots[row] {
+                    Step::NO_SLOT => {
+                        let cached = self.cache[own];
+                        assert_eq!(cached, Some((step.tokens[row], RowKind::Prefill)));
+                        assert_eq!(span.kind, RowKind::Prefill);
+                    }
+                    slot => {
+                        assert_eq!(slot as usize, own, "the slot is in the sequence's own page");
+                        assert!(written.insert(slot), "a slot is written twice");
+                    }
+                }
+            }
+        }
+        assert_eq!(next_row, rows);
+        assert_eq!(next_page, step.pages.len());
+        // A page that one sequence writes is in no other's table.
+        for (i, span) in step.spans.iter().enumerate() {
+            let slots = step.slots[span.rows.clone()]
+                .iter()
+                .filter(|s| **s != Step::NO_SLOT);
+            let pages: HashSet<u32> = slots.map(|s| s / page_size as u32).collect();
+            for (j, other) in step.spans.iter().enumerate() {
+                let shared = step.pages[other.pages.clone()]
+                    .iter()
+                    .any(|p| pages.contains(p));
+                assert!(i == j || !shared, "a written page is shared");
+            }
+        }
+    }
+}
+
+impl Run for Model {
+    fn run(&mut self, step: &Step) -> Result<&[f32]> {
+        self.check(step);
+        self.probe.begin(step)?;
+        let size = self.limits.page_size;
+        self.logits.clear();
+        // All rows write before any row reads, as in a layer.
+        for span in &step.spans {
+            for row in span.rows.clone() {
+                if step.slots[row] != Step::NO_SLOT {
+                    self.cache[step.slots[row] as usize] = Some((step.tokens[row], span.kind));
+                }
+            }
+        }
+        for span in &step.spans {
+            for (row, position) in span.rows.clone().zip(span.position..) {
+                if !step.wanted.contains(&(row as u32)) {
+                    continue;
+                }
+                let pages = &step.pages[span.pages.clone()];
+                let history: Vec<_> = (0..=position)
+                    .map(|p| self.cache[pages[p / size] as usize * size + p % size])
+                    .map(|entry| entry.expect("a position that nobody has written"))
+                    .collect();
+                let at = self.logits.len();
+                self.logits.resize(at + VOCAB, 0.0);
+                (self.think)(&history, &mut self.logits[at..]);
+            }
+        }
+        Ok(&self.logits)
+    }
+
+    fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
+        unreachable!("nothing forks")
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+}
+
+/// Logits that are a hash of the whole history, the kinds of its rows included.
+pub fn hash_think(history: &History, logits: &mut [f32]) {
+    let mut hash = 0xcbf29ce484222325u64;
+    for (token, kind) in history {
+        let decode = u64::from(*kind == RowKind::Decode);
+        hash = (hash ^ (*token as u64 * 2 + decode)).wrapping_mul(0x100000001b3);
+    }
+    for (id, logit) in (0u64..).zip(logits) {
+        // splitmix64
+        let mut z = hash.wrapping_add(id.wrapping_mul(0x9e3779b97f4a7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+        let unit = (z >> 40) as f32 / (1u64 << 24) as f32;
+        // Text is likelier than stray bytes, and ends now and then.
+        *logit = unit * 6.0
+            + if id == EOS as u64 {
+                2.0
+            } else if id < 40 {
+                1.5
+            } else {
+                0.0
+            };
+    }
+}
+
+/// A model that answers every prompt with `answer` and then EOS, wherever the prompt ends.
+pub fn say(answer: &[Token]) -> impl FnMut(&History, &mut [f32]) + Send + use<> {
+    let answer = answer.to_vec();
+    move |history, logits| {
+        let generated = history
+            .iter()
+            .filter(|(_, kind)| *kind == RowKind::Decode)
+            .count();
+        logits.fill(0.0);
+        logits[answer.get(generated).copied().unwrap_or(EOS) as usize] = 50.0;
+    }
+}
+
+/// Counts up through the letters from the last token, for ever.
+pub fn alphabet(history: &History, logits: &mut [f32]) {
+    let last = history.last().unwrap().0;
+    logits.fill(0.0);
+    logits[if (3..28).contains(&last) { last + 1 } else { 3 } as usize] = 50.0;
+}
