@@ -395,8 +395,8 @@ pub unsafe extern "C" fn llama_generate(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
             run("llama_generate", scope, l, o, out, |handle| {
                 token_prompts(handle, tokens, lens, n)
@@ -420,8 +420,8 @@ pub unsafe extern "C" fn llama_text_completion(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
             run("llama_text_completion", scope, l, o, out, |handle| {
                 text_prompts(handle, prompts, lens, n)
@@ -448,8 +448,8 @@ pub unsafe extern "C" fn llama_chat_completion(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
             run("llama_chat_completion", scope, l, o, out, |handle| {
                 dialog_prompts(handle, msgs, dialog_lens, n_dialogs)
