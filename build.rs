@@ -26,7 +26,10 @@ fn main() {
 fn libstdcxx_dir() -> Option<String> {
     println!("cargo:rerun-if-env-changed=CXX");
     let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let out = Command::new(cxx).arg("-print-file-name=libstdc++.a").output().ok()?;
+    let out = Command::new(cxx)
+        .arg("-print-file-name=libstdc++.a")
+        .output()
+        .ok()?;
     let file = String::from_utf8(out.stdout).ok()?;
     let dir = Path::new(file.trim()).parent()?.to_str()?.to_owned();
     (!dir.is_empty()).then_some(dir)

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which they appear in the header.
-const SOURCES: [&str; 8] =
-    ["types", "handle", "generate", "stream", "result", "cancel", "tokens", "info"];
+const SOURCES: [&str; 8] = [
+    "types", "handle", "generate", "stream", "result", "cancel", "tokens", "info",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -56,13 +57,19 @@ fn header_is_up_to_date() {
         fs::write(&path, &generated).unwrap();
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
-    if let Some((i, (got, expected))) =
-        committed.lines().zip(generated.lines()).enumerate().find(|(_, (a, b))| a != b)
+    if let Some((i, (got, expected))) = committed
+        .lines()
+        .zip(generated.lines())
+        .enumerate()
+        .find(|(_, (a, b))| a != b)
     {
         panic!(
             "include/llamabi.h, line {}: {got:?}, the source says {expected:?}; `make header`",
             i + 1
         );
     }
-    assert!(committed == generated, "include/llamabi.h is cut off or too long; `make header`");
+    assert!(
+        committed == generated,
+        "include/llamabi.h is cut off or too long; `make header`"
+    );
 }

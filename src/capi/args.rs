@@ -39,7 +39,9 @@ pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> 
         // SAFETY: not NULL, aligned, and the size neither exceeds isize::MAX nor wraps, as just
         // checked; the elements are there by this function's contract.
         Some(_) => Ok(unsafe { std::slice::from_raw_parts(p, n) }),
-        None => Err(Failure::invalid(format!("{name} has {n} elements, at most {MAX_LEN} can be"))),
+        None => Err(Failure::invalid(format!(
+            "{name} has {n} elements, at most {MAX_LEN} can be"
+        ))),
     }
 }
 
@@ -62,7 +64,10 @@ pub(super) unsafe fn text<'a>(
     };
     std::str::from_utf8(bytes).map_err(|e| {
         let at = e.valid_up_to();
-        Failure::new(LLAMA_E_UTF8, format!("{name} is not valid UTF-8 at byte {at}"))
+        Failure::new(
+            LLAMA_E_UTF8,
+            format!("{name} is not valid UTF-8 at byte {at}"),
+        )
     })
 }
 
@@ -131,7 +136,8 @@ impl<T: Copy> Buffer<T> {
         // SAFETY: `buffer` has found the pointer usable, its contract gives `cap` elements, and
         // `values` (and `end`) are no more than that.
         unsafe {
-            self.p.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            self.p
+                .copy_from_nonoverlapping(values.as_ptr(), values.len());
             if let Some(end) = end.filter(|_| values.len() < self.cap) {
                 self.p.add(values.len()).write(end);
             }

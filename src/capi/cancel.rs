@@ -34,8 +34,7 @@ const TRIGGERED: u64 = 2;
 
 type Cell = Arc<AtomicU64>;
 
-static CELL_BLOCKS: [AtomicPtr<Cell>; BLOCKS] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+static CELL_BLOCKS: [AtomicPtr<Cell>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 static CELLS_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The block and the place in it of cell `index`.
@@ -92,7 +91,10 @@ impl FlagId {
         let (number, rest) = (number / ID_STRIDE, number % ID_STRIDE);
         let generation = (number >> INDEX_BITS) as u64;
         let fits = rest == 0 && generation < 1 << GENERATION_BITS;
-        fits.then_some(Self { index: number & (CELLS - 1), generation })
+        fits.then_some(Self {
+            index: number & (CELLS - 1),
+            generation,
+        })
     }
 
     fn pointer(self) -> *mut llama_cancel_t {
@@ -150,10 +152,10 @@ pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
     guard!(else (), {
-        if let Some(id) = FlagId::of(c) {
-            if let Some(cell) = cell(id.index) {
-                trigger(cell, id.armed());
-            }
+        if let Some(id) = FlagId::of(c)
+            && let Some(cell) = cell(id.index)
+        {
+            trigger(cell, id.armed());
         }
     })
 }
@@ -190,7 +192,15 @@ mod tests {
             }
         }
         assert!(position(CELLS - 1).0 < BLOCKS);
-        assert!(FlagId { index: CELLS - 1, generation: (1 << GENERATION_BITS) - 1 }.pointer().addr() < 1 << 48);
+        assert!(
+            FlagId {
+                index: CELLS - 1,
+                generation: (1 << GENERATION_BITS) - 1
+            }
+            .pointer()
+            .addr()
+                < 1 << 48
+        );
     }
 
     #[test]
@@ -227,13 +237,23 @@ mod tests {
     fn threads_get_different_flags() {
         let all: Vec<usize> = std::thread::scope(|s| {
             let threads: Vec<_> = (0..8)
-                .map(|_| s.spawn(|| (0..200).map(|_| llama_cancel_new().addr()).collect::<Vec<_>>()))
+                .map(|_| {
+                    s.spawn(|| {
+                        (0..200)
+                            .map(|_| llama_cancel_new().addr())
+                            .collect::<Vec<_>>()
+                    })
+                })
                 .collect();
-            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .flat_map(|t| t.join().unwrap())
+                .collect()
         });
         let unique: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(unique.len(), 1600);
         // SAFETY: each is freed once.
-        all.iter().for_each(|&c| unsafe { llama_cancel_free(ptr::without_provenance_mut(c)) });
+        all.iter()
+            .for_each(|&c| unsafe { llama_cancel_free(ptr::without_provenance_mut(c)) });
     }
 }

@@ -91,7 +91,10 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
     }
     let mut stop = Vec::with_capacity(o.n_stop);
     // SAFETY: by this function's contract.
-    for (i, &text) in unsafe { args::slice("stop", o.stop, o.n_stop) }?.iter().enumerate() {
+    for (i, &text) in unsafe { args::slice("stop", o.stop, o.n_stop) }?
+        .iter()
+        .enumerate()
+    {
         // SAFETY: as above.
         let text = unsafe { args::text(format_args!("stop[{i}]"), text, usize::MAX) }?;
         stop.push(text.to_owned());
@@ -141,7 +144,9 @@ pub(super) unsafe fn token_prompts(
     let mut total = 0usize;
     for (index, &len) in lens.iter().enumerate() {
         if len == 0 {
-            return Err(Failure::invalid(format!("lens[{index}] is 0, must be at least 1")));
+            return Err(Failure::invalid(format!(
+                "lens[{index}] is 0, must be at least 1"
+            )));
         }
         if len > max {
             return Err(Error::TooLong { index, len, max }.into());
@@ -171,7 +176,11 @@ unsafe fn text_prompts(
     // SAFETY: by this function's contract.
     let prompts = unsafe { args::slice("prompts", prompts, n) }?;
     // SAFETY: as above.
-    let lens = if lens.is_null() { None } else { Some(unsafe { args::slice("lens", lens, n) }?) };
+    let lens = if lens.is_null() {
+        None
+    } else {
+        Some(unsafe { args::slice("lens", lens, n) }?)
+    };
     let mut texts = Vec::with_capacity(n);
     for (i, &text) in prompts.iter().enumerate() {
         let len = lens.map_or(usize::MAX, |lens| lens[i]);
@@ -229,7 +238,8 @@ pub(super) unsafe fn read_messages<'a>(
     let mut messages = Vec::new();
     for (i, m) in given.iter().enumerate() {
         // SAFETY: as above.
-        let role = match unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }? {
+        let role = match unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?
+        {
             "system" => Role::System,
             "user" => Role::User,
             "assistant" => Role::Assistant,
@@ -304,17 +314,25 @@ unsafe fn run(
     // SAFETY: by this function's contract.
     let given = unsafe { read_options(o) }?;
     if out.is_null() && given.on_event.is_none() {
-        return Err(Failure::invalid("out and on_event are both NULL, the outcome would be lost"));
+        return Err(Failure::invalid(
+            "out and on_event are both NULL, the outcome would be lost",
+        ));
     }
     // SAFETY: by this function's contract.
-    let out = if out.is_null() { None } else { Some(unsafe { args::place("out", out) }?) };
+    let out = if out.is_null() {
+        None
+    } else {
+        Some(unsafe { args::place("out", out) }?)
+    };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
     let prompts = prompts(handle)?;
     let n = prompts.len();
     let mut on_event = |event: &Event| {
         handle.deliver_log();
-        let Some(function) = given.on_event else { return true };
+        let Some(function) = given.on_event else {
+            return true;
+        };
         let text = event_text(event);
         let ev = view(event, &text);
         let _inside = InCallback::enter();
@@ -326,7 +344,11 @@ unsafe fn run(
         Err(Error::Cancelled) => nothing(n),
         completion => completion?,
     };
-    let status = if completion.cancelled { LLAMA_CANCELLED } else { LLAMA_OK };
+    let status = if completion.cancelled {
+        LLAMA_CANCELLED
+    } else {
+        LLAMA_OK
+    };
     if let Some(out) = out {
         let id = table::insert(Arc::new(ResultData::new(completion)));
         out.set(ptr::without_provenance_mut(id));
@@ -344,7 +366,10 @@ fn nothing(n: usize) -> Completion {
         finish: FinishReason::Cancelled,
         stats: RequestStats::default(),
     };
-    Completion { sequences: vec![sequence; n], cancelled: true }
+    Completion {
+        sequences: vec![sequence; n],
+        cancelled: true,
+    }
 }
 
 /// Continue `n` prompts of tokens and wait for the end.
@@ -370,10 +395,12 @@ pub unsafe extern "C" fn llama_generate(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
-            run("llama_generate", scope, l, o, out, |handle| token_prompts(handle, tokens, lens, n))
+            run("llama_generate", scope, l, o, out, |handle| {
+                token_prompts(handle, tokens, lens, n)
+            })
         }
     })
 }
@@ -393,8 +420,8 @@ pub unsafe extern "C" fn llama_text_completion(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
             run("llama_text_completion", scope, l, o, out, |handle| {
                 text_prompts(handle, prompts, lens, n)
@@ -421,8 +448,8 @@ pub unsafe extern "C" fn llama_chat_completion(
     out: *mut *mut llama_result_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // SAFETY: the contract of the header is that of the functions called.
     guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
         unsafe {
             run("llama_chat_completion", scope, l, o, out, |handle| {
                 dialog_prompts(handle, msgs, dialog_lens, n_dialogs)

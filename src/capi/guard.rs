@@ -36,7 +36,10 @@ pub(super) type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     pub fn new(status: llama_status, message: impl Into<String>) -> Self {
-        Failure { status, message: message.into() }
+        Failure {
+            status,
+            message: message.into(),
+        }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -46,7 +49,10 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { status: error.code(), message: error.to_string() }
+        Failure {
+            status: error.code(),
+            message: error.to_string(),
+        }
     }
 }
 
@@ -113,7 +119,9 @@ pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(|s| &**s)).unwrap_or("a panic").to_owned()
+    text.or_else(|| panic.downcast_ref::<String>().map(|s| &**s))
+        .unwrap_or("a panic")
+        .to_owned()
 }
 
 thread_local! {
@@ -187,7 +195,11 @@ fn check_error_struct(err: *mut llama_error) -> Result<(), llama_status> {
     // SAFETY: not NULL and aligned, as just checked; the contract is that it points to a
     // llama_error whose struct_size is set.
     let size = unsafe { (*err).struct_size } as usize;
-    if size > MAX_STRUCT_SIZE { Err(LLAMA_E_ABI) } else { Ok(()) }
+    if size > MAX_STRUCT_SIZE {
+        Err(LLAMA_E_ABI)
+    } else {
+        Ok(())
+    }
 }
 
 /// Write as much as the caller's `struct_size` has room for; the text is cut between code points.
@@ -209,7 +221,9 @@ fn write_error(err: *mut llama_error, status: llama_status, message: &str) {
     unsafe {
         (&raw mut (*err).status).write(status);
         let bytes = err.cast::<u8>();
-        bytes.add(MESSAGE).copy_from_nonoverlapping(text.as_ptr(), text.len());
+        bytes
+            .add(MESSAGE)
+            .copy_from_nonoverlapping(text.as_ptr(), text.len());
         bytes.add(MESSAGE + text.len()).write(0);
         bytes.add(known).write_bytes(0, size - known);
     }
@@ -230,7 +244,12 @@ mod tests {
     }
 
     fn text(error: &llama_error) -> String {
-        let bytes: Vec<u8> = error.message.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        let bytes: Vec<u8> = error
+            .message
+            .iter()
+            .map(|&c| c as u8)
+            .take_while(|&c| c != 0)
+            .collect();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -241,7 +260,10 @@ mod tests {
         assert_eq!(status, LLAMA_E_INTERNAL);
         assert_eq!(error.status, LLAMA_E_INTERNAL);
         assert_eq!(text(&error), "internal error: ouch 7");
-        assert_eq!(guard!(else 5, { if error.status != 0 { panic!("again") } else { 6 } }), 5);
+        assert_eq!(
+            guard!(else 5, { if error.status != 0 { panic!("again") } else { 6 } }),
+            5
+        );
     }
 
     #[test]
@@ -254,12 +276,23 @@ mod tests {
     #[test]
     fn short_error_structs_get_what_fits() {
         let fail = || Err(Failure::new(LLAMA_E_IO, "aé€x"));
-        for (size, expected) in
-            [(9, ""), (10, "a"), (11, "a"), (12, "aé"), (14, "aé"), (15, "aé€"), (16, "aé€x"), (17, "aé€x")]
-        {
+        for (size, expected) in [
+            (9, ""),
+            (10, "a"),
+            (11, "a"),
+            (12, "aé"),
+            (14, "aé"),
+            (15, "aé€"),
+            (16, "aé€x"),
+            (17, "aé€x"),
+        ] {
             let mut error = error_of_size(size);
             assert_eq!(guard!(&mut *error, |_scope| { fail() }), LLAMA_E_IO);
-            assert_eq!((error.status, &*text(&error)), (LLAMA_E_IO, expected), "struct_size {size}");
+            assert_eq!(
+                (error.status, &*text(&error)),
+                (LLAMA_E_IO, expected),
+                "struct_size {size}"
+            );
             let beyond = &error.message[size as usize - 8..];
             assert!(beyond.iter().all(|&c| c == 0x55), "struct_size {size}");
         }
@@ -269,7 +302,10 @@ mod tests {
             assert_eq!(error.status, -77, "struct_size {size} has no room");
         }
         let mut error = error_of_size(4097);
-        assert_eq!(guard!(&mut *error, |_scope| { panic!("must not run") }), LLAMA_E_ABI);
+        assert_eq!(
+            guard!(&mut *error, |_scope| { panic!("must not run") }),
+            LLAMA_E_ABI
+        );
         assert_eq!(error.status, -77);
     }
 
@@ -279,7 +315,11 @@ mod tests {
         let outer = InCallback::enter();
         drop(InCallback::enter());
         assert!(InCallback::refuse("f").is_err());
-        assert!(std::thread::spawn(|| InCallback::refuse("f").is_ok()).join().unwrap());
+        assert!(
+            std::thread::spawn(|| InCallback::refuse("f").is_ok())
+                .join()
+                .unwrap()
+        );
         drop(outer);
         assert!(InCallback::refuse("f").is_ok());
     }

@@ -44,13 +44,20 @@ unsafe impl Sync for LogSink {}
 
 impl LogSink {
     fn deliver(&self) {
-        let Some(function) = self.function else { return };
+        let Some(function) = self.function else {
+            return;
+        };
         self.log.drain(|level, line| {
             let line = with_nul(line.to_owned());
             let _inside = InCallback::enter();
             // SAFETY: the host's function with the host's data; `line` is NUL-terminated.
             unsafe {
-                function(self.user_data, level as i32, line.as_ptr().cast(), line.len() - 1);
+                function(
+                    self.user_data,
+                    level as i32,
+                    line.as_ptr().cast(),
+                    line.len() - 1,
+                );
             }
         });
     }
@@ -200,11 +207,16 @@ pub unsafe extern "C" fn llama_build(
         // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
             args::check_pointer("ckpt_dir", ckpt_dir)?;
-            (path(ckpt_dir), (!tokenizer_path.is_null()).then(|| path(tokenizer_path)))
+            (
+                path(ckpt_dir),
+                (!tokenizer_path.is_null()).then(|| path(tokenizer_path)),
+            )
         };
         let mut progress = |fraction: f32| {
             log.deliver();
-            let Some(function) = given.progress else { return true };
+            let Some(function) = given.progress else {
+                return true;
+            };
             let _inside = InCallback::enter();
             // SAFETY: the host's function with the host's data.
             unsafe { function(given.progress_user_data, fraction) != 0 }
@@ -212,7 +224,12 @@ pub unsafe extern "C" fn llama_build(
         let built = Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress);
         log.deliver();
         let llama = built?;
-        let handle = Handle { llama, log, freed: AtomicBool::new(false), pieces: OnceLock::new() };
+        let handle = Handle {
+            llama,
+            log,
+            freed: AtomicBool::new(false),
+            pieces: OnceLock::new(),
+        };
         let id = table::insert(Arc::new(handle));
         // SAFETY: as above.
         unsafe { args::place("out", out)?.set(ptr::without_provenance_mut(id)) };
@@ -228,7 +245,8 @@ unsafe fn path<'a>(p: *const c_char) -> &'a Path {
 
 fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
     let not_negative = |name: &str, n: i32| {
-        usize::try_from(n).map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
+        usize::try_from(n)
+            .map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
     };
     let device = match o.device {
         LLAMA_DEVICE_AUTO => Device::Auto,
@@ -265,7 +283,14 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         cancel: cancel::flag(o.cancel)?,
         log: log.clone(),
     };
-    Ok((LogSink { log, function: o.log, user_data: o.log_user_data }, options))
+    Ok((
+        LogSink {
+            log,
+            function: o.log,
+            user_data: o.log_user_data,
+        },
+        options,
+    ))
 }
 
 fn unknown(name: &str, n: i32, known: &str) -> Failure {
@@ -300,7 +325,9 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
 }
 
 fn free(l: *mut llama_t) {
-    let Some(handle) = table::remove::<Handle>(l.addr()) else { return };
+    let Some(handle) = table::remove::<Handle>(l.addr()) else {
+        return;
+    };
     handle.llama.shutdown();
     handle.deliver_log();
     handle.freed.store(true, Ordering::Release);

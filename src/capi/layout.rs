@@ -62,19 +62,61 @@ layout!(llama_generate_options {
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1
 } reserved1);
 layout!(llama_event {
-    struct_size, kind, index, token, logprob, finish_reason, text, text_len, top, n_top
+    struct_size,
+    kind,
+    index,
+    token,
+    logprob,
+    finish_reason,
+    text,
+    text_len,
+    top,
+    n_top
 });
 layout!(llama_info {
-    struct_size, vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, max_seq_len,
-    max_batch_size, bos_id, eos_id, pad_id, device, weights_dtype, kv_dtype, weight_bytes,
-    kv_bytes, device_name
+    struct_size,
+    vocab_size,
+    dim,
+    n_layers,
+    n_heads,
+    n_kv_heads,
+    head_dim,
+    ffn_dim,
+    max_seq_len,
+    max_batch_size,
+    bos_id,
+    eos_id,
+    pad_id,
+    device,
+    weights_dtype,
+    kv_dtype,
+    weight_bytes,
+    kv_bytes,
+    device_name
 });
 layout!(llama_timings {
-    struct_size, running, waiting, reserved0, load_ms, prefill_ms, decode_ms, prompt_tokens,
-    cached_tokens, generated_tokens, steps, pages_used, pages_total
+    struct_size,
+    running,
+    waiting,
+    reserved0,
+    load_ms,
+    prefill_ms,
+    decode_ms,
+    prompt_tokens,
+    cached_tokens,
+    generated_tokens,
+    steps,
+    pages_used,
+    pages_total
 });
 layout!(llama_request_stats {
-    struct_size, prompt_tokens, cached_tokens, generated_tokens, queue_ms, first_token_ms, total_ms
+    struct_size,
+    prompt_tokens,
+    cached_tokens,
+    generated_tokens,
+    queue_ms,
+    first_token_ms,
+    total_ms
 });
 
 /// The `struct_size` of the caller's struct at `p`, if it is one that can be worked with.
@@ -122,7 +164,12 @@ pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Ou
             ));
         }
     }
-    let whole_fields = T::ENDS.iter().copied().filter(|&end| end <= size).max().unwrap_or(0);
+    let whole_fields = T::ENDS
+        .iter()
+        .copied()
+        .filter(|&end| end <= size)
+        .max()
+        .unwrap_or(0);
     let mut value = defaults;
     // SAFETY: `whole_fields` is at most `size`, which the caller has, and at most size_of::<T>(),
     // which `value` has; T is plain data, so any bytes are a value.
@@ -165,7 +212,8 @@ impl<T: Layout> Out<T> {
         // `value` has at least `known`.
         unsafe {
             let (from, to) = ((&raw const *value).cast::<u8>(), self.p.cast::<u8>());
-            to.add(first).copy_from_nonoverlapping(from.add(first), known - first);
+            to.add(first)
+                .copy_from_nonoverlapping(from.add(first), known - first);
             to.add(known).write_bytes(0, self.size - known);
         }
     }
@@ -220,7 +268,12 @@ mod tests {
     fn ends_are_ascending() {
         fn check<T: Layout>() {
             assert!(T::ENDS.is_sorted_by(|a, b| a < b), "{}", T::NAME);
-            assert_eq!((T::ENDS[0], *T::ENDS.last().unwrap()), (4, size_of::<T>()), "{}", T::NAME);
+            assert_eq!(
+                (T::ENDS[0], *T::ENDS.last().unwrap()),
+                (4, size_of::<T>()),
+                "{}",
+                T::NAME
+            );
         }
         check::<llama_build_options>();
         check::<llama_generate_options>();
@@ -237,12 +290,32 @@ mod tests {
             let d = defaults();
             let given = |end: u32| size >= end;
             assert_eq!(o.flags, 0x01010101);
-            assert_eq!(o.max_gen_len, if given(12) { 0x01010101 } else { d.max_gen_len }, "{size}");
-            assert_eq!(o.top_k, if given(24) { 0x01010101 } else { d.top_k }, "{size}");
-            assert_eq!(o.seed, if given(40) { 0x0101010101010101 } else { d.seed }, "{size}");
+            assert_eq!(
+                o.max_gen_len,
+                if given(12) { 0x01010101 } else { d.max_gen_len },
+                "{size}"
+            );
+            assert_eq!(
+                o.top_k,
+                if given(24) { 0x01010101 } else { d.top_k },
+                "{size}"
+            );
+            assert_eq!(
+                o.seed,
+                if given(40) {
+                    0x0101010101010101
+                } else {
+                    d.seed
+                },
+                "{size}"
+            );
             assert_eq!(o.stop.is_null(), !given(48), "{size}");
             assert_eq!(o.on_event.is_none(), !given(72), "{size}");
-            assert_eq!(o.top_logprobs, if given(84) { 0x01010101 } else { 0 }, "{size}");
+            assert_eq!(
+                o.top_logprobs,
+                if given(84) { 0x01010101 } else { 0 },
+                "{size}"
+            );
         }
     }
 
@@ -256,7 +329,11 @@ mod tests {
             bytes.0[size as usize - 1] = 1;
             let failure = read_options(&bytes).err().expect("a tail that is not zero");
             assert_eq!(failure.status, LLAMA_E_ABI);
-            assert!(failure.message.contains(&format!("byte {}", size - 1)), "{}", failure.message);
+            assert!(
+                failure.message.contains(&format!("byte {}", size - 1)),
+                "{}",
+                failure.message
+            );
         }
     }
 
@@ -265,7 +342,11 @@ mod tests {
         for size in [0, 1, 4, 7, 4097, 1 << 31, u32::MAX] {
             let failure = read_options(&changed(size, 0)).err().expect("struct_size");
             assert_eq!(failure.status, LLAMA_E_ABI, "{size}");
-            assert!(failure.message.contains(&format!("is {size}")), "{}", failure.message);
+            assert!(
+                failure.message.contains(&format!("is {size}")),
+                "{}",
+                failure.message
+            );
         }
         let mut bytes = changed(88, 0);
         bytes.0[87] = 1;
@@ -292,7 +373,11 @@ mod tests {
             unsafe { out::<llama_request_stats>("s", bytes.0.as_mut_ptr().cast()) }
                 .unwrap()
                 .write(&value);
-            assert_eq!(bytes.0[..4], (size as u32).to_ne_bytes(), "struct_size is kept");
+            assert_eq!(
+                bytes.0[..4],
+                (size as u32).to_ne_bytes(),
+                "struct_size is kept"
+            );
             assert_eq!(bytes.0[4..8], 1u32.to_ne_bytes());
             assert!(bytes.0[size..].iter().all(|&b| b == 0xaa), "{size}");
             if size > 40 {

@@ -22,6 +22,10 @@
 //! Panic messages go where the process's panic hook sends them (standard error, unless the host is
 //! a Rust program that changed it): the hook is the process's, not this library's to change.
 
+// The doc comments of the exports are written for the header: what a caller must hold to is said
+// there in C's terms, and the contract fixes the parameters.
+#![allow(clippy::missing_safety_doc, clippy::too_many_arguments)]
+
 #[macro_use]
 mod guard;
 mod args;

@@ -22,13 +22,19 @@ pub(super) struct ResultData {
 impl ResultData {
     pub fn new(completion: Completion) -> Self {
         let mut sequences = completion.sequences;
-        let texts = sequences.iter_mut().map(|s| with_nul(std::mem::take(&mut s.text))).collect();
+        let texts = sequences
+            .iter_mut()
+            .map(|s| with_nul(std::mem::take(&mut s.text)))
+            .collect();
         ResultData { sequences, texts }
     }
 
     fn sequence(&self, i: usize) -> Outcome<&Sequence> {
         self.sequences.get(i).ok_or_else(|| {
-            Failure::invalid(format!("i is {i}, the result has {} sequences", self.sequences.len()))
+            Failure::invalid(format!(
+                "i is {i}, the result has {} sequences",
+                self.sequences.len()
+            ))
         })
     }
 }
@@ -41,7 +47,11 @@ pub(super) fn with_nul(text: String) -> Vec<u8> {
 
 /// NULL where there is nothing: an empty Vec's own pointer means nothing to C.
 pub(super) fn pointer<T>(values: &[T]) -> *const T {
-    if values.is_empty() { ptr::null() } else { values.as_ptr() }
+    if values.is_empty() {
+        ptr::null()
+    } else {
+        values.as_ptr()
+    }
 }
 
 /// C sees the engine's own array.

@@ -83,7 +83,11 @@ fn table() -> Result<&'static Table, NoTable> {
     // SAFETY: only `lock` stores here, and what it stores is never freed.
     #[allow(unsafe_code)]
     let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() }.ok_or(NoTable::Empty)?;
-    if table.pid == std::process::id() { Ok(table) } else { Err(NoTable::Forked) }
+    if table.pid == std::process::id() {
+        Ok(table)
+    } else {
+        Err(NoTable::Forked)
+    }
 }
 
 fn lock_table(table: &'static Table) -> MutexGuard<'static, Live> {
@@ -99,9 +103,18 @@ pub(super) fn lock() -> MutexGuard<'static, Live> {
         if let Ok(table) = table() {
             return lock_table(table);
         }
-        let live = Mutex::new(Live { objects: BTreeMap::new(), free_cells: Vec::new() });
-        let new = Box::into_raw(Box::new(Table { pid: std::process::id(), live }));
-        if TABLE.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        let live = Mutex::new(Live {
+            objects: BTreeMap::new(),
+            free_cells: Vec::new(),
+        });
+        let new = Box::into_raw(Box::new(Table {
+            pid: std::process::id(),
+            live,
+        }));
+        if TABLE
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
             // SAFETY: another thread was faster, so nobody has seen `new`.
             #[allow(unsafe_code)]
             drop(unsafe { Box::from_raw(new) });
@@ -140,7 +153,10 @@ pub(super) fn get<T: Kind>(name: &str, id: usize) -> Outcome<Arc<T>> {
         }
         Err(NoTable::Empty) => {}
     }
-    Err(Failure::invalid(format!("{name} is not a live {} (freed, or never was one)", T::NAME)))
+    Err(Failure::invalid(format!(
+        "{name} is not a live {} (freed, or never was one)",
+        T::NAME
+    )))
 }
 
 /// Take an object out, if there is one of this type with this number. The lock is released before

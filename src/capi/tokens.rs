@@ -1,11 +1,11 @@
 //! `llama_encode_text`, `llama_decode_tokens`, `llama_token_bytes`, `llama_encode_dialog`.
 #![allow(unsafe_code)]
 
+use super::args;
 use super::generate::read_messages;
 use super::guard::{Failure, Outcome};
 use super::handle::Handle;
 use super::types::*;
-use super::args;
 use crate::chat;
 use std::ffi::c_char;
 
@@ -16,7 +16,9 @@ fn check_token(handle: &Handle, name: impl std::fmt::Display, token: i32) -> Out
     if usize::try_from(token).is_ok_and(|t| t < vocab_size) {
         return Ok(());
     }
-    Err(Failure::invalid(format!("{name} is {token}, must be at least 0 and below {vocab_size}")))
+    Err(Failure::invalid(format!(
+        "{name} is {token}, must be at least 0 and below {vocab_size}"
+    )))
 }
 
 /// Tokens of a text.

@@ -1,0 +1,199 @@
+/* A chat in the terminal, in Meta's Llama 2 chat format.
+ *
+ *   cc examples/chat.c -Iinclude -Ltarget/release -lllamabi -o chat
+ *   ./chat --ckpt_dir DIR [--system TEXT] [--max_seq_len N] [--temperature T] [--tokenizer_path FILE]
+ *
+ * /reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.
+ */
+#include <llamabi.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: chat --ckpt_dir DIR [--tokenizer_path FILE] [--system TEXT] [--max_seq_len N]\n"
+    "            [--temperature T] [--top_p P] [--seed N] [--threads N]\n";
+
+/* The flag of the answer that is being generated. A signal handler may trigger it at any time, also
+   after it was freed: a freed flag is ignored. */
+static llama_cancel_t *volatile cancel;
+
+static void on_interrupt(int number) {
+  signal(number, on_interrupt);
+  llama_cancel_trigger(cancel);
+}
+
+static int32_t on_event(void *user_data, const llama_event *ev) {
+  (void)user_data;
+  fwrite(ev->text, 1, ev->text_len, stdout);
+  fflush(stdout);
+  return 1;
+}
+
+/* The conversation: msgs[0] may be the system's; the contents are ours to free. */
+static llama_message *msgs;
+static size_t n_msgs, capacity;
+
+static void *need(void *p) {
+  if (p == NULL) {
+    fprintf(stderr, "chat: out of memory\n");
+    exit(1);
+  }
+  return p;
+}
+
+static void add(const char *role, const char *content, size_t len) {
+  char *copy = need(malloc(len + 1));
+  memcpy(copy, content, len);
+  copy[len] = 0;
+  if (n_msgs == capacity) {
+    capacity = capacity == 0 ? 16 : 2 * capacity;
+    msgs = need(realloc(msgs, capacity * sizeof *msgs));
+  }
+  msgs[n_msgs].role = role;
+  msgs[n_msgs].content = copy;
+  msgs[n_msgs].role_len = SIZE_MAX;
+  msgs[n_msgs].content_len = len;
+  n_msgs++;
+}
+
+static void forget(size_t from, size_t n) {
+  size_t i;
+  for (i = from; i < from + n; i++) free((char *)msgs[i].content);
+  memmove(msgs + from, msgs + from + n, (n_msgs - from - n) * sizeof *msgs);
+  n_msgs -= n;
+}
+
+/* A line of any length, without its line feed; NULL at the end of the input. */
+static char *read_line(void) {
+  static char *line;
+  static size_t size;
+  size_t len = 0;
+  for (;;) {
+    if (size - len < 2) {
+      size = size == 0 ? 256 : 2 * size;
+      line = need(realloc(line, size));
+    }
+    if (fgets(line + len, (int)(size - len > 4096 ? 4096 : size - len), stdin) == NULL)
+      return len == 0 ? NULL : line;
+    len += strlen(line + len);
+    if (len > 0 && line[len - 1] == '\n') {
+      line[len - 1] = 0;
+      return line;
+    }
+  }
+}
+
+/* Drop the oldest exchanges until the conversation leaves room for an answer. */
+static int make_room(const llama_t *model, size_t first, uint32_t max_seq_len) {
+  size_t dropped = 0, n;
+  llama_error err;
+  err.struct_size = sizeof err;
+  while (llama_encode_dialog(model, msgs, n_msgs, NULL, 0, &n, &err) == LLAMA_OK &&
+         n + max_seq_len / 4 > max_seq_len) {
+    if (n_msgs < first + 3) {
+      if (n < max_seq_len) break; /* a long question; the answer will be short */
+      printf("[that is %lu tokens, the model has room for %lu]\n", (unsigned long)n,
+             (unsigned long)max_seq_len);
+      return 0;
+    }
+    forget(first, 2);
+    dropped += 2;
+  }
+  if (dropped > 0)
+    printf("[the conversation no longer fits, its oldest %lu messages are forgotten]\n",
+           (unsigned long)dropped);
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  const char *ckpt_dir = NULL, *tokenizer_path = NULL, *system_text = NULL;
+  llama_build_options build;
+  llama_generate_options options;
+  llama_error err;
+  llama_t *model;
+  size_t first;
+  char *line;
+  int i;
+
+  err.struct_size = sizeof err;
+  llama_build_options_init(&build, sizeof build, LLAMABI_ABI_VERSION);
+  llama_generate_options_init(&options, sizeof options);
+  build.max_seq_len = 2048;
+  build.max_batch_size = 1;
+  for (i = 1; i + 1 < argc; i += 2) {
+    const char *name = argv[i], *value = argv[i + 1];
+    if (strcmp(name, "--ckpt_dir") == 0) ckpt_dir = value;
+    else if (strcmp(name, "--tokenizer_path") == 0) tokenizer_path = value;
+    else if (strcmp(name, "--system") == 0) system_text = value;
+    else if (strcmp(name, "--max_seq_len") == 0) build.max_seq_len = (uint32_t)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--threads") == 0) build.n_threads = (uint32_t)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--temperature") == 0) options.temperature = (float)strtod(value, NULL);
+    else if (strcmp(name, "--top_p") == 0) options.top_p = (float)strtod(value, NULL);
+    else if (strcmp(name, "--seed") == 0) options.seed = strtoull(value, NULL, 10);
+    else break;
+  }
+  if (i < argc || ckpt_dir == NULL) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  if (llama_build(ckpt_dir, tokenizer_path, &build, &model, &err) != LLAMA_OK) {
+    fprintf(stderr, "chat: %s\n", err.message);
+    return 1;
+  }
+  if (system_text != NULL) add("system", system_text, strlen(system_text));
+  first = n_msgs;
+  options.on_event = on_event;
+
+  for (;;) {
+    llama_result_t *result;
+    llama_status status;
+    const char *text;
+    size_t len;
+    int32_t reason;
+
+    printf("> ");
+    fflush(stdout);
+    signal(SIGINT, SIG_DFL);
+    line = read_line();
+    if (line == NULL || strcmp(line, "/quit") == 0) break;
+    if (strcmp(line, "/reset") == 0) {
+      forget(first, n_msgs - first);
+      printf("[forgotten]\n");
+      continue;
+    }
+    if (line[0] == 0) continue;
+    add("user", line, strlen(line));
+    if (!make_room(model, first, build.max_seq_len)) {
+      forget(n_msgs - 1, 1);
+      continue;
+    }
+
+    options.cancel = cancel = llama_cancel_new();
+    signal(SIGINT, on_interrupt);
+    status = llama_chat_completion(model, msgs, &n_msgs, 1, &options, &result, &err);
+    llama_cancel_free(options.cancel);
+    if (status != LLAMA_OK && status != LLAMA_CANCELLED) {
+      fprintf(stderr, "chat: %s\n", err.message);
+      forget(n_msgs - 1, 1);
+      if (status == LLAMA_E_INVALID_ARGUMENT || status == LLAMA_E_UTF8 || status == LLAMA_E_TOO_LONG)
+        continue; /* the message was at fault */
+      break;
+    }
+    reason = llama_result_finish_reason(result, 0);
+    llama_result_text(result, 0, &text, &len);
+    printf("%s\n", reason == LLAMA_FINISH_CANCELLED ? " [stopped]"
+                   : reason == LLAMA_FINISH_LENGTH  ? " [no more room]"
+                                                    : "");
+    if (reason == LLAMA_FINISH_UNSAFE) forget(n_msgs - 1, 1);
+    else add("assistant", text, len);
+    llama_result_free(result);
+  }
+  printf("\n");
+  forget(0, n_msgs);
+  free(msgs);
+  llama_free(model);
+  return 0;
+}
