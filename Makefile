@@ -34,11 +34,11 @@ examples: build ## build/generate and build/chat, with the system's C compiler
 test: ## all tests: Rust, and C programs plainly, under sanitizers and under valgrind
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
-	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --locked
+	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
 	@echo "make test: everything passed"
 
 header: setup ## include/llamabi.h from src/capi
-	LLAMABI_UPDATE_HEADER=1 cargo test --locked --test header
+	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
 bench: examples ## speed of CKPT_DIR (the demo model) on one thread and on all
 	@for threads in 1 0; do \

@@ -15,10 +15,16 @@ use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
     let [name, dir] = &arguments[..] else {
         let names: Vec<_> = SHAPES.iter().map(|s| s.name).collect();
-        println!("usage: cargo bench --bench make_model -- <{}> <directory>", names.join("|"));
+        println!(
+            "usage: cargo bench --bench make_model -- <{}> <directory>",
+            names.join("|")
+        );
         return Ok(());
     };
     let Some(shape) = SHAPES.iter().find(|s| s.name == name) else {
@@ -31,7 +37,11 @@ fn main() -> Result<()> {
     std::fs::copy(tokenizer, dir.join("tokenizer.model"))?;
     std::fs::write(dir.join("config.json"), config(shape).to_string())?;
     let bytes = write_weights(shape, &dir.join("model.safetensors"))?;
-    println!("{}: {name}, {:.2} GB of bf16", dir.display(), bytes as f64 / 1e9);
+    println!(
+        "{}: {name}, {:.2} GB of bf16",
+        dir.display(),
+        bytes as f64 / 1e9
+    );
     Ok(())
 }
 
@@ -51,7 +61,10 @@ fn config(shape: &NamedShape) -> serde_json::Value {
 fn tensors(shape: &NamedShape) -> Vec<(String, Vec<usize>)> {
     let head_dim = shape.dim / shape.n_heads;
     let (dim, ffn, kv) = (shape.dim, shape.ffn_dim, shape.n_kv_heads * head_dim);
-    let mut list = vec![("model.embed_tokens.weight".to_owned(), vec![shape.vocab_size, dim])];
+    let mut list = vec![(
+        "model.embed_tokens.weight".to_owned(),
+        vec![shape.vocab_size, dim],
+    )];
     for layer in 0..shape.n_layers {
         for (name, size) in [
             ("input_layernorm", vec![dim]),
@@ -79,7 +92,8 @@ fn write_weights(shape: &NamedShape, path: &Path) -> Result<u64> {
     for (name, size) in &tensors {
         let start = end;
         end += 2 * size.iter().map(|&n| n as u64).product::<u64>();
-        let entry = serde_json::json!({"dtype": "BF16", "shape": size, "data_offsets": [start, end]});
+        let entry =
+            serde_json::json!({"dtype": "BF16", "shape": size, "data_offsets": [start, end]});
         header.insert(name.clone(), entry);
     }
     let mut header = serde_json::to_vec(&header)?;

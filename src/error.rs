@@ -163,17 +163,31 @@ impl Error {
     }
 
     /// An argument out of range: its name, the range, and what was given.
-    pub fn invalid(name: impl Into<String>, expected: impl Into<String>, got: impl ToString) -> Self {
-        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.to_string() }
+    pub fn invalid(
+        name: impl Into<String>,
+        expected: impl Into<String>,
+        got: impl ToString,
+    ) -> Self {
+        Error::InvalidArgument {
+            name: name.into(),
+            expected: expected.into(),
+            got: got.to_string(),
+        }
     }
 
     /// A system error on `path`.
     pub fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
-        Error::Io { path: path.into(), detail: error.to_string() }
+        Error::Io {
+            path: path.into(),
+            detail: error.to_string(),
+        }
     }
 
     /// A malformed file.
     pub fn format(path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
-        Error::Format { path: path.into(), detail: detail.into() }
+        Error::Format {
+            path: path.into(),
+            detail: detail.into(),
+        }
     }
 }

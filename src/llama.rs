@@ -5,8 +5,8 @@ use crate::backend::{Backend, Limits};
 use crate::chat::{self, Message};
 use crate::engine::request::RequestLimits;
 use crate::engine::{
-    Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt, Request,
-    RequestStats, Stream, Timings,
+    Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt,
+    Request, RequestStats, Stream, Timings,
 };
 use crate::format::Checkpoint;
 use crate::log::{Level, Log};
@@ -168,7 +168,11 @@ impl Llama {
             Device::Cpu => {}
         }
         if options.device_index != 0 {
-            return Err(Error::invalid("device_index", "0 on the CPU", options.device_index));
+            return Err(Error::invalid(
+                "device_index",
+                "0 on the CPU",
+                options.device_index,
+            ));
         }
 
         if !ckpt_dir.is_dir() {
@@ -179,6 +183,8 @@ impl Llama {
             };
             return Err(Error::io(ckpt_dir, &error));
         }
+        // Before the tokenizer, so that a directory of something else is called that.
+        Form::of(ckpt_dir)?;
         let default_tokenizer = ckpt_dir.join("tokenizer.model");
         let tokenizer_path = tokenizer_path.unwrap_or(&default_tokenizer);
         let tokenizer = tokenizer::open(tokenizer_path)?;
@@ -199,7 +205,9 @@ impl Llama {
         };
         check_shards(options, &config, &checkpoint)?;
 
-        let weights_dtype = options.weights_dtype.unwrap_or_else(|| checkpoint.stored_dtype());
+        let weights_dtype = options
+            .weights_dtype
+            .unwrap_or_else(|| checkpoint.stored_dtype());
         let kv_dtype = options.kv_dtype.unwrap_or(weights_dtype);
         let limits = limits::<Cpu>(options, config.shape.vocab_size);
         let weight_bytes = weights::weight_bytes::<Cpu>(&config, weights_dtype);
@@ -208,8 +216,14 @@ impl Llama {
         let plan = [
             ("the weights", weight_bytes),
             ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
-            ("the RoPE table (max_seq_len)", rope::table_bytes(&config, options.max_seq_len)),
-            ("scratch buffers", Runner::<Cpu>::scratch_bytes(&config.shape, &limits)),
+            (
+                "the RoPE table (max_seq_len)",
+                rope::table_bytes(&config, options.max_seq_len),
+            ),
+            (
+                "scratch buffers",
+                Runner::<Cpu>::scratch_bytes(&config.shape, &limits),
+            ),
         ];
         check_memory(&plan, crate::backend::cpu::available_bytes())?;
 
@@ -225,7 +239,10 @@ impl Llama {
                 config.shape.n_layers
             )
         });
-        let mut control = LoadControl { cancel: options.cancel.as_ref(), progress };
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress,
+        };
         let weights = weights::load(&cpu, &checkpoint, &config, weights_dtype, &mut control)?;
         drop(checkpoint);
         let runner = Runner::new(cpu, weights, &config.shape, kv_dtype, limits)?;
@@ -258,7 +275,11 @@ impl Llama {
             device_name,
             load_ms: start.elapsed().as_secs_f64() * 1e3,
         };
-        Ok(Llama { engine, tokenizer, info })
+        Ok(Llama {
+            engine,
+            tokenizer,
+            info,
+        })
     }
 
     /// What was loaded.
@@ -287,7 +308,8 @@ impl Llama {
 
     /// Start a call and pull its events.
     pub fn stream(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
-        self.engine.submit(Request::new(prompts, options, &self.request_limits())?)
+        self.engine
+            .submit(Request::new(prompts, options, &self.request_limits())?)
     }
 
     /// Run a call to its end on the calling thread. `on_event` sees every event as it comes and
@@ -365,8 +387,18 @@ fn collect(
         let event = match stream.next(None)? {
             Next::Event(event) => event,
             Next::Timeout => continue,
-            Next::Done => return Ok(Completion { sequences, cancelled: stopped }),
-            Next::Cancelled => return Ok(Completion { sequences, cancelled: true }),
+            Next::Done => {
+                return Ok(Completion {
+                    sequences,
+                    cancelled: stopped,
+                });
+            }
+            Next::Cancelled => {
+                return Ok(Completion {
+                    sequences,
+                    cancelled: true,
+                });
+            }
         };
         // After the callback has said stop it is not called again, but what was generated is kept.
         if !stopped && !on_event(&event) {
@@ -428,7 +460,10 @@ const MAX_PREFILL_CHUNK: usize = 256;
 
 fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
-    let chunk = options.prefill_chunk.unwrap_or(MAX_PREFILL_CHUNK).min(options.max_seq_len);
+    let chunk = options
+        .prefill_chunk
+        .unwrap_or(MAX_PREFILL_CHUNK)
+        .min(options.max_seq_len);
     Limits {
         page_size: B::PAGE_SIZE,
         n_pages: pages.saturating_mul(options.max_batch_size),
@@ -441,12 +476,20 @@ fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
 
 /// Everything is counted before anything is allocated; the message names the largest item.
 fn check_memory(plan: &[(&str, u64)], available: u64) -> Result<()> {
-    let needed = plan.iter().fold(0u64, |sum, item| sum.saturating_add(item.1));
+    let needed = plan
+        .iter()
+        .fold(0u64, |sum, item| sum.saturating_add(item.1));
     if needed <= available {
         return Ok(());
     }
-    let largest = plan.iter().max_by_key(|item| item.1).map_or("", |item| item.0);
-    let items: Vec<String> = plan.iter().map(|(what, bytes)| format!("{what} {bytes}")).collect();
+    let largest = plan
+        .iter()
+        .max_by_key(|item| item.1)
+        .map_or("", |item| item.0);
+    let items: Vec<String> = plan
+        .iter()
+        .map(|(what, bytes)| format!("{what} {bytes}"))
+        .collect();
     Err(Error::NoMemory {
         what: format!("the model ({}; most of it {largest})", items.join(", ")),
         needed,

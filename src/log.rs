@@ -33,7 +33,10 @@ pub struct Log {
 impl Log {
     /// A queue that keeps lines up to `level`.
     pub fn new(level: Option<Level>) -> Self {
-        Self { level, lines: Mutex::default() }
+        Self {
+            level,
+            lines: Mutex::default(),
+        }
     }
 
     /// Queue a line; `line` is not called when the level is filtered out.
@@ -54,7 +57,11 @@ impl Log {
             return;
         }
         loop {
-            let next = self.lines.lock().unwrap_or_else(|e| e.into_inner()).pop_front();
+            let next = self
+                .lines
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .pop_front();
             let Some((level, line)) = next else { return };
             sink(level, &line);
         }

@@ -51,7 +51,10 @@ fn fails(dir: &Path, tokenizer: Option<&Path>, options: &llama_build_options) ->
 fn assert_failure((status, sentence): Failure, expected: i32, words: &[&str]) {
     assert_eq!(status, expected, "{sentence}");
     for word in words {
-        assert!(sentence.contains(word), "{sentence:?} does not say {word:?}");
+        assert!(
+            sentence.contains(word),
+            "{sentence:?} does not say {word:?}"
+        );
     }
 }
 
@@ -59,23 +62,47 @@ fn assert_failure((status, sentence): Failure, expected: i32, words: &[&str]) {
 fn missing_and_wrong_directories() {
     let options = build_options();
     let absent = Path::new("/nonexistent/model");
-    assert_failure(fails(absent, None, &options), LLAMA_E_IO, &["/nonexistent/model", "No such file"]);
+    assert_failure(
+        fails(absent, None, &options),
+        LLAMA_E_IO,
+        &["/nonexistent/model", "No such file"],
+    );
 
     let file = reference("mha-f32/meta/params.json");
-    assert_failure(fails(&file, None, &options), LLAMA_E_IO, &["params.json", "ot a directory"]);
+    assert_failure(
+        fails(&file, None, &options),
+        LLAMA_E_IO,
+        &["params.json", "ot a directory"],
+    );
 
     // Not a checkpoint at all: the sentence says what was looked for.
     let wrong = reference("");
-    assert_failure(fails(&wrong, None, &options), LLAMA_E_IO, &["params.json", "config.json"]);
+    assert_failure(
+        fails(&wrong, None, &options),
+        LLAMA_E_IO,
+        &["params.json", "config.json"],
+    );
 
     let scratch = Scratch::new("no-tokenizer", META);
     fs::remove_file(scratch.path("tokenizer.model")).unwrap();
-    assert_failure(fails(&scratch.0, None, &options), LLAMA_E_IO, &["tokenizer.model"]);
-    assert_failure(fails(&scratch.0, Some(&scratch.0), &options), LLAMA_E_IO, &["llamabi-no-tokenizer"]);
+    assert_failure(
+        fails(&scratch.0, None, &options),
+        LLAMA_E_IO,
+        &["tokenizer.model"],
+    );
+    assert_failure(
+        fails(&scratch.0, Some(&scratch.0), &options),
+        LLAMA_E_IO,
+        &["llamabi-no-tokenizer"],
+    );
 
     let scratch = Scratch::new("no-weights", META);
     fs::remove_file(scratch.path("consolidated.00.pth")).unwrap();
-    assert_failure(fails(&scratch.0, None, &options), LLAMA_E_IO, &["consolidated.00.pth"]);
+    assert_failure(
+        fails(&scratch.0, None, &options),
+        LLAMA_E_IO,
+        &["consolidated.00.pth"],
+    );
 }
 
 #[test]
@@ -106,18 +133,27 @@ fn files_of_the_wrong_kind() {
     fs::write(scratch.path("tokenizer.model"), "IQ== 0\nIg== 1\nIw== 2\n").unwrap();
     let (status, sentence) = fails(&scratch.0, None, &options);
     assert!(status == LLAMA_E_UNSUPPORTED, "{status} {sentence}");
-    assert!(sentence.contains("tokenizer.model") && sentence.contains("Llama 3"), "{sentence}");
+    assert!(
+        sentence.contains("tokenizer.model") && sentence.contains("Llama 3"),
+        "{sentence}"
+    );
 }
 
 #[test]
 fn truncated_weights() {
-    for (source, name) in [(META, "consolidated.00.pth"), ("mha-f32/hf", "model.safetensors")] {
+    for (source, name) in [
+        (META, "consolidated.00.pth"),
+        ("mha-f32/hf", "model.safetensors"),
+    ] {
         let scratch = Scratch::new("truncated", source);
         let whole = fs::read(scratch.path(name)).unwrap();
         for keep in [8, 100, whole.len() / 2, whole.len() - 1] {
             fs::write(scratch.path(name), &whole[..keep]).unwrap();
             let (status, sentence) = fails(&scratch.0, None, &build_options());
-            assert!(status == LLAMA_E_FORMAT || status == LLAMA_E_IO, "{status} {sentence}");
+            assert!(
+                status == LLAMA_E_FORMAT || status == LLAMA_E_IO,
+                "{status} {sentence}"
+            );
             assert!(sentence.contains(name), "{sentence}");
         }
     }
@@ -132,21 +168,53 @@ fn more_memory_than_there_is() {
 
     options.max_seq_len = u32::MAX;
     options.max_batch_size = u32::MAX;
-    assert_failure(fails(&reference(META), None, &options), LLAMA_E_NO_MEMORY, &["bytes"]);
+    assert_failure(
+        fails(&reference(META), None, &options),
+        LLAMA_E_NO_MEMORY,
+        &["bytes"],
+    );
 }
 
 #[test]
 fn options_out_of_range() {
     type Change = fn(&mut llama_build_options);
     let cases: [(Change, i32, &str); 9] = [
-        (|o| o.max_seq_len = 0, LLAMA_E_INVALID_ARGUMENT, "max_seq_len"),
-        (|o| o.max_batch_size = 0, LLAMA_E_INVALID_ARGUMENT, "max_batch_size"),
-        (|o| o.model_parallel_size = 2, LLAMA_E_INVALID_ARGUMENT, "model_parallel_size"),
-        (|o| o.model_parallel_size = -1, LLAMA_E_INVALID_ARGUMENT, "model_parallel_size"),
+        (
+            |o| o.max_seq_len = 0,
+            LLAMA_E_INVALID_ARGUMENT,
+            "max_seq_len",
+        ),
+        (
+            |o| o.max_batch_size = 0,
+            LLAMA_E_INVALID_ARGUMENT,
+            "max_batch_size",
+        ),
+        (
+            |o| o.model_parallel_size = 2,
+            LLAMA_E_INVALID_ARGUMENT,
+            "model_parallel_size",
+        ),
+        (
+            |o| o.model_parallel_size = -1,
+            LLAMA_E_INVALID_ARGUMENT,
+            "model_parallel_size",
+        ),
         (|o| o.device = 9, LLAMA_E_INVALID_ARGUMENT, "device"),
-        (|o| o.device = LLAMA_DEVICE_CUDA, LLAMA_E_UNSUPPORTED, "CUDA"),
-        (|o| o.weights_dtype = 99, LLAMA_E_INVALID_ARGUMENT, "weights_dtype"),
-        (|o| o.weights_dtype = LLAMA_DTYPE_INT4, LLAMA_E_UNSUPPORTED, "INT4"),
+        (
+            |o| o.device = LLAMA_DEVICE_CUDA,
+            LLAMA_E_UNSUPPORTED,
+            "CUDA",
+        ),
+        (
+            |o| o.weights_dtype = 99,
+            LLAMA_E_INVALID_ARGUMENT,
+            "weights_dtype",
+        ),
+        (
+            |o| o.weights_dtype = LLAMA_DTYPE_INT4,
+            LLAMA_E_UNSUPPORTED,
+            "INT4",
+        ),
         (|o| o.kv_dtype = -1, LLAMA_E_INVALID_ARGUMENT, "kv_dtype"),
     ];
     for (change, status, word) in cases {
@@ -163,15 +231,37 @@ fn requests_out_of_range() {
     options.max_batch_size = 2;
     let model = Model::open(&reference(META), None, &options).unwrap();
     let refuse = |prompts: &[Vec<i32>], options: &llama_generate_options| {
-        model.generate(prompts, options).expect_err("the request was accepted")
+        model
+            .generate(prompts, options)
+            .expect_err("the request was accepted")
     };
     let plain = greedy(4);
     assert_failure(refuse(&[], &plain), LLAMA_E_BATCH, &["0", "2"]);
-    assert_failure(refuse(&[vec![1], vec![1], vec![1]], &plain), LLAMA_E_BATCH, &["3", "2"]);
-    assert_failure(refuse(&[vec![1], vec![1; 17]], &plain), LLAMA_E_TOO_LONG, &["1", "17", "16"]);
-    assert_failure(refuse(&[vec![]], &plain), LLAMA_E_INVALID_ARGUMENT, &["prompt"]);
-    assert_failure(refuse(&[vec![1, 512]], &plain), LLAMA_E_INVALID_ARGUMENT, &["512"]);
-    assert_failure(refuse(&[vec![1, -1]], &plain), LLAMA_E_INVALID_ARGUMENT, &["-1"]);
+    assert_failure(
+        refuse(&[vec![1], vec![1], vec![1]], &plain),
+        LLAMA_E_BATCH,
+        &["3", "2"],
+    );
+    assert_failure(
+        refuse(&[vec![1], vec![1; 17]], &plain),
+        LLAMA_E_TOO_LONG,
+        &["1", "17", "16"],
+    );
+    assert_failure(
+        refuse(&[vec![]], &plain),
+        LLAMA_E_INVALID_ARGUMENT,
+        &["prompt"],
+    );
+    assert_failure(
+        refuse(&[vec![1, 512]], &plain),
+        LLAMA_E_INVALID_ARGUMENT,
+        &["512"],
+    );
+    assert_failure(
+        refuse(&[vec![1, -1]], &plain),
+        LLAMA_E_INVALID_ARGUMENT,
+        &["-1"],
+    );
 
     type Change = fn(&mut llama_generate_options);
     let cases: [(Change, &str); 12] = [
@@ -183,7 +273,10 @@ fn requests_out_of_range() {
         (|o| o.min_p = -0.1, "min_p"),
         (|o| o.top_k = -1, "top_k"),
         (|o| o.repetition_penalty = 0.0, "repetition_penalty"),
-        (|o| o.repetition_penalty = f32::INFINITY, "repetition_penalty"),
+        (
+            |o| o.repetition_penalty = f32::INFINITY,
+            "repetition_penalty",
+        ),
         (|o| o.flags |= 1 << 20, "flags"),
         (|o| o.top_logprobs = 513, "top_logprobs"),
         (|o| o.n_stop = 1, "stop"),
@@ -191,7 +284,11 @@ fn requests_out_of_range() {
     for (change, word) in cases {
         let mut options = greedy(4);
         change(&mut options);
-        assert_failure(refuse(&[vec![1]], &options), LLAMA_E_INVALID_ARGUMENT, &[word]);
+        assert_failure(
+            refuse(&[vec![1]], &options),
+            LLAMA_E_INVALID_ARGUMENT,
+            &[word],
+        );
     }
     // After all that the handle is as good as new.
     assert_eq!(model.one(&[1, 5], &plain).tokens.len(), 4);
@@ -200,8 +297,13 @@ fn requests_out_of_range() {
 
 #[test]
 fn a_poisoned_handle_says_so() {
-    let llama =
-        Llama::build(&reference(META), None, &BuildOptions::default(), &mut |_| true).unwrap();
+    let llama = Llama::build(
+        &reference(META),
+        None,
+        &BuildOptions::default(),
+        &mut |_| true,
+    )
+    .unwrap();
     let call = || {
         let prompts = vec![Prompt::Tokens(vec![1, 5])];
         llama.generate(prompts, GenerateOptions::default(), &mut |_| true)

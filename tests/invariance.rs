@@ -87,25 +87,42 @@ fn bits(sequence: &Sequence) -> (Vec<Token>, Vec<u32>, Vec<(Token, u32)>, String
     (
         sequence.tokens.clone(),
         sequence.logprobs.iter().map(|l| l.to_bits()).collect(),
-        sequence.top.iter().flatten().map(|a| (a.token, a.logprob.to_bits())).collect(),
+        sequence
+            .top
+            .iter()
+            .flatten()
+            .map(|a| (a.token, a.logprob.to_bits()))
+            .collect(),
         sequence.text.clone(),
     )
 }
 
 fn assert_invariant(model: &str, weights_dtype: Option<Dtype>) {
     let whole = Some(MAX_SEQ_LEN);
-    let alone = Setting { n_threads: 1, prefill_chunk: whole, together: false };
+    let alone = Setting {
+        n_threads: 1,
+        prefill_chunk: whole,
+        together: false,
+    };
     let want = run(&build(model, weights_dtype, alone), false);
     assert!(want.iter().all(|s| s.tokens.len() == 24));
 
     for prefill_chunk in [Some(1), Some(7), Some(64), whole, None] {
         for (n_threads, together) in [(1, true), (2, false), (2, true), (3, true)] {
-            let setting = Setting { n_threads, prefill_chunk, together };
+            let setting = Setting {
+                n_threads,
+                prefill_chunk,
+                together,
+            };
             let llama = build(model, weights_dtype, setting);
             for pass in ["cold", "warm"] {
                 let got = run(&llama, together);
                 for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                    assert_eq!(bits(got), bits(want), "{model}, prompt {i}, {setting:?}, {pass}");
+                    assert_eq!(
+                        bits(got),
+                        bits(want),
+                        "{model}, prompt {i}, {setting:?}, {pass}"
+                    );
                 }
                 if pass == "warm" {
                     // Not vacuous: the second pass did take pages from the cache.
@@ -138,14 +155,25 @@ fn one_call_of_eight() {
     let llama = build(
         "gqa-bf16/hf",
         None,
-        Setting { n_threads: 2, prefill_chunk: None, together: false },
+        Setting {
+            n_threads: 2,
+            prefill_chunk: None,
+            together: false,
+        },
     );
-    let greedy = GenerateOptions { temperature: 0.0, ..options(0) };
+    let greedy = GenerateOptions {
+        temperature: 0.0,
+        ..options(0)
+    };
     let all = prompts().into_iter().map(Prompt::Tokens).collect();
-    let batch = llama.generate(all, greedy.clone(), &mut |_| true).unwrap().sequences;
+    let batch = llama
+        .generate(all, greedy.clone(), &mut |_| true)
+        .unwrap()
+        .sequences;
     for (prompt, in_batch) in prompts().into_iter().zip(&batch) {
-        let alone =
-            llama.generate(vec![Prompt::Tokens(prompt)], greedy.clone(), &mut |_| true).unwrap();
+        let alone = llama
+            .generate(vec![Prompt::Tokens(prompt)], greedy.clone(), &mut |_| true)
+            .unwrap();
         assert_eq!(bits(&alone.sequences[0]), bits(in_batch));
     }
 }

@@ -47,14 +47,20 @@ fn each_case(kind: &str, mut check: impl FnMut(&Model, &Value, &str)) {
 fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: number of values");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= tolerance, "{what}: value {i} is {g}, reference has {w}");
+        assert!(
+            (g - w).abs() <= tolerance,
+            "{what}: value {i} is {g}, reference has {w}"
+        );
     }
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f32> {
     let max = logits.iter().copied().fold(f32::MIN, f32::max);
     let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
-    logits.iter().map(|&l| (f64::from(l - max) - sum.ln()) as f32).collect()
+    logits
+        .iter()
+        .map(|&l| (f64::from(l - max) - sum.ln()) as f32)
+        .collect()
 }
 
 /// Log probabilities of the whole vocabulary after `prompt`, in order of the ids.
@@ -74,7 +80,12 @@ fn distribution(model: &Model, prompt: &[i32]) -> Vec<f32> {
 /// covers an error in the logit and one in the normaliser.
 fn assert_logits(model: &Model, prompt: &[i32], logits: &[f32], what: &str) {
     let largest = logits.iter().fold(0f32, |m, l| m.max(l.abs()));
-    assert_close(&distribution(model, prompt), &log_softmax(logits), 4e-4 * largest, what);
+    assert_close(
+        &distribution(model, prompt),
+        &log_softmax(logits),
+        4e-4 * largest,
+        what,
+    );
 }
 
 #[test]
@@ -90,7 +101,10 @@ fn logits() {
         let result = model.one(&prompt, &options);
         let rows = case["top5"].as_array().unwrap();
         assert_eq!(rows.len(), prompt.len());
-        assert!(result.top[0].is_empty(), "{what}: nothing comes before the first token");
+        assert!(
+            result.top[0].is_empty(),
+            "{what}: nothing comes before the first token"
+        );
         for (i, row) in rows.iter().enumerate() {
             let ids: Vec<i32> = result.top[i + 1].iter().map(|a| a.0).collect();
             assert_eq!(ids, tokens(row), "{what}: row {i}");
@@ -101,8 +115,12 @@ fn logits() {
 #[test]
 fn generate() {
     each_case("generate", |model, case, what| {
-        let prompts: Vec<Vec<i32>> =
-            case["args"]["prompt_tokens"].as_array().unwrap().iter().map(tokens).collect();
+        let prompts: Vec<Vec<i32>> = case["args"]["prompt_tokens"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(tokens)
+            .collect();
         let mut options = greedy(case["args"]["max_gen_len"].as_u64().unwrap() as u32);
         if case["args"]["echo"] == true {
             options.flags |= LLAMA_GEN_ECHO;
@@ -122,7 +140,11 @@ fn generate() {
         }
         // The same call, pulled: the same tokens and text.
         for (pulled, result) in pull(model, &prompts, &options).iter().zip(&results) {
-            assert_eq!((&pulled.0, &pulled.1), (&result.tokens, &result.text), "{what}");
+            assert_eq!(
+                (&pulled.0, &pulled.1),
+                (&result.tokens, &result.text),
+                "{what}"
+            );
         }
     });
 }
@@ -133,16 +155,30 @@ fn assert_completion(model: &Model, got: &Sequence, want: &Value, what: &str) {
     let content = generation.get("content").unwrap_or(generation);
     assert_eq!(got.text, text(content), "{what}");
     let pieces: Vec<String> = got.tokens.iter().map(|&t| model.decode(&[t])).collect();
-    let want_pieces: Vec<String> = want["tokens"].as_array().unwrap().iter().map(text).collect();
+    let want_pieces: Vec<String> = want["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(text)
+        .collect();
     assert_eq!(pieces, want_pieces, "{what}");
-    assert_close(&got.logprobs, &floats(&want["logprobs"]), LOGPROB_TOLERANCE, what);
+    assert_close(
+        &got.logprobs,
+        &floats(&want["logprobs"]),
+        LOGPROB_TOLERANCE,
+        what,
+    );
 }
 
 #[test]
 fn text_completion() {
     each_case("text_completion", |model, case, what| {
-        let prompts: Vec<&str> =
-            case["args"]["prompts"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+        let prompts: Vec<&str> = case["args"]["prompts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| p.as_str().unwrap())
+            .collect();
         let mut options = greedy(case["args"]["max_gen_len"].as_u64().unwrap() as u32);
         if case["args"]["echo"] == true {
             options.flags |= LLAMA_GEN_ECHO;
@@ -161,14 +197,23 @@ fn dialog(value: &Value) -> Vec<(&str, &str)> {
         // Test data lives as long as the process.
         Box::leak(m[key].as_str().unwrap().to_owned().into_boxed_str())
     };
-    value.as_array().unwrap().iter().map(|m| (part(m, "role"), part(m, "content"))).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| (part(m, "role"), part(m, "content")))
+        .collect()
 }
 
 #[test]
 fn chat_completion() {
     each_case("chat_completion", |model, case, what| {
-        let dialogs: Vec<_> =
-            case["args"]["dialogs"].as_array().unwrap().iter().map(dialog).collect();
+        let dialogs: Vec<_> = case["args"]["dialogs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(dialog)
+            .collect();
         let options = greedy(case["args"]["max_gen_len"].as_u64().unwrap() as u32);
         let results = model.chat_completion(&dialogs, &options).unwrap();
         for (result, want) in results.iter().zip(case["result"].as_array().unwrap()) {
@@ -191,19 +236,33 @@ fn nucleus() {
         let mut counts = BTreeMap::new();
         for seed in 1..=DRAWS {
             options.seed = seed;
-            *counts.entry(model.one(&prompt, &options).tokens[0]).or_insert(0u64) += 1;
+            *counts
+                .entry(model.one(&prompt, &options).tokens[0])
+                .or_insert(0u64) += 1;
         }
-        let expected: BTreeMap<i32, f32> =
-            tokens(&case["support"]).into_iter().zip(floats(&case["probs"])).collect();
+        let expected: BTreeMap<i32, f32> = tokens(&case["support"])
+            .into_iter()
+            .zip(floats(&case["probs"]))
+            .collect();
         for (token, n) in &counts {
-            let p = f64::from(*expected.get(token).unwrap_or_else(|| panic!("{what}: {token} drawn")));
+            let p = f64::from(
+                *expected
+                    .get(token)
+                    .unwrap_or_else(|| panic!("{what}: {token} drawn")),
+            );
             let (mean, deviation) = (p * DRAWS as f64, (p * (1.0 - p) * DRAWS as f64).sqrt());
             // Seeds are fixed, so this either always passes or never; five deviations leave room
             // for the most unlucky of some hundred counts.
-            assert!((*n as f64 - mean).abs() <= 5.0 * deviation + 1.0, "{what}: {token} came {n} times, expected {mean:.1}");
+            assert!(
+                (*n as f64 - mean).abs() <= 5.0 * deviation + 1.0,
+                "{what}: {token} came {n} times, expected {mean:.1}"
+            );
         }
         for (token, p) in expected {
-            assert!(p < 0.02 || counts.contains_key(&token), "{what}: {token} (p = {p}) never came");
+            assert!(
+                p < 0.02 || counts.contains_key(&token),
+                "{what}: {token} (p = {p}) never came"
+            );
         }
     });
 }
@@ -215,8 +274,12 @@ fn variants() {
     options.max_seq_len = 128;
     for case in json(&reference("variants/cases.json")).as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
-        let model = Model::open(&reference("variants").join(name), Some(&tokenizer), &options)
-            .unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let model = Model::open(
+            &reference("variants").join(name),
+            Some(&tokenizer),
+            &options,
+        )
+        .unwrap_or_else(|e| panic!("{name}: {e:?}"));
         let prompt = tokens(&case["tokens"]);
         assert_logits(&model, &prompt, &floats(&case["last_logits"]), name);
         assert_logits(&model, &prompt[..71], &floats(&case["logits_at_70"]), name);
@@ -231,14 +294,22 @@ fn variants() {
 fn greedy_strategies() {
     let strategies = json(&reference("strategies.json"));
     let mut seen = 0;
-    for case in strategies.as_array().unwrap().iter().filter(|c| c["strategy"] == "greedy") {
+    for case in strategies
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|c| c["strategy"] == "greedy")
+    {
         let dir = format!("{}/hf", case["model"].as_str().unwrap());
         let model = Model::open(&reference(&dir), None, &f32_options()).unwrap();
         let mut options = greedy(case["max_gen_len"].as_u64().unwrap() as u32);
         if let Some(penalty) = case.get("repetition_penalty").and_then(Value::as_f64) {
             options.repetition_penalty = penalty as f32;
         }
-        assert_eq!(model.one(&tokens(&case["prompt"]), &options).tokens, tokens(&case["tokens"]));
+        assert_eq!(
+            model.one(&tokens(&case["prompt"]), &options).tokens,
+            tokens(&case["tokens"])
+        );
         seen += 1;
     }
     assert_eq!(seen, 8);
@@ -254,18 +325,40 @@ fn as_stored() {
         options.weights_dtype = LLAMA_DTYPE_AUTO;
         for form in ["meta", "hf"] {
             let model = Model::open(&reference(&format!("{name}/{form}")), None, &options).unwrap();
-            for case in cases["cases"].as_array().unwrap().iter().filter(|c| c["kind"] == "generate") {
-                for (prompt, (want, logprobs)) in case["args"]["prompt_tokens"].as_array().unwrap().iter().zip(
-                    case["tokens"].as_array().unwrap().iter().zip(case["logprobs"].as_array().unwrap()),
-                ) {
+            for case in cases["cases"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|c| c["kind"] == "generate")
+            {
+                for (prompt, (want, logprobs)) in case["args"]["prompt_tokens"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .zip(
+                        case["tokens"]
+                            .as_array()
+                            .unwrap()
+                            .iter()
+                            .zip(case["logprobs"].as_array().unwrap()),
+                    )
+                {
                     // The reference's tokens are forced by echoing them.
                     let echoed = case["args"]["echo"] == true;
                     let (prompt, want) = (tokens(prompt), tokens(want));
-                    let forced = if echoed { want } else { [prompt.clone(), want].concat() };
+                    let forced = if echoed {
+                        want
+                    } else {
+                        [prompt.clone(), want].concat()
+                    };
                     let mut options = greedy(0);
                     options.flags |= LLAMA_GEN_ECHO;
                     let got = model.one(&forced, &options).logprobs;
-                    let got = if echoed { &got[..] } else { &got[prompt.len()..] };
+                    let got = if echoed {
+                        &got[..]
+                    } else {
+                        &got[prompt.len()..]
+                    };
                     assert_close(got, &floats(logprobs), tolerance, &format!("{name}/{form}"));
                 }
             }

@@ -23,17 +23,26 @@ Exception 3.1, which permits it in works under any licence.
 ";
 
 fn json(args: &[&str]) -> Value {
-    let out = Command::new(env!("CARGO")).args(args).output().expect("cargo runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let out = Command::new(env!("CARGO"))
+        .args(args)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     serde_json::from_slice(&out.stdout).expect("cargo metadata writes JSON")
 }
 
 /// Packages reachable from llamabi through normal, non-macro dependencies.
 fn linked_packages(metadata: &Value) -> BTreeSet<String> {
-    let packages: BTreeMap<&str, &Value> =
-        list(&metadata["packages"]).map(|p| (text(&p["id"]), p)).collect();
-    let nodes: BTreeMap<&str, &Value> =
-        list(&metadata["resolve"]["nodes"]).map(|n| (text(&n["id"]), n)).collect();
+    let packages: BTreeMap<&str, &Value> = list(&metadata["packages"])
+        .map(|p| (text(&p["id"]), p))
+        .collect();
+    let nodes: BTreeMap<&str, &Value> = list(&metadata["resolve"]["nodes"])
+        .map(|n| (text(&n["id"]), n))
+        .collect();
     let is_macro = |id: &str| {
         list(&packages[id]["targets"]).any(|t| list(&t["kind"]).any(|k| k == "proc-macro"))
     };
@@ -62,11 +71,19 @@ fn text(value: &Value) -> &str {
 
 /// Licence files of a package, and of the sources it vendors.
 fn licence_files(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> =
-        std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut entries: Vec<_> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
     entries.sort();
     for path in entries {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_uppercase();
         let is_licence = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"]
             .iter()
             .any(|start| name.starts_with(start));
@@ -92,17 +109,28 @@ fn generate() -> String {
     out.push_str("| package | version | licence |\n|---|---|---|\n");
     for package in list(&metadata["packages"]).filter(|p| linked.contains(text(&p["id"]))) {
         let (name, version) = (text(&package["name"]), text(&package["version"]));
-        writeln!(out, "| {name} | {version} | {} |", text(&package["license"])).unwrap();
+        writeln!(
+            out,
+            "| {name} | {version} | {} |",
+            text(&package["license"])
+        )
+        .unwrap();
         let dir = Path::new(text(&package["manifest_path"])).parent().unwrap();
         let mut files = Vec::new();
         licence_files(dir, 3, &mut files);
         for file in files {
             let body = std::fs::read_to_string(&file).unwrap().replace('\r', "");
             let inside = file.strip_prefix(dir).unwrap().display();
-            texts.entry(body.trim().to_owned()).or_default().push(format!("{name}: {inside}"));
+            texts
+                .entry(body.trim().to_owned())
+                .or_default()
+                .push(format!("{name}: {inside}"));
         }
     }
-    let mut texts: Vec<_> = texts.into_iter().map(|(body, owners)| (owners, body)).collect();
+    let mut texts: Vec<_> = texts
+        .into_iter()
+        .map(|(body, owners)| (owners, body))
+        .collect();
     texts.sort();
     for (owners, body) in texts {
         writeln!(out, "\n## {}\n\n```text\n{body}\n```", owners.join(", ")).unwrap();
@@ -114,7 +142,11 @@ fn generate() -> String {
 fn third_party_licences_are_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
     let fresh = generate();
-    for expected in ["| sentencepiece-sys |", "third_party/darts_clone/LICENSE", "| rand_chacha |"] {
+    for expected in [
+        "| sentencepiece-sys |",
+        "third_party/darts_clone/LICENSE",
+        "| rand_chacha |",
+    ] {
         assert!(fresh.contains(expected), "the generator missed {expected}");
     }
     if std::env::var_os("LLAMABI_UPDATE").is_some() {

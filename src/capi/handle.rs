@@ -7,14 +7,13 @@ use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::llama::{BuildOptions, Device};
 use crate::log::{Level, Log};
-use crate::tokenizer::Piece;
 use crate::{Dtype, Llama};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Most threads that `n_threads` may ask for: beyond it a number is a mistake.
 const MAX_THREADS: u32 = 1024;
@@ -25,7 +24,6 @@ pub(super) struct Handle {
     log: LogSink,
     /// `llama_free` has been called: the host's log callback may be gone.
     freed: AtomicBool,
-    pieces: OnceLock<Pieces>,
 }
 
 /// The host's log callback.
@@ -63,44 +61,12 @@ impl LogSink {
     }
 }
 
-/// What every token contributes in the middle of a text, NUL-terminated.
-struct Pieces {
-    bytes: Vec<u8>,
-    starts: Vec<usize>,
-}
-
-impl Pieces {
-    fn of(llama: &Llama) -> Self {
-        let vocab_size = llama.info().config.shape.vocab_size;
-        let (mut bytes, mut starts) = (Vec::new(), Vec::with_capacity(vocab_size + 1));
-        for token in 0..vocab_size {
-            starts.push(bytes.len());
-            match llama.tokenizer().piece(token as i32) {
-                Piece::Text(text) | Piece::Literal(text) => bytes.extend(text.as_bytes()),
-                Piece::Byte(byte) => bytes.push(byte),
-                Piece::Control => {}
-            }
-            bytes.push(0);
-        }
-        starts.push(bytes.len());
-        Pieces { bytes, starts }
-    }
-}
-
 impl Handle {
     /// Give queued log lines to the host. Not from inside a callback, which could be the log's own.
     pub fn deliver_log(&self) {
         if !InCallback::now() && !self.freed.load(Ordering::Acquire) {
             self.log.deliver();
         }
-    }
-
-    /// Bytes of `token`, with a NUL behind them; they live as long as the handle. `token` is in
-    /// range.
-    pub fn piece(&self, token: i32) -> &[u8] {
-        let pieces = self.pieces.get_or_init(|| Pieces::of(&self.llama));
-        let token = token as usize;
-        &pieces.bytes[pieces.starts[token]..pieces.starts[token + 1]]
     }
 }
 
@@ -228,7 +194,6 @@ pub unsafe extern "C" fn llama_build(
             llama,
             log,
             freed: AtomicBool::new(false),
-            pieces: OnceLock::new(),
         };
         let id = table::insert(Arc::new(handle));
         // SAFETY: as above.

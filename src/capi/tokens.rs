@@ -113,7 +113,7 @@ pub unsafe extern "C" fn llama_token_bytes(
         // SAFETY: the contract is that both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         check_token(handle, "token", token)?;
-        let bytes = handle.piece(token);
+        let bytes = handle.llama.tokenizer().token_bytes_with_nul(token);
         p.set(bytes.as_ptr().cast());
         n.set(bytes.len() - 1);
         Ok(LLAMA_OK)

@@ -30,6 +30,25 @@ pub enum Form {
     HuggingFace,
 }
 
+impl Form {
+    /// The form of the checkpoint in `ckpt_dir`: Meta's where there are both.
+    pub fn of(ckpt_dir: &Path) -> Result<Form> {
+        // Not `exists()`: a link that leads nowhere is an error of its own.
+        let holds = |name: &str| ckpt_dir.join(name).symlink_metadata().is_ok();
+        if holds("params.json") {
+            Ok(Form::Meta)
+        } else if holds("config.json") {
+            Ok(Form::HuggingFace)
+        } else {
+            let detail = "has neither params.json nor config.json".into();
+            Err(Error::Io {
+                path: ckpt_dir.into(),
+                detail,
+            })
+        }
+    }
+}
+
 /// How RoPE frequencies are stretched for longer contexts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
@@ -89,24 +108,19 @@ impl Config {
     /// Keys that are not known are ignored, except those that mean another computation than
     /// Llama's. `generation_config.json` adds its `eos_token_id`.
     pub fn read(ckpt_dir: &Path, tokenizer_vocab: usize) -> Result<Config> {
-        let params = ckpt_dir.join("params.json");
-        let config = ckpt_dir.join("config.json");
-        // Not `exists()`: a link that leads nowhere is an error of its own.
-        if params.symlink_metadata().is_ok() {
-            meta(&Keys::read(&params)?, tokenizer_vocab)
-        } else if config.symlink_metadata().is_ok() {
-            let generation = ckpt_dir.join("generation_config.json");
-            let generation = match generation.symlink_metadata() {
-                Ok(_) => Some(Keys::read(&generation)?),
-                Err(_) => None,
-            };
-            hugging_face(&Keys::read(&config)?, generation.as_ref())
-        } else {
-            let detail = "has neither params.json nor config.json".into();
-            Err(Error::Io {
-                path: ckpt_dir.into(),
-                detail,
-            })
+        match Form::of(ckpt_dir)? {
+            Form::Meta => meta(&Keys::read(&ckpt_dir.join("params.json"))?, tokenizer_vocab),
+            Form::HuggingFace => {
+                let generation = ckpt_dir.join("generation_config.json");
+                let generation = match generation.symlink_metadata() {
+                    Ok(_) => Some(Keys::read(&generation)?),
+                    Err(_) => None,
+                };
+                hugging_face(
+                    &Keys::read(&ckpt_dir.join("config.json"))?,
+                    generation.as_ref(),
+                )
+            }
         }
     }
 }

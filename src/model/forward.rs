@@ -26,5 +26,10 @@ pub fn forward<B: Backend>(b: &mut B, w: &Weights<B>, kv: &mut B::Kv, s: &mut Sc
         b.ffn_up(&mut s.h, &s.x, layer);
         b.matmul_add(&mut s.x, &layer.w2, &s.h);
     }
-    b.logits(&mut s.logits, &s.x, &w.norm, w.head.as_ref().unwrap_or(&w.embedding));
+    b.logits(
+        &mut s.logits,
+        &s.x,
+        &w.norm,
+        w.head.as_ref().unwrap_or(&w.embedding),
+    );
 }

@@ -210,7 +210,13 @@ impl<'a> Finder<'a> {
             let (rows, cols) = (spec.parts[index], spec.cols);
             let weight = name.clone() + ".weight";
             // A width that the shards do not divide has no right shape; the uncut one names it.
-            let share = |width: usize| if width.is_multiple_of(n) { width / n } else { width };
+            let share = |width: usize| {
+                if width.is_multiple_of(n) {
+                    width / n
+                } else {
+                    width
+                }
+            };
             let by_rows = [share(rows), cols];
             let by_cols = [rows, share(cols)];
             let shapes: &[&[usize]] = match part.cut {

@@ -39,7 +39,13 @@ impl<B: Backend> Runner<B> {
             logits: backend.new_buf(limits.max_wanted, shape.vocab_size)?,
         };
         let kv = backend.new_kv(limits.n_pages, kv_dtype)?;
-        Ok(Self { backend, weights, kv, scratch, limits })
+        Ok(Self {
+            backend,
+            weights,
+            kv,
+            scratch,
+            limits,
+        })
     }
 }
 
@@ -48,7 +54,12 @@ impl<B: Backend> Run for Runner<B> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
         self.backend.load_step(step);
-        forward(&mut self.backend, &self.weights, &mut self.kv, &mut self.scratch);
+        forward(
+            &mut self.backend,
+            &self.weights,
+            &mut self.kv,
+            &mut self.scratch,
+        );
         self.backend.read(&self.scratch.logits)
     }
 

@@ -15,7 +15,9 @@ pub type Failure = (i32, String);
 
 /// `tests/data/reference`: outputs of Meta's and Hugging Face's implementations.
 pub fn reference(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/reference")
+        .join(path)
 }
 
 pub fn json(path: &Path) -> serde_json::Value {
@@ -38,7 +40,12 @@ fn error() -> llama_error {
 }
 
 fn sentence(error: &llama_error) -> String {
-    let bytes: Vec<u8> = error.message.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    let bytes: Vec<u8> = error
+        .message
+        .iter()
+        .map(|&c| c as u8)
+        .take_while(|&c| c != 0)
+        .collect();
     String::from_utf8(bytes).expect("messages are UTF-8")
 }
 
@@ -125,14 +132,20 @@ impl Model {
     pub fn info(&self) -> llama_info {
         let mut info: llama_info = unsafe { zeroed() };
         info.struct_size = size_of::<llama_info>() as u32;
-        assert_eq!(unsafe { llama_get_info(self.0, &mut info, null_mut()) }, LLAMA_OK);
+        assert_eq!(
+            unsafe { llama_get_info(self.0, &mut info, null_mut()) },
+            LLAMA_OK
+        );
         info
     }
 
     pub fn timings(&self) -> llama_timings {
         let mut timings: llama_timings = unsafe { zeroed() };
         timings.struct_size = size_of::<llama_timings>() as u32;
-        assert_eq!(unsafe { llama_get_timings(self.0, &mut timings, null_mut()) }, LLAMA_OK);
+        assert_eq!(
+            unsafe { llama_get_timings(self.0, &mut timings, null_mut()) },
+            LLAMA_OK
+        );
         timings
     }
 
@@ -144,13 +157,23 @@ impl Model {
         let flat: Vec<i32> = prompts.concat();
         let lens: Vec<usize> = prompts.iter().map(Vec::len).collect();
         self.call(|out, error| unsafe {
-            llama_generate(self.0, flat.as_ptr(), lens.as_ptr(), lens.len(), options, out, error)
+            llama_generate(
+                self.0,
+                flat.as_ptr(),
+                lens.as_ptr(),
+                lens.len(),
+                options,
+                out,
+                error,
+            )
         })
     }
 
     /// One prompt, one sequence.
     pub fn one(&self, prompt: &[i32], options: &llama_generate_options) -> Sequence {
-        self.generate(&[prompt.to_vec()], options).unwrap().remove(0)
+        self.generate(&[prompt.to_vec()], options)
+            .unwrap()
+            .remove(0)
     }
 
     pub fn text_completion(
@@ -209,7 +232,15 @@ impl Model {
         let messages: Vec<llama_message> = dialog.iter().map(message).collect();
         let (mut n, mut error) = (0, error());
         let call = |buf, cap, n: &mut usize, error| unsafe {
-            llama_encode_dialog(self.0, messages.as_ptr(), messages.len(), buf, cap, n, error)
+            llama_encode_dialog(
+                self.0,
+                messages.as_ptr(),
+                messages.len(),
+                buf,
+                cap,
+                n,
+                error,
+            )
         };
         let status = call(null_mut(), 0, &mut n, &mut error);
         if status != LLAMA_OK {
@@ -223,7 +254,15 @@ impl Model {
     pub fn decode(&self, tokens: &[i32]) -> String {
         let mut n = 0;
         let call = |buf, cap, n: &mut usize| unsafe {
-            llama_decode_tokens(self.0, tokens.as_ptr(), tokens.len(), buf, cap, n, null_mut())
+            llama_decode_tokens(
+                self.0,
+                tokens.as_ptr(),
+                tokens.len(),
+                buf,
+                cap,
+                n,
+                null_mut(),
+            )
         };
         assert_eq!(call(null_mut(), 0, &mut n), LLAMA_OK);
         // One more for a NUL, in case the library writes one.
@@ -244,8 +283,9 @@ impl Model {
             assert!(out.is_null());
             return Err((status, sentence(&error)));
         }
-        let sequences =
-            (0..unsafe { llama_result_count(out) }).map(|i| unsafe { sequence(out, i) }).collect();
+        let sequences = (0..unsafe { llama_result_count(out) })
+            .map(|i| unsafe { sequence(out, i) })
+            .collect();
         unsafe { llama_result_free(out) };
         Ok(sequences)
     }
@@ -261,17 +301,30 @@ fn message((role, content): &(&str, &str)) -> llama_message {
 }
 
 unsafe fn slice<'a, T>(p: *const T, n: usize) -> &'a [T] {
-    if n == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, n) } }
+    if n == 0 {
+        &[]
+    } else {
+        unsafe { std::slice::from_raw_parts(p, n) }
+    }
 }
 
 unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
     unsafe {
         let (mut tokens, mut n_tokens) = (null(), 0);
-        assert_eq!(llama_result_tokens(result, i, &mut tokens, &mut n_tokens), LLAMA_OK);
+        assert_eq!(
+            llama_result_tokens(result, i, &mut tokens, &mut n_tokens),
+            LLAMA_OK
+        );
         let (mut logprobs, mut n_logprobs) = (null(), 0);
-        assert_eq!(llama_result_logprobs(result, i, &mut logprobs, &mut n_logprobs), LLAMA_OK);
+        assert_eq!(
+            llama_result_logprobs(result, i, &mut logprobs, &mut n_logprobs),
+            LLAMA_OK
+        );
         let (mut text, mut n_text) = (null(), 0);
-        assert_eq!(llama_result_text(result, i, &mut text, &mut n_text), LLAMA_OK);
+        assert_eq!(
+            llama_result_text(result, i, &mut text, &mut n_text),
+            LLAMA_OK
+        );
         let top = (0..n_tokens)
             .map(|position| {
                 let (mut p, mut n) = (null(), 0);
@@ -289,7 +342,9 @@ unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
         Sequence {
             tokens: slice(tokens, n_tokens).to_vec(),
             logprobs: slice(logprobs, n_logprobs).to_vec(),
-            text: std::str::from_utf8(text).expect("text is whole UTF-8").to_owned(),
+            text: std::str::from_utf8(text)
+                .expect("text is whole UTF-8")
+                .to_owned(),
             top,
             finish: llama_result_finish_reason(result, i),
             cached_tokens: stats.cached_tokens,
@@ -298,7 +353,11 @@ unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
 }
 
 /// What a pull stream gave: joined text per sequence and all tokens, in order.
-pub fn pull(model: &Model, prompts: &[Vec<i32>], options: &llama_generate_options) -> Vec<(Vec<i32>, String)> {
+pub fn pull(
+    model: &Model,
+    prompts: &[Vec<i32>],
+    options: &llama_generate_options,
+) -> Vec<(Vec<i32>, String)> {
     let flat: Vec<i32> = prompts.concat();
     let lens: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let mut stream = null_mut();
