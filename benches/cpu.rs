@@ -4,7 +4,8 @@
 //! Weights are read once per decode step and K and V once per sequence, so decode is counted in
 //! bytes per second against the measured read bandwidth; prefill in multiply-adds against the
 //! measured float32 peak. Rounds are interleaved; best and median are printed, since other work on
-//! the machine only ever makes a round slower.
+//! the machine only ever makes a round slower. `BENCH_SECONDS` (60), `BENCH_THREADS` (all) and
+//! `BENCH_ONLY` (cases whose name contains it) change the run, `LLAMABI_CPU_TIER` the instructions.
 
 mod limits;
 mod shapes;
@@ -34,8 +35,20 @@ fn random_bytes(cols: usize) -> Vec<u8> {
     bytes
 }
 
-fn matrix(cpu: &Cpu, source: &[u8], parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Backend>::Mat {
-    let spec = MatSpec { parts: parts.to_vec(), cols, dtype: Dtype::Bf16, bias: false, usage };
+fn matrix(
+    cpu: &Cpu,
+    source: &[u8],
+    parts: &[usize],
+    cols: usize,
+    usage: MatUse,
+) -> <Cpu as Backend>::Mat {
+    let spec = MatSpec {
+        parts: parts.to_vec(),
+        cols,
+        dtype: Dtype::Bf16,
+        bias: false,
+        usage,
+    };
     let mut mat = cpu.new_mat(&spec).expect("memory for the weights");
     for (part, &rows) in parts.iter().enumerate() {
         let slab = source.len() / (2 * cols);
@@ -58,14 +71,18 @@ fn matrix(cpu: &Cpu, source: &[u8], parts: &[usize], cols: usize, usage: MatUse)
     mat
 }
 
-fn runner(shape: &Shape) -> Runner<Cpu> {
+fn runner(shape: &Shape, threads: usize) -> Runner<Cpu> {
     let half = shape.head_dim / 2;
     let angle = |i: usize| (i / half) as f64 * 10000f64.powf(-((i % half) as f64) / half as f64);
     let rope = RopeTable {
-        cos: (0..MAX_SEQ_LEN * half).map(|i| angle(i).cos() as f32).collect(),
-        sin: (0..MAX_SEQ_LEN * half).map(|i| angle(i).sin() as f32).collect(),
+        cos: (0..MAX_SEQ_LEN * half)
+            .map(|i| angle(i).cos() as f32)
+            .collect(),
+        sin: (0..MAX_SEQ_LEN * half)
+            .map(|i| angle(i).sin() as f32)
+            .collect(),
     };
-    let cpu = Cpu::new(shape, rope, 0, MAX_ROWS).expect("a backend");
+    let cpu = Cpu::new(shape, rope, threads, MAX_ROWS).expect("a backend");
     println!("{}", cpu.description());
     let source = random_bytes(shape.dim);
     let start = Instant::now();
@@ -78,14 +95,32 @@ fn runner(shape: &Shape) -> Runner<Cpu> {
         wqkv: matrix(&cpu, &source, &[q, kv, kv], shape.dim, MatUse::Product),
         wo: matrix(&cpu, &source, &[shape.dim], q, MatUse::Product),
         ffn_norm: norm(),
-        w13: matrix(&cpu, &source, &[shape.ffn_dim; 2], shape.dim, MatUse::Product),
+        w13: matrix(
+            &cpu,
+            &source,
+            &[shape.ffn_dim; 2],
+            shape.dim,
+            MatUse::Product,
+        ),
         w2: matrix(&cpu, &source, &[shape.dim], shape.ffn_dim, MatUse::Product),
     });
     let weights = Weights {
         layers: layers.collect(),
-        embedding: matrix(&cpu, &source, &[shape.vocab_size], shape.dim, MatUse::Lookup),
+        embedding: matrix(
+            &cpu,
+            &source,
+            &[shape.vocab_size],
+            shape.dim,
+            MatUse::Lookup,
+        ),
         norm: norm(),
-        head: Some(matrix(&cpu, &source, &[shape.vocab_size], shape.dim, MatUse::Product)),
+        head: Some(matrix(
+            &cpu,
+            &source,
+            &[shape.vocab_size],
+            shape.dim,
+            MatUse::Product,
+        )),
     };
     let seconds = start.elapsed().as_secs_f64();
     let bytes = 2.0 * (shapes::matrix_numbers(shape) + shape.vocab_size * shape.dim) as f64;
@@ -109,11 +144,14 @@ fn step(kind: RowKind, batch: usize, context: usize, rows: usize) -> Step {
     for sequence in 0..batch {
         let first = step.tokens.len();
         for position in context..context + rows {
-            step.tokens.push(((position * 7919 + sequence) % 32000) as i32);
-            step.slots.push((sequence * pages_each * page_size + position) as u32);
+            step.tokens
+                .push(((position * 7919 + sequence) % 32000) as i32);
+            step.slots
+                .push((sequence * pages_each * page_size + position) as u32);
         }
         let pages = step.pages.len();
-        step.pages.extend((sequence * pages_each) as u32..((sequence + 1) * pages_each) as u32);
+        step.pages
+            .extend((sequence * pages_each) as u32..((sequence + 1) * pages_each) as u32);
         step.spans.push(Span {
             rows: first..step.tokens.len(),
             kind,
@@ -135,18 +173,31 @@ struct Case {
     seconds: Vec<f64>,
 }
 
+/// A number from the environment.
+fn number(name: &str, default: f64) -> f64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(default)
+}
+
 fn main() {
-    let budget: f64 = std::env::var("BENCH_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60.0);
-    let threads = usable_threads();
+    let budget = number("BENCH_SECONDS", 60.0);
+    let threads = number("BENCH_THREADS", usable_threads() as f64) as usize;
     let bandwidth = limits::read_bandwidth(threads);
     let peak = limits::fma_peak(threads);
-    println!("read bandwidth {:.1} GB/s, f32 peak {:.3} TFLOP/s", bandwidth / 1e9, peak / 1e12);
+    println!(
+        "read bandwidth {:.1} GB/s, f32 peak {:.3} TFLOP/s",
+        bandwidth / 1e9,
+        peak / 1e12
+    );
     let shape = shapes::llama_1b();
-    let mut runner = runner(&shape);
-    // Real contents for the cache, so that attention is what it would be.
-    for context in (0..2048).step_by(64) {
-        runner.run(&step(RowKind::Prefill, MAX_BATCH, context, 64)).unwrap();
-    }
+    let mut runner = runner(&shape, threads);
+    // Some real contents for the whole cache, so that attention is what it would be.
+    runner.run(&step(RowKind::Prefill, 1, 0, 128)).unwrap();
+    let pages = (MAX_BATCH * MAX_SEQ_LEN / <Cpu as Backend>::PAGE_SIZE) as u32;
+    let pairs: Vec<(u32, u32)> = (8..pages).map(|page| (page % 8, page)).collect();
+    runner.copy_pages(&pairs).unwrap();
     let weights = 2.0 * shapes::matrix_numbers(&shape) as f64;
     let kv_position = (2 * 2 * shape.kv_dim() * shape.n_layers) as f64;
     let mut cases = Vec::new();
@@ -175,26 +226,31 @@ fn main() {
             seconds: Vec::new(),
         });
     }
+    if let Ok(only) = std::env::var("BENCH_ONLY") {
+        cases.retain(|case| case.name.contains(&only));
+    }
     let start = Instant::now();
     let mut round = 0;
     while round < 3 || start.elapsed().as_secs_f64() < budget {
         for case in &mut cases {
-            // Cheap cases more often: a long one covers several slices of other work anyway.
-            if !case.memory && round % 3 > 0 {
-                continue;
-            }
             let start = Instant::now();
             runner.run(&case.step).unwrap();
             case.seconds.push(start.elapsed().as_secs_f64());
         }
         round += 1;
     }
-    println!("{:34} {:>9} {:>9} {:>16} {:>8} {:>8}", "", "tok/s", "(median)", "rate", "share", "(median)");
+    println!(
+        "{:34} {:>9} {:>9} {:>16} {:>8} {:>8}",
+        "", "tok/s", "(median)", "rate", "share", "(median)"
+    );
     for case in &mut cases {
         case.seconds.sort_by(f64::total_cmp);
         let (best, median) = (case.seconds[0], case.seconds[case.seconds.len() / 2]);
-        let (limit, unit, scale) =
-            if case.memory { (bandwidth, "GB/s", 1e9) } else { (peak, "TFLOP/s", 1e12) };
+        let (limit, unit, scale) = if case.memory {
+            (bandwidth, "GB/s", 1e9)
+        } else {
+            (peak, "TFLOP/s", 1e12)
+        };
         println!(
             "{:34} {:9.1} {:9.1} {:8.3} {:7} {:7.0}% {:7.0}%",
             case.name,

@@ -81,7 +81,10 @@ mod x86 {
 
     #[target_feature(enable = "avx512f")]
     pub fn fma_512(n: usize) {
-        let (x, y) = (_mm512_set1_ps(black_box(1.0)), _mm512_set1_ps(black_box(1e-9)));
+        let (x, y) = (
+            _mm512_set1_ps(black_box(1.0)),
+            _mm512_set1_ps(black_box(1e-9)),
+        );
         let mut a = [x; 16];
         for _ in 0..n {
             for a in &mut a {
@@ -93,7 +96,10 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     pub fn fma_256(n: usize) {
-        let (x, y) = (_mm256_set1_ps(black_box(1.0)), _mm256_set1_ps(black_box(1e-9)));
+        let (x, y) = (
+            _mm256_set1_ps(black_box(1.0)),
+            _mm256_set1_ps(black_box(1e-9)),
+        );
         let mut a = [x; 12];
         for _ in 0..n {
             for a in &mut a {

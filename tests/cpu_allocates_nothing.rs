@@ -39,13 +39,30 @@ const SHAPE: Shape = Shape {
 };
 
 fn matrix(cpu: &Cpu, parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Backend>::Mat {
-    let spec = MatSpec { parts: parts.to_vec(), cols, dtype: Dtype::F16, bias: false, usage };
+    let spec = MatSpec {
+        parts: parts.to_vec(),
+        cols,
+        dtype: Dtype::F16,
+        bias: false,
+        usage,
+    };
     let mut mat = cpu.new_mat(&spec).unwrap();
     for (part, &rows) in parts.iter().enumerate() {
         let values = (0..rows * cols).map(|i| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2);
         let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
         let (order, dtype) = (RowOrder::AsStored, Dtype::F32);
-        cpu.pack(&mut mat, &Block { part, row: 0, col: 0, cols, order, dtype, bytes: &bytes });
+        cpu.pack(
+            &mut mat,
+            &Block {
+                part,
+                row: 0,
+                col: 0,
+                cols,
+                order,
+                dtype,
+                bytes: &bytes,
+            },
+        );
     }
     mat
 }
@@ -73,7 +90,12 @@ fn runner() -> Runner<Cpu> {
         layers: layers.collect(),
         embedding: matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup),
         norm: cpu.new_vector(&ones).unwrap(),
-        head: Some(matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Product)),
+        head: Some(matrix(
+            &cpu,
+            &[SHAPE.vocab_size],
+            SHAPE.dim,
+            MatUse::Product,
+        )),
     };
     let limits = Limits {
         page_size: 16,
@@ -95,7 +117,8 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
             step.slots.push((sequence * 1024 + p) as u32);
         }
         let pages = step.pages.len();
-        step.pages.extend((sequence * 64) as u32..((sequence + 1) * 64) as u32);
+        step.pages
+            .extend((sequence * 64) as u32..((sequence + 1) * 64) as u32);
         step.spans.push(Span {
             rows: first..step.tokens.len(),
             kind,

@@ -88,11 +88,6 @@ impl CpuMat {
                 MatUse::Lookup => rows,
             };
         }
-        let data = Data::zeroed(
-            "a weight matrix",
-            spec.dtype,
-            len(spec).unwrap_or(usize::MAX),
-        )?;
         let bias = if spec.bias {
             vec![0.0; first * LANES]
         } else {
