@@ -4,7 +4,8 @@
 //! Weights are read once per decode step and K and V once per sequence, so decode is counted in
 //! bytes per second against the measured read bandwidth; prefill in multiply-adds against the
 //! measured float32 peak. Rounds are interleaved; best and median are printed, since other work on
-//! the machine only ever makes a round slower.
+//! the machine only ever makes a round slower. `BENCH_SECONDS` (60), `BENCH_THREADS` (all) and
+//! `BENCH_ONLY` (cases whose name contains it) change the run, `LLAMABI_CPU_TIER` the instructions.
 
 mod limits;
 mod shapes;
@@ -70,7 +71,7 @@ fn matrix(
     mat
 }
 
-fn runner(shape: &Shape) -> Runner<Cpu> {
+fn runner(shape: &Shape, threads: usize) -> Runner<Cpu> {
     let half = shape.head_dim / 2;
     let angle = |i: usize| (i / half) as f64 * 10000f64.powf(-((i % half) as f64) / half as f64);
     let rope = RopeTable {
@@ -81,7 +82,7 @@ fn runner(shape: &Shape) -> Runner<Cpu> {
             .map(|i| angle(i).sin() as f32)
             .collect(),
     };
-    let cpu = Cpu::new(shape, rope, 0, MAX_ROWS).expect("a backend");
+    let cpu = Cpu::new(shape, rope, threads, MAX_ROWS).expect("a backend");
     println!("{}", cpu.description());
     let source = random_bytes(shape.dim);
     let start = Instant::now();
@@ -172,12 +173,17 @@ struct Case {
     seconds: Vec<f64>,
 }
 
-fn main() {
-    let budget: f64 = std::env::var("BENCH_SECONDS")
+/// A number from the environment.
+fn number(name: &str, default: f64) -> f64 {
+    std::env::var(name)
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or(60.0);
-    let threads = usable_threads();
+        .unwrap_or(default)
+}
+
+fn main() {
+    let budget = number("BENCH_SECONDS", 60.0);
+    let threads = number("BENCH_THREADS", usable_threads() as f64) as usize;
     let bandwidth = limits::read_bandwidth(threads);
     let peak = limits::fma_peak(threads);
     println!(
@@ -186,13 +192,12 @@ fn main() {
         peak / 1e12
     );
     let shape = shapes::llama_1b();
-    let mut runner = runner(&shape);
-    // Real contents for the cache, so that attention is what it would be.
-    for context in (0..2048).step_by(64) {
-        runner
-            .run(&step(RowKind::Prefill, MAX_BATCH, context, 64))
-            .unwrap();
-    }
+    let mut runner = runner(&shape, threads);
+    // Some real contents for the whole cache, so that attention is what it would be.
+    runner.run(&step(RowKind::Prefill, 1, 0, 128)).unwrap();
+    let pages = (MAX_BATCH * MAX_SEQ_LEN / <Cpu as Backend>::PAGE_SIZE) as u32;
+    let pairs: Vec<(u32, u32)> = (8..pages).map(|page| (page % 8, page)).collect();
+    runner.copy_pages(&pairs).unwrap();
     let weights = 2.0 * shapes::matrix_numbers(&shape) as f64;
     let kv_position = (2 * 2 * shape.kv_dim() * shape.n_layers) as f64;
     let mut cases = Vec::new();
@@ -221,14 +226,13 @@ fn main() {
             seconds: Vec::new(),
         });
     }
+    if let Ok(only) = std::env::var("BENCH_ONLY") {
+        cases.retain(|case| case.name.contains(&only));
+    }
     let start = Instant::now();
     let mut round = 0;
     while round < 3 || start.elapsed().as_secs_f64() < budget {
         for case in &mut cases {
-            // Cheap cases more often: a long one covers several slices of other work anyway.
-            if !case.memory && round % 3 > 0 {
-                continue;
-            }
             let start = Instant::now();
             runner.run(&case.step).unwrap();
             case.seconds.push(start.elapsed().as_secs_f64());

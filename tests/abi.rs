@@ -311,7 +311,7 @@ fn needs_only_what_every_linux_has() {
 }
 
 fn abi_version() -> u32 {
-    llamabi::capi::types::LLAMABI_ABI_VERSION
+    llamabi::capi::LLAMABI_ABI_VERSION
 }
 
 /// Every export's body is one `guard!`, so no panic can cross into C.

@@ -29,13 +29,22 @@
 #[macro_use]
 mod guard;
 mod args;
-pub mod cancel;
-pub mod generate;
-pub mod handle;
-pub mod info;
+mod cancel;
+mod generate;
+mod handle;
+mod info;
 mod layout;
-pub mod result;
-pub mod stream;
+mod result;
+mod stream;
 mod table;
-pub mod tokens;
-pub mod types;
+mod tokens;
+mod types;
+
+pub use cancel::*;
+pub use generate::*;
+pub use handle::*;
+pub use info::*;
+pub use result::*;
+pub use stream::*;
+pub use tokens::*;
+pub use types::*;

@@ -17,7 +17,7 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Arguments of max and min in the order that lets NaN through.
     let clamped = s.min(s.splat(EXP_HIGHEST), s.max(s.splat(EXP_LOWEST), x));
     let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
-    let r = s.fma(n, s.splat(-0.693_359_375), clamped);
+    let r = s.fma(n, s.splat(-355.0 / 512.0), clamped);
     let r = s.fma(n, s.splat(2.121_944_4e-4), r);
     let mut p = s.splat(1.987_569_1e-4);
     for c in [

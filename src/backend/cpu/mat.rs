@@ -74,6 +74,11 @@ pub(super) fn bytes(spec: &MatSpec) -> u64 {
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
+        let data = Data::zeroed(
+            "a weight matrix",
+            spec.dtype,
+            len(spec).unwrap_or(usize::MAX),
+        )?;
         let mut parts = Vec::with_capacity(spec.parts.len());
         let mut first = 0;
         for &rows in &spec.parts {
@@ -83,11 +88,6 @@ impl CpuMat {
                 MatUse::Lookup => rows,
             };
         }
-        let data = Data::zeroed(
-            "a weight matrix",
-            spec.dtype,
-            len(spec).unwrap_or(usize::MAX),
-        )?;
         let bias = if spec.bias {
             vec![0.0; first * LANES]
         } else {

@@ -43,7 +43,7 @@ use element::with_element;
 use pool::{Grid, Pool};
 use product::{Finish, product};
 use rows::{Norm, Panels};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Positions in one page of the cache: the lanes of a vector.
 const PAGE: usize = simd::LANES;
@@ -85,6 +85,20 @@ pub struct Cpu {
     scratch: Vec<Mutex<Mem<f32>>>,
 }
 
+/// Threads, their instructions, and memory for each.
+#[derive(Clone, Copy)]
+struct Workers<'a> {
+    pool: &'a Pool,
+    tier: Tier,
+    scratch: &'a [Mutex<Mem<f32>>],
+}
+
+/// The scratch of `thread`, which is free: a thread has one task at a time. What an earlier panic left
+/// in it does not matter, every task writes before it reads.
+fn lock(scratch: &[Mutex<Mem<f32>>], thread: usize) -> MutexGuard<'_, Mem<f32>> {
+    scratch[thread].lock().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Columns of the q|k|v product with its parts padded.
 fn qkv_width(shape: &Shape) -> usize {
     let pad = |n: usize| n.next_multiple_of(simd::LANES);
@@ -124,7 +138,7 @@ impl Cpu {
                 got,
             ));
         }
-        if shape.n_kv_heads == 0 || shape.n_heads % shape.n_kv_heads != 0 {
+        if shape.n_kv_heads == 0 || !shape.n_heads.is_multiple_of(shape.n_kv_heads) {
             let got = format!("{} for {} query heads", shape.n_kv_heads, shape.n_heads);
             return Err(Error::invalid(
                 "n_kv_heads",
@@ -198,7 +212,12 @@ impl Cpu {
             &x.buf.data[i * x.buf.width..][..x.buf.width]
         };
         panels.fill(pool, *tier, product::side(*tier, n), n, row, norm);
-        product(pool, *tier, scratch, w, panels, finish, out, stride);
+        let workers = Workers {
+            pool,
+            tier: *tier,
+            scratch,
+        };
+        product(workers, w, panels, finish, out, stride);
     }
 }
 
@@ -356,16 +375,12 @@ impl Backend for Cpu {
             scratch,
             ..
         } = self;
-        plan.attend(
+        let workers = Workers {
             pool,
-            *tier,
+            tier: *tier,
             scratch,
-            &step.pages,
-            kv,
-            layer.index,
-            &q.data,
-            &mut y.data,
-        );
+        };
+        plan.attend(workers, &step.pages, kv, layer.index, &q.data, &mut y.data);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

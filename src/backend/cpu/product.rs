@@ -8,15 +8,14 @@
 //! Many rows (prefill) are bound by arithmetic: a block of k of a few strips becomes f32 once, stays
 //! in the near caches, and all rows pass over it; partial sums wait in scratch between blocks of k.
 
-use super::buf::Mem;
 use super::detect::Tier;
 use super::element::{Element, with_element};
 use super::exp::silu;
 use super::mat::CpuMat;
-use super::pool::{Grid, Pool, Rect};
-use super::rows::Panels;
+use super::pool::{Grid, Rect};
+use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Simd};
-use std::sync::Mutex;
+use super::{Workers, lock};
 
 /// What is done with the products.
 #[derive(Clone, Copy, PartialEq)]
@@ -29,8 +28,8 @@ pub(super) enum Finish {
     SwiGlu,
 }
 
-/// Pairs of k in a block when there are many rows: 256 k.
-const K_PAIRS: usize = 128;
+/// Pairs of k in a block when there are many rows.
+const K_PAIRS: usize = K_BLOCK / 2;
 /// Bytes between a load and its prefetch when there are few.
 const AHEAD: usize = 1024;
 /// Strips of output that one task computes.
@@ -59,15 +58,18 @@ pub(super) fn side(tier: Tier, rows: usize) -> usize {
 
 /// `out` and `mat * panels`, put together as `finish` says; rows of `out` are `stride` long.
 pub(super) fn product(
-    pool: &Pool,
-    tier: Tier,
-    scratch: &[Mutex<Mem<f32>>],
+    workers: Workers<'_>,
     mat: &CpuMat,
     panels: &Panels,
     finish: Finish,
     out: &mut [f32],
     stride: usize,
 ) {
+    let Workers {
+        pool,
+        tier,
+        scratch,
+    } = workers;
     debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
     let out = &mut out[..panels.rows * stride];
     let strips = stride.div_ceil(LANES);
@@ -78,7 +80,7 @@ pub(super) fn product(
     };
     let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
     pool.run(Grid::columns(out, stride, task_strips * LANES), |task, thread, out| {
-        let mut scratch = scratch[thread].lock().unwrap_or_else(|e| e.into_inner());
+        let mut scratch = lock(scratch, thread);
         let first = task * task_strips;
         let count = task_strips.min(strips - first);
         with_element!(mat.dtype, E => tier.run(Task::<E> {
@@ -170,7 +172,7 @@ impl<E: Element> Task<'_, E> {
     /// One group of rows, all of k at once, weights straight from memory.
     #[inline(always)]
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
-        let x = self.panels.data().as_chunks::<SIDE>().0.as_chunks::<2>().0;
+        let x = self.panels.only().as_chunks::<SIDE>().0.as_chunks::<2>().0;
         let total = self.weights.total();
         let sums = self
             .scratch
@@ -184,8 +186,8 @@ impl<E: Element> Task<'_, E> {
             .enumerate()
         {
             let mut w: [&[[E::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
-            for b in 0..WIDE {
-                w[b] = &self.weights.get(i * WIDE + b)[..x.len()];
+            for (b, w) in w.iter_mut().enumerate() {
+                *w = &self.weights.get(i * WIDE + b)[..x.len()];
             }
             let mut acc = [[s.splat(0.0); SIDE]; WIDE];
             for k in 0..x.len() {
@@ -217,7 +219,6 @@ impl<E: Element> Task<'_, E> {
         let groups = self.panels.groups();
         let band = BAND_ROWS / SIDE;
         let tiles = self.weights.total().div_ceil(WIDE);
-        let panels = self.panels.data().as_chunks::<SIDE>().0.as_chunks::<2>().0;
         for first in (0..groups).step_by(band) {
             let count = band.min(groups - first);
             let (block, sums) = self.scratch.split_at_mut(2 * K_PAIRS * MAX_WIDE * LANES);
@@ -237,9 +238,10 @@ impl<E: Element> Task<'_, E> {
                         }
                     }
                     for group in 0..count {
-                        let x = &panels[(first + group) * pairs + k..][..n];
+                        let x = self.panels.block(first + group, k / K_PAIRS);
+                        let x = x.as_chunks::<SIDE>().0;
                         let sums = &mut sums[tile * count + group];
-                        multiply(s, block.as_flattened(), x.as_flattened(), sums, k == 0);
+                        multiply(s, block.as_flattened(), x, sums, k == 0);
                     }
                 }
             }

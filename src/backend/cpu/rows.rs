@@ -3,14 +3,20 @@
 
 use super::buf::Mem;
 use super::detect::Tier;
-use super::pool::{Grid, Pool};
+use super::pool::{Grid, Pool, Rect};
 use super::simd::{Kernel, LANES, Simd};
 use crate::Result;
 
 /// Most rows side by side, on any tier.
 pub(super) const MAX_SIDE: usize = 8;
 
-/// Rows `[group][k][side]`: k padded to an even number and the last group to `side`, with zeros.
+/// Columns that lie together for all groups of rows. Group after group with all their columns would
+/// put the blocks that are used together at a distance that is often a power of two, where they
+/// compete for the same lines of L2 (the tile kernel alone: 68 instead of 84 % of the peak).
+pub(super) const K_BLOCK: usize = 256;
+
+/// Rows `[k / 256][group][k % 256][side]`: the last group is padded to `side`, and k to an even
+/// number, with zeros.
 #[derive(Debug)]
 pub(super) struct Panels {
     data: Mem<f32>,
@@ -24,8 +30,8 @@ pub(super) struct Panels {
 
 /// Numbers in panels of `rows` rows.
 pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
-    rows.next_multiple_of(MAX_SIDE)
-        .saturating_mul(cols.next_multiple_of(2))
+    let padded = |n: usize, to: usize| n.div_ceil(to).saturating_mul(to);
+    padded(rows, MAX_SIDE).saturating_mul(padded(cols, K_BLOCK))
 }
 
 /// RMSNorm's parameters (Zhang & Sennrich 2019; Meta's `RMSNorm` in llama/model.py).
@@ -63,10 +69,12 @@ impl Panels {
         self.side = side;
         self.rows = rows;
         self.cols = width.next_multiple_of(2);
-        let len = self.cols * side;
-        let all = &mut self.data[..rows.div_ceil(side) * len];
+        let groups = rows.div_ceil(side);
+        let len = K_BLOCK * side;
+        let all = &mut self.data[..groups * len * self.cols.div_ceil(K_BLOCK)];
         let small = all.len() < 1 << 15;
-        let work = |group: usize, _: usize, mut part: super::pool::Rect<'_, f32>| {
+        let parts = Grid::columns(all, groups * len, len);
+        let work = |group: usize, _: usize, part: Rect<'_, f32>| {
             let mut from: [&[f32]; MAX_SIDE] = [&[]; MAX_SIDE];
             let n = side.min(rows - group * side);
             for (i, from) in from[..n].iter_mut().enumerate() {
@@ -76,10 +84,9 @@ impl Panels {
                 from: &from[..n],
                 norm,
                 side,
-                to: part.row(0),
+                to: part,
             });
         };
-        let parts = Grid::pieces(all, len.max(1));
         if small {
             pool.here(parts, work)
         } else {
@@ -92,9 +99,18 @@ impl Panels {
         self.rows.div_ceil(self.side)
     }
 
-    /// All groups, each `cols * side` numbers.
-    pub fn data(&self) -> &[f32] {
-        &self.data[..self.groups() * self.cols * self.side]
+    /// Columns `K_BLOCK * block ..` of a group, `[k][side]`.
+    #[inline(always)]
+    pub fn block(&self, group: usize, block: usize) -> &[f32] {
+        let len = K_BLOCK.min(self.cols - block * K_BLOCK) * self.side;
+        &self.data[(block * self.groups() + group) * K_BLOCK * self.side..][..len]
+    }
+
+    /// All columns, `[k][side]`, of the only group.
+    #[inline(always)]
+    pub fn only(&self) -> &[f32] {
+        debug_assert_eq!(self.groups(), 1);
+        &self.data[..self.cols * self.side]
     }
 }
 
@@ -102,7 +118,8 @@ struct Fill<'a> {
     from: &'a [&'a [f32]],
     norm: Option<Norm<'a>>,
     side: usize,
-    to: &'a mut [f32],
+    /// A block of columns in each row.
+    to: Rect<'a, f32>,
 }
 
 impl Kernel for Fill<'_> {
@@ -114,32 +131,31 @@ impl Kernel for Fill<'_> {
             from,
             norm,
             side,
-            to,
+            mut to,
         } = self;
         let width = from[0].len();
-        if from.len() < side || width % 2 == 1 {
-            to.fill(0.0);
+        let mut scales = [1.0; MAX_SIDE];
+        if let Some(norm) = norm {
+            for (scale, from) in scales.iter_mut().zip(from) {
+                *scale = inverse_rms(s, from, norm.eps);
+            }
         }
-        for (r, from) in from.iter().enumerate() {
-            let (scale, weight) = match norm {
-                Some(norm) => (inverse_rms(s, from, norm.eps), norm.weight),
-                None => (1.0, [].as_slice()),
-            };
-            if weight.is_empty() {
-                for (x, y) in from.iter().zip(to[r..].iter_mut().step_by(side)) {
-                    *y = *x;
-                }
-            } else if side == 1 {
-                for ((x, w), y) in from.iter().zip(weight).zip(to.iter_mut()) {
-                    *y = x * scale * w;
-                }
-            } else {
-                for ((x, w), y) in from
-                    .iter()
-                    .zip(weight)
-                    .zip(to[r..].iter_mut().step_by(side))
-                {
-                    *y = x * scale * w;
+        for block in 0..to.rows() {
+            let columns = block * K_BLOCK..width.min((block + 1) * K_BLOCK);
+            let to = &mut to.row(block)[..columns.len().next_multiple_of(2) * side];
+            if from.len() < side || columns.len() % 2 == 1 {
+                to.fill(0.0);
+            }
+            for (r, from) in from.iter().enumerate() {
+                let (from, to) = (&from[columns.clone()], to[r..].iter_mut().step_by(side));
+                match norm {
+                    None => from.iter().zip(to).for_each(|(x, y)| *y = *x),
+                    Some(norm) => {
+                        let weight = &norm.weight[columns.clone()];
+                        for ((x, w), y) in from.iter().zip(weight).zip(to) {
+                            *y = x * scales[r] * w;
+                        }
+                    }
                 }
             }
         }

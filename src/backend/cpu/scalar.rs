@@ -175,15 +175,14 @@ impl Model {
                 let mut y = Vec::new();
                 for head in 0..n_heads {
                     let at = head / (n_heads / n_kv_heads) * head_dim;
-                    let of = |rows: &[Vec<f32>]| -> Vec<Vec<f32>> {
-                        rows[..=position]
-                            .iter()
-                            .map(|r| r[at..at + head_dim].to_vec())
-                            .collect()
-                    };
-                    let (k, v) = (of(&keys), of(&values));
-                    let k: Vec<&[f32]> = k.iter().map(|r| &r[..]).collect();
-                    let v: Vec<&[f32]> = v.iter().map(|r| &r[..]).collect();
+                    let k: Vec<&[f32]> = keys[..=position]
+                        .iter()
+                        .map(|r| &r[at..at + head_dim])
+                        .collect();
+                    let v: Vec<&[f32]> = values[..=position]
+                        .iter()
+                        .map(|r| &r[at..at + head_dim])
+                        .collect();
                     let q = &queries[position][head * head_dim..][..head_dim];
                     y.extend(attention(q, &k, &v));
                 }
