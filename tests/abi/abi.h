@@ -82,6 +82,8 @@ static inline llama_t *open_model(const char *dir, uint32_t max_seq_len, uint32_
   o.device = LLAMA_DEVICE_CPU;
   o.max_seq_len = max_seq_len;
   o.max_batch_size = max_batch_size;
+  /* valgrind runs one thread at a time: another that spins for work only slows it down */
+  if (getenv("LLAMABI_TEST_THREADS") != NULL) o.n_threads = (uint32_t)atoi(getenv("LLAMABI_TEST_THREADS"));
   if (llama_build(dir, NULL, &o, &l, &err) != LLAMA_OK) {
     fprintf(stderr, "llama_build(%s): %s\n", dir, err.message);
     exit(1);

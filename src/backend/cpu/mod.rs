@@ -263,9 +263,9 @@ impl Backend for Cpu {
             rows.saturating_mul(qkv_width(shape)),
             attention::partials_len(shape, max_seq_len),
         ];
-        numbers
-            .iter()
-            .fold(0u64, |sum, &n| sum.saturating_add(4 * n as u64))
+        numbers.iter().fold(0u64, |sum, &n| {
+            sum.saturating_add((n as u64).saturating_mul(4))
+        })
     }
 
     fn new_mat(&self, spec: &MatSpec) -> Result<CpuMat> {
