@@ -3,30 +3,33 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Best seconds of `rounds` runs of `f` on `threads` threads that start together.
-fn best(threads: usize, rounds: usize, f: impl Fn(usize) + Sync) -> f64 {
-    let mut best = f64::INFINITY;
-    for _ in 0..rounds {
-        let barrier = std::sync::Barrier::new(threads);
-        let times: Vec<(Instant, Instant)> = std::thread::scope(|s| {
-            let spawned: Vec<_> = (0..threads)
-                .map(|i| {
-                    let (f, barrier) = (&f, &barrier);
-                    s.spawn(move || {
+/// Best seconds of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
+/// threads live through all rounds, so that the system has time to give each its own processor.
+fn best(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> f64 {
+    let barrier = std::sync::Barrier::new(threads);
+    let times: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|s| {
+        let spawned: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (f, barrier) = (&f, &barrier);
+                s.spawn(move || {
+                    let run = |round| {
                         barrier.wait();
                         let start = Instant::now();
-                        f(i);
+                        f(thread, round);
                         (start, Instant::now())
-                    })
+                    };
+                    (0..rounds).map(run).collect()
                 })
-                .collect();
-            spawned.into_iter().map(|t| t.join().unwrap()).collect()
-        });
-        let start = times.iter().map(|t| t.0).min().unwrap();
-        let end = times.iter().map(|t| t.1).max().unwrap();
-        best = best.min((end - start).as_secs_f64());
-    }
-    best
+            })
+            .collect();
+        spawned.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let seconds = |round: usize| {
+        let start = times.iter().map(|t| t[round].0).min().unwrap();
+        let end = times.iter().map(|t| t[round].1).max().unwrap();
+        (end - start).as_secs_f64()
+    };
+    (0..rounds).map(seconds).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -150,13 +153,12 @@ fn multiply_add(n: usize) -> f64 {
 
 /// Bytes a second that all `threads` can read from memory together.
 pub fn read_bandwidth(threads: usize) -> f64 {
-    // Far more than the last-level cache; windows short enough to miss other work now and then.
+    // Far more than the last-level cache.
     let data: Vec<u64> = (0..(1usize << 30) / 8).map(|i| i as u64).collect();
-    let window = (32 << 20) / 8;
+    let window = (64 << 20) / 8;
     let windows = data.len() / window;
-    let round = std::sync::atomic::AtomicUsize::new(0);
-    let seconds = best(threads, 60, |_| {
-        let w = round.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % windows;
+    let seconds = best(threads, 100, |thread, round| {
+        let w = (round * threads + thread) % windows;
         black_box(read(&data[w * window..][..window]));
     });
     (threads * window * 8) as f64 / seconds
@@ -164,9 +166,9 @@ pub fn read_bandwidth(threads: usize) -> f64 {
 
 /// Float32 operations a second that all `threads` reach together.
 pub fn fma_peak(threads: usize) -> f64 {
-    let n = 200_000;
+    let n = 1_000_000;
     let operations = multiply_add(1) * n as f64;
-    let seconds = best(threads, 60, |_| {
+    let seconds = best(threads, 100, |_, _| {
         black_box(multiply_add(n));
     });
     threads as f64 * operations / seconds

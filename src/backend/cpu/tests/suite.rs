@@ -324,20 +324,15 @@ pub fn norms_match(tier: Tier) {
             let mut x = rng.vector(rows * width, 1.0);
             x[width / 2] = 1000.0;
             for side in [1, 3, 6, 8] {
-                let mut panels = Panels::new(rows, width).unwrap();
+                let (all, wide) = (rows.next_multiple_of(side), width.next_multiple_of(2));
+                let mut panels = Panels::new(all, wide).unwrap();
                 let norm = Some(Norm {
                     weight: &weight,
                     eps: 1e-5,
                 });
                 // What lay there before must not shine through the padding.
-                panels.fill(
-                    &pool,
-                    tier,
-                    side,
-                    rows,
-                    |_| &[f32::NAN; 2000][..width],
-                    None,
-                );
+                let nan = [f32::NAN; 1000];
+                panels.fill(&pool, tier, side, all, |_| &nan[..wide], None);
                 panels.fill(&pool, tier, side, rows, |i| &x[i * width..][..width], norm);
                 for row in 0..rows.next_multiple_of(side) {
                     let at = |k: usize| {
