@@ -40,11 +40,8 @@ test: ## all tests: Rust, and C programs plainly, under sanitizers and under val
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
-bench: examples ## speed of CKPT_DIR (the demo model) on one thread and on all
-	@for threads in 1 0; do \
-	  echo "threads $$threads (0: all):"; \
-	  build/generate --ckpt_dir "$(CKPT_DIR)" --prompt "$(PROMPT)" --threads $$threads | tail -n 1; \
-	done
+bench: setup ## decode and prefill of a 1.1B shape, beside what this machine can read and compute
+	cargo bench --locked --bench cpu
 
 setup: ## install what is missing, or say how
 	@scripts/setup

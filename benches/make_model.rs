@@ -1,6 +1,6 @@
 //! Writes a checkpoint of random weights in Hugging Face's form, at the shape of a known model.
 //!
-//!     cargo bench --bench make_model -- <shape> <directory>
+//!     cargo bench --bench make_model -- <1b|7b> <directory>
 //!
 //! Speed depends on the shape and the bytes, not on what the weights are; so benchmarks need no
 //! download. Weights are uniform with the standard deviation 0.02 that Llamas start from, so that
@@ -9,7 +9,7 @@
 mod shapes;
 
 use half::bf16;
-use shapes::{NamedShape, SHAPES};
+use llamabi::backend::Shape;
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
@@ -20,14 +20,10 @@ fn main() -> Result<()> {
         .filter(|a| a != "--bench")
         .collect();
     let [name, dir] = &arguments[..] else {
-        let names: Vec<_> = SHAPES.iter().map(|s| s.name).collect();
-        println!(
-            "usage: cargo bench --bench make_model -- <{}> <directory>",
-            names.join("|")
-        );
+        println!("usage: cargo bench --bench make_model -- <1b|7b> <directory>");
         return Ok(());
     };
-    let Some(shape) = SHAPES.iter().find(|s| s.name == name) else {
+    let Some(shape) = &shapes::named(name) else {
         return Err(std::io::Error::other(format!("no shape is called {name}")));
     };
     let dir = Path::new(dir);
@@ -45,7 +41,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn config(shape: &NamedShape) -> serde_json::Value {
+fn config(shape: &Shape) -> serde_json::Value {
     serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
         "hidden_size": shape.dim, "intermediate_size": shape.ffn_dim,
@@ -58,9 +54,8 @@ fn config(shape: &NamedShape) -> serde_json::Value {
 }
 
 /// Names and sizes in the order they are written.
-fn tensors(shape: &NamedShape) -> Vec<(String, Vec<usize>)> {
-    let head_dim = shape.dim / shape.n_heads;
-    let (dim, ffn, kv) = (shape.dim, shape.ffn_dim, shape.n_kv_heads * head_dim);
+fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
+    let (dim, ffn, kv) = (shape.dim, shape.ffn_dim, shape.kv_dim());
     let mut list = vec![(
         "model.embed_tokens.weight".to_owned(),
         vec![shape.vocab_size, dim],
@@ -85,7 +80,7 @@ fn tensors(shape: &NamedShape) -> Vec<(String, Vec<usize>)> {
     list
 }
 
-fn write_weights(shape: &NamedShape, path: &Path) -> Result<u64> {
+fn write_weights(shape: &Shape, path: &Path) -> Result<u64> {
     let tensors = tensors(shape);
     let mut header = serde_json::Map::new();
     let mut end = 0u64;

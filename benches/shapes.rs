@@ -1,4 +1,5 @@
 //! Model shapes that benchmarks use.
+#![allow(dead_code)] // each benchmark uses its part
 
 use llamabi::backend::Shape;
 
@@ -13,6 +14,29 @@ pub fn llama_1b() -> Shape {
         ffn_dim: 5632,
         vocab_size: 32000,
         norm_eps: 1e-5,
+    }
+}
+
+/// Llama 2 7B.
+pub fn llama_7b() -> Shape {
+    Shape {
+        dim: 4096,
+        n_layers: 32,
+        n_heads: 32,
+        n_kv_heads: 32,
+        head_dim: 128,
+        ffn_dim: 11008,
+        vocab_size: 32000,
+        norm_eps: 1e-5,
+    }
+}
+
+/// A shape by the name that command lines use.
+pub fn named(name: &str) -> Option<Shape> {
+    match name {
+        "1b" => Some(llama_1b()),
+        "7b" => Some(llama_7b()),
+        _ => None,
     }
 }
 

@@ -6,13 +6,13 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`capi`] | the C API: conventions, guards, handles; no logic |
-//! | [`llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
+//! | [`mod@llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
 //! | [`chat`] | messages -> prompt, in Meta's Llama 2 format |
 //! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
 //! | [`model`] | configuration, weight names, RoPE, and `forward`: the transformer, written once |
-//! | [`format`] | checkpoint files: safetensors, `.pth` |
+//! | [`mod@format`] | checkpoint files: safetensors, `.pth` |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer, chat}` and

@@ -1,6 +1,6 @@
 //! **The seam** between the transformer and the machine it runs on.
 //!
-//! [`Backend`] is what a device must do for [`crate::model::forward`]; [`Run`] is what the engine
+//! [`Backend`] is what a device must do for [`crate::model::forward()`]; [`Run`] is what the engine
 //! sees of the two together. Everything a step needs crosses in one [`Step`].
 
 pub mod cpu;
