@@ -250,7 +250,7 @@ fn requests_out_of_range() {
     assert_failure(
         refuse(&[vec![]], &plain),
         LLAMA_E_INVALID_ARGUMENT,
-        &["prompt"],
+        &["lens[0]", "0"],
     );
     assert_failure(
         refuse(&[vec![1, 512]], &plain),

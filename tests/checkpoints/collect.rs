@@ -1,7 +1,7 @@
 //! A backend that keeps weights as row-major float32 and cannot compute.
 
 use half::{bf16, f16};
-use llamabi::backend::{Backend, Block, Layer, MatSpec, Shape, Step};
+use llamabi::backend::{Backend, Block, Layer, Limits, MatSpec, Shape, Step};
 use llamabi::{Dtype, Result};
 use std::cell::Cell;
 
@@ -50,7 +50,10 @@ impl Backend for Collect {
         (rows * (spec.cols * spec.dtype.size() + usize::from(spec.bias) * 4)) as u64
     }
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
+    }
+    fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
+        unreachable!("nothing runs on this backend")
     }
     fn new_mat(&self, spec: &MatSpec) -> Result<Mat> {
         let rows: usize = spec.parts.iter().sum();
@@ -90,36 +93,36 @@ impl Backend for Collect {
         Ok(values.to_vec())
     }
     fn new_buf(&self, rows: usize, width: usize) -> Result<Vec<f32>> {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<()> {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn load_step(&mut self, step: &Step) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn embed(&mut self, x: &mut Vec<f32>, table: &Mat) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn qkv(&mut self, q: &mut Vec<f32>, kv: &mut (), x: &Vec<f32>, layer: &Layer<Self>) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn attend(&mut self, y: &mut Vec<f32>, q: &Vec<f32>, kv: &(), layer: &Layer<Self>) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn matmul_add(&mut self, x: &mut Vec<f32>, w: &Mat, y: &Vec<f32>) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn ffn_up(&mut self, h: &mut Vec<f32>, x: &Vec<f32>, layer: &Layer<Self>) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn logits(&mut self, out: &mut Vec<f32>, x: &Vec<f32>, norm: &Vec<f32>, head: &Mat) {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn read<'a>(&mut self, out: &'a Vec<f32>) -> Result<&'a [f32]> {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
     fn copy_pages(&mut self, kv: &mut (), pairs: &[(u32, u32)]) -> Result<()> {
-        unimplemented!()
+        unreachable!("nothing runs on this backend")
     }
 }

@@ -51,6 +51,9 @@ impl Tokenizer for Toy {
             _ => Piece::Control,
         }
     }
+    fn token_bytes_with_nul(&self, _: Token) -> &[u8] {
+        unreachable!("the engine asks for pieces")
+    }
     fn strips_leading_space(&self) -> bool {
         true
     }
@@ -117,7 +120,11 @@ pub fn decode(tokens: &[Token]) -> (String, usize) {
                 });
                 first = false;
             }
-            Piece::Control => {}
+            Piece::Literal(_) => unreachable!("the toy has none"),
+            // A character cannot continue behind a control.
+            Piece::Control => {
+                flush(&mut run, &mut text);
+            }
         }
         certain = text.len();
     }
