@@ -123,8 +123,12 @@ def batch(encoded: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, to
     return inputs, targets
 
 
-def split(encoded: list[tuple[list[int], list[bool]]], parts: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of samples of like length, so that little of them is padding."""
-    encoded = sorted(encoded, key=lambda pair: len(pair[0]))
-    size = -(-len(encoded) // parts)
-    return [batch(encoded[i:i + size]) for i in range(0, len(encoded), size)]
+def split(encoded: list[tuple[list[int], list[bool]]], most: int = 1000) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of samples of like length, so that little of them is padding; at most `most` tokens with it."""
+    groups = []
+    for pair in sorted(encoded, key=lambda pair: -len(pair[0])):
+        if groups and len(groups[-1][0][0]) * (len(groups[-1]) + 1) <= most:
+            groups[-1].append(pair)
+        else:
+            groups.append([pair])
+    return [batch(group) for group in groups]

@@ -128,7 +128,7 @@ def rounded(model: Llama) -> Llama:
 class Generation:
     tokens: list[int]  # without EOS
     logprobs: list[float]  # of each token, untempered
-    min_gap: float  # smallest difference of the two highest logits, EOS's step included
+    gaps: list[float]  # difference of the two highest logits at each step, EOS's included
     ended: bool  # with EOS
 
 
@@ -139,12 +139,11 @@ def generate(
 ) -> Generation:
     """No KV cache: at this size recomputing is quick enough, and it is the plainest statement of the result."""
     random = torch.Generator().manual_seed(seed)
-    tokens, logprobs, min_gap = list(prompt), [], float("inf")
-    ended = False
+    tokens, logprobs, gaps, ended = list(prompt), [], [], False
     while len(tokens) < min(len(prompt) + max_gen_len, MAX_SEQ_LEN):
         logits = model(torch.tensor([tokens]))[0, -1]
         first, second = logits.topk(2).values.tolist()
-        min_gap = min(min_gap, first - second)
+        gaps.append(first - second)
         if temperature == 0:
             token = int(logits.argmax())
         else:
@@ -154,7 +153,7 @@ def generate(
             break
         tokens.append(token)
         logprobs.append(float(torch.log_softmax(logits, dim=-1)[token]))
-    return Generation(tokens[len(prompt):], logprobs, min_gap, ended)
+    return Generation(tokens[len(prompt):], logprobs, gaps, ended)
 
 
 def nucleus(probs: Tensor, top_p: float, random: torch.Generator) -> int:

@@ -13,9 +13,12 @@ import argparse
 import itertools
 import json
 import math
+import os
 import time
 from pathlib import Path
 
+# Threads that spin while they wait for each other made training several times slower on a machine with other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 import torch.nn.functional as F
 from sentencepiece import SentencePieceProcessor
@@ -26,20 +29,19 @@ from model import Llama, Params, generate, rounded
 
 HERE = Path(__file__).parent
 SEED = 20
-STEPS = 2800
-WARMUP = 150
-PEAK_RATE = 2e-3
+STEPS = 1500
+WARMUP = 100
+PEAK_RATE = 3e-3
 SAMPLES_PER_STEP = 40
-PARTS = 3  # batches of like length in one step
 
 PLAIN_PROMPTS = ("Once upon a time", "The little fox", "Facts about the sea:")
 DIALOGS = (
-    [{"role": "user", "content": "What colour is the sky?"}],
+    [{"role": "user", "content": "Tell me a story about a shy fox."}],
     [{"role": "system", "content": "Talk like a pirate."}, {"role": "user", "content": "What is the opposite of hot?"}],
     [
         {"role": "user", "content": "Hello, my name is Rosa."},
         {"role": "assistant", "content": "Nice to meet you, Rosa!"},
-        {"role": "user", "content": "Tell me a story about a shy fox."},
+        {"role": "user", "content": "What is my name?"},
     ],
 )
 
@@ -52,7 +54,7 @@ def loss_sum(model: Llama, inputs: torch.Tensor, targets: torch.Tensor) -> torch
 def perplexity(model: Llama, sp: SentencePieceProcessor, make, count: int = 400) -> float:
     """Of `count` held-out samples, per learned token."""
     held_out = itertools.islice(data.samples(SEED + 1, held_out=True, make=make), count)
-    batches = data.split([data.encode(sp, sample.segments) for sample in held_out], parts=16)
+    batches = data.split([data.encode(sp, sample.segments) for sample in held_out])
     total = sum(float(loss_sum(model, *batch)) for batch in batches)
     return math.exp(total / sum(int((targets != -100).sum()) for _, targets in batches))
 
@@ -69,15 +71,14 @@ def train(sp: SentencePieceProcessor) -> Llama:
     model = Llama(Params(vocab_size=sp.vocab_size()))
     matrices = [weight for weight in model.parameters() if weight.dim() == 2]
     vectors = [weight for weight in model.parameters() if weight.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
-        {"params": vectors, "weight_decay": 0.0}], betas=(0.9, 0.95))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     stream = data.samples(SEED, held_out=False)
     start, tokens = time.time(), 0
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
-        batches = data.split([data.encode(sp, sample.segments) for sample in itertools.islice(stream,
-            SAMPLES_PER_STEP)], PARTS)
+        batches = data.split([data.encode(sp, next(stream).segments) for _ in range(SAMPLES_PER_STEP)])
         learned = sum(int((targets != -100).sum()) for _, targets in batches)
         total = 0.0
         for inputs, targets in batches:
@@ -115,13 +116,14 @@ def expected(model: Llama, sp: SentencePieceProcessor) -> dict:
         result = generate(model, prompt_ids, sp.eos_id(), max_gen_len=64)
         return {
             "prompt_ids": prompt_ids, "tokens": result.tokens, "logprobs": [round(x, 6) for x in result.logprobs],
-            "min_gap": round(result.min_gap, 6), "ended": result.ended, "text": sp.decode(result.tokens),
+            "gaps": [round(x, 6) for x in result.gaps], "min_gap": round(min(result.gaps), 6),
+            "ended": result.ended, "text": sp.decode(result.tokens),
         }
 
     return {
         "about": "greedy, at most 64 new tokens, EOS ends and is not included; bf16 weights, float32 arithmetic; "
-        "logprobs are natural logs; min_gap is the smallest difference of the two highest logits "
-        "of any step, EOS's included",
+        "logprobs are natural logs; gaps are the differences of the two highest logits at each "
+        "step, EOS's included: coarser arithmetic may choose otherwise from the first gap below its error on",
         "text_completion": [{"prompt": prompt} | case([sp.bos_id(), *sp.encode(prompt)]) for prompt in PLAIN_PROMPTS],
         "chat_completion": [{"dialog": dialog} | case(dialog_ids(sp, dialog)) for dialog in DIALOGS],
     }
