@@ -26,6 +26,17 @@
 //! 4. **batch invariance**: what is computed for one row does not depend on the other rows of the
 //!    step, on the number of threads, or on how a prompt was cut into chunks.
 //!
+//! ```
+//! use llamabi::engine::GenerateOptions;
+//! use llamabi::{BuildOptions, Llama};
+//!
+//! let llama = Llama::build("demo/meta".as_ref(), None, &BuildOptions::default(), &mut |_| true)?;
+//! let prompts = llama.text_prompts(&["Once upon a time"])?;
+//! let story = llama.generate(prompts, GenerateOptions::default(), &mut |_event| true)?;
+//! println!("{}", story.sequences[0].text);
+//! # Ok::<(), llamabi::Error>(())
+//! ```
+//!
 //! `unsafe` is denied here and allowed again only in files that say so at their head.
 
 #![deny(unsafe_code, missing_docs)]
