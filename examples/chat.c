@@ -1,7 +1,7 @@
 /* A chat in the terminal, in Meta's Llama 2 chat format.
  *
- *   cc examples/chat.c -Iinclude -Ltarget/release -lllamabi -o chat
- *   ./chat --ckpt_dir DIR [--system TEXT] [--max_seq_len N] [--temperature T] [--tokenizer_path FILE]
+ *   make examples
+ *   build/chat --ckpt_dir DIR [--system TEXT] [--max_seq_len N] [--temperature T] [--tokenizer_path FILE]
  *
  * /reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.
  */

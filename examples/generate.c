@@ -1,7 +1,7 @@
 /* Continue a prompt and print the text as it comes.
  *
- *   cc examples/generate.c -Iinclude -Ltarget/release -lllamabi -o generate
- *   ./generate --ckpt_dir DIR --prompt "Once upon a time"
+ *   make examples
+ *   build/generate --ckpt_dir DIR --prompt "Once upon a time"
  */
 #include <llamabi.h>
 

@@ -105,6 +105,20 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// A text so long that its tokens need not be counted.
+    #[error(
+        "prompt {index} has {bytes} bytes of text, so at least {least} tokens; max_seq_len is {max}"
+    )]
+    TextTooLong {
+        /// Which prompt of the call.
+        index: usize,
+        /// Its bytes.
+        bytes: usize,
+        /// The fewest tokens it can have.
+        least: usize,
+        /// The limit.
+        max: usize,
+    },
     /// No prompts, or more than `max_batch_size`.
     #[error("the call has {n} prompts, must be 1 to max_batch_size = {max}")]
     Batch {
@@ -153,7 +167,7 @@ impl Error {
             Error::NoMemory { .. } => -6,
             Error::Device(_) => -7,
             Error::DeviceMemory { .. } => -8,
-            Error::TooLong { .. } => -9,
+            Error::TooLong { .. } | Error::TextTooLong { .. } => -9,
             Error::Batch { .. } => -10,
             Error::Utf8 { .. } => -11,
             Error::Busy { .. } => -12,

@@ -15,8 +15,8 @@
 //! | [`mod@format`] | checkpoint files: safetensors, `.pth` |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
-//! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer, chat}` and
-//! `llama -> model -> {format, backend}`. A backend knows nothing above [`backend::Step`]; the
+//! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
+//! tokenizer` and `llama -> model -> {format, backend}`. A backend knows nothing above [`backend::Step`]; the
 //! engine knows a model only as [`backend::Run`].
 //!
 //! The four laws, which most of the tests are about:

@@ -330,7 +330,9 @@ impl Llama {
     pub fn text_prompts(&self, texts: &[&str]) -> Result<Vec<Prompt>> {
         texts
             .iter()
-            .map(|text| {
+            .enumerate()
+            .map(|(index, text)| {
+                self.check_text(index, text.len())?;
                 let mut tokens = vec![self.tokenizer.bos_id()];
                 tokens.extend(self.tokenizer.encode(text)?);
                 Ok(Prompt::Tokens(tokens))
@@ -343,7 +345,9 @@ impl Llama {
     pub fn chat_prompts(&self, dialogs: &[&[Message<'_>]]) -> Result<Vec<Prompt>> {
         dialogs
             .iter()
-            .map(|dialog| {
+            .enumerate()
+            .map(|(index, dialog)| {
+                self.check_text(index, chat::least_bytes(dialog))?;
                 let tokens = chat::encode_dialog(&*self.tokenizer, dialog)?;
                 Ok(if chat::is_unsafe(dialog) {
                     Prompt::Refused(chat::UNSAFE_ERROR)
@@ -352,6 +356,21 @@ impl Llama {
                 })
             })
             .collect()
+    }
+
+    /// Encoding takes a second for some megabytes and cannot be cancelled: refuse first what can
+    /// never fit.
+    fn check_text(&self, index: usize, bytes: usize) -> Result<()> {
+        let (least, max) = (self.tokenizer.least_tokens(bytes), self.info.max_seq_len);
+        match least > max {
+            true => Err(Error::TextTooLong {
+                index,
+                bytes,
+                least,
+                max,
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Cancel what runs or waits and refuse what comes.

@@ -62,6 +62,8 @@ fn link_dir() -> &'static Path {
 
 /// Run a tool; a missing one is a failure that says how to get it.
 fn run(command: &mut Command) -> Output {
+    // Cargo's points at its own folders, where an older build of the library may lie.
+    command.env_remove("LD_LIBRARY_PATH");
     let tool = command.get_program().to_owned();
     command.output().unwrap_or_else(|e| {
         panic!(
@@ -179,7 +181,7 @@ macro_rules! programs {
 // AddressSanitizer's allocator may be left locked in the child of a fork, and valgrind follows the
 // children for minutes; what `fork` tests is the table, which neither would see more of.
 programs! {
-    plain = Nothing: null tails dl text stream cancel callback threads fork;
+    plain = Nothing: null tails dl text stream cancel callback threads fork pcancel;
     sanitizers = Sanitizers: null tails dl text stream cancel callback threads;
     valgrind = Valgrind: null tails dl text stream cancel callback threads;
 }

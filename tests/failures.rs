@@ -315,3 +315,25 @@ fn a_poisoned_handle_says_so() {
     assert_eq!(error.code(), LLAMA_E_POISONED);
     assert!(error.to_string().contains("a test said so"), "{error}");
 }
+
+/// Minutes of tokenising, or gigabytes of tables, for what can never be of use: refused at once.
+#[test]
+fn texts_beyond_all_measure() {
+    let model = Model::open(&reference(META), None, &build_options()).unwrap();
+    let long = "word ".repeat(4 << 20);
+    let refused = model.text_completion(&[&long], &greedy(4)).unwrap_err();
+    assert_failure(refused, LLAMA_E_TOO_LONG, &["20971520 bytes", "512"]);
+    let dialog = vec![("user", long.as_str())];
+    let refused = model.chat_completion(&[dialog], &greedy(4)).unwrap_err();
+    assert_failure(refused, LLAMA_E_TOO_LONG, &["max_seq_len"]);
+
+    let stop = StopStrings::new(&["fine", &"x".repeat(4097)]);
+    let mut options = greedy(4);
+    stop.set(&mut options);
+    let refused = model.generate(&[vec![1]], &options).unwrap_err();
+    assert_failure(
+        refused,
+        LLAMA_E_INVALID_ARGUMENT,
+        &["stop[1]", "4097", "4096"],
+    );
+}

@@ -8,6 +8,7 @@ use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::Error;
 use crate::chat::{Message, Role};
+use crate::engine::request::MAX_STOP_BYTES;
 use crate::engine::{Event, FinishReason, GenerateOptions, Prompt, RequestStats};
 use crate::llama::{Completion, Sequence};
 use std::ffi::c_char;
@@ -97,6 +98,12 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
     {
         // SAFETY: as above.
         let text = unsafe { args::text(format_args!("stop[{i}]"), text, usize::MAX) }?;
+        if text.len() > MAX_STOP_BYTES {
+            return Err(Failure::invalid(format!(
+                "stop[{i}] is {} bytes long, must be at most {MAX_STOP_BYTES}",
+                text.len()
+            )));
+        }
         stop.push(text.to_owned());
     }
     Ok(GenerateOptions {

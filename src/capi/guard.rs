@@ -8,6 +8,7 @@ use super::types::*;
 use crate::Error;
 use std::any::Any;
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -75,6 +76,32 @@ impl Scope {
     }
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// While it lives, a `pthread_cancel` of this thread waits: glibc cancels by an unwinding that must
+/// not pass through Rust frames.
+struct Uncancellable(c_int);
+
+impl Uncancellable {
+    pub fn enter() -> Self {
+        const DISABLE: c_int = 1;
+        let mut old = 0;
+        // SAFETY: a valid state, and room for the old one.
+        unsafe { pthread_setcancelstate(DISABLE, &mut old) };
+        Uncancellable(old)
+    }
+}
+
+impl Drop for Uncancellable {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: the state that was in force before.
+        unsafe { pthread_setcancelstate(self.0, &mut disabled) };
+    }
+}
+
 /// Run the body of an export that returns a status.
 pub(super) fn status(
     err: *mut llama_error,
@@ -83,6 +110,7 @@ pub(super) fn status(
     if let Err(status) = check_error_struct(err) {
         return status;
     }
+    let _uncancellable = Uncancellable::enter();
     let mut scope = Scope::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut scope))).unwrap_or_else(|panic| {
         let reason = panic_text(&*panic);
@@ -114,6 +142,8 @@ pub(super) fn status(
 
 /// Run the body of an export that cannot say why it fails.
 pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    // Also in llama_cancel_trigger, which signal handlers call: in glibc this is one atomic exchange.
+    let _uncancellable = Uncancellable::enter();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 

@@ -51,7 +51,12 @@ pub fn is_unsafe(dialog: &[Message<'_>]) -> bool {
     })
 }
 
-/// Prompt tokens of a dialog. The caller has looked at [`is_unsafe`].
+/// Bytes of a dialog that are in its prompt whatever the format adds.
+pub fn least_bytes(dialog: &[Message<'_>]) -> usize {
+    dialog.iter().map(|m| strip(m.content).len()).sum()
+}
+
+/// Prompt tokens of a dialog, whether or not it [`is_unsafe`]: roles out of order are an error first.
 ///
 /// A system message becomes a prefix of the first user message, before that is stripped. Each turn
 /// that has an answer is `[INST] {user} [/INST] {answer} ` between BOS and EOS, the last one

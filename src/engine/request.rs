@@ -2,6 +2,10 @@
 
 use crate::{Cancel, Error, Result, Token};
 
+/// Most bytes of a stop string: far more than anything that is searched for, and little enough that
+/// the tables of all of them are small.
+pub const MAX_STOP_BYTES: usize = 4096;
+
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
@@ -13,7 +17,7 @@ pub struct GenerateOptions {
     pub no_wait: bool,
     /// Go on after an end-of-sequence token (which then is part of the result).
     pub ignore_eos: bool,
-    /// Most tokens to generate; `None`: `max_seq_len - 1`.
+    /// Most tokens to generate; `None`: `as many as `max_seq_len` leaves room for`.
     pub max_gen_len: Option<usize>,
     /// 0 is greedy.
     pub temperature: f32,
@@ -132,6 +136,13 @@ impl GenerateOptions {
         if self.top_logprobs > limits.vocab_size {
             let expected = format!("at most the vocabulary, {}", limits.vocab_size);
             return Err(Error::invalid("top_logprobs", expected, self.top_logprobs));
+        }
+        if let Some(i) = self.stop.iter().position(|s| s.len() > MAX_STOP_BYTES) {
+            return Err(Error::invalid(
+                format!("stop[{i}]"),
+                format!("at most {MAX_STOP_BYTES} bytes long"),
+                format!("{} bytes long", self.stop[i].len()),
+            ));
         }
         if let Some(i) = self.stop.iter().position(String::is_empty) {
             return Err(Error::invalid(

@@ -47,6 +47,12 @@ pub trait Tokenizer: Send + Sync {
     /// the implementation says how long that is.
     fn encode(&self, text: &str) -> Result<Vec<Token>>;
 
+    /// Fewest tokens that a text of this many bytes can have. Saves encoding what is too long anyway.
+    fn least_tokens(&self, bytes: usize) -> usize {
+        let _ = bytes;
+        0
+    }
+
     /// What `token` adds to a text.
     fn piece(&self, token: Token) -> Piece<'_>;
 

@@ -31,6 +31,8 @@ pub struct SentencePiece {
     entries: Vec<Entry>,
     /// The text of every piece, each followed by a NUL.
     texts: String,
+    /// Bytes of the longest of them.
+    longest: usize,
     bos_id: Token,
     eos_id: Token,
     pad_id: Token,
@@ -113,6 +115,7 @@ impl SentencePiece {
 
         let mut entries = Vec::with_capacity(proto.pieces.len());
         let mut texts = String::new();
+        let mut longest = 1; // a byte piece
         for piece in &proto.pieces {
             let text = std::str::from_utf8(piece.piece()).unwrap_or_default();
             let (literal, text) = match piece.r#type() {
@@ -138,6 +141,7 @@ impl SentencePiece {
             } else {
                 Entry::Text { start, len }
             });
+            longest = longest.max(text.len());
             texts.push_str(&text);
             texts.push('\0');
         }
@@ -148,6 +152,7 @@ impl SentencePiece {
             processor,
             entries,
             texts,
+            longest,
             bos_id,
             eos_id,
             pad_id,
@@ -238,6 +243,14 @@ impl Tokenizer for SentencePiece {
             }
         }
         Ok(ids)
+    }
+
+    fn least_tokens(&self, bytes: usize) -> usize {
+        match self.parts {
+            // Spaces may be squeezed, unknown characters may share one token.
+            Parts::Whole(_) => 0,
+            Parts::Cut { .. } => bytes.div_ceil(self.longest),
+        }
     }
 
     fn piece(&self, token: Token) -> Piece<'_> {
