@@ -150,7 +150,7 @@ typedef struct llama_build_options {
   uint32_t max_seq_len;
   /// Most sequences that run at the same time; more calls wait. 8.
   uint32_t max_batch_size;
-  /// 0: as many shards as the checkpoint has. Any other number must be that number.
+  /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
   int32_t model_parallel_size;
   /// `LLAMA_DEVICE_*`.
   int32_t device;

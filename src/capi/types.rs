@@ -149,7 +149,7 @@ pub struct llama_build_options {
     pub max_seq_len: u32,
     /// Most sequences that run at the same time; more calls wait. 8.
     pub max_batch_size: u32,
-    /// 0: as many shards as the checkpoint has. Any other number must be that number.
+    /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
     pub model_parallel_size: i32,
     /// `LLAMA_DEVICE_*`.
     pub device: i32,
