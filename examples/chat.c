@@ -1,20 +1,24 @@
 /* A chat in the terminal, in Meta's Llama 2 chat format.
  *
  *   make examples
- *   build/chat --ckpt_dir DIR [--system TEXT] [--max_seq_len N] [--temperature T] [--tokenizer_path FILE]
+ *   build/chat --ckpt_dir DIR [--system TEXT]
  *
  * /reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.
  */
-#include <llamabi.h>
+#include "options.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char usage[] =
-    "usage: chat --ckpt_dir DIR [--tokenizer_path FILE] [--system TEXT] [--max_seq_len N]\n"
-    "            [--temperature T] [--top_p P] [--seed N] [--threads N]\n";
+    "usage: chat --ckpt_dir DIR [option value]...\n"
+    "\n"
+    "  --system TEXT             what the model should know or be\n"
+    "  --max_seq_len N           room for the conversation, in tokens (2048)\n"
+    COMMON_USAGE
+    "\n"
+    "/reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.\n";
+
+static const char *system_text;
 
 /* The flag of the answer that is being generated. A signal handler may trigger it at any time, also
    after it was freed: a freed flag is ignored. */
@@ -28,7 +32,13 @@ static void on_interrupt(int number) {
 static int32_t on_event(void *user_data, const llama_event *ev) {
   (void)user_data;
   fwrite(ev->text, 1, ev->text_len, stdout);
-  fflush(stdout);
+  return fflush(stdout) == 0; /* 0 stops: nobody reads any more */
+}
+
+static int own_option(struct options *o, const char *name, const char *value) {
+  (void)o;
+  if (strcmp(name, "system") != 0) return 0;
+  system_text = value;
   return 1;
 }
 
@@ -109,43 +119,24 @@ static int make_room(const llama_t *model, size_t first, uint32_t max_seq_len) {
 }
 
 int main(int argc, char **argv) {
-  const char *ckpt_dir = NULL, *tokenizer_path = NULL, *system_text = NULL;
-  llama_build_options build;
-  llama_generate_options options;
+  struct options o;
   llama_error err;
   llama_t *model;
   size_t first;
   char *line;
-  int i;
+  int failed = 0;
 
   err.struct_size = sizeof err;
-  llama_build_options_init(&build, sizeof build, LLAMABI_ABI_VERSION);
-  llama_generate_options_init(&options, sizeof options);
-  build.max_seq_len = 2048;
-  build.max_batch_size = 1;
-  for (i = 1; i + 1 < argc; i += 2) {
-    const char *name = argv[i], *value = argv[i + 1];
-    if (strcmp(name, "--ckpt_dir") == 0) ckpt_dir = value;
-    else if (strcmp(name, "--tokenizer_path") == 0) tokenizer_path = value;
-    else if (strcmp(name, "--system") == 0) system_text = value;
-    else if (strcmp(name, "--max_seq_len") == 0) build.max_seq_len = (uint32_t)strtoul(value, NULL, 10);
-    else if (strcmp(name, "--threads") == 0) build.n_threads = (uint32_t)strtoul(value, NULL, 10);
-    else if (strcmp(name, "--temperature") == 0) options.temperature = (float)strtod(value, NULL);
-    else if (strcmp(name, "--top_p") == 0) options.top_p = (float)strtod(value, NULL);
-    else if (strcmp(name, "--seed") == 0) options.seed = strtoull(value, NULL, 10);
-    else break;
-  }
-  if (i < argc || ckpt_dir == NULL) {
-    fputs(usage, stderr);
-    return 2;
-  }
-  if (llama_build(ckpt_dir, tokenizer_path, &build, &model, &err) != LLAMA_OK) {
+  options_init(&o, "chat", usage);
+  o.build.max_seq_len = 2048;
+  read_options(&o, argc, argv, own_option);
+  if (llama_build(o.ckpt_dir, o.tokenizer_path, &o.build, &model, &err) != LLAMA_OK) {
     fprintf(stderr, "chat: %s\n", err.message);
     return 1;
   }
   if (system_text != NULL) add("system", system_text, strlen(system_text));
   first = n_msgs;
-  options.on_event = on_event;
+  o.generate.on_event = on_event;
 
   for (;;) {
     llama_result_t *result;
@@ -166,20 +157,21 @@ int main(int argc, char **argv) {
     }
     if (line[0] == 0) continue;
     add("user", line, strlen(line));
-    if (!make_room(model, first, build.max_seq_len)) {
+    if (!make_room(model, first, o.build.max_seq_len)) {
       forget(n_msgs - 1, 1);
       continue;
     }
 
-    options.cancel = cancel = llama_cancel_new();
+    o.generate.cancel = cancel = llama_cancel_new();
     signal(SIGINT, on_interrupt);
-    status = llama_chat_completion(model, msgs, &n_msgs, 1, &options, &result, &err);
-    llama_cancel_free(options.cancel);
+    status = llama_chat_completion(model, msgs, &n_msgs, 1, &o.generate, &result, &err);
+    llama_cancel_free(o.generate.cancel);
     if (status != LLAMA_OK && status != LLAMA_CANCELLED) {
       fprintf(stderr, "chat: %s\n", err.message);
       forget(n_msgs - 1, 1);
       if (status == LLAMA_E_INVALID_ARGUMENT || status == LLAMA_E_UTF8 || status == LLAMA_E_TOO_LONG)
         continue; /* the message was at fault */
+      failed = 1;
       break;
     }
     reason = llama_result_finish_reason(result, 0);
@@ -195,5 +187,9 @@ int main(int argc, char **argv) {
   forget(0, n_msgs);
   free(msgs);
   llama_free(model);
-  return 0;
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    perror("chat: standard output");
+    failed = 1;
+  }
+  return failed;
 }

@@ -1,5 +1,6 @@
-//! Everything that can go wrong, and the C status each becomes.
+//! Everything that can go wrong.
 
+use std::any::Any;
 use std::path::PathBuf;
 
 /// `Result` of this crate.
@@ -15,16 +16,6 @@ pub enum Error {
         /// The argument or option, as the C API spells it.
         name: String,
         /// What the range is.
-        expected: String,
-        /// What was given.
-        got: String,
-    },
-    /// A struct does not have the layout this library knows.
-    #[error("{what} is {got}, this library needs {expected}")]
-    Abi {
-        /// Which size, version or tail.
-        what: String,
-        /// What would be accepted.
         expected: String,
         /// What was given.
         got: String,
@@ -82,19 +73,17 @@ pub enum Error {
         /// Bytes this process can still have.
         available: u64,
     },
-    /// A device failed.
-    #[error("{0}")]
-    Device(String),
-    /// Memory that the device cannot give.
-    #[error("{what} needs {needed} bytes of device memory, {available} bytes are available")]
-    DeviceMemory {
+    /// Memory that the system refused, without saying how much there is.
+    #[error("{what} needs {needed} bytes, the system refuses them")]
+    Refused {
         /// What the memory was for.
         what: String,
         /// Bytes asked for.
         needed: u64,
-        /// Bytes available.
-        available: u64,
     },
+    /// A device failed.
+    #[error("{0}")]
+    Device(String),
     /// A prompt longer than the handle's `max_seq_len`.
     #[error("prompt {index} has {len} tokens, max_seq_len is {max}")]
     TooLong {
@@ -105,7 +94,7 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// A text so long that its tokens need not be counted.
+    /// A text so long that not all of its tokens were counted.
     #[error(
         "prompt {index} has {bytes} bytes of text, so at least {least} tokens; max_seq_len is {max}"
     )]
@@ -127,14 +116,6 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// Text that is not UTF-8.
-    #[error("{what} is not valid UTF-8 at byte {at}")]
-    Utf8 {
-        /// Which argument.
-        what: String,
-        /// Offset of the first bad byte.
-        at: usize,
-    },
     /// `NO_WAIT` was asked for and there are not enough free slots.
     #[error("{free} slots are free, the call needs {needed} and must not wait")]
     Busy {
@@ -155,27 +136,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The `llama_status` of the C API, as listed in `include/llamabi.h`.
-    pub fn code(&self) -> i32 {
-        match self {
-            Error::Cancelled => 2,
-            Error::InvalidArgument { .. } => -1,
-            Error::Abi { .. } => -2,
-            Error::Io { .. } => -3,
-            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => -4,
-            Error::Unsupported(_) => -5,
-            Error::NoMemory { .. } => -6,
-            Error::Device(_) => -7,
-            Error::DeviceMemory { .. } => -8,
-            Error::TooLong { .. } | Error::TextTooLong { .. } => -9,
-            Error::Batch { .. } => -10,
-            Error::Utf8 { .. } => -11,
-            Error::Busy { .. } => -12,
-            Error::Poisoned(_) => -13,
-            Error::Internal(_) => -99,
-        }
-    }
-
     /// An argument out of range: its name, the range, and what was given.
     pub fn invalid(
         name: impl Into<String>,
@@ -204,4 +164,11 @@ impl Error {
             detail: detail.into(),
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }

@@ -31,7 +31,7 @@
 //! use llamabi::{BuildOptions, Llama};
 //!
 //! let llama = Llama::build("demo/meta".as_ref(), None, &BuildOptions::default(), &mut |_| true)?;
-//! let prompts = llama.text_prompts(&["Once upon a time"])?;
+//! let prompts = llama.text_prompts(&["Once upon a time"], None)?;
 //! let story = llama.generate(prompts, GenerateOptions::default(), &mut |_event| true)?;
 //! println!("{}", story.sequences[0].text);
 //! # Ok::<(), llamabi::Error>(())
@@ -48,11 +48,13 @@ pub mod chat;
 pub mod dtype;
 pub mod engine;
 pub mod error;
+mod file;
 pub mod format;
 pub mod kv;
 pub mod llama;
 pub mod log;
 pub mod model;
+mod reserve;
 pub mod tokenizer;
 
 pub use cancel::Cancel;

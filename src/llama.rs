@@ -2,7 +2,7 @@
 
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Limits};
-use crate::chat::{self, Message};
+use crate::chat::{self, Encoding, Message};
 use crate::engine::request::RequestLimits;
 use crate::engine::{
     Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt,
@@ -13,7 +13,7 @@ use crate::log::{Level, Log};
 use crate::model::config::Form;
 use crate::model::weights::{self, LoadControl};
 use crate::model::{Config, Runner, rope};
-use crate::tokenizer::{self, Tokenizer};
+use crate::tokenizer::{self, Bound, Encoded, Tokenizer};
 use crate::{Cancel, Dtype, Error, Result, Token};
 use std::path::Path;
 use std::sync::Arc;
@@ -132,6 +132,24 @@ pub struct Completion {
     pub cancelled: bool,
 }
 
+impl Completion {
+    /// That of a call of `n` prompts which was cancelled before it began.
+    pub fn cancelled(n: usize) -> Completion {
+        let sequence = Sequence {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            text: String::new(),
+            top: Vec::new(),
+            finish: FinishReason::Cancelled,
+            stats: RequestStats::default(),
+        };
+        Completion {
+            sequences: vec![sequence; n],
+            cancelled: true,
+        }
+    }
+}
+
 /// A loaded model. Every method may be called from any thread; concurrent calls share batches.
 /// Dropping it cancels what runs.
 pub struct Llama {
@@ -227,6 +245,13 @@ impl Llama {
         ];
         check_memory(&plan, crate::backend::cpu::available_bytes())?;
 
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        if options.n_threads > usable {
+            log.write(Level::Warn, || {
+                let n = options.n_threads;
+                format!("n_threads is {n}, this process may use {usable} processors at a time")
+            });
+        }
         let rope = rope::table(&config, options.max_seq_len)?;
         let cpu = Cpu::new(&config.shape, rope, options.n_threads, limits.max_rows)?;
         let device_name = cpu.description();
@@ -327,49 +352,59 @@ impl Llama {
     }
 
     /// Prompts for [`Llama::generate`] from texts: BOS and the text's tokens.
-    pub fn text_prompts(&self, texts: &[&str]) -> Result<Vec<Prompt>> {
-        texts
-            .iter()
-            .enumerate()
-            .map(|(index, text)| {
-                self.check_text(index, text.len())?;
-                let mut tokens = vec![self.tokenizer.bos_id()];
-                tokens.extend(self.tokenizer.encode(text)?);
-                Ok(Prompt::Tokens(tokens))
-            })
-            .collect()
+    ///
+    /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
+    pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
+        let encode = |(index, text): (usize, &&str)| {
+            let mut tokens = vec![self.tokenizer.bos_id()];
+            match self
+                .tokenizer
+                .encode_onto(text, &mut tokens, self.bound(cancel))?
+            {
+                Encoded::Whole => Ok(Prompt::Tokens(tokens)),
+                Encoded::TooLong(least) => Err(self.too_long(index, text.len(), least)),
+            }
+        };
+        texts.iter().enumerate().map(encode).collect()
     }
 
     /// Prompts for [`Llama::generate`] from dialogs in Meta's chat format. A dialog with a special
-    /// tag in a message is answered with the reference's sentence.
-    pub fn chat_prompts(&self, dialogs: &[&[Message<'_>]]) -> Result<Vec<Prompt>> {
-        dialogs
-            .iter()
-            .enumerate()
-            .map(|(index, dialog)| {
-                self.check_text(index, chat::least_bytes(dialog))?;
-                let tokens = chat::encode_dialog(&*self.tokenizer, dialog)?;
-                Ok(if chat::is_unsafe(dialog) {
-                    Prompt::Refused(chat::UNSAFE_ERROR)
-                } else {
-                    Prompt::Tokens(tokens)
-                })
-            })
-            .collect()
+    /// tag in a message is answered with the reference's sentence. Fails as
+    /// [`Llama::text_prompts`], and on roles out of order.
+    pub fn chat_prompts(
+        &self,
+        dialogs: &[&[Message<'_>]],
+        cancel: Option<&Cancel>,
+    ) -> Result<Vec<Prompt>> {
+        let encode = |(index, dialog): (usize, &&[Message<'_>])| match chat::encode_dialog(
+            &*self.tokenizer,
+            dialog,
+            self.bound(cancel),
+        )? {
+            Encoding::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
+            Encoding::Unsafe => Ok(Prompt::Refused(chat::UNSAFE_ERROR)),
+            Encoding::TooLong(least) => {
+                let bytes = dialog.iter().map(|m| m.content.len()).sum();
+                Err(self.too_long(index, bytes, least))
+            }
+        };
+        dialogs.iter().enumerate().map(encode).collect()
     }
 
-    /// Encoding takes a second for some megabytes and cannot be cancelled: refuse first what can
-    /// never fit.
-    fn check_text(&self, index: usize, bytes: usize) -> Result<()> {
-        let (least, max) = (self.tokenizer.least_tokens(bytes), self.info.max_seq_len);
-        match least > max {
-            true => Err(Error::TextTooLong {
-                index,
-                bytes,
-                least,
-                max,
-            }),
-            false => Ok(()),
+    /// What cannot fit is not encoded to its end.
+    fn bound<'a>(&self, cancel: Option<&'a Cancel>) -> Bound<'a> {
+        Bound {
+            max_tokens: Some(self.info.max_seq_len),
+            cancel,
+        }
+    }
+
+    fn too_long(&self, index: usize, bytes: usize, least: usize) -> Error {
+        Error::TextTooLong {
+            index,
+            bytes,
+            least,
+            max: self.info.max_seq_len,
         }
     }
 
@@ -392,15 +427,7 @@ fn collect(
     top: bool,
     on_event: &mut dyn FnMut(&Event) -> bool,
 ) -> Result<Completion> {
-    let empty = Sequence {
-        tokens: Vec::new(),
-        logprobs: Vec::new(),
-        text: String::new(),
-        top: Vec::new(),
-        finish: FinishReason::Cancelled,
-        stats: RequestStats::default(),
-    };
-    let mut sequences = vec![empty; n];
+    let Completion { mut sequences, .. } = Completion::cancelled(n);
     let mut stopped = false;
     loop {
         let event = match stream.next(None)? {

@@ -1,8 +1,8 @@
 //! Dialogs in Meta's format, against the reference's token ids.
 
-use llamabi::chat::{Message, Role, encode_dialog, is_unsafe};
-use llamabi::tokenizer::{self, Tokenizer};
-use llamabi::{Error, Token};
+use llamabi::chat::{self, Encoding, Message, Role};
+use llamabi::tokenizer::{self, Bound, Tokenizer};
+use llamabi::{Cancel, Error, Result, Token};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -31,6 +31,17 @@ fn assistant(content: &str) -> Message<'_> {
     }
 }
 
+fn encode_dialog(dialog: &[Message<'_>]) -> Result<Vec<Token>> {
+    match chat::encode_dialog(&**LLAMA2, dialog, Bound::default())? {
+        Encoding::Tokens(tokens) => Ok(tokens),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_unsafe(dialog: &[Message<'_>]) -> bool {
+    chat::encode_dialog(&**LLAMA2, dialog, Bound::default()).unwrap() == Encoding::Unsafe
+}
+
 /// BOS, the text, and EOS where it says so.
 fn turn(text: &str, eos: bool) -> Vec<Token> {
     let mut tokens = vec![1];
@@ -50,22 +61,12 @@ fn reference_cases() {
             .unwrap()
             .iter()
             .map(|m| Message {
-                role: match m["role"].as_str().unwrap() {
-                    "system" => Role::System,
-                    "user" => Role::User,
-                    "assistant" => Role::Assistant,
-                    other => panic!("{other}"),
-                },
+                role: Role::named(m["role"].as_str().unwrap()).unwrap(),
                 content: m["content"].as_str().unwrap(),
             })
             .collect();
         let expected: Vec<Token> = serde_json::from_value(case["prompt_tokens"].clone()).unwrap();
-        assert_eq!(
-            encode_dialog(&**LLAMA2, &dialog).unwrap(),
-            expected,
-            "{dialog:?}"
-        );
-        assert!(!is_unsafe(&dialog));
+        assert_eq!(encode_dialog(&dialog).unwrap(), expected, "{dialog:?}");
     }
 }
 
@@ -84,10 +85,7 @@ fn system_user_assistant_user() {
         ),
         turn("[INST] Bye [/INST]", false),
     ];
-    assert_eq!(
-        encode_dialog(&**LLAMA2, &dialog).unwrap(),
-        expected.concat()
-    );
+    assert_eq!(encode_dialog(&dialog).unwrap(), expected.concat());
 }
 
 #[test]
@@ -101,14 +99,11 @@ fn contents_are_stripped_as_python_does() {
         turn("[INST] x [/INST] y ", true),
         turn("[INST]  [/INST]", false),
     ];
-    assert_eq!(
-        encode_dialog(&**LLAMA2, &dialog).unwrap(),
-        expected.concat()
-    );
+    assert_eq!(encode_dialog(&dialog).unwrap(), expected.concat());
     // The system message goes in first, so only the end of the first user message is bare.
     let dialog = [system(""), user("\u{1c} x \u{1c}")];
     let expected = turn("[INST] <<SYS>>\n\n<</SYS>>\n\n\u{1c} x [/INST]", false);
-    assert_eq!(encode_dialog(&**LLAMA2, &dialog).unwrap(), expected);
+    assert_eq!(encode_dialog(&dialog).unwrap(), expected);
 }
 
 #[test]
@@ -123,9 +118,37 @@ fn special_tags_are_unsafe_in_any_message() {
     assert!(!is_unsafe(&[
         system("[inst] [ INST]"),
         user("<<SYS> <SYS>>"),
-        assistant("<</SYS>")
+        assistant("<</SYS>"),
+        user("[/inst]"),
     ]));
-    assert!(!is_unsafe(&[]));
+    // Roles come first, as in the reference.
+    let error = encode_dialog(&[assistant("[INST]")]).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+}
+
+#[test]
+fn a_bound_ends_the_encoding_early() {
+    let dialog = [user("one two three four"), assistant("five"), user("six")];
+    let len = encode_dialog(&dialog).unwrap().len();
+    let within = |max| {
+        let bound = Bound {
+            max_tokens: Some(max),
+            cancel: None,
+        };
+        chat::encode_dialog(&**LLAMA2, &dialog, bound).unwrap()
+    };
+    assert!(matches!(within(len), Encoding::Tokens(tokens) if tokens.len() == len));
+    for max in 0..len {
+        assert!(matches!(within(max), Encoding::TooLong(least) if max < least && least <= len));
+    }
+    let cancel = Cancel::new();
+    cancel.trigger();
+    let bound = Bound {
+        max_tokens: None,
+        cancel: Some(&cancel),
+    };
+    let error = chat::encode_dialog(&**LLAMA2, &dialog, bound).unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
 }
 
 #[test]
@@ -152,7 +175,7 @@ fn roles_out_of_order_are_named() {
         ),
     ];
     for (dialog, words) in cases {
-        let error = encode_dialog(&**LLAMA2, dialog).unwrap_err();
+        let error = encode_dialog(dialog).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
         let message = error.to_string();
         assert!(

@@ -609,5 +609,5 @@ fn stretched_frequencies() {
 fn a_table_that_cannot_be_had() {
     let config = read("config.json", &config4()).unwrap();
     let result = rope::table(&config, usize::MAX / 4);
-    assert!(matches!(result, Err(Error::NoMemory { .. })));
+    assert!(matches!(result, Err(Error::Refused { .. })));
 }

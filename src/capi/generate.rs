@@ -6,11 +6,11 @@ use super::handle::Handle;
 use super::result::{ResultData, alternatives, with_nul};
 use super::types::*;
 use super::{args, cancel, layout, table};
-use crate::Error;
 use crate::chat::{Message, Role};
 use crate::engine::request::MAX_STOP_BYTES;
-use crate::engine::{Event, FinishReason, GenerateOptions, Prompt, RequestStats};
-use crate::llama::{Completion, Sequence};
+use crate::engine::{Event, Finish, GenerateOptions, Prompt};
+use crate::llama::Completion;
+use crate::{Cancel, Error, reserve};
 use std::ffi::c_char;
 use std::ptr;
 use std::sync::Arc;
@@ -104,7 +104,10 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
                 text.len()
             )));
         }
-        stop.push(text.to_owned());
+        let mut copy = String::new();
+        reserve::string("a stop string", &mut copy, text.len())?;
+        copy.push_str(text);
+        stop.push(copy);
     }
     Ok(GenerateOptions {
         echo: o.flags & LLAMA_GEN_ECHO != 0,
@@ -165,7 +168,7 @@ pub(super) unsafe fn token_prompts(
     let mut prompts = Vec::with_capacity(n);
     for &len in lens {
         let (prompt, after) = rest.split_at(len);
-        prompts.push(Prompt::Tokens(prompt.to_vec()));
+        prompts.push(Prompt::Tokens(reserve::copy("a prompt", prompt)?));
         rest = after;
     }
     Ok(prompts)
@@ -178,6 +181,7 @@ unsafe fn text_prompts(
     prompts: *const *const c_char,
     lens: *const usize,
     n: usize,
+    cancel: Option<&Cancel>,
 ) -> Outcome<Vec<Prompt>> {
     check_batch(handle, n)?;
     // SAFETY: by this function's contract.
@@ -194,7 +198,7 @@ unsafe fn text_prompts(
         // SAFETY: as above.
         texts.push(unsafe { args::text(format_args!("prompts[{i}]"), text, len) }?);
     }
-    Ok(handle.llama.text_prompts(&texts)?)
+    Ok(handle.llama.text_prompts(&texts, cancel)?)
 }
 
 /// # Safety
@@ -204,6 +208,7 @@ unsafe fn dialog_prompts(
     msgs: *const llama_message,
     dialog_lens: *const usize,
     n: usize,
+    cancel: Option<&Cancel>,
 ) -> Outcome<Vec<Prompt>> {
     check_batch(handle, n)?;
     // SAFETY: by this function's contract.
@@ -229,7 +234,7 @@ unsafe fn dialog_prompts(
         dialogs.push(dialog);
         rest = after;
     }
-    Ok(handle.llama.chat_prompts(&dialogs)?)
+    Ok(handle.llama.chat_prompts(&dialogs, cancel)?)
 }
 
 /// Messages of the caller's.
@@ -243,20 +248,17 @@ pub(super) unsafe fn read_messages<'a>(
     // SAFETY: by this function's contract.
     let given = unsafe { args::slice("msgs", msgs, n) }?;
     let mut messages = Vec::new();
+    reserve::vec("the messages", &mut messages, n)?;
     for (i, m) in given.iter().enumerate() {
         // SAFETY: as above.
-        let role = match unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?
-        {
-            "system" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            other => {
-                let shown: String = other.chars().take(40).collect();
-                return Err(Failure::invalid(format!(
-                    "msgs[{i}].role is {shown:?}, must be \"system\", \"user\" or \"assistant\""
-                )));
-            }
-        };
+        let role = unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?;
+        let role = Role::named(role).ok_or_else(|| {
+            let shown: String = role.chars().take(40).collect();
+            let [a, b, c] = Role::ALL.map(Role::name);
+            Failure::invalid(format!(
+                "msgs[{i}].role is {shown:?}, must be {a:?}, {b:?} or {c:?}"
+            ))
+        })?;
         let name = format_args!("msgs[{i}].content");
         // SAFETY: as above.
         let content = unsafe { args::text(name, m.content, m.content_len) }?;
@@ -313,8 +315,9 @@ unsafe fn run(
     scope: &mut Scope,
     l: *mut llama_t,
     o: *const llama_generate_options,
+    n: usize,
     out: *mut *mut llama_result_t,
-    prompts: impl FnOnce(&Handle) -> Outcome<Vec<Prompt>>,
+    prompts: impl FnOnce(&Handle, Option<&Cancel>) -> Outcome<Vec<Prompt>>,
 ) -> Outcome<llama_status> {
     InCallback::refuse(function)?;
     let handle = scope.handle(l)?;
@@ -333,8 +336,6 @@ unsafe fn run(
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
-    let prompts = prompts(handle)?;
-    let n = prompts.len();
     let mut on_event = |event: &Event| {
         handle.deliver_log();
         let Some(function) = given.on_event else {
@@ -346,10 +347,15 @@ unsafe fn run(
         // SAFETY: the host's function with the host's data; `ev` lives until it returns.
         unsafe { function(given.user_data, &ev) != 0 }
     };
-    let completion = match handle.llama.generate(prompts, options, &mut on_event) {
-        // The handle was freed before the request was queued: cancelled like one that was.
-        Err(Error::Cancelled) => nothing(n),
-        completion => completion?,
+    let completion = match prompts(handle, options.cancel.as_ref()) {
+        Ok(prompts) => handle.llama.generate(prompts, options, &mut on_event)?,
+        // Cancelled while a text was encoded: like a call that waits, it has ends and no tokens.
+        Err(failure) if failure.status == LLAMA_CANCELLED => {
+            let ends = (0..n as u32).map(Finish::cancelled).map(Event::Finish);
+            let _stopped = ends.into_iter().all(|end| on_event(&end));
+            Completion::cancelled(n)
+        }
+        Err(failure) => return Err(failure),
     };
     let status = if completion.cancelled {
         LLAMA_CANCELLED
@@ -361,22 +367,6 @@ unsafe fn run(
         out.set(ptr::without_provenance_mut(id));
     }
     Ok(status)
-}
-
-/// The outcome of a call of `n` sequences that was cancelled before it began.
-fn nothing(n: usize) -> Completion {
-    let sequence = Sequence {
-        tokens: Vec::new(),
-        logprobs: Vec::new(),
-        text: String::new(),
-        top: Vec::new(),
-        finish: FinishReason::Cancelled,
-        stats: RequestStats::default(),
-    };
-    Completion {
-        sequences: vec![sequence; n],
-        cancelled: true,
-    }
 }
 
 /// Continue `n` prompts of tokens and wait for the end.
@@ -391,7 +381,7 @@ fn nothing(n: usize) -> Completion {
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
 /// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
 /// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`; `*out` is not written then.
+/// `_POISONED`, `_INTERNAL`; `*out` is not written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_generate(
     l: *mut llama_t,
@@ -405,7 +395,7 @@ pub unsafe extern "C" fn llama_generate(
     guard!(err, |scope| {
         // SAFETY: the contract of the header is that of the functions called.
         unsafe {
-            run("llama_generate", scope, l, o, out, |handle| {
+            run("llama_generate", scope, l, o, n, out, |handle, _| {
                 token_prompts(handle, tokens, lens, n)
             })
         }
@@ -430,9 +420,15 @@ pub unsafe extern "C" fn llama_text_completion(
     guard!(err, |scope| {
         // SAFETY: the contract of the header is that of the functions called.
         unsafe {
-            run("llama_text_completion", scope, l, o, out, |handle| {
-                text_prompts(handle, prompts, lens, n)
-            })
+            run(
+                "llama_text_completion",
+                scope,
+                l,
+                o,
+                n,
+                out,
+                |handle, cancel| text_prompts(handle, prompts, lens, n, cancel),
+            )
         }
     })
 }
@@ -458,9 +454,15 @@ pub unsafe extern "C" fn llama_chat_completion(
     guard!(err, |scope| {
         // SAFETY: the contract of the header is that of the functions called.
         unsafe {
-            run("llama_chat_completion", scope, l, o, out, |handle| {
-                dialog_prompts(handle, msgs, dialog_lens, n_dialogs)
-            })
+            run(
+                "llama_chat_completion",
+                scope,
+                l,
+                o,
+                n_dialogs,
+                out,
+                |handle, cancel| dialog_prompts(handle, msgs, dialog_lens, n_dialogs, cancel),
+            )
         }
     })
 }

@@ -6,7 +6,7 @@ use super::layout::MAX_STRUCT_SIZE;
 use super::table;
 use super::types::*;
 use crate::Error;
-use std::any::Any;
+use crate::error::panic_text;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,6 +45,26 @@ impl Failure {
 
     pub fn invalid(message: impl Into<String>) -> Self {
         Failure::new(LLAMA_E_INVALID_ARGUMENT, message)
+    }
+}
+
+impl Error {
+    /// The `llama_status` of the C API.
+    pub fn code(&self) -> llama_status {
+        match self {
+            Error::Cancelled => LLAMA_CANCELLED,
+            Error::InvalidArgument { .. } => LLAMA_E_INVALID_ARGUMENT,
+            Error::Io { .. } => LLAMA_E_IO,
+            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
+            Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
+            Error::NoMemory { .. } | Error::Refused { .. } => LLAMA_E_NO_MEMORY,
+            Error::Device(_) => LLAMA_E_DEVICE,
+            Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
+            Error::Batch { .. } => LLAMA_E_BATCH,
+            Error::Busy { .. } => LLAMA_E_BUSY,
+            Error::Poisoned(_) => LLAMA_E_POISONED,
+            Error::Internal(_) => LLAMA_E_INTERNAL,
+        }
     }
 }
 
@@ -113,7 +133,7 @@ pub(super) fn status(
     let _uncancellable = Uncancellable::enter();
     let mut scope = Scope::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut scope))).unwrap_or_else(|panic| {
-        let reason = panic_text(&*panic);
+        let reason = panic_text(&*panic).to_owned();
         if let Some(handle) = &scope.handle {
             // A second panic would be no news.
             let _ = catch_unwind(AssertUnwindSafe(|| handle.llama.poison(&reason)));
@@ -129,7 +149,7 @@ pub(super) fn status(
     }));
     let outcome = match left {
         Ok(()) => outcome,
-        Err(panic) => Err(Error::Internal(panic_text(&*panic)).into()),
+        Err(panic) => Err(Error::Internal(panic_text(&*panic).into()).into()),
     };
     let (status, message) = match &outcome {
         Ok(LLAMA_OK) => (LLAMA_OK, ""),
@@ -145,13 +165,6 @@ pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     // Also in llama_cancel_trigger, which signal handlers call: in glibc this is one atomic exchange.
     let _uncancellable = Uncancellable::enter();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(|s| &**s))
-        .unwrap_or("a panic")
-        .to_owned()
 }
 
 thread_local! {

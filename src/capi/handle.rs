@@ -202,7 +202,10 @@ pub unsafe extern "C" fn llama_build(
     })
 }
 
-/// SAFETY: `p` is NUL-terminated and stays so for `'a`.
+/// A path of the caller's.
+///
+/// # Safety
+/// `p` is NUL-terminated and stays so for `'a`.
 unsafe fn path<'a>(p: *const c_char) -> &'a Path {
     // SAFETY: by this function's contract. File names are bytes, not text.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))

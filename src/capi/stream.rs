@@ -5,7 +5,6 @@ use super::guard::{Failure, InCallback};
 use super::handle::Handle;
 use super::types::*;
 use super::{args, generate, layout, table};
-use crate::Error;
 use crate::engine::{Event, Next, Stream};
 use std::ffi::c_int;
 use std::ptr;
@@ -59,14 +58,7 @@ pub unsafe extern "C" fn llama_stream_open(
                 generate::token_prompts(handle, tokens, lens, n)?,
             )
         };
-        let stream = match handle.llama.stream(prompts, options) {
-            // The handle was freed meanwhile. CANCELLED writes *out, and there is no stream.
-            Err(Error::Cancelled) => {
-                out.set(ptr::null_mut());
-                return Ok(LLAMA_CANCELLED);
-            }
-            stream => stream?,
-        };
+        let stream = handle.llama.stream(prompts, options)?;
         let id = table::insert(Arc::new(StreamData {
             stream,
             handle: Arc::downgrade(handle),

@@ -6,7 +6,9 @@ use super::generate::read_messages;
 use super::guard::{Failure, Outcome};
 use super::handle::Handle;
 use super::types::*;
-use crate::chat;
+use crate::chat::{self, Encoding};
+use crate::reserve;
+use crate::tokenizer::Bound;
 use std::ffi::c_char;
 
 const KNOWN_FLAGS: u32 = LLAMA_ENC_BOS | LLAMA_ENC_EOS;
@@ -55,8 +57,9 @@ pub unsafe extern "C" fn llama_encode_text(
         if flags & LLAMA_ENC_BOS != 0 {
             tokens.push(tokenizer.bos_id());
         }
-        tokens.extend(tokenizer.encode(text)?);
+        let _whole = tokenizer.encode_onto(text, &mut tokens, Bound::default())?;
         if flags & LLAMA_ENC_EOS != 0 {
+            reserve::vec("the tokens of a text", &mut tokens, 1)?;
             tokens.push(tokenizer.eos_id());
         }
         out.fill(&tokens, None)?;
@@ -90,7 +93,7 @@ pub unsafe extern "C" fn llama_decode_tokens(
         for (i, &token) in tokens.iter().enumerate() {
             check_token(handle, format_args!("t[{i}]"), token)?;
         }
-        out.fill(handle.llama.tokenizer().decode(tokens).as_bytes(), Some(0))?;
+        out.fill(handle.llama.tokenizer().decode(tokens)?.as_bytes(), Some(0))?;
         Ok(LLAMA_OK)
     })
 }
@@ -142,11 +145,11 @@ pub unsafe extern "C" fn llama_encode_dialog(
         let out = unsafe { args::buffer("buf", buf, cap, "len", len) }?;
         // SAFETY: the contract is that `msgs` has `n` elements.
         let messages = unsafe { read_messages(msgs, n) }?;
-        let tokens = chat::encode_dialog(handle.llama.tokenizer(), &messages)?;
-        if chat::is_unsafe(&messages) {
-            return Err(Failure::invalid(chat::UNSAFE_ERROR));
+        match chat::encode_dialog(handle.llama.tokenizer(), &messages, Bound::default())? {
+            Encoding::Tokens(tokens) => out.fill(&tokens, None)?,
+            Encoding::Unsafe => return Err(Failure::invalid(chat::UNSAFE_ERROR)),
+            Encoding::TooLong(least) => unreachable!("{least} tokens and no bound"),
         }
-        out.fill(&tokens, None)?;
         Ok(LLAMA_OK)
     })
 }

@@ -1,7 +1,7 @@
 //! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
 
-use crate::tokenizer::Tokenizer;
-use crate::{Error, Result, Token};
+use crate::tokenizer::{Bound, Encoded, Tokenizer};
+use crate::{Error, Result, Token, reserve};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::System, Role::User, Role::Assistant];
+
     /// The role's name, as messages spell it.
     pub fn name(self) -> &'static str {
         match self {
@@ -22,6 +25,11 @@ impl Role {
             Role::User => "user",
             Role::Assistant => "assistant",
         }
+    }
+
+    /// The role of that name.
+    pub fn named(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
     }
 }
 
@@ -43,7 +51,7 @@ const E_SYS: &str = "<</SYS>>";
 pub const UNSAFE_ERROR: &str = "Error: special tags are not allowed as part of the prompt.";
 
 /// Whether a message, of whatever role, contains `[INST]`, `[/INST]`, `<<SYS>>` or `<</SYS>>`.
-pub fn is_unsafe(dialog: &[Message<'_>]) -> bool {
+fn is_unsafe(dialog: &[Message<'_>]) -> bool {
     dialog.iter().any(|m| {
         [B_INST, E_INST, B_SYS, E_SYS]
             .iter()
@@ -51,20 +59,31 @@ pub fn is_unsafe(dialog: &[Message<'_>]) -> bool {
     })
 }
 
-/// Bytes of a dialog that are in its prompt whatever the format adds.
-pub fn least_bytes(dialog: &[Message<'_>]) -> usize {
-    dialog.iter().map(|m| strip(m.content).len()).sum()
+/// What becomes of a dialog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// The tokens of its prompt.
+    Tokens(Vec<Token>),
+    /// A message contains a special tag; the reference answers [`UNSAFE_ERROR`].
+    Unsafe,
+    /// It has more than [`Bound::max_tokens`], namely at least this many.
+    TooLong(usize),
 }
 
-/// Prompt tokens of a dialog, whether or not it [`is_unsafe`]: roles out of order are an error first.
+/// Prompt tokens of a dialog.
 ///
 /// A system message becomes a prefix of the first user message, before that is stripped. Each turn
 /// that has an answer is `[INST] {user} [/INST] {answer} ` between BOS and EOS, the last one
 /// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
-/// user; it names the first message that is not as it must be.
-pub fn encode_dialog(tokenizer: &dyn Tokenizer, dialog: &[Message<'_>]) -> Result<Vec<Token>> {
+/// user; it names the first message that is not as it must be, and comes before all else. Otherwise
+/// as [`Tokenizer::encode_onto`].
+pub fn encode_dialog(
+    tokenizer: &dyn Tokenizer,
+    dialog: &[Message<'_>],
+    bound: Bound<'_>,
+) -> Result<Encoding> {
     let (system, turns) = match dialog {
         [
             Message {
@@ -76,24 +95,58 @@ pub fn encode_dialog(tokenizer: &dyn Tokenizer, dialog: &[Message<'_>]) -> Resul
         turns => (None, turns),
     };
     check_roles(turns, dialog.len() - turns.len())?;
+    if is_unsafe(dialog) {
+        return Ok(Encoding::Unsafe);
+    }
 
     let mut tokens = Vec::new();
     for (i, turn) in turns.chunks(2).enumerate() {
-        let user = match system {
-            Some(system) if i == 0 => format!("{B_SYS}\n{system}\n{E_SYS}\n\n{}", turn[0].content),
-            _ => turn[0].content.to_owned(),
+        let text = match system {
+            Some(system) if i == 0 => {
+                let user = join(&[B_SYS, "\n", system, "\n", E_SYS, "\n\n", turn[0].content])?;
+                turn_text(&user, turn.get(1))?
+            }
+            _ => turn_text(turn[0].content, turn.get(1))?,
         };
-        let mut text = format!("{B_INST} {} {E_INST}", strip(&user));
-        if let [_, answer] = turn {
-            text += &format!(" {} ", strip(answer.content));
-        }
+        reserve::vec("the tokens of a dialog", &mut tokens, 1)?;
         tokens.push(tokenizer.bos_id());
-        tokens.extend(tokenizer.encode(&text)?);
+        if let Encoded::TooLong(least) = tokenizer.encode_onto(&text, &mut tokens, bound)? {
+            return Ok(Encoding::TooLong(least));
+        }
         if turn.len() == 2 {
+            reserve::vec("the tokens of a dialog", &mut tokens, 1)?;
             tokens.push(tokenizer.eos_id());
         }
     }
-    Ok(tokens)
+    Ok(Encoding::Tokens(tokens))
+}
+
+fn turn_text(user: &str, answer: Option<&Message<'_>>) -> Result<String> {
+    let user = strip(user);
+    match answer {
+        Some(answer) => join(&[
+            B_INST,
+            " ",
+            user,
+            " ",
+            E_INST,
+            " ",
+            strip(answer.content),
+            " ",
+        ]),
+        None => join(&[B_INST, " ", user, " ", E_INST]),
+    }
+}
+
+fn join(parts: &[&str]) -> Result<String> {
+    let mut text = String::new();
+    reserve::string(
+        "the text of a dialog",
+        &mut text,
+        parts.iter().map(|p| p.len()).sum(),
+    )?;
+    parts.iter().for_each(|part| text.push_str(part));
+    Ok(text)
 }
 
 /// `turns` are the messages from index `first` on.

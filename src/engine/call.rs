@@ -9,6 +9,7 @@ use super::request::GenerateOptions;
 use super::shared::{Shared, lock};
 use super::stream::{Event, Finish, FinishReason, Next, RequestStats};
 use super::text::Stops;
+use crate::log::Level;
 use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -204,14 +205,13 @@ impl Call {
                     total_ms,
                     ..Default::default()
                 };
-                let reason = FinishReason::Cancelled;
-                let finish = Finish {
-                    index: index as u32,
-                    reason,
-                    text: String::new(),
-                    stats,
-                };
-                self.end(state, finish);
+                self.end(
+                    state,
+                    Finish {
+                        stats,
+                        ..Finish::cancelled(index as u32)
+                    },
+                );
             }
         }
     }
@@ -221,6 +221,7 @@ impl Call {
         if *phase != Phase::Ended {
             self.set_ended(phase);
             state.cut_short |= finish.reason == FinishReason::Cancelled;
+            self.shared.log.write(Level::Debug, || finish.to_string());
             state.push(Event::Finish(finish));
         }
     }

@@ -105,16 +105,17 @@ impl Engine {
     ) -> Result<Engine> {
         let limits = run.limits();
         check(&limits, &options)?;
-        let shared = Shared::new(options.seed, options.max_batch_size, limits.n_pages as u64);
+        let n_pages = limits.n_pages as u64;
+        let shared = Shared::new(options.seed, options.max_batch_size, n_pages, log);
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let scheduler = Scheduler::new(limits, n_tokens, &options, shared.clone());
         let thread_shared = shared.clone();
         let thread = os::without_signals(|| {
             std::thread::Builder::new()
                 .name("llamabi-engine".into())
-                .spawn(move || worker::work(run, scheduler, &thread_shared, &log))
+                .spawn(move || worker::work(run, scheduler, &thread_shared))
         })
-        .map_err(|e| Error::io("thread llamabi-engine", &e))?;
+        .map_err(|e| Error::Device(format!("cannot start the engine thread: {e}")))?;
         Ok(Engine {
             shared,
             tokenizer,

@@ -1,4 +1,4 @@
-//! (U) What the engine needs of the system directly: an eventfd, and a thread without signals.
+//! What the engine needs of the system directly: an eventfd, and a thread without signals.
 #![allow(unsafe_code)]
 
 /// A descriptor that is readable while it is set. Linux only.

@@ -17,7 +17,7 @@ pub struct GenerateOptions {
     pub no_wait: bool,
     /// Go on after an end-of-sequence token (which then is part of the result).
     pub ignore_eos: bool,
-    /// Most tokens to generate; `None`: `as many as `max_seq_len` leaves room for`.
+    /// Most tokens to generate; `None`: as many as `max_seq_len` leaves room for.
     pub max_gen_len: Option<usize>,
     /// 0 is greedy.
     pub temperature: f32,

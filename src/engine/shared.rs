@@ -3,6 +3,7 @@
 use super::Timings;
 use super::call::{Call, FLAG_POLL};
 use super::sequence::Sequence;
+use crate::log::Log;
 use crate::{Error, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -22,6 +23,7 @@ pub(super) struct Shared {
     /// must not wait sees a number that cannot grow before it is queued.
     pub occupied: AtomicUsize,
     pub totals: Mutex<Timings>,
+    pub log: Arc<Log>,
     max_batch_size: usize,
 }
 
@@ -41,7 +43,7 @@ enum State {
 }
 
 impl Shared {
-    pub fn new(seed: u64, max_batch_size: usize, pages_total: u64) -> Arc<Self> {
+    pub fn new(seed: u64, max_batch_size: usize, pages_total: u64, log: Arc<Log>) -> Arc<Self> {
         Arc::new(Self {
             inbox: Mutex::new(Inbox {
                 new: Vec::new(),
@@ -56,6 +58,7 @@ impl Shared {
                 pages_total,
                 ..Timings::default()
             }),
+            log,
             max_batch_size,
         })
     }

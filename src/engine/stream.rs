@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use crate::{Result, Token};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +75,39 @@ pub struct Finish {
     pub text: String,
     /// Its figures.
     pub stats: RequestStats,
+}
+
+impl Finish {
+    /// The end of a sequence that was cancelled before it began.
+    pub fn cancelled(index: u32) -> Finish {
+        Finish {
+            index,
+            reason: FinishReason::Cancelled,
+            text: String::new(),
+            stats: RequestStats::default(),
+        }
+    }
+}
+
+/// For the log.
+impl fmt::Display for Finish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RequestStats {
+            prompt_tokens,
+            cached_tokens,
+            generated_tokens,
+            queue_ms,
+            first_token_ms,
+            total_ms,
+        } = self.stats;
+        write!(
+            f,
+            "sequence {} of a call ended ({:?}): {prompt_tokens} prompt tokens, {cached_tokens} of \
+             them cached, {generated_tokens} generated; waited {queue_ms:.1} ms, first token after \
+             {first_token_ms:.1} ms, end after {total_ms:.1} ms",
+            self.index, self.reason
+        )
+    }
 }
 
 /// What a stream gives.

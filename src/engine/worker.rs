@@ -3,15 +3,15 @@
 use super::scheduler::Scheduler;
 use super::shared::{Shared, lock};
 use crate::backend::{Run, Step};
-use crate::log::{Level, Log};
+use crate::error::panic_text;
+use crate::log::Level;
 use crate::{Error, Result};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// Serve until the handle goes. A panic or an error of the model poisons the handle: what the model
 /// and its cache hold afterwards is unknown.
-pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Shared, log: &Log) {
+pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Shared) {
     let result = catch_unwind(AssertUnwindSafe(|| {
         serve(&mut *run, &mut scheduler, shared)
     }));
@@ -24,7 +24,9 @@ pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Sha
         ))),
     };
     if let Some(error) = failure {
-        log.write(Level::Error, || format!("the engine thread ends: {error}"));
+        shared
+            .log
+            .write(Level::Error, || format!("the engine thread ends: {error}"));
         shared.poison(&error.to_string(), &error);
     }
     {
@@ -64,10 +66,4 @@ fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Resul
     }
     scheduler.cancel_all();
     Ok(())
-}
-
-fn panic_text(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

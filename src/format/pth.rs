@@ -4,7 +4,8 @@
 
 use super::pickle::{self, Stored};
 use super::zip::Archive;
-use super::{TensorFile, TensorInfo, byte_len, open_regular, read_at};
+use super::{TensorFile, TensorInfo, byte_len};
+use crate::file::{open_regular, read_at};
 use crate::{Dtype, Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -4,7 +4,8 @@
 //! own `Metadata`. In front of it stand the checks that need the file's length, and the refusal of
 //! names that come twice, which it would silently merge. Data of any alignment is accepted.
 
-use super::{TensorFile, TensorInfo, byte_len, open_regular, read_at, read_small, read_vec};
+use super::{TensorFile, TensorInfo, byte_len};
+use crate::file::{open_regular, read_at, read_small, read_vec};
 use crate::{Dtype, Error, Result};
 use ::safetensors::tensor::{self as st, Metadata};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};

@@ -6,7 +6,7 @@
 //! that takes the host down. Tests compare the two on well-formed archives.
 
 use super::bytes::Bytes;
-use super::{read_at, read_vec};
+use crate::file::{read_at, read_vec};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -224,6 +224,12 @@ fn hugging_face(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
             return Err(keys.wrong(key, "no such key: quantised checkpoints are not supported"));
         }
     }
+    if keys.get("sliding_window").is_some() {
+        return Err(keys.wrong(
+            "sliding_window",
+            "no such key: every token sees all before it",
+        ));
+    }
     keys.optional_name("hidden_act", &["silu"])?;
     for key in ["dtype", "torch_dtype"] {
         keys.optional_name(key, &["float32", "float16", "bfloat16"])?;

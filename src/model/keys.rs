@@ -1,6 +1,6 @@
 //! Typed access to the keys of a configuration file, with errors that name file, key and both values.
 
-use crate::format::read_small;
+use crate::file::read_small;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 use super::Config;
 use super::config::RopeScaling;
 use crate::backend::RopeTable;
-use crate::{Error, Result};
+use crate::{Result, reserve};
 
 /// Bytes of the table for `max_seq_len` positions.
 pub fn table_bytes(config: &Config, max_seq_len: usize) -> u64 {
@@ -22,25 +22,16 @@ pub fn table_bytes(config: &Config, max_seq_len: usize) -> u64 {
 /// what a float32 library gives.
 ///
 /// # Errors
-/// [`Error::NoMemory`] where the table cannot be had.
+/// [`Error::Refused`](crate::Error::Refused) where the table cannot be had.
 pub fn table(config: &Config, max_seq_len: usize) -> Result<RopeTable> {
     let frequencies = frequencies(config);
     let mut table = RopeTable {
         cos: Vec::new(),
         sin: Vec::new(),
     };
-    let reserved = max_seq_len.checked_mul(frequencies.len()).is_some_and(|n| {
-        [&mut table.cos, &mut table.sin]
-            .iter_mut()
-            .all(|v| v.try_reserve_exact(n).is_ok())
-    });
-    if !reserved {
-        let needed = table_bytes(config, max_seq_len);
-        return Err(Error::NoMemory {
-            what: "the RoPE table".into(),
-            needed,
-            available: 0,
-        });
+    let n = max_seq_len.saturating_mul(frequencies.len());
+    for v in [&mut table.cos, &mut table.sin] {
+        reserve::vec("the RoPE table", v, n)?;
     }
     for position in 0..max_seq_len {
         for frequency in &frequencies {

@@ -7,7 +7,8 @@ use super::Config;
 use super::names::{self, Matrix};
 use super::plan::{MatPlan, Plan, Source};
 use crate::backend::{Backend, Block, Layer, MatUse, Weights};
-use crate::format::{Checkpoint, zeros};
+use crate::file::zeros;
+use crate::format::Checkpoint;
 use crate::{Cancel, Dtype, Error, Result};
 use half::{bf16, f16};
 

@@ -7,11 +7,9 @@ pub mod sentencepiece;
 pub use detokenizer::Detokenizer;
 pub use sentencepiece::SentencePiece;
 
-use crate::{Error, Result, Token};
+use crate::file::read_small;
+use crate::{Cancel, Error, Result, Token, reserve};
 use detokenizer::Joiner;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +28,25 @@ pub enum Piece<'a> {
     Control,
 }
 
+/// Where an encoding may end early. The default: nowhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound<'a> {
+    /// More tokens than this, those that were there before included, are of no use.
+    pub max_tokens: Option<usize>,
+    /// Looked at every few kilobytes.
+    pub cancel: Option<&'a Cancel>,
+}
+
+/// How an encoding ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Encoded {
+    /// Every token is there.
+    Whole,
+    /// There would be more than [`Bound::max_tokens`], namely at least this many.
+    TooLong(usize),
+}
+
 /// A tokenizer. Ids are `0..vocab_size`; any other id is a [`Piece::Control`].
 pub trait Tokenizer: Send + Sync {
     /// Number of ids.
@@ -41,16 +58,20 @@ pub trait Tokenizer: Send + Sync {
     /// Padding id, -1 where there is none.
     fn pad_id(&self) -> Token;
 
-    /// Ids of `text`, without BOS or EOS; none for an empty text.
+    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. Ends early
+    /// where `bound` says so; what was appended until then is of no use.
     ///
-    /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take;
-    /// the implementation says how long that is.
-    fn encode(&self, text: &str) -> Result<Vec<Token>>;
+    /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take
+    /// (the implementation says how long that is), with [`Error::Refused`] where there is no memory
+    /// for it, and with [`Error::Cancelled`].
+    fn encode_onto(&self, text: &str, tokens: &mut Vec<Token>, bound: Bound<'_>)
+    -> Result<Encoded>;
 
-    /// Fewest tokens that a text of this many bytes can have. Saves encoding what is too long anyway.
-    fn least_tokens(&self, bytes: usize) -> usize {
-        let _ = bytes;
-        0
+    /// Ids of `text`, without BOS or EOS.
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        let mut tokens = Vec::new();
+        let _whole = self.encode_onto(text, &mut tokens, Bound::default())?;
+        Ok(tokens)
     }
 
     /// What `token` adds to a text.
@@ -77,14 +98,26 @@ pub trait Tokenizer: Send + Sync {
     }
 
     /// Text of a whole sequence: what a [`Detokenizer`] gives piece by piece.
-    fn decode(&self, tokens: &[Token]) -> String {
-        let mut joiner = Joiner::new(self);
+    ///
+    /// Fails with [`Error::Refused`] where there is no memory for it.
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        let most = |token: &Token| match self.piece(*token) {
+            Piece::Text(text) | Piece::Literal(text) => text.len(),
+            Piece::Byte(_) => '\u{fffd}'.len_utf8(),
+            Piece::Control => 0,
+        };
         let mut text = String::new();
+        reserve::string(
+            "the text of the tokens",
+            &mut text,
+            tokens.iter().map(most).sum(),
+        )?;
+        let mut joiner = Joiner::new(self);
         for &token in tokens {
             joiner.push(self.piece(token), &mut text);
         }
         joiner.finish(&mut text);
-        text
+        Ok(text)
     }
 }
 
@@ -93,41 +126,15 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Open a tokenizer file of any kind we know; says which kinds are not supported yet.
 ///
-/// [`Error::Io`] where there is no regular file that can be read, [`Error::Unsupported`] for
-/// Llama 3's tokenizers, [`Error::Format`] for anything else that is not a tokenizer.
+/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for Llama 3's
+/// tokenizers, [`Error::Format`] for anything else that is not a tokenizer.
 pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
-    // O_NONBLOCK: opening a FIFO would wait for somebody to write into it.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|e| Error::io(path, &e))?;
-    let metadata = file.metadata().map_err(|e| Error::io(path, &e))?;
-    if metadata.is_dir() {
-        return Err(Error::io(path, &std::io::ErrorKind::IsADirectory.into()));
-    }
-    if !metadata.is_file() {
-        return Err(Error::Io {
-            path: path.into(),
-            detail: "not a regular file".into(),
-        });
-    }
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(too_large(path, metadata.len()));
-    }
-    let mut bytes = Vec::new();
-    // The file may grow meanwhile; one byte more than is allowed is enough to notice.
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io(path, &e))?;
+    let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
     from_bytes(path, &bytes)
 }
 
 /// The tokenizer that a file with these contents is; `path` is for the messages.
 pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(too_large(path, bytes.len() as u64));
-    }
     // Other kinds are looked for only in what is not a ModelProto: that may begin with a brace too.
     SentencePiece::from_bytes(path, bytes)
         .map(|t| Arc::new(t) as Arc<dyn Tokenizer>)
@@ -145,13 +152,6 @@ pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
                 path.display()
             ))
         })
-}
-
-fn too_large(path: &Path, len: u64) -> Error {
-    Error::format(
-        path,
-        format!("{len} bytes, a tokenizer has at most {MAX_FILE_BYTES}"),
-    )
 }
 
 fn is_json(bytes: &[u8]) -> bool {

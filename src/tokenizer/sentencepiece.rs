@@ -5,8 +5,8 @@
 //! to encode; pieces are joined by [`super::detokenizer`], which is tested against its decoding.
 
 use super::model_proto::{Checked, Type, byte_of};
-use super::{Piece, Tokenizer};
-use crate::{Error, Result, Token};
+use super::{Bound, Encoded, Piece, Tokenizer};
+use crate::{Cancel, Error, Result, Token, reserve};
 use prost::Message;
 use sentencepiece::SentencePieceProcessor;
 use std::borrow::Cow;
@@ -24,6 +24,15 @@ pub const MAX_PART_BYTES: usize = 1 << 20;
 /// Most bytes of a text where characters without a piece become `<unk>`: the library's time grows
 /// with the square of a run of them. Llama's tokenizers make bytes of them instead.
 pub const MAX_UNK_PART_BYTES: usize = 64 << 10;
+
+/// Bytes that the library takes to encode a part, and some to spare: so much for each byte of it,
+/// and so much anyway. Its own way to say that there is no memory is an exception, which would end
+/// the process, so it is only asked when there is.
+const WORK_PER_BYTE: usize = 1024;
+const WORK_BYTES: usize = 1 << 20;
+/// The same for a tokenizer file that is read: Llama 2's half megabyte takes some ten megabytes.
+const LOAD_PER_BYTE: usize = 32;
+const LOAD_BYTES: usize = 2 << 20;
 
 /// A SentencePiece BPE tokenizer.
 pub struct SentencePiece {
@@ -76,6 +85,8 @@ impl SentencePiece {
     /// [`Error::Format`] for anything that is not a byte-pair encoding as Llama's tokenizers are
     /// (see [`Checked::parse`]).
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let work = bytes.len().saturating_mul(LOAD_PER_BYTE);
+        reserve::headroom("reading a tokenizer", work.saturating_add(LOAD_BYTES))?;
         let format = |detail: String| Error::format(path, detail);
         let Checked {
             mut proto,
@@ -170,13 +181,39 @@ impl SentencePiece {
             .unwrap_or(Entry::Control)
     }
 
+    fn check_part(&self, len: usize) -> Result<()> {
+        let (max, where_) = match self.parts {
+            Parts::Whole(max) => (max, "for this tokenizer"),
+            Parts::Cut { .. } => (MAX_PART_BYTES, "without a certain token boundary"),
+        };
+        if len > max {
+            return Err(Error::invalid(
+                "text",
+                format!("at most {max} bytes long {where_}"),
+                format!("{len} bytes long, or more,"),
+            ));
+        }
+        Ok(())
+    }
+
     fn encode_part(&self, part: &str, ids: &mut Vec<Token>) -> Result<()> {
+        reserve::headroom("encoding a text", WORK_BYTES + WORK_PER_BYTE * part.len())?;
         let pieces = self
             .processor
             .encode(part)
             .map_err(|e| Error::Internal(format!("SentencePiece cannot encode a text: {e}")))?;
+        reserve::vec("the tokens of a text", ids, pieces.len())?;
         ids.extend(pieces.iter().map(|p| p.id as Token));
         Ok(())
+    }
+
+    /// Fewest tokens that a text of this many bytes can have.
+    fn least_tokens(&self, bytes: usize) -> usize {
+        match self.parts {
+            // Spaces may be squeezed, unknown characters may share one token.
+            Parts::Whole(_) => 0,
+            Parts::Cut { .. } => bytes.div_ceil(self.longest),
+        }
     }
 }
 
@@ -200,57 +237,47 @@ impl Tokenizer for SentencePiece {
     /// A text may have any length as long as it can be cut into parts of at most
     /// [`MAX_PART_BYTES`] between characters that stand side by side in no piece, which is so in
     /// every natural text. Models that squeeze spaces, or have no byte pieces, take one part.
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let mut ids = Vec::new();
-        match &self.parts {
-            _ if text.is_empty() => {}
-            Parts::Whole(max) if text.len() > *max => {
-                return Err(Error::invalid(
-                    "text",
-                    format!("at most {max} bytes for this tokenizer"),
-                    format!("{} bytes long", text.len()),
-                ));
+    fn encode_onto(
+        &self,
+        text: &str,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        // What lies behind `rest` counts as it is, what it will become as the least it can.
+        let too_long = |tokens: &[Token], rest: &str| {
+            let least = tokens.len() + self.least_tokens(rest.len());
+            bound
+                .max_tokens
+                .is_some_and(|max| least > max)
+                .then_some(Encoded::TooLong(least))
+        };
+        let mut rest = text;
+        while !rest.is_empty() {
+            if let Some(too_long) = too_long(tokens, rest) {
+                return Ok(too_long);
             }
-            Parts::Whole(_) => self.encode_part(text, &mut ids)?,
-            Parts::Cut {
-                joined,
-                prefix,
-                suffix,
-            } => {
-                let mut rest = text;
-                while !rest.is_empty() {
-                    let len = joined.first_part(rest);
-                    if len > MAX_PART_BYTES {
-                        return Err(Error::invalid(
-                            "text",
-                            format!("at most {MAX_PART_BYTES} bytes in such a run"),
-                            format!(
-                                "{len} bytes or more in one run without a certain token boundary"
-                            ),
-                        ));
-                    }
-                    let (part, tail) = rest.split_at(len);
-                    let mut part = Cow::Borrowed(part);
-                    if *prefix && rest.len() == text.len() {
-                        part.to_mut().insert(0, ' ');
-                    }
-                    if *suffix && tail.is_empty() {
-                        part.to_mut().push(' ');
-                    }
-                    self.encode_part(&part, &mut ids)?;
-                    rest = tail;
+            if bound.cancel.is_some_and(Cancel::is_triggered) {
+                return Err(Error::Cancelled);
+            }
+            let len = match &self.parts {
+                Parts::Whole(_) => rest.len(),
+                Parts::Cut { joined, .. } => joined.first_part(rest),
+            };
+            self.check_part(len)?;
+            let (part, tail) = rest.split_at(len);
+            let mut part = Cow::Borrowed(part);
+            if let Parts::Cut { prefix, suffix, .. } = self.parts {
+                if prefix && rest.len() == text.len() {
+                    part.to_mut().insert(0, ' ');
+                }
+                if suffix && tail.is_empty() {
+                    part.to_mut().push(' ');
                 }
             }
+            self.encode_part(&part, tokens)?;
+            rest = tail;
         }
-        Ok(ids)
-    }
-
-    fn least_tokens(&self, bytes: usize) -> usize {
-        match self.parts {
-            // Spaces may be squeezed, unknown characters may share one token.
-            Parts::Whole(_) => 0,
-            Parts::Cut { .. } => bytes.div_ceil(self.longest),
-        }
+        Ok(too_long(tokens, rest).unwrap_or(Encoded::Whole))
     }
 
     fn piece(&self, token: Token) -> Piece<'_> {

@@ -109,7 +109,7 @@ static void meddling(void) {
 /* ---- the log ---- */
 
 typedef struct {
-  int lines, after_free, handle_calls;
+  int lines, handle_calls, worst;
 } lines;
 
 static void on_log(void *user_data, int32_t level, const char *msg, size_t msg_len) {
@@ -118,6 +118,7 @@ static void on_log(void *user_data, int32_t level, const char *msg, size_t msg_l
   CHECK(level >= LLAMA_LOG_ERROR && level <= LLAMA_LOG_DEBUG);
   CHECK(msg_len > 0 && strlen(msg) == msg_len && msg[msg_len - 1] != '\n');
   seen->lines++;
+  if (level < seen->worst) seen->worst = level;
   info.struct_size = sizeof info;
   if (seen->handle_calls && l != NULL) CHECK(llama_get_info(l, &info, NULL) != LLAMA_E_INTERNAL);
   CHECK(llama_generate(l, NULL, NULL, 1, NULL, NULL, NULL) == INVALID);
@@ -126,7 +127,7 @@ static void on_log(void *user_data, int32_t level, const char *msg, size_t msg_l
 static void logging(void) {
   llama_build_options o = build_defaults();
   llama_generate_options g = generate_defaults();
-  lines seen = {0, 0, 1};
+  lines seen = {0, 1, LLAMA_LOG_DEBUG};
   int at_build, heard = 0;
   l = NULL;
   o.log = on_log;
@@ -139,11 +140,38 @@ static void logging(void) {
   g.on_event = count;
   g.user_data = &heard;
   EXPECT(LLAMA_OK, llama_generate(l, prompt, &len, 1, &g, NULL, err));
-  CHECK(seen.lines >= at_build && heard > 0);
+  CHECK(seen.lines == at_build + 1 && seen.worst == LLAMA_LOG_INFO && heard > 0);
+  g.on_event = NULL;
+  {
+    /* one line a sequence, whichever way it ends */
+    static const llama_message refused[] = {{"user", "[INST]", SIZE_MAX, SIZE_MAX}};
+    size_t lens[] = {1}, two[] = {2, 3};
+    llama_result_t *r;
+    EXPECT(LLAMA_OK, llama_chat_completion(l, refused, lens, 1, &g, &r, err));
+    llama_result_free(r);
+    CHECK(seen.lines == at_build + 2);
+    EXPECT(LLAMA_OK, llama_generate(l, prompt, two, 2, &g, &r, err));
+    llama_result_free(r);
+    CHECK(seen.lines == at_build + 4);
+  }
   llama_free(l);
   at_build = seen.lines;
   EXPECT(INVALID, llama_get_info(l, NULL, err));
   CHECK(seen.lines == at_build);
+
+  /* no request lines where they are not asked for; more threads than processors are worth a warning */
+  seen.lines = 0;
+  seen.worst = LLAMA_LOG_DEBUG;
+  o.log_level = LLAMA_LOG_INFO;
+  o.n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_CONF) + 1;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
+  CHECK(seen.worst == LLAMA_LOG_WARN);
+  o.n_threads = 1;
+  at_build = seen.lines;
+  g.on_event = count;
+  EXPECT(LLAMA_OK, llama_generate(l, prompt, &len, 1, &g, NULL, err));
+  CHECK(seen.lines == at_build);
+  llama_free(l);
 
   /* a failed build has log lines too, and level 0 has none */
   l = NULL;

@@ -141,6 +141,28 @@ static void generating(const char *dir) {
   check_partial(r, 0);
   llama_cancel_free(flag);
 
+  /* before its text is tokens: it has an end all the same, and the handle is not used */
+  o.cancel = flag = llama_cancel_new();
+  llama_cancel_trigger(flag);
+  o.on_event = on_event;
+  {
+    const char *texts[] = {"one", "two"};
+    llama_message message = {"user", "one", SIZE_MAX, SIZE_MAX};
+    llama_timings t = timings();
+    size_t one = 1;
+    memset(&e, 0, sizeof e);
+    r = NULL;
+    EXPECT(LLAMA_CANCELLED, llama_text_completion(l, texts, NULL, 2, &o, &r, err));
+    CHECK(e.finishes == 2 && e.tokens == 0 && llama_result_count(r) == 2);
+    CHECK(llama_result_finish_reason(r, 1) == LLAMA_FINISH_CANCELLED);
+    llama_result_free(r);
+    EXPECT(LLAMA_CANCELLED, llama_chat_completion(l, &message, &one, 1, &o, &r, err));
+    check_partial(r, 0);
+    CHECK(e.finishes == 3 && timings().steps == t.steps);
+  }
+  o.on_event = NULL;
+  llama_cancel_free(flag);
+
   /* during decode, by flag: within one step (and the one that was being prepared) */
   o.cancel = flag = llama_cancel_new();
   o.on_event = on_event;

@@ -1,7 +1,7 @@
 //! A tokenizer whose ids can be read, and its decoding written down a second time.
 
 use llamabi::engine::Prompt;
-use llamabi::tokenizer::{Piece, Tokenizer};
+use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
 use llamabi::{Result, Token};
 
 pub const BOS: Token = 1;
@@ -36,11 +36,12 @@ impl Tokenizer for Toy {
     fn pad_id(&self) -> Token {
         -1
     }
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        Ok(ids(text))
+    fn encode_onto(&self, text: &str, tokens: &mut Vec<Token>, _: Bound<'_>) -> Result<Encoded> {
+        tokens.extend(ids(text));
+        Ok(Encoded::Whole)
     }
-    fn decode(&self, tokens: &[Token]) -> String {
-        decode(tokens).0
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        Ok(decode(tokens).0)
     }
     fn piece(&self, token: Token) -> Piece<'_> {
         const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";

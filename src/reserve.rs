@@ -1,0 +1,70 @@
+//! Room whose size a caller or a file chose. Rust's collections end the process where the allocator
+//! refuses them; these give [`Error::Refused`].
+
+use crate::{Error, Result};
+
+/// Room for `n` more elements; `what` names them in the message.
+pub(crate) fn vec<T>(what: &str, v: &mut Vec<T>, n: usize) -> Result<()> {
+    v.try_reserve(n).map_err(|_| refused::<T>(what, v.len(), n))
+}
+
+/// Room for `n` more bytes of text.
+pub(crate) fn string(what: &str, s: &mut String, n: usize) -> Result<()> {
+    s.try_reserve(n)
+        .map_err(|_| refused::<u8>(what, s.len(), n))
+}
+
+/// A copy of `from`.
+pub(crate) fn copy<T: Copy>(what: &str, from: &[T]) -> Result<Vec<T>> {
+    let mut v = Vec::new();
+    v.try_reserve_exact(from.len())
+        .map_err(|_| refused::<T>(what, 0, from.len()))?;
+    v.extend_from_slice(from);
+    Ok(v)
+}
+
+/// Whether `bytes` could be had at this moment, for code that cannot be told that they could not.
+/// What another thread takes in between is not seen.
+pub(crate) fn headroom(what: &str, bytes: usize) -> Result<()> {
+    Vec::<u8>::new()
+        .try_reserve_exact(bytes)
+        .map_err(|_| refused::<u8>(what, 0, bytes))
+}
+
+fn refused<T>(what: &str, len: usize, more: usize) -> Error {
+    Error::Refused {
+        what: what.into(),
+        needed: (len as u64)
+            .saturating_add(more as u64)
+            .saturating_mul(size_of::<T>() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_machine_has_is_refused_in_words() {
+        let mut v = vec![0u32; 2];
+        let errors = [
+            vec("a list", &mut v, usize::MAX / 8).unwrap_err(),
+            string("a text", &mut String::from("ab"), usize::MAX / 2).unwrap_err(),
+            headroom("the work", usize::MAX / 2).unwrap_err(),
+        ];
+        let half = u64::MAX / 2;
+        let expected = [
+            ("a list", half + 5),
+            ("a text", half + 2),
+            ("the work", half),
+        ];
+        for (error, (what, needed)) in errors.iter().zip(expected) {
+            assert_eq!(
+                error.to_string(),
+                format!("{what} needs {needed} bytes, the system refuses them")
+            );
+        }
+        assert_eq!(copy("it", &v).unwrap(), v);
+        assert!(headroom("a little", 1 << 20).is_ok());
+    }
+}

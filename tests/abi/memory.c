@@ -1,0 +1,91 @@
+/* What a host that limits its memory sees: LLAMA_E_NO_MEMORY, never its own end. */
+#include "abi.h"
+
+#include <sys/resource.h>
+
+static const size_t MIB = 1 << 20;
+
+/* Bytes of address space that this process has. */
+static size_t address_space(void) {
+  FILE *f = fopen("/proc/self/statm", "r");
+  size_t pages = 0;
+  CHECK(f != NULL && fscanf(f, "%zu", &pages) == 1);
+  if (f != NULL) fclose(f);
+  return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void allow(size_t bytes) {
+  struct rlimit limit;
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = bytes == 0 ? limit.rlim_max : address_space() + bytes;
+  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+static int refused;
+
+static void try_all(llama_t *l, const char *dir, const char *text, size_t len, int32_t *tokens,
+                    char *back, int enough) {
+  llama_error err_, *err = &err_;
+  llama_message message = {"user", text, SIZE_MAX, len};
+  llama_generate_options o = generate_defaults();
+  llama_result_t *result = NULL;
+  llama_status status[7];
+  char big_tokenizer[4096];
+  size_t n = 0, i, one = 1;
+  llama_t *second = NULL;
+  llama_build_options b = build_defaults();
+  err->struct_size = sizeof *err;
+  o.max_gen_len = 4;
+
+  status[0] = llama_encode_text(l, text, len, LLAMA_ENC_BOS, tokens, len, &n, err);
+  n = len;
+  for (i = 0; i < n; i++) tokens[i] = 3 + (int32_t)(i % 300);
+  status[1] = llama_decode_tokens(l, tokens, n, back, 8 * len, &n, err);
+  status[2] = llama_encode_dialog(l, &message, 1, tokens, len, &n, err);
+  n = 1 << 12;
+  fill_prompt(tokens, n);
+  status[3] = llama_generate(l, tokens, &n, 1, &o, &result, err);
+  llama_result_free(result);
+  result = NULL;
+  n = len;
+  status[4] = llama_text_completion(l, &text, &n, one, &o, &result, err);
+  CHECK(status[4] == LLAMA_E_TOO_LONG || status[4] == LLAMA_E_NO_MEMORY);
+  llama_result_free(result);
+  b.n_threads = 1;
+  b.max_seq_len = 64;
+  b.max_batch_size = 1;
+  status[5] = llama_build(dir, NULL, &b, &second, err);
+  CHECK(status[5] == LLAMA_OK || status[5] == LLAMA_E_NO_MEMORY || status[5] == LLAMA_E_DEVICE);
+  llama_free(second);
+  /* Of a tokenizer of half a megabyte it is only found late that it is not this model's. */
+  snprintf(big_tokenizer, sizeof big_tokenizer, "%s/../../llama2-tokenizer.model", dir);
+  status[6] = llama_build(dir, big_tokenizer, &b, &second, err);
+  CHECK(status[6] == LLAMA_E_FORMAT || status[6] == LLAMA_E_NO_MEMORY);
+  CHECK(!enough || status[6] == LLAMA_E_FORMAT);
+  for (i = 0; i < 7; i++) {
+    if (i < 4) CHECK(status[i] == LLAMA_OK || status[i] == LLAMA_E_NO_MEMORY);
+    if (enough && i < 6 && i != 4) CHECK(status[i] == LLAMA_OK);
+    refused += status[i] == LLAMA_E_NO_MEMORY;
+  }
+}
+
+int main(int argc, char **argv) {
+  llama_t *l = open_model(argc > 1 ? argv[1] : "", 1 << 12, 1);
+  size_t len = 1 << 20, i, extra;
+  char *text = malloc(len), *back = malloc(8 * len);
+  int32_t *tokens = malloc(len * sizeof *tokens);
+  CHECK(text != NULL && back != NULL && tokens != NULL);
+  for (i = 0; i < len; i++) text[i] = " etaoin"[i * i % 7];
+  for (extra = 4 * MIB; extra <= 256 * MIB; extra *= 2) {
+    allow(extra);
+    try_all(l, argv[1], text, len, tokens, back, 0);
+  }
+  CHECK(refused > 3);
+  allow(0);
+  try_all(l, argv[1], text, len, tokens, back, 1);
+  llama_free(l);
+  free(text);
+  free(back);
+  free(tokens);
+  return summary("memory");
+}
