@@ -24,13 +24,10 @@ fn assert_expected(got: &Sequence, want: &Value, what: &str) {
         .min(tokens_wanted.len());
     assert!(sure > 3, "{what}: hardly anything is compared");
     assert_eq!(got.tokens[..sure], tokens_wanted[..sure], "{what}");
-    for i in 0..sure {
-        let difference = (got.logprobs[i] - logprobs[i]).abs();
+    for (i, (got, want)) in got.logprobs.iter().zip(&logprobs).take(sure).enumerate() {
         assert!(
-            difference < 2e-3,
-            "{what}: logprob {i} is {}, expected {}",
-            got.logprobs[i],
-            logprobs[i]
+            (got - want).abs() < 2e-3,
+            "{what}: logprob {i} is {got}, expected {want}"
         );
     }
     if near_tie.is_none() {
@@ -94,7 +91,7 @@ fn stories_end_and_questions_are_answered() {
             story.text
         );
     }
-    let mut ask = |dialog: &[(&str, &str)]| {
+    let ask = |dialog: &[(&str, &str)]| {
         let options = greedy(64);
         let answer = model
             .chat_completion(&[dialog.to_vec()], &options)
