@@ -54,8 +54,8 @@ struct State {
     cut_short: bool,
     error: Option<Error>,
     closed: bool,
-    /// Made when it is first asked for, and tried once.
-    fd: Option<Option<EventFd>>,
+    /// Made when it is first asked for.
+    fd: Option<EventFd>,
     fd_is_set: bool,
 }
 
@@ -81,7 +81,7 @@ impl State {
     /// Bring the descriptor in line with whether `next` would give something.
     fn signal(&mut self) {
         let ready = !self.queue.is_empty() || self.error.is_some() || self.ended();
-        if let Some(Some(fd)) = &self.fd
+        if let Some(fd) = &self.fd
             && ready != self.fd_is_set
         {
             if ready {
@@ -301,10 +301,10 @@ impl Call {
     pub fn fd(&self) -> Option<i32> {
         let mut state = lock(&self.state);
         if state.fd.is_none() && !state.closed {
-            state.fd = Some(EventFd::new());
+            state.fd = EventFd::new();
             state.signal();
         }
-        state.fd.as_ref()?.as_ref().map(EventFd::raw)
+        state.fd.as_ref().map(EventFd::raw)
     }
 
     pub fn cancel(&self) {
@@ -320,7 +320,7 @@ impl Call {
             state.queue = VecDeque::new();
             state.queued_bytes = 0;
             self.withdraw_from(state);
-            state.fd = Some(None);
+            state.fd = None;
         });
         self.shared.nudge();
     }
