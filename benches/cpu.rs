@@ -11,6 +11,7 @@ mod limits;
 mod shapes;
 
 use llamabi::Dtype;
+use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::cpu::{Cpu, usable_threads};
 use llamabi::backend::*;
 use llamabi::model::Runner;
@@ -187,10 +188,27 @@ fn main() {
     let bandwidth = limits::read_bandwidth(threads);
     let peak = limits::fma_peak(threads);
     println!(
-        "read bandwidth {:.1} GB/s, f32 peak {:.3} TFLOP/s",
-        bandwidth / 1e9,
-        peak / 1e12
+        "read bandwidth {:.1} GB/s (median {:.1})",
+        bandwidth.best / 1e9,
+        bandwidth.median / 1e9
     );
+    println!(
+        "f32 peak {:.3} TFLOP/s (median {:.3})",
+        peak.best / 1e12,
+        peak.median / 1e12
+    );
+    let peak = match Tier::choose().expect("a tier").amx() {
+        Some(amx) => {
+            let peak = limits::tile_peak(threads, amx);
+            println!(
+                "bf16 tile peak {:.3} TFLOP/s (median {:.3})",
+                peak.best / 1e12,
+                peak.median / 1e12
+            );
+            peak
+        }
+        None => peak,
+    };
     let shape = shapes::llama_1b();
     let mut runner = runner(&shape, threads);
     // Some real contents for the whole cache, so that attention is what it would be.
@@ -247,9 +265,9 @@ fn main() {
         case.seconds.sort_by(f64::total_cmp);
         let (best, median) = (case.seconds[0], case.seconds[case.seconds.len() / 2]);
         let (limit, unit, scale) = if case.memory {
-            (bandwidth, "GB/s", 1e9)
+            (bandwidth.median, "GB/s", 1e9)
         } else {
-            (peak, "TFLOP/s", 1e12)
+            (peak.median, "TFLOP/s", 1e12)
         };
         println!(
             "{:34} {:9.1} {:9.1} {:8.3} {:7} {:7.0}% {:7.0}%",

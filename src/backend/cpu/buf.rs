@@ -17,6 +17,13 @@ unsafe impl Number for f32 {}
 // SAFETY: as above.
 unsafe impl Number for u16 {}
 
+/// The same memory as 16-bit numbers.
+pub fn as_u16(x: &mut [f32]) -> &mut [u16] {
+    // SAFETY: the same bytes, exclusively borrowed; u16 needs less alignment, and both types take every
+    // bit pattern (`Number`).
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), 2 * x.len()) }
+}
+
 /// From this size on, huge pages are asked for: fewer page faults while a model is packed.
 const HUGE: usize = 2 << 20;
 

@@ -2,8 +2,8 @@
 //!
 //! [`MatUse::Product`] is kept as *tile strips* of sixteen outputs, each strip one stream of memory:
 //! bfloat16 `[n/16][k/2][16 n][2 k]` (a block of 32 k is an AMX tile), others `[n/16][k][16 n]`. Each
-//! part is padded to whole strips, and k to an even number, with zeros. [`MatUse::Lookup`] is kept
-//! row-major.
+//! part is padded to whole strips, and k to whole tiles or an even number, with zeros.
+//! [`MatUse::Lookup`] is kept row-major.
 
 use super::detect::Tier;
 use super::element::{Bf16, Data, Element, F16, F32, with_element};
@@ -33,9 +33,12 @@ pub(super) struct Part {
     pub first: usize,
 }
 
-/// k is padded to this.
-fn padded_cols(cols: usize) -> usize {
-    cols.next_multiple_of(2)
+/// k is padded to a multiple of this.
+fn k_step(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bf16 => 32,
+        Dtype::F32 | Dtype::F16 => 2,
+    }
 }
 
 /// Numbers kept for `spec`; `None` where no machine could.
@@ -55,7 +58,7 @@ fn len(spec: &MatSpec) -> Option<usize> {
                 .try_fold(0usize, |n, p| n.checked_add(p.div_ceil(LANES)))?;
             strips
                 .checked_mul(LANES)?
-                .checked_mul(spec.cols.checked_add(1)? & !1)
+                .checked_mul(spec.cols.checked_next_multiple_of(k_step(spec.dtype))?)
         }
     }
 }
@@ -105,7 +108,7 @@ impl CpuMat {
 
     /// Numbers in a strip.
     pub(super) fn strip_len(&self) -> usize {
-        padded_cols(self.cols) * LANES
+        self.cols.next_multiple_of(k_step(self.dtype)) * LANES
     }
 
     /// Set the bias of a part.
@@ -180,6 +183,7 @@ impl CpuMat {
                 .filter(|&i| i < rows)?;
             Some(&bytes[at * row_bytes..][..row_bytes])
         };
+        let len = self.strip_len();
         let data = E::bits_mut(&mut self.data);
         match self.usage {
             MatUse::Lookup => {
@@ -197,7 +201,6 @@ impl CpuMat {
                 });
             }
             MatUse::Product => {
-                let len = padded_cols(self.cols) * LANES;
                 let (first, last) = (low / LANES, high.div_ceil(LANES));
                 let all = &mut data[(part.first + first) * len..(part.first + last) * len];
                 pool.run(Grid::pieces(all, len), |task, _, mut strip| {

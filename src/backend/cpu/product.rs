@@ -56,11 +56,13 @@ pub(super) fn side(tier: Tier, rows: usize) -> usize {
     if rows <= few { rows.max(1) } else { many }
 }
 
-/// `out` and `mat * panels`, put together as `finish` says; rows of `out` are `stride` long.
+/// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
+/// `stride` long.
 pub(super) fn product(
     workers: Workers<'_>,
     mat: &CpuMat,
     panels: &Panels,
+    to: &[u32],
     finish: Finish,
     out: &mut [f32],
     stride: usize,
@@ -71,7 +73,7 @@ pub(super) fn product(
         scratch,
     } = workers;
     debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
-    let out = &mut out[..panels.rows * stride];
+    debug_assert_eq!(panels.rows, to.len());
     let strips = stride.div_ceil(LANES);
     let task_strips = if finish == Finish::SwiGlu {
         TASK_STRIPS / 2
@@ -79,24 +81,28 @@ pub(super) fn product(
         TASK_STRIPS
     };
     let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
-    pool.run(Grid::columns(out, stride, task_strips * LANES), |task, thread, out| {
-        let mut scratch = lock(scratch, thread);
-        let first = task * task_strips;
-        let count = task_strips.min(strips - first);
-        with_element!(mat.dtype, E => tier.run(Task::<E> {
-            weights: Strips { bits: E::bits(&mat.data), len: mat.strip_len(), first, count, second },
-            panels,
-            bias: &mat.bias,
-            finish,
-            scratch: &mut scratch,
-            out,
-        }));
-    });
+    pool.run(
+        Grid::columns(out, stride, task_strips * LANES),
+        |task, thread, out| {
+            let mut scratch = lock(scratch, thread);
+            let first = task * task_strips;
+            let count = task_strips.min(strips - first);
+            with_element!(mat.dtype, E => tier.run(Task::<E> {
+                weights: Strips::new(mat, first, count, second),
+                panels,
+                bias: &mat.bias,
+                finish,
+                scratch: &mut scratch,
+                to,
+                out,
+            }));
+        },
+    );
 }
 
 /// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
 /// of the second part.
-struct Strips<'a, E: Element> {
+pub(super) struct Strips<'a, E: Element> {
     bits: &'a [E::Bits],
     len: usize,
     first: usize,
@@ -106,7 +112,17 @@ struct Strips<'a, E: Element> {
 }
 
 impl<'a, E: Element> Strips<'a, E> {
-    fn total(&self) -> usize {
+    pub fn new(mat: &'a CpuMat, first: usize, count: usize, second: Option<usize>) -> Self {
+        Self {
+            bits: E::bits(&mat.data),
+            len: mat.strip_len(),
+            first,
+            count,
+            second,
+        }
+    }
+
+    pub fn total(&self) -> usize {
         if self.second.is_some() {
             2 * self.count
         } else {
@@ -116,13 +132,38 @@ impl<'a, E: Element> Strips<'a, E> {
 
     /// Pairs of k of strip `i`; the last strip again behind the end, so that tiles are always whole.
     #[inline(always)]
-    fn get(&self, i: usize) -> &'a [[E::Bits; 2 * LANES]] {
+    pub fn get(&self, i: usize) -> &'a [[E::Bits; 2 * LANES]] {
         let i = i.min(self.total() - 1);
         let strip = match self.second {
             Some(second) if i >= self.count => second + self.first + i - self.count,
             _ => self.first + i,
         };
         self.bits[strip * self.len..][..self.len].as_chunks().0
+    }
+
+    /// The output `out` of a row, from the sums (with their biases) that `get(strip of the task, strip of
+    /// the matrix)` gives.
+    #[inline(always)]
+    pub fn finish<S: Simd>(
+        &self,
+        s: S,
+        finish: Finish,
+        out: &mut [f32],
+        get: impl Fn(usize, usize) -> S::F,
+    ) {
+        for (i, out) in out.chunks_mut(LANES).enumerate() {
+            let strip = self.first + i;
+            let y = get(i, strip);
+            let y = match finish {
+                Finish::Store => y,
+                Finish::Add => s.add(s.load_partial(out), y),
+                Finish::SwiGlu => {
+                    let second = self.second.unwrap_or(0) + strip;
+                    s.mul(silu(s, y), get(self.count + i, second))
+                }
+            };
+            s.store_partial(y, out);
+        }
     }
 }
 
@@ -132,6 +173,7 @@ struct Task<'a, E: Element> {
     bias: &'a [f32],
     finish: Finish,
     scratch: &'a mut [f32],
+    to: &'a [u32],
     out: Rect<'a, f32>,
 }
 
@@ -263,6 +305,7 @@ impl<E: Element> Task<'_, E> {
             bias,
             finish,
             scratch,
+            to,
             out,
             ..
         } = self;
@@ -283,19 +326,7 @@ impl<E: Element> Task<'_, E> {
                     None => y,
                 }
             };
-            for (i, out) in out.row(row).chunks_mut(LANES).enumerate() {
-                let strip = weights.first + i;
-                let y = get(i, strip);
-                let y = match finish {
-                    Finish::Store => y,
-                    Finish::Add => s.add(s.load_partial(out), y),
-                    Finish::SwiGlu => {
-                        let second = weights.second.unwrap_or(0) + strip;
-                        s.mul(silu(s, y), get(weights.count + i, second))
-                    }
-                };
-                s.store_partial(y, out);
-            }
+            weights.finish(s, *finish, out.row(to[row] as usize), get);
         }
     }
 }

@@ -68,6 +68,26 @@ fn unpack(mat: &CpuMat) -> Vec<f32> {
     out
 }
 
+/// Whether this tier multiplies prompt rows as bfloat16.
+fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
+    tier.amx().is_some() && kind == RowKind::Prefill && dtype != Dtype::F32
+}
+
+/// A step of `rows` rows of no sequence in particular, for products alone.
+fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {
+    let spans = vec![Span {
+        rows: 0..rows,
+        kind,
+        position: 0,
+        pages: 0..0,
+    }];
+    cpu.step.load(&Step {
+        tokens: vec![0; rows],
+        spans,
+        ..Step::default()
+    });
+}
+
 /// The tier, or a word that this processor does not have it.
 fn tier(name: &str) -> Option<Tier> {
     let tier = Tier::named(name);
@@ -448,6 +468,7 @@ macro_rules! ops_match_scalar {
             transposing_moves_every_lane
             packing_places_every_number
             products_match
+            products_of_bad_numbers
             norms_match
             forward_matches
             long_sequences_match
@@ -458,7 +479,7 @@ macro_rules! ops_match_scalar {
     };
 }
 
-ops_match_scalar!(portable avx2 avx512);
+ops_match_scalar!(portable avx2 avx512 amx);
 
 #[test]
 fn avx2_and_avx512_agree_in_every_bit() {
@@ -569,7 +590,7 @@ fn bytes_said_are_bytes_taken() {
         Cpu::mat_bytes(&spec),
         (2 * m.len() + 4 * mat.bias.len()) as u64
     );
-    assert_eq!(Cpu::mat_bytes(&spec), 2 * 3 * 16 * 6 + 4 * 48);
+    assert_eq!(Cpu::mat_bytes(&spec), 2 * 3 * 16 * 32 + 4 * 48);
     let kv = cpu.new_kv(3, Dtype::F32).unwrap();
     let element::Data::Single(m) = &kv.data else {
         unreachable!()

@@ -1,0 +1,413 @@
+//! Matrix products of prompt rows on AMX: activations and weights as bfloat16, sums in float32.
+//!
+//! Every output is one chain over ascending k from zero, a tile of 32 k at a time ([`super::amx`] says in
+//! which order within it); so neither the number of rows, nor how k, rows and strips are cut, nor the
+//! number of threads changes a bit of it.
+//!
+//! A block of 256 k of all rows (256 KiB at 512 rows) stays in L2, where two strips of weights after the
+//! other pass over it; partial sums wait in scratch, also in L2, between blocks of k. Sixteen rows or
+//! fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
+
+use super::amx::{Amx, Half, MAX_ROW, SIDE, TILE, TILE_K};
+use super::buf::{Mem, as_u16};
+use super::detect::Tier;
+use super::element::{Bf16, Element, F16};
+use super::mat::CpuMat;
+use super::pool::{Grid, Pool, Rect};
+use super::product::{Finish, Strips};
+use super::rows::{Norm, inverse_rms};
+use super::simd::{Kernel, LANES, Simd};
+use super::{Workers, lock};
+use crate::{Dtype, Result};
+use std::ops::Range;
+
+/// Tiles of k in a block.
+const BLOCK: usize = 8;
+/// Columns k in a block.
+const BLOCK_K: usize = BLOCK * TILE_K;
+/// Rows in a group: two tiles.
+const GROUP: usize = 2 * SIDE;
+/// Groups that pass over a block of k before the next block.
+const BAND: usize = 16;
+/// Most strips that a task computes, those of SwiGLU's second part included.
+const TASK_STRIPS: usize = 32;
+/// Tiles between a load and its prefetch when there are few rows.
+const AHEAD: usize = 2;
+
+/// Float32 numbers that take as much room as a block of k of two strips of bfloat16.
+const UNPACKED: usize = BLOCK * TILE;
+
+/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+pub(super) fn scratch_len(max_rows: usize) -> usize {
+    let groups = max_rows.div_ceil(GROUP).clamp(1, BAND);
+    UNPACKED + TASK_STRIPS / 2 * groups * 4 * SIDE * SIDE
+}
+
+/// Numbers of [`TilePanels`].
+pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
+    let groups = rows.div_ceil(GROUP);
+    cols.div_ceil(BLOCK_K)
+        .saturating_mul(groups.saturating_mul(BLOCK * 2 * TILE))
+}
+
+/// Activations as tiles of bfloat16: `[k / 256][row / 32][k % 256 / 32][row % 32 / 16][16 rows][32 k]`. All
+/// of one row's k together would put the tiles that are used together at a distance that is often a power
+/// of two, where they compete for the same lines of L2 (half the speed). Columns are padded with zeros,
+/// rows with whatever lies there.
+#[derive(Debug)]
+pub(super) struct TilePanels {
+    data: Mem<u16>,
+    rows: usize,
+    cols: usize,
+}
+
+impl TilePanels {
+    /// Room for `rows` rows of up to `cols` columns.
+    pub fn new(rows: usize, cols: usize) -> Result<Self> {
+        let data = Mem::zeroed("packed activations", panels_len(rows, cols))?;
+        Ok(Self {
+            data,
+            rows: 0,
+            cols: 0,
+        })
+    }
+
+    /// Fill with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if asked.
+    pub fn fill<'r>(
+        &mut self,
+        pool: &Pool,
+        tier: Tier,
+        rows: usize,
+        row: impl Fn(usize) -> &'r [f32] + Sync,
+        norm: Option<Norm<'_>>,
+    ) {
+        self.rows = rows;
+        self.cols = if rows == 0 { 0 } else { row(0).len() };
+        let groups = self.groups();
+        let len = BLOCK * 2 * TILE;
+        let all = &mut self.data[..self.cols.div_ceil(BLOCK_K) * groups * len];
+        let small = rows * self.cols < 1 << 15;
+        let parts = Grid::columns(all, groups * len, len);
+        let work = |group: usize, _: usize, mut part: Rect<'_, u16>| {
+            for i in group * GROUP..rows.min((group + 1) * GROUP) {
+                tier.run(Fill {
+                    from: row(i),
+                    norm,
+                    at: i % GROUP,
+                    to: &mut part,
+                });
+            }
+        };
+        if small {
+            pool.here(parts, work)
+        } else {
+            pool.run(parts, work)
+        }
+    }
+
+    fn groups(&self) -> usize {
+        self.rows.div_ceil(GROUP)
+    }
+
+    fn blocks(&self) -> usize {
+        self.cols.div_ceil(BLOCK_K)
+    }
+
+    /// Tiles of a group in a block of k.
+    #[inline(always)]
+    fn block(&self, group: usize, block: usize) -> &[[Half; 2]] {
+        let n = BLOCK.min((self.cols - block * BLOCK_K).div_ceil(TILE_K));
+        let at = (block * self.groups() + group) * BLOCK * 2 * TILE;
+        let tiles = self.data[at..][..n * 2 * TILE].as_chunks::<TILE>().0;
+        tiles.as_chunks().0
+    }
+}
+
+/// One row into its tiles.
+struct Fill<'a, 'r> {
+    from: &'a [f32],
+    norm: Option<Norm<'a>>,
+    /// Row of the group.
+    at: usize,
+    /// A block of k in each row.
+    to: &'a mut Rect<'r, u16>,
+}
+
+impl Kernel for Fill<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { from, norm, at, to } = self;
+        let scale = norm.map_or(1.0, |norm| inverse_rms(s, from, norm.eps));
+        let at = at / SIDE * TILE + at % SIDE * TILE_K;
+        for (block, from) in from.chunks(BLOCK_K).enumerate() {
+            let tiles = to.row(block).as_chunks_mut::<{ 2 * TILE }>().0;
+            for (t, from) in from.chunks(TILE_K).enumerate() {
+                let to = &mut tiles[t][at..][..TILE_K];
+                for (h, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                    let x = s.load_partial(from.get(h * LANES..).map_or(&[], first_lanes));
+                    let x = match norm {
+                        None => x,
+                        Some(norm) => {
+                            let k = block * BLOCK_K + t * TILE_K + h * LANES;
+                            let w = norm.weight.get(k..).map_or(&[][..], first_lanes);
+                            s.mul(s.mul(x, s.splat(scale)), s.load_partial(w))
+                        }
+                    };
+                    s.narrow_bf16(x, to);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn first_lanes(x: &[f32]) -> &[f32] {
+    &x[..x.len().min(LANES)]
+}
+
+/// A storage format that is multiplied as tiles of bfloat16.
+trait AsTiles: Element {
+    /// Whether its strips are tiles already.
+    const TILES: bool;
+    /// The tiles of a strip, if they are.
+    fn tiles(strip: &[[Self::Bits; 2 * LANES]]) -> &[Half];
+}
+
+impl AsTiles for Bf16 {
+    const TILES: bool = true;
+    #[inline(always)]
+    fn tiles(strip: &[[u16; 2 * LANES]]) -> &[Half] {
+        strip.as_flattened().as_chunks().0
+    }
+}
+
+impl AsTiles for F16 {
+    const TILES: bool = false;
+    #[inline(always)]
+    fn tiles(_: &[[u16; 2 * LANES]]) -> &[Half] {
+        unreachable!("binary16 has no tiles")
+    }
+}
+
+/// Whether prompt rows are multiplied here where the processor has AMX.
+pub(super) fn takes(dtype: Dtype) -> bool {
+    dtype != Dtype::F32
+}
+
+/// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
+/// `stride` long.
+pub(super) fn product(
+    workers: Workers<'_>,
+    amx: Amx,
+    mat: &CpuMat,
+    panels: &TilePanels,
+    to: &[u32],
+    finish: Finish,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let Workers {
+        pool,
+        tier,
+        scratch,
+    } = workers;
+    debug_assert_eq!(panels.cols, mat.cols);
+    let strips = stride.div_ceil(LANES);
+    let most = match finish {
+        Finish::SwiGlu => TASK_STRIPS / 2,
+        _ => TASK_STRIPS,
+    };
+    // As many tasks as threads can share evenly, each an even number of strips.
+    let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
+    let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
+    let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
+    let grid = Grid::columns(out, stride, task_strips * LANES);
+    pool.run(grid, |task, thread, out| {
+        let mut scratch = lock(scratch, thread);
+        let first = task * task_strips;
+        let count = task_strips.min(strips - first);
+        macro_rules! run {
+            ($E:ty) => {
+                tier.run(Task::<$E> {
+                    amx,
+                    weights: Strips::new(mat, first, count, second),
+                    panels,
+                    bias: &mat.bias,
+                    finish,
+                    scratch: &mut scratch,
+                    to,
+                    out,
+                })
+            };
+        }
+        match mat.dtype {
+            Dtype::Bf16 => run!(Bf16),
+            Dtype::F16 => run!(F16),
+            Dtype::F32 => unreachable!("float32 weights are multiplied in float32"),
+        }
+    });
+}
+
+struct Task<'a, E: AsTiles> {
+    amx: Amx,
+    weights: Strips<'a, E>,
+    panels: &'a TilePanels,
+    bias: &'a [f32],
+    finish: Finish,
+    scratch: &'a mut [f32],
+    to: &'a [u32],
+    out: Rect<'a, f32>,
+}
+
+impl<E: AsTiles> Kernel for Task<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if E::TILES && self.panels.rows <= SIDE {
+            self.few(s);
+        } else {
+            self.many(s);
+        }
+    }
+}
+
+impl<'a, E: AsTiles> Task<'a, E> {
+    /// Sixteen rows at most: all of k at once, weights straight from memory.
+    #[inline(always)]
+    fn few<S: Simd>(mut self, s: S) {
+        let sums = self.scratch.as_chunks_mut::<{ SIDE * SIDE }>().0;
+        let sums = sums.as_chunks_mut::<MAX_ROW>().0;
+        let tiles = self.amx.tiles();
+        let total = self.weights.total();
+        for (i, sums) in sums.iter_mut().enumerate().take(total.div_ceil(MAX_ROW)) {
+            let mut strips: [&[Half]; MAX_ROW] = [&[]; MAX_ROW];
+            for (j, strip) in strips.iter_mut().enumerate() {
+                *strip = E::tiles(self.weights.get(i * MAX_ROW + j));
+            }
+            for block in 0..self.panels.blocks() {
+                let a = self.panels.block(0, block);
+                let b = strips.map(|strip| &strip[block * BLOCK..]);
+                tiles.row::<AHEAD>(a, b, sums, block == 0);
+            }
+        }
+        drop(tiles);
+        self.finish(s, 0..1, |strip, _, row| (strip * SIDE + row) * LANES);
+    }
+
+    /// Block of k by block of k.
+    #[inline(always)]
+    fn many<S: Simd>(mut self, s: S) {
+        let groups = self.panels.rows.div_ceil(GROUP);
+        let (total, second) = (self.weights.total(), self.finish == Finish::SwiGlu);
+        let pairs = total.div_ceil(2);
+        // Side by side: neighbours, or one strip of each part.
+        let pair = |weights: &Strips<'a, E>, i: usize| match second {
+            true => [weights.get(i), weights.get(pairs + i)],
+            false => [weights.get(2 * i), weights.get(2 * i + 1)],
+        };
+        for first in (0..groups).step_by(BAND) {
+            let count = BAND.min(groups - first);
+            let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
+            let unpacked = as_u16(unpacked).as_chunks_mut::<TILE>().0;
+            let sums = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
+            let sums = sums.as_chunks_mut::<4>().0;
+            let tiles = self.amx.tiles();
+            for block in 0..self.panels.blocks() {
+                for i in 0..pairs {
+                    let stored = pair(&self.weights, i).map(|strip| block_of(strip, block));
+                    let next = match i + 1 < pairs {
+                        true => pair(&self.weights, i + 1).map(|strip| block_of(strip, block)),
+                        false => pair(&self.weights, 0).map(|strip| block_of(strip, block + 1)),
+                    };
+                    let b = if E::TILES {
+                        stored.map(E::tiles)
+                    } else {
+                        let (b0, b1) = unpacked.split_at_mut(BLOCK);
+                        unpack::<E, S>(s, stored[0], b0);
+                        unpack::<E, S>(s, stored[1], b1);
+                        [&*b0, &*b1]
+                    };
+                    for group in 0..count {
+                        let a = self.panels.block(first + group, block);
+                        let sums = &mut sums[i * count + group];
+                        // The two strips of the next pair are asked for by the first and the second
+                        // half of the groups.
+                        let share = next[0].len().div_ceil(count.div_ceil(2));
+                        let strip = next[usize::from(count > 1 && group >= count.div_ceil(2))];
+                        let from = (group % count.div_ceil(2) * share).min(strip.len());
+                        let ahead = &strip[from..strip.len().min(from + share)];
+                        if self.panels.rows - (first + group) * GROUP > SIDE {
+                            tiles.square(a, b, sums, block == 0, ahead.as_flattened());
+                        } else {
+                            tiles.half_square(a, b, sums, block == 0, ahead.as_flattened());
+                        }
+                    }
+                }
+            }
+            drop(tiles);
+            self.finish(s, first..first + count, |strip, group, row| {
+                let (pair, half) = match second {
+                    true => (strip % pairs, strip / pairs),
+                    false => (strip / 2, strip % 2),
+                };
+                let square = UNPACKED / (SIDE * SIDE) + (pair * count + group) * 4;
+                ((square + row / SIDE * 2 + half) * SIDE + row % SIDE) * LANES
+            });
+        }
+    }
+
+    /// Write out the sums of `groups`. Those of strip i, row j of group k of them, lie in scratch from
+    /// `at(i, k, j)` on.
+    #[inline(always)]
+    fn finish<S: Simd>(
+        &mut self,
+        s: S,
+        groups: Range<usize>,
+        at: impl Fn(usize, usize, usize) -> usize,
+    ) {
+        let Self {
+            weights,
+            panels,
+            bias,
+            finish,
+            scratch,
+            to,
+            out,
+            ..
+        } = self;
+        let sums = scratch.as_chunks::<LANES>().0;
+        for row in groups.start * GROUP..panels.rows.min(groups.end * GROUP) {
+            let (group, r) = (row / GROUP - groups.start, row % GROUP);
+            let get = |i: usize, strip: usize| {
+                let y = s.load(&sums[at(i, group, r) / LANES]);
+                match bias.as_chunks::<LANES>().0.get(strip) {
+                    Some(b) => s.add(y, s.load(b)),
+                    None => y,
+                }
+            };
+            weights.finish(s, *finish, out.row(to[row] as usize), get);
+        }
+    }
+}
+
+/// A block of k of a strip; less at its end.
+#[inline(always)]
+fn block_of<T>(strip: &[T], block: usize) -> &[T] {
+    let pairs = BLOCK_K / 2;
+    &strip[strip.len().min(block * pairs)..strip.len().min((block + 1) * pairs)]
+}
+
+/// A block of k of a strip as tiles, the last filled up with zeros.
+#[inline(always)]
+fn unpack<E: AsTiles, S: Simd>(s: S, from: &[[E::Bits; 2 * LANES]], to: &mut [Half]) {
+    for (from, to) in from.chunks(SIDE).zip(to) {
+        let to = to.as_chunks_mut::<{ 2 * LANES }>().0;
+        for (from, to) in from.iter().zip(to.iter_mut()) {
+            s.narrow_bf16_pairs(E::widen_pair(s, from), to);
+        }
+        to[from.len()..].as_flattened_mut().fill(0);
+    }
+}
