@@ -272,7 +272,13 @@ impl Cpu {
             tier,
             pool: Pool::new(n_threads)?,
             step: Loaded::new(max_rows, pages)?,
-            plan: attention::Plan::new(shape, max_rows, max_positions, n_threads)?,
+            plan: attention::Plan::new(
+                shape,
+                max_rows,
+                max_positions,
+                n_threads,
+                tier.has_tiles(),
+            )?,
             panels: Panels::new(max_rows, widest(shape))?,
             #[cfg(target_arch = "x86_64")]
             tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
@@ -483,7 +489,10 @@ impl Backend for Cpu {
             tier: *tier,
             scratch,
         };
-        plan.attend(workers, &step.pages, kv, layer.index, &q.data, &mut y.data);
+        // Float32 weights mean float32 throughout, and a float32 cache would be rounded once more.
+        let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
+        let (q, y) = (&q.data, &mut y.data);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

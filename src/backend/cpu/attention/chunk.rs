@@ -37,13 +37,13 @@ impl<'a, E: Element> Cache<'a, E> {
 
     /// `[head_dim][16 positions]`.
     #[inline(always)]
-    fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[..self.head_dim]
     }
 
     /// `[16 positions][head_dim / 16]` vectors.
     #[inline(always)]
-    fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[self.head_dim..]
     }
 }
