@@ -75,4 +75,49 @@ rc=0
 LD_LIBRARY_PATH=$prefix/lib "$work/probe" "$root/demo/meta" >"$work/out" || rc=$?
 [[ $rc == 3 ]] || { echo "C++: the right library is refused: $(cat "$work/out")" >&2; exit 1; }
 echo 'behaviour other_abi ok'
+
+# examples/worker.cc
+build() { "$1" -std=c++17 -g "${warnings[@]}" "${cflags[@]}" "${@:2}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib"; }
+build g++ "${sanitizers[@]}" "$root/examples/worker.cc" -o "$work/worker"
+build g++ "$here/test/jsonl.cc" -o "$work/jsonl"
+worker=(timeout 60 "$work/worker" --ckpt_dir "$root/demo/meta" --temperature 0)
+answers() { # answers NAME EXPECTED: what the worker said, line by line
+  "$work/jsonl" <"$work/answers" >"$work/out" || { echo "C++: worker, $1: $(cat "$work/answers")" >&2; exit 1; }
+  diff <(printf "$2") "$work/out" || { echo "C++: worker, $1: expected (left) and said (right) differ" >&2; exit 1; }
+  echo "test worker: $1 ok"
+}
+lines() { # not UTF-8, longer than max_seq_len, longer than anything, quotes and control characters, no last line feed
+  printf 'Once\n\xff\n'; printf 'a%.0s ' {1..600}; printf '\n'
+  head -c 5000000 /dev/zero | tr '\0' x; printf '\n\n"A\\\001"\t\r\n'; printf 'Anna\n%.0s' {1..20}; printf 'The end'
+}
+expected='1 length 5\n2 -11\n3 -9\n4 -9\n5 length 5\n6 length 5\n'$(printf '%s length 5\\n' {7..27})
+lines | "${worker[@]}" --slots 3 --max_gen_len 5 >"$work/answers"
+answers "a pipe, more lines than slots" "$expected"
+lines >"$work/lines"
+"${worker[@]}" --slots 8 --max_gen_len 5 <"$work/lines" >"$work/answers"
+answers "a file" "$expected"
+"${worker[@]}" </dev/null >"$work/answers"
+answers "nothing" ''
+
+interrupted() { # interrupted NAME PROMPTS: SIGINT while the pipe stays open; what was said is in answers
+  rm -f "$work/pipe"
+  mkfifo "$work/pipe"
+  "$work/worker" --ckpt_dir "$root/demo/meta" --slots 2 --max_seq_len 100000 --ignore_eos 1 <"$work/pipe" >"$work/answers" &
+  local pid=$! rc=0
+  exec 9>"$work/pipe"
+  printf "$2" >&9
+  sleep 2
+  kill -INT $pid
+  ( sleep 30; kill -KILL $pid ) >/dev/null 2>&1 &
+  local watch=$!
+  wait $pid || rc=$?
+  kill $watch
+  exec 9>&-
+  [[ $rc == 130 ]] || { echo "C++: worker, $1: exits with $rc" >&2; exit 1; }
+}
+interrupted "SIGINT while idle" ''
+answers "SIGINT while idle" ''
+interrupted "SIGINT while busy" 'Once\nAnna\nnever read\n'
+sed -i 's/"tokens":[0-9]*/"tokens":0/' "$work/answers"
+answers "SIGINT while busy" '1 cancelled 0\n2 cancelled 0\n'
 echo 'C++: everything passed'
