@@ -1,15 +1,17 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test header bench clean
+.PHONY: help setup build examples demo test install uninstall deb header bench clean
 
 export CARGO_TARGET_DIR ?= target
-# rustup's directory, for shells that have not been told of it.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# rustup's and Go's directories, for shells that have not been told of them.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 
 RELEASE := $(CARGO_TARGET_DIR)/release
 CKPT_DIR ?= demo/meta
 PROMPT ?= Once upon a time
 CFLAGS ?= -O2
+PREFIX ?= /usr/local
+LIBDIR ?= lib
 WARNINGS := -std=c99 -Wall -Wextra -Wpedantic
 
 help: ## what there is to make
@@ -24,18 +26,30 @@ build: setup ## target/release/libllamabi.so and .a
 	cargo build --release --locked
 	@ln -sf libllamabi.so $(RELEASE)/libllamabi.so.0
 
-examples: build ## build/generate and build/chat, with the system's C compiler
+examples: build ## build/generate, build/chat and build/worker, with the system's compilers
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(WARNINGS) examples/generate.c -Iinclude -L$(RELEASE) -lllamabi \
 	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/generate
 	$(CC) $(CFLAGS) $(WARNINGS) examples/chat.c -Iinclude -L$(RELEASE) -lllamabi \
 	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/chat
+	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
+	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
 
-test: ## all tests: Rust, and C programs plainly, under sanitizers and under valgrind
+test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
+	tests/bindings/run.sh
 	@echo "make test: everything passed"
+
+install: build ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR
+	scripts/install --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
+
+uninstall: ## remove what install put there
+	scripts/install --uninstall --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
+
+deb: build ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
+	scripts/deb build
 
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Installs the library once into a temporary prefix, and runs every binding, the services and the
+# packaging tests against it, never against the build tree.
+#
+#   tests/bindings/run.sh [SECTION...]     cpp go node services packaging; all of them without one
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root"
+. tests/bindings/lib.sh
+(($# > 0)) || set -- cpp go node services packaging
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+scripts/install --prefix "$work/prefix" >/dev/null
+
+# section NAME SCRIPT: its output, its closing line, and whether it went well.
+failed=()
+section() {
+  local start=$SECONDS
+  if "$2" "$work/prefix" 2>&1 | tee "$work/log"; then
+    echo "== $1: passed (${2#"$root"/}, $((SECONDS - start)) s)"
+  else
+    echo "== $1: FAILED (${2#"$root"/})"
+    failed+=("$1")
+  fi
+}
+
+# binding NAME: its tests, and whether they ran every behaviour that bindings/behaviours.txt names.
+binding() {
+  section "$1" "$root/bindings/$1/test.sh"
+  local name
+  for name in $(cut -d: -f1 bindings/behaviours.txt); do
+    grep -qx "behaviour $name ok" "$work/log" ||
+      { echo "== $1: FAILED: its tests did not say \"behaviour $name ok\""; failed+=("$1: $name"); }
+  done
+}
+
+for name in "$@"; do
+  case $name in
+    services) script=tests/services/run.sh ;;
+    packaging) script=tests/bindings/packaging.sh ;;
+    *) script=bindings/$name/test.sh ;;
+  esac
+  if [[ ! -e $script ]]; then
+    echo "== $name: not in this tree ($script)"
+    continue
+  fi
+  case $name in
+    packaging) section packaging "$root/tests/bindings/packaging.sh" ;;
+    services) section services "$root/tests/services/run.sh" ;;
+    *) binding "$name" ;;
+  esac
+done
+if ((${#failed[@]} > 0)); then
+  printf '== bindings: FAILED: %s\n' "$(printf '%s; ' "${failed[@]}")"
+  exit 1
+fi
+echo "== bindings: all passed ($*)"
