@@ -66,14 +66,6 @@ func invalid(format string, args ...any) error {
 	return &Error{Status: ErrInvalidArgument, Message: fmt.Sprintf(format, args...)}
 }
 
-func cancelled(ctx context.Context) *Error {
-	e := &Error{Status: ErrCancelled, causes: []error{ctx.Err()}}
-	if cause := context.Cause(ctx); cause != ctx.Err() {
-		e.causes = append(e.causes, cause)
-	}
-	return e
-}
-
 // cError is where C writes its sentence.
 type cError struct{ c C.llama_error }
 
@@ -87,7 +79,10 @@ func (e *cError) toError(ctx context.Context, status C.llama_status, h *handle) 
 	err := &Error{Status: Status(status), Message: C.GoString((*C.char)(unsafe.Pointer(&e.c.message)))}
 	if err.Status == ErrCancelled {
 		if ctx.Err() != nil {
-			err.causes = cancelled(ctx).causes
+			err.causes = []error{ctx.Err()}
+			if cause := context.Cause(ctx); cause != ctx.Err() {
+				err.causes = append(err.causes, cause)
+			}
 		} else if h != nil && h.isClosed() {
 			err.causes = []error{ErrClosed}
 		}

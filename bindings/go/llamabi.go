@@ -172,15 +172,15 @@ func (m *Model) call() (end func(), err error) {
 // cancelFlag makes a flag that is triggered when ctx is done. release frees it, and must be called
 // after everything that was given the flag. A context that can never be done has no flag.
 func cancelFlag(ctx context.Context) (flag *C.llama_cancel_t, release func(), err error) {
-	if ctx.Err() != nil {
-		return nil, nil, cancelled(ctx)
-	}
 	if ctx.Done() == nil {
 		return nil, func() {}, nil
 	}
 	flag = C.llama_cancel_new()
 	if flag == nil {
 		return nil, nil, &Error{Status: ErrNoMemory, Message: "there are too many cancel flags"}
+	}
+	if ctx.Err() != nil { // do not leave it to the goroutine that AfterFunc starts
+		C.llama_cancel_trigger(flag)
 	}
 	triggered := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

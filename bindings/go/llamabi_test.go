@@ -233,13 +233,15 @@ func TestCancelMidDecode(t *testing.T) {
 		t.Errorf("%d events", seen)
 	}
 
-	// Done before it begins: no call at all.
+	// Done before it begins: no step is run.
 	steps := must(model.Timings())(t).Steps
-	_, err = model.Generate(ctx, [][]int32{{1}}, opts...)
+	results, err = model.Generate(ctx, [][]int32{{1}, {2}}, opts...)
 	wantError(t, err, llamabi.ErrCancelled, "context canceled")
-	for _, err := range model.Stream(ctx, [][]int32{{1}}, opts...) {
-		wantError(t, err, llamabi.ErrCancelled, "context canceled")
-	}
+	equal(t, len(results), 2)
+	equal(t, len(results[1].Tokens), 0)
+	results, err = collected(t, 1, model.Stream(ctx, [][]int32{{1}}, opts...))
+	wantError(t, err, llamabi.ErrCancelled, "context canceled")
+	equal(t, len(results[0].Tokens), 0)
 	idle(t, model)
 	if now := must(model.Timings())(t).Steps; now > steps+1 { // the stream's last step may have been under way
 		t.Errorf("%d steps for calls that were cancelled before they began", now-steps)
