@@ -96,8 +96,13 @@ check() { # check NAME COMMAND [COMMAND under load]
 
 check "Go service" "$work/go-server-race" "$work/go-server"
 if [ -d "$root/examples/node-server" ]; then
-  # As its README says: the binding is built against the installed library.
-  check "Node service" "node $root/examples/node-server/server.mjs"
+  # As its README says, but in a folder of its own: npm packs the binding and builds it against the installed library.
+  rm -rf "$work/node-server" "$work"/llamabi-*.tgz
+  cp -R "$root/examples/node-server" "$work/node-server"
+  rm -rf "$work/node-server/node_modules" "$work/node-server/package-lock.json"
+  (cd "$root/bindings/node" && npm pack --silent --pack-destination "$work" >/dev/null)
+  (cd "$work/node-server" && npm install --silent --no-audit --no-fund "$work"/llamabi-*.tgz)
+  check "Node service" "node $work/node-server/server.mjs"
 else
   echo "tests/services/run.sh: there is no examples/node-server, its part is skipped"
 fi
