@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -73,6 +74,11 @@ type answer struct {
 	Usage             json.RawMessage `json:"usage,omitempty"`
 }
 
+// errLeft is why nothing more can be written.
+var errLeft = errors.New("the client has left")
+
+const statusLeft = 499 // as nginx has it
+
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 	if j.sequences > s.slots { // no waiting will help
@@ -90,9 +96,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 	}}
 	err := s.generate(r.Context(), j, out)
 	switch {
-	case r.Context().Err() != nil && !s.draining.Load():
-		s.metrics.abandoned.Add(1) // nobody is there to be told
 	case err == nil:
+	case errors.Is(err, errLeft), r.Context().Err() != nil && !s.abandoning.Load():
+		s.metrics.abandoned.Add(1)
+		if !out.started {
+			w.WriteHeader(statusLeft) // for the metrics; nobody is there to read it
+		}
 	case out.started:
 		out.send(s.asAPIError(err).body())
 	default:
@@ -246,10 +255,11 @@ func (o *sink) send(v any) error {
 
 func (o *sink) sendData(data []byte) error {
 	o.control.SetWriteDeadline(time.Now().Add(30 * time.Second))
-	if _, err := fmt.Fprintf(o.w, "data: %s\n\n", data); err != nil {
-		return err
+	fmt.Fprintf(o.w, "data: %s\n\n", data) // what fails here fails in Flush too
+	if err := o.control.Flush(); err != nil {
+		return fmt.Errorf("%w: %v", errLeft, err)
 	}
-	return o.control.Flush()
+	return nil
 }
 
 func (o *sink) end(choices []progress, total usage) error {

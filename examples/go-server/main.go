@@ -101,6 +101,7 @@ func run() error {
 	defer cancel()
 	if err := server.Shutdown(patience); err != nil {
 		log.Printf("requests still run after %v, and are cancelled", *grace)
+		s.abandoning.Store(true)
 		abandon()
 		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

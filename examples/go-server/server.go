@@ -15,15 +15,16 @@ import (
 )
 
 type server struct {
-	model    *llamabi.Model
-	name     string
-	created  int64
-	slots    int
-	maxBody  int64
-	queue    queue
-	metrics  metrics
-	draining atomic.Bool
-	broken   atomic.Bool // the model cannot be used any more
+	model      *llamabi.Model
+	name       string
+	created    int64
+	slots      int
+	maxBody    int64
+	queue      queue
+	metrics    metrics
+	draining   atomic.Bool // no new requests come
+	abandoning atomic.Bool // those that run are cancelled
+	broken     atomic.Bool // the model cannot be used any more
 }
 
 func newServer(model *llamabi.Model, name string, slots, waiting int, maxBody int64) *server {
