@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test install uninstall deb header bench clean
+.PHONY: help setup build examples demo test install uninstall deb header bench bench-services clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -15,8 +15,8 @@ LIBDIR ?= lib
 WARNINGS := -std=c99 -Wall -Wextra -Wpedantic
 
 help: ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
-	  || sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile
 
 demo: setup ## build everything, then let the small model that comes along tell a story
 	@$(MAKE) --no-print-directory examples
@@ -50,6 +50,10 @@ uninstall: ## remove what install put there
 
 deb: build ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
 	scripts/deb build
+
+bench-services: ## tokens/s of the example services, 64 clients for a minute against one client
+	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=
+	tests/services/run.sh build/bench-prefix 60
 
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
