@@ -495,7 +495,7 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
 /// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
 /// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`; `*out` is not written then.
+/// `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,
                             const int32_t *tokens,
                             const size_t *lens,
@@ -535,8 +535,7 @@ llama_status llama_chat_completion(llama_t *l,
 
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
-/// (`LLAMA_E_INVALID_ARGUMENT`). For text and dialogs make tokens with `llama_encode_text` and
-/// `llama_encode_dialog`.
+/// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.
@@ -547,6 +546,26 @@ llama_status llama_stream_open(llama_t *l,
                                const struct llama_generate_options *o,
                                llama_stream_t **out,
                                struct llama_error *err);
+
+/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_text(llama_t *l,
+                                    const char *const *prompts,
+                                    const size_t *lens,
+                                    size_t n,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
+
+/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
+/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+llama_status llama_stream_open_chat(llama_t *l,
+                                    const struct llama_message *msgs,
+                                    const size_t *dialog_lens,
+                                    size_t n_dialogs,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
@@ -563,6 +582,12 @@ llama_status llama_stream_next(llama_stream_t *s,
                                struct llama_event *ev,
                                int32_t timeout_ms,
                                struct llama_error *err);
+
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
+/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
+llama_status llama_stream_stats(const llama_stream_t *s,
+                                size_t i,
+                                struct llama_request_stats *st);
 
 /// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
 /// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
