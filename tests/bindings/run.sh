@@ -13,8 +13,9 @@ trap 'rm -rf "$work"' EXIT
 scripts/install --prefix "$work/prefix" >/dev/null
 
 # section NAME SCRIPT: its output, its closing line, and whether it went well.
-failed=()
+ran=() failed=()
 section() {
+  ran+=("$1")
   local start=$SECONDS
   if "$2" "$work/prefix" 2>&1 | tee "$work/log"; then
     echo "== $1: passed (${2#"$root"/}, $((SECONDS - start)) s)"
@@ -54,4 +55,4 @@ if ((${#failed[@]} > 0)); then
   printf '== bindings: FAILED: %s\n' "$(printf '%s; ' "${failed[@]}")"
   exit 1
 fi
-echo "== bindings: all passed ($*)"
+echo "== bindings: all passed (${ran[*]})"

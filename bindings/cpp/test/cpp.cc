@@ -102,6 +102,7 @@ TEST(moves) {
   // What is assigned over is freed with its log still there.
   llamabi::Options o;
   o.log_level = LLAMA_LOG_DEBUG;
+  o.max_seq_len = test::roomy;
   auto lines = std::make_shared<std::atomic<int>>(0);
   o.log = [lines](std::int32_t, std::string_view) { ++*lines; };
   llamabi::Model logging(test::demo(), o);
@@ -181,9 +182,23 @@ TEST(descriptor) {
   CHECK(stream.next(ev, std::chrono::hours(24 * 365)) == LLAMA_DONE);
 }
 
+TEST(timeouts) {
+  const auto m = test::demo_model(1, test::roomy);
+  auto running = m.stream("Once", test::endless());
+  CHECK(running.begin() != running.end());
+  auto waiting = m.stream("Once", test::greedy(1));
+  Event ev;
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(waiting.next(ev, std::chrono::milliseconds(0)) == LLAMA_TIMEOUT);
+  CHECK(waiting.next(ev, std::chrono::milliseconds(20)) == LLAMA_TIMEOUT);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
+  running.close();
+  CHECK(waiting.next(ev) == LLAMA_OK && waiting.status() == LLAMA_OK);
+}
+
 #if __cplusplus >= 202002L
 TEST(stop_token) {
-  const auto m = test::demo_model();
+  const auto m = test::demo_model(8, test::roomy);
   auto o = test::endless();
   {
     std::stop_source source;

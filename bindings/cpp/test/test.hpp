@@ -40,9 +40,10 @@ inline std::string demo() { return root() + "/demo/meta"; }
 inline std::string reference(const std::string &name) { return root() + "/tests/data/reference/" + name; }
 
 /// The demo model, with room for `max_batch_size` sequences.
-inline llamabi::Model demo_model(std::uint32_t max_batch_size = 8) {
+inline llamabi::Model demo_model(std::uint32_t max_batch_size = 8, std::uint32_t max_seq_len = 512) {
   llamabi::Options o;
   o.max_batch_size = max_batch_size;
+  o.max_seq_len = max_seq_len;
   return llamabi::Model(demo(), o);
 }
 
@@ -52,6 +53,9 @@ inline llamabi::GenerateOptions greedy(std::uint32_t max_gen_len) {
   o.max_gen_len = max_gen_len;
   return o;
 }
+
+/// Room that `endless()` takes many seconds to fill, however busy the machine is.
+constexpr std::uint32_t roomy = 32768;
 
 /// Runs as long as there is room for tokens.
 inline llamabi::GenerateOptions endless() {
