@@ -15,11 +15,12 @@ function load() {
   try {
     return require('./build/llamabi.node');
   } catch (cause) {
+    const rebuild = `run \`npm rebuild llamabi\` (or node ${__dirname}/build.js)`;
     const sentence =
       cause.code === 'MODULE_NOT_FOUND'
-        ? 'the addon has not been built; run `npm rebuild llamabi` (it needs a C++ compiler and pkg-config)'
+        ? `the addon has not been built; ${rebuild}, which needs a C++ compiler and pkg-config`
         : 'the shared library libllamabi could not be loaded; install it (in its source: make install ' +
-          'PREFIX=/usr/local && ldconfig) and run `npm rebuild llamabi`, or name its directory in LD_LIBRARY_PATH';
+          `PREFIX=/usr/local && ldconfig) and ${rebuild}, or name its directory in LD_LIBRARY_PATH`;
     const error = new Error(`llamabi: ${sentence}. (${cause.message.split('\n')[0]})`, { cause });
     error.code = 'ERR_LLAMABI_LIBRARY';
     throw error;
