@@ -166,7 +166,7 @@ export class Service {
 
 async function page(res, file) {
   const text = await readFile(new URL(`public/${file}`, import.meta.url), 'utf8');
-  res.setHeader('content-security-policy', "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'");
+  res.setHeader('content-security-policy', "default-src 'self'; img-src data:");
   res.setHeader('cache-control', 'no-cache');
   send(res, 200, TYPES[file.split('.').at(-1)], text);
 }
