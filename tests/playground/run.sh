@@ -30,6 +30,7 @@ ln -s "$root/tests/data/reference" "$work/tests/data/reference"
 serve() { # serve LOG ARGUMENTS...: sets url
   log=$1
   shift
+  : >"$log"
   node "$work/examples/node-server/server.mjs" --port 0 "$@" >"$log" 2>&1 &
   pids="$pids $!"
   for _ in $(seq 100); do
@@ -43,5 +44,5 @@ serve() { # serve LOG ARGUMENTS...: sets url
 serve "$work/demo.log" --ckpt_dir "$root/demo/meta"
 demo=$url
 serve "$work/endless.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max_seq_len 4096
-(cd "$work/tests/playground" && node test.mjs "$demo" "$url" "$root/build/playground") || { cat "$work"/*.log >&2; exit 1; }
+(cd "$work/tests/playground" && node test.mjs "$demo" "$url" "$root/build/playground") || { cat "$work"/*.log >&2; echo "tests/playground/run.sh: failed, see above" >&2; exit 1; }
 echo "tests/playground/run.sh: everything passed; look at $root/build/playground/*.png"

@@ -39,6 +39,8 @@ async function post(path, body) {
 
 const bars = (page) => page.$$eval('#next li', (rows) => rows.map((row) => ({ token: row.dataset.token, p: Number(row.dataset.p), out: row.firstChild.classList.contains('out') })));
 const slide = (page, id, value) => page.$eval(`#${id}`, (slider, v) => { slider.value = v; slider.dispatchEvent(new Event('input')); }, String(value));
+// The bars are those of the text that is there.
+const settled = (page) => page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
 const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage: true });
 const idle = (page) => page.waitForFunction(() => document.querySelector('#stop').disabled && document.querySelector('#status').textContent !== '');
 
@@ -47,7 +49,7 @@ async function nextToken(page) {
   await slide(page, 'temperature', 1);
   await slide(page, 'top_p', 1);
   await page.fill('#prompt', 'The cat');
-  await page.waitForFunction((first) => document.querySelector('#next li')?.dataset.token === first, texts[0]);
+  await settled(page);
   assert.match(await page.textContent('#kept'), new RegExp(`^${ids.length.toLocaleString('en')} of ${ids.length.toLocaleString('en')} tokens`));
   const raw = await bars(page);
   raw.forEach((bar, i) => {
@@ -57,7 +59,7 @@ async function nextToken(page) {
 
   // Each slider redraws at once, without asking the server.
   const requests = [];
-  page.on('request', (request) => requests.push(request.url()));
+  page.on('request', (request) => request.url().startsWith('http') && requests.push(request.url()));
   await slide(page, 'temperature', 0.5);
   const sharper = await bars(page);
   assert(sharper[0].p > raw[0].p && sharper[5].p < raw[5].p);
@@ -82,8 +84,7 @@ async function nextToken(page) {
   await slide(page, 'temperature', 1.3);
   await slide(page, 'top_p', 0.8);
   await page.fill('#prompt', 'Once upon a time there was a');
-  await page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'true');
-  await page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
+  await settled(page);
   await page.waitForTimeout(300); // the bars move
   await shot(page, 'sliders');
   page.removeAllListeners('request');
@@ -119,7 +120,8 @@ async function completion(page) {
   await shot(page, 'light');
   await page.hover('h1');
   assert(!(await page.isVisible('#tip')));
-  await page.focus('#text .token >> nth=0');
+  await page.focus('#prompt');
+  await page.keyboard.press('Tab');
   await assertTip(0);
   await page.keyboard.press('ArrowRight');
   await page.keyboard.press('ArrowRight');
@@ -129,7 +131,7 @@ async function completion(page) {
 
   // A token of one's own choice, and on from there.
   await page.click('#clear');
-  await page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
+  await settled(page);
   const second = (await bars(page))[1].token;
   await page.click('#next button >> nth=1');
   assert.equal(await page.innerText('#text'), `Once upon a time${second}`);

@@ -47,18 +47,40 @@ function drawText() {
       parts.push(box);
     }
   }
+  fresh = []; // they are among the parts
   $('text').replaceChildren(...parts);
-  const first = $('text').querySelector('.token');
-  if (first) first.tabIndex = 0; // the way in with the Tab key
+  wayIn();
+  $('text').scrollTop = $('text').scrollHeight;
   tidyTip();
 }
 
-function append(token) {
+// The Tab key leads to the first token, the arrow keys on from there.
+function wayIn() {
+  const first = $('text').querySelector('.token');
+  if (first) first.tabIndex = 0;
+}
+
+// Tokens come faster than a screen is drawn, and a layout for each would leave no time for the Stop button.
+let fresh = [];
+let frame = null;
+function append(token, drawn) {
   output.push(token);
+  fresh.push(token);
+  frame ??= requestAnimationFrame(() => {
+    flush();
+    drawn();
+  });
+}
+
+function flush() {
+  cancelAnimationFrame(frame);
+  frame = null;
   const place = mode() === 'completion' ? $('text') : $('text').lastElementChild;
-  const span = tokenElement(token);
-  if (output.length === 1) span.tabIndex = 0;
-  place.append(span);
+  const { scrollTop, clientHeight, scrollHeight } = $('text');
+  const atEnd = scrollTop + clientHeight > scrollHeight - 40; // unless somebody reads further up
+  place?.append(...fresh.map(tokenElement));
+  fresh = [];
+  if (atEnd) $('text').scrollTop = $('text').scrollHeight;
 }
 
 // --- generation ---
@@ -130,6 +152,8 @@ async function generate() {
   const before = output.length;
   let first = null;
   let last = begin;
+  let done = false;
+  const showFigures = () => done || mine !== session || figures(output.length - before, rate(), first - begin, null);
   let outcome = '';
   let bad = false;
   figures(0, null, null, null);
@@ -144,6 +168,7 @@ async function generate() {
         const { cached_tokens, first_token_ms, total_ms } = chunk.timings;
         const n = chunk.usage.completion_tokens;
         const speed = n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null;
+        done = true;
         figures(n, speed, first - begin, `${cached_tokens} of ${chunk.usage.prompt_tokens}`);
       }
       const choice = chunk.choices[0];
@@ -152,10 +177,9 @@ async function generate() {
       if (token) {
         last = performance.now();
         first ??= last;
-        append(token);
-        figures(output.length - before, rate(), first - begin, null);
+        append(token, showFigures);
       } else if (choice.text || choice.delta?.content) {
-        append({ text: choice.text ?? choice.delta.content, name: '', p: 1, top: [] }); // held back until now
+        append({ text: choice.text ?? choice.delta.content, name: '', p: 1, top: [] }, showFigures); // held back until now
       }
       if (choice.finish_reason) outcome = choice.finish_reason === 'length' ? 'Stopped at the limit of tokens' : 'The model ended its text';
     }
@@ -169,6 +193,9 @@ async function generate() {
     return n > 1 ? (1000 * (n - 1)) / (last - first) : null;
   }
   if (mine !== session) return;
+  flush();
+  wayIn();
+  showFigures();
   idle();
   if (chat) {
     if (output.length > 0) turns.push({ role: 'assistant', content: textOf(output), tokens: output });

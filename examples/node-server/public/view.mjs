@@ -99,6 +99,7 @@ export function watchTokens(container, tip) {
     if (token) token.tabIndex = 0;
     show(token);
   });
+  container.addEventListener('scroll', () => show(null));
   container.addEventListener('focusout', () => show(null));
   container.addEventListener('keydown', (event) => {
     const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
