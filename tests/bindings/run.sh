@@ -2,12 +2,12 @@
 # Installs the library once into a temporary prefix, and runs every binding, the services and the
 # packaging tests against it, never against the build tree.
 #
-#   tests/bindings/run.sh [SECTION...]     cpp go node services packaging; all of them without one
+#   tests/bindings/run.sh [SECTION...]     cpp go node services playground packaging; all of them without one
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 . tests/bindings/lib.sh
-(($# > 0)) || set -- cpp go node services packaging
+(($# > 0)) || set -- cpp go node services playground packaging
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 scripts/install --prefix "$work/prefix" >/dev/null
@@ -37,7 +37,7 @@ binding() {
 
 for name in "$@"; do
   case $name in
-    services) script=tests/services/run.sh ;;
+    services | playground) script=tests/$name/run.sh ;;
     packaging) script=tests/bindings/packaging.sh ;;
     *) script=bindings/$name/test.sh ;;
   esac
@@ -46,8 +46,7 @@ for name in "$@"; do
     continue
   fi
   case $name in
-    packaging) section packaging "$root/tests/bindings/packaging.sh" ;;
-    services) section services "$root/tests/services/run.sh" ;;
+    packaging | services | playground) section "$name" "$root/$script" ;;
     *) binding "$name" ;;
   esac
 done
