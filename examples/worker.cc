@@ -5,7 +5,8 @@
 //   printf 'Once upon a time\nThe little dog\n' | build/worker --ckpt_dir DIR
 //
 // Each line is answered by a line of JSON, in the order in which they finish:
-//   {"line":1,"text":"...","tokens":12,"finish":"stop"}   or   {"line":2,"error":"...","status":-11}
+//   {"line":1,"text":"...","finish":"stop","tokens":12,"queue_ms":0.1,"first_token_ms":3.2,"total_ms":41.5}
+//   {"line":2,"error":"...","status":-11}
 // Lines are read when there is a slot for them, so a pipe's writer waits rather than this program
 // growing. Ctrl-C cancels what runs, and reports it as far as it came.
 #include <llamabi.hpp>
@@ -87,11 +88,8 @@ class Lines {
 };
 
 struct Answer {
-  unsigned long line;
   llamabi::Stream stream;
   std::string text{};
-  unsigned tokens = 0;
-  std::int32_t finish_reason = LLAMA_FINISH_CANCELLED;
 };
 
 class Worker {
@@ -140,7 +138,7 @@ class Worker {
     const unsigned long line = ++count_;
     try {
       if (prompt.size() > longest_line) throw llamabi::error(LLAMA_E_TOO_LONG, "the line is longer than 1 MiB");
-      const auto &answer = answers_.emplace(line, Answer{line, model_.stream(prompt, options_)}).first->second;
+      const auto &answer = answers_.emplace(line, Answer{model_.stream(prompt, options_)}).first->second;
       epoll_event event{EPOLLIN, {}};
       event.data.u64 = line;
       if (epoll_ctl(epoll_, EPOLL_CTL_ADD, answer.stream.fd(), &event) != 0)
@@ -157,18 +155,23 @@ class Worker {
       llama_status status;
       while ((status = a.stream.next(event_, std::chrono::milliseconds(0))) == LLAMA_OK) {
         a.text += event_.text;
-        if (event_.kind == LLAMA_EVENT_FINISH) a.finish_reason = event_.finish_reason;
-        else a.tokens++;
+        if (event_.kind == LLAMA_EVENT_FINISH) report(line, a);
       }
       if (status == LLAMA_TIMEOUT) return;
-      std::printf("{\"line\":%lu,\"text\":%s,\"tokens\":%u,\"finish\":\"%s\"}\n", a.line, quoted(a.text).c_str(),
-                  a.tokens, finish_name(a.finish_reason));
-      flush();
     } catch (const llamabi::error &e) {
-      refuse(a.line, e);
+      refuse(line, e);
     }
     epoll_ctl(epoll_, EPOLL_CTL_DEL, a.stream.fd(), nullptr);
     answers_.erase(line);
+  }
+
+  void report(unsigned long line, const Answer &a) const {
+    const llamabi::Stats stats = a.stream.stats();
+    std::printf("{\"line\":%lu,\"text\":%s,\"finish\":\"%s\",\"tokens\":%u,\"queue_ms\":%.1f,\"first_token_ms\":%.1f,"
+                "\"total_ms\":%.1f}\n",
+                line, quoted(a.text).c_str(), finish_name(event_.finish_reason), stats.generated_tokens, stats.queue_ms,
+                stats.first_token_ms, stats.total_ms);
+    flush();
   }
 
   static void refuse(unsigned long line, const llamabi::error &e) {

@@ -326,7 +326,7 @@ inline std::int32_t on_progress(void *user_data, float fraction) noexcept {
 /// A `llama_generate_options` and what its pointers point to.
 class GenerateArguments {
  public:
-  explicit GenerateArguments(const GenerateOptions &o) : options_(o), c_(generate_defaults()) {
+  GenerateArguments(const GenerateOptions &o, bool pulled) : options_(o), c_(generate_defaults()) {
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
                (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U);
     c_.max_gen_len = o.max_gen_len;
@@ -341,7 +341,8 @@ class GenerateArguments {
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();
     if (o.cancel) c_.cancel = o.cancel->get();
-    if (o.on_event) {
+    // Without a listener too, for an exception in `log` to stop the call; streams refuse one.
+    if (o.on_event || !pulled) {
       c_.on_event = on_event;
       c_.user_data = this;
     }
@@ -354,6 +355,7 @@ class GenerateArguments {
   static std::int32_t on_event(void *user_data, const llama_event *ev) noexcept {
     auto *self = static_cast<GenerateArguments *>(user_data);
     return Call::current()->guard([&] {
+      if (!self->options_.on_event) return true;
       self->event_.assign(*ev);
       return self->options_.on_event(self->event_);
     });
@@ -365,11 +367,11 @@ class GenerateArguments {
   Event event_;
 };
 
-/// Several prompts end to end, as C takes them.
-struct Prompts {
+/// Prompts of tokens, end to end, as C takes them.
+struct TokenPrompts {
   std::vector<Token> tokens;
   std::vector<std::size_t> lens;
-  explicit Prompts(const std::vector<std::vector<Token>> &prompts) {
+  explicit TokenPrompts(const std::vector<std::vector<Token>> &prompts) {
     for (const auto &p : prompts) {
       tokens.insert(tokens.end(), p.begin(), p.end());
       lens.push_back(p.size());
@@ -377,10 +379,32 @@ struct Prompts {
   }
 };
 
-inline void append(std::vector<llama_message> &to, const Dialog &dialog) {
-  for (const Message &m : dialog)
-    to.push_back({m.role.c_str(), m.content.c_str(), m.role.size(), m.content.size()});
-}
+/// Texts as C takes them; borrowed.
+struct Texts {
+  std::vector<const char *> prompts;
+  std::vector<std::size_t> lens;
+  template <class Strings>
+  explicit Texts(const Strings &texts) {
+    for (const std::string_view text : texts) {
+      prompts.push_back(detail::data(text));
+      lens.push_back(text.size());
+    }
+  }
+  explicit Texts(std::string_view text) : prompts{detail::data(text)}, lens{text.size()} {}
+};
+
+/// Dialogs end to end, as C takes them; borrowed.
+struct Dialogs {
+  std::vector<llama_message> messages;
+  std::vector<std::size_t> lens;
+  Dialogs(const Dialog *dialogs, std::size_t n) {
+    for (std::size_t i = 0; i < n; i++) {
+      for (const Message &m : dialogs[i])
+        messages.push_back({m.role.c_str(), m.content.c_str(), m.role.size(), m.content.size()});
+      lens.push_back(dialogs[i].size());
+    }
+  }
+};
 
 using Result = std::unique_ptr<llama_result_t, Free<llama_result_free>>;
 
@@ -480,6 +504,13 @@ class Stream {
     return call.finish(status_);
   }
 
+  /// Figures of a sequence whose `LLAMA_EVENT_FINISH` has been taken, until `close`; any thread.
+  Stats stats(std::size_t index = 0) const {
+    Stats stats{};
+    stats.struct_size = sizeof stats;
+    detail::check(llama_stream_stats(stream_.get(), index, &stats));
+    return stats;
+  }
   /// What `next` returned last: after a loop, whether the stream is done or was cancelled.
   llama_status status() const noexcept { return status_; }
   /// Readable while `next` would not wait, for poll and epoll. Not to be read, written or closed.
@@ -490,13 +521,13 @@ class Stream {
 
  private:
   friend class Model;
-  Stream(llama_t *model, const Token *tokens, const std::size_t *lens, std::size_t n,
-         const GenerateOptions &o, std::shared_ptr<const detail::Log> log)
+  template <class F>
+  Stream(const GenerateOptions &o, std::shared_ptr<const detail::Log> log, F &&open)
       : log_(std::move(log)), cancel_(o.cancel) {
-    detail::GenerateArguments arguments(o);
+    detail::GenerateArguments arguments(o, true);
     detail::Call call;
     llama_stream_t *out = nullptr;
-    status_ = llama_stream_open(model, tokens, lens, n, arguments.get(), &out, call.err());
+    status_ = open(arguments.get(), &out, call.err());
     stream_.reset(out);
     call.finish(status_);
     unopened_ = out == nullptr;  // the model was closed meanwhile: cancelled
@@ -563,26 +594,26 @@ class Model {
   }
   std::vector<Completion> generate(const std::vector<std::vector<Token>> &prompts,
                                    const GenerateOptions &options = {}) const {
-    const detail::Prompts p(prompts);
+    const detail::TokenPrompts p(prompts);
     return run_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
   }
 
   /// Continue texts; see `llama_text_completion`.
   Completion text_completion(std::string_view prompt, const GenerateOptions &options = {}) const {
-    return std::move(run_texts(std::initializer_list<std::string_view>{prompt}, options).at(0));
+    return std::move(run_texts(detail::Texts(prompt), options).at(0));
   }
   std::vector<Completion> text_completion(const std::vector<std::string> &prompts,
                                           const GenerateOptions &options = {}) const {
-    return run_texts(prompts, options);
+    return run_texts(detail::Texts(prompts), options);
   }
   std::vector<Completion> text_completion(std::initializer_list<std::string_view> prompts,
                                           const GenerateOptions &options = {}) const {
-    return run_texts(prompts, options);
+    return run_texts(detail::Texts(prompts), options);
   }
 
   /// Answer dialogs; see `llama_chat_completion`.
   Completion chat_completion(const Dialog &dialog, const GenerateOptions &options = {}) const {
-    return std::move(run_dialogs(&dialog, 1, options).at(0));
+    return std::move(run_dialogs({&dialog, 1}, options).at(0));
   }
   Completion chat_completion(std::initializer_list<Message> dialog,
                              const GenerateOptions &options = {}) const {
@@ -590,27 +621,35 @@ class Model {
   }
   std::vector<Completion> chat_completion(const std::vector<Dialog> &dialogs,
                                           const GenerateOptions &options = {}) const {
-    return run_dialogs(dialogs.data(), dialogs.size(), options);
+    return run_dialogs({dialogs.data(), dialogs.size()}, options);
   }
 
-  /// Start a call and pull its events; see `llama_stream_open`.
+  /// Start a call on tokens and pull its events; see `llama_stream_open`.
   Stream stream(Tokens prompt, const GenerateOptions &options = {}) const {
     const std::size_t len = prompt.size();
-    return Stream(get(), prompt.data(), &len, 1, options, handle_.get_deleter().log);
+    return stream_tokens(prompt.data(), &len, 1, options);
   }
   Stream stream(const std::vector<std::vector<Token>> &prompts,
                 const GenerateOptions &options = {}) const {
-    const detail::Prompts p(prompts);
-    return Stream(get(), p.tokens.data(), p.lens.data(), p.lens.size(), options, handle_.get_deleter().log);
+    const detail::TokenPrompts p(prompts);
+    return stream_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
   }
+  /// The same on texts; see `llama_stream_open_text`.
   Stream stream(std::string_view prompt, const GenerateOptions &options = {}) const {
-    return stream(encode(prompt, true), options);
+    return stream_texts(detail::Texts(prompt), options);
   }
+  Stream stream(const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
+    return stream_texts(detail::Texts(prompts), options);
+  }
+  /// The same on dialogs; see `llama_stream_open_chat`.
   Stream stream(const Dialog &dialog, const GenerateOptions &options = {}) const {
-    return stream(encode(dialog), options);
+    return stream_dialogs({&dialog, 1}, options);
   }
   Stream stream(std::initializer_list<Message> dialog, const GenerateOptions &options = {}) const {
     return stream(Dialog(dialog), options);
+  }
+  Stream stream(const std::vector<Dialog> &dialogs, const GenerateOptions &options = {}) const {
+    return stream_dialogs({dialogs.data(), dialogs.size()}, options);
   }
 
   /// Tokens of a text; see `llama_encode_text`.
@@ -623,11 +662,10 @@ class Model {
   }
   /// Tokens of a dialog; see `llama_encode_dialog`.
   std::vector<Token> encode(const Dialog &dialog) const {
-    std::vector<llama_message> messages;
-    detail::append(messages, dialog);
+    const std::vector<llama_message> m = detail::Dialogs(&dialog, 1).messages;
     return detail::filled<std::vector<Token>>(
         256, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_encode_dialog(get(), messages.data(), messages.size(), buf, cap, n, err);
+          return llama_encode_dialog(get(), m.data(), m.size(), buf, cap, n, err);
         });
   }
   /// Text of tokens; see `llama_decode_tokens`.
@@ -667,7 +705,7 @@ class Model {
  private:
   template <class F>
   std::vector<Completion> run(const GenerateOptions &options, F &&function) const {
-    detail::GenerateArguments arguments(options);
+    detail::GenerateArguments arguments(options, false);
     detail::Call call;
     llama_result_t *out = nullptr;
     const llama_status status = function(arguments.get(), &out, call.err());
@@ -681,28 +719,35 @@ class Model {
       return llama_generate(get(), tokens, lens, n, o, out, err);
     });
   }
-  template <class Texts>
-  std::vector<Completion> run_texts(const Texts &texts, const GenerateOptions &options) const {
-    std::vector<const char *> prompts;
-    std::vector<std::size_t> lens;
-    for (const std::string_view text : texts) {
-      prompts.push_back(detail::data(text));
-      lens.push_back(text.size());
-    }
+  std::vector<Completion> run_texts(const detail::Texts &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_text_completion(get(), prompts.data(), lens.data(), lens.size(), o, out, err);
+      return llama_text_completion(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
-  std::vector<Completion> run_dialogs(const Dialog *dialogs, std::size_t n,
-                                      const GenerateOptions &options) const {
-    std::vector<llama_message> messages;
-    std::vector<std::size_t> lens;
-    for (std::size_t i = 0; i < n; i++) {
-      detail::append(messages, dialogs[i]);
-      lens.push_back(dialogs[i].size());
-    }
+  std::vector<Completion> run_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_chat_completion(get(), messages.data(), lens.data(), n, o, out, err);
+      return llama_chat_completion(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+
+  template <class F>
+  Stream open(const GenerateOptions &options, F &&function) const {
+    return Stream(options, handle_.get_deleter().log, std::forward<F>(function));
+  }
+  Stream stream_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
+                       const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open(get(), tokens, lens, n, o, out, err);
+    });
+  }
+  Stream stream_texts(const detail::Texts &p, const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_text(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+  Stream stream_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_chat(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
 

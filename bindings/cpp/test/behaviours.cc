@@ -19,6 +19,7 @@ static std::vector<Completion> collect(llamabi::Stream stream, std::size_t n) {
     c.text += ev.text;
     if (ev.kind == LLAMA_EVENT_FINISH) {
       c.finish_reason = ev.finish_reason;
+      c.stats = stream.stats(ev.index);
       continue;
     }
     c.tokens.push_back(ev.token);
@@ -30,6 +31,14 @@ static std::vector<Completion> collect(llamabi::Stream stream, std::size_t n) {
 
 static bool same(const llamabi::Alternative &a, const llamabi::Alternative &b) {
   return a.token == b.token && a.logprob == b.logprob;
+}
+
+/// Of the same call twice. What is cached may differ, and times do.
+static void check_stats(const llamabi::Stats &got, const llamabi::Stats &want) {
+  CHECK(want.prompt_tokens > 1 && got.prompt_tokens == want.prompt_tokens);
+  CHECK(want.generated_tokens > 10 && got.generated_tokens == want.generated_tokens);
+  for (const llamabi::Stats &s : {got, want})
+    CHECK(s.queue_ms >= 0 && s.first_token_ms > s.queue_ms && s.total_ms > s.first_token_ms);
 }
 
 BEHAVIOUR(stream_equals_result) {
@@ -51,6 +60,7 @@ BEHAVIOUR(stream_equals_result) {
       CHECK(got[i].text == want[i].text);
       CHECK(got[i].logprobs == want[i].logprobs);
       CHECK(got[i].finish_reason == want[i].finish_reason);
+      check_stats(got[i].stats, want[i].stats);
       CHECK(want[i].top_logprobs.size() == want[i].tokens.size());
       for (std::size_t at = 0; at < want[i].tokens.size(); at++) {
         const auto &a = got[i].top_logprobs[at], &b = want[i].top_logprobs[at];
@@ -59,6 +69,8 @@ BEHAVIOUR(stream_equals_result) {
       }
     }
     // The same as text, as one prompt, and by callback.
+    const auto texts = collect(model.stream(openings, o), openings.size());
+    for (std::size_t i = 0; i < want.size(); i++) CHECK(texts[i].text == want[i].text && texts[i].tokens == want[i].tokens);
     const auto one = collect(model.stream(openings[0], o), 1);
     CHECK(one[0].text == want[0].text);
     std::map<std::uint32_t, std::string> heard;
@@ -219,22 +231,36 @@ BEHAVIOUR(bad_arguments) {
   THROWS(invalid, "top_logprobs", model.generate(Ids{1}, with([](auto &o) { o.top_logprobs = 5000; })));
   THROWS(invalid, "NUL", model.generate(Ids{1}, with([](auto &o) { o.stop = {std::string("a\0b", 3)}; })));
   THROWS(invalid, "on_event", model.stream(Ids{1}, with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
+  THROWS(invalid, "on_event", model.stream("a", with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
   THROWS(invalid, "1024", model.generate(Ids{1, 1024}));
   THROWS(invalid, "-1", model.stream(Ids{-1}));
   THROWS(invalid, "at least 1", model.generate(Ids{}));
   THROWS(invalid, "1024", model.decode(Ids{5, 1024}));
   THROWS(invalid, "-7", model.token_bytes(-7));
   THROWS(invalid, "role", model.chat_completion({{"robot", "hi"}}));
+  THROWS(invalid, "role", model.stream({{"robot", "hi"}}));
   THROWS(invalid, "message", model.chat_completion(llamabi::Dialog{}));
+  THROWS(invalid, "message", model.stream(llamabi::Dialog{}));
   THROWS(LLAMA_E_BATCH, "0", model.generate(std::vector<std::vector<Token>>{}));
   THROWS(LLAMA_E_BATCH, "0", model.text_completion(std::vector<std::string>{}));
   THROWS(LLAMA_E_BATCH, "0", model.chat_completion(std::vector<llamabi::Dialog>{}));
+  THROWS(LLAMA_E_BATCH, "0", model.stream(std::vector<std::string>{}));
+  THROWS(LLAMA_E_BATCH, "0", model.stream(std::vector<llamabi::Dialog>{}));
   THROWS(LLAMA_E_BATCH, "3", model.text_completion({"a", "b", "c"}));
+  THROWS(LLAMA_E_BATCH, "3", model.stream(std::vector<std::string>{"a", "b", "c"}));
   THROWS(LLAMA_E_TOO_LONG, "513", model.generate(std::vector<Token>(513, 5)));
+  THROWS(LLAMA_E_TOO_LONG, "512", model.stream(std::string(5000, '#')));
   THROWS(LLAMA_E_UTF8, "1", model.text_completion("a\xff"));
+  THROWS(LLAMA_E_UTF8, "1", model.stream("a\xff"));
   THROWS(LLAMA_E_UTF8, "1", model.encode("a\xff"));
   THROWS(LLAMA_E_UTF8, "stop", model.generate(Ids{1}, with([](auto &o) { o.stop = {"\xc3"}; })));
   THROWS(LLAMA_E_UTF8, "content", model.chat_completion({{"user", "\xff"}}));
+  THROWS(LLAMA_E_UTF8, "content", model.stream({{"user", "\xff"}}));
+  auto stream = model.stream(std::vector<std::string>{"Anna", "Once"}, with([](auto &) {}));
+  THROWS(invalid, "", stream.stats());  // has not ended
+  for (const Event &ev : stream) CHECK(ev.index < 2);
+  CHECK(stream.stats(1).generated_tokens == 1);
+  THROWS(invalid, "", stream.stats(2));
 
   const auto open = [](const std::string &dir, auto change) {
     llamabi::Options o;
@@ -264,10 +290,17 @@ BEHAVIOUR(unsafe_dialog) {
   const auto c = model.chat_completion(bad);
   CHECK(c.finish_reason == LLAMA_FINISH_UNSAFE && c.tokens.empty() && !c.text.empty());
   THROWS(LLAMA_E_INVALID_ARGUMENT, "special tags", model.encode(bad));
+  const auto streamed = collect(model.stream(bad), 1).at(0);
+  CHECK(streamed.finish_reason == LLAMA_FINISH_UNSAFE && streamed.tokens.empty() && streamed.text == c.text);
+  CHECK(streamed.stats.prompt_tokens == 0 && streamed.stats.generated_tokens == 0);
   // beside a good one
-  const auto both = model.chat_completion({bad, {{"user", "hi"}}}, test::greedy(8));
-  CHECK(both.size() == 2 && both[0].finish_reason == LLAMA_FINISH_UNSAFE);
-  CHECK(both[1].finish_reason != LLAMA_FINISH_UNSAFE && !both[1].tokens.empty());
+  const std::vector<llamabi::Dialog> dialogs = {bad, {{"user", "hi"}}};
+  const auto check = [&](const std::vector<Completion> &both) {
+    CHECK(both.size() == 2 && both[0].finish_reason == LLAMA_FINISH_UNSAFE && both[0].text == c.text);
+    CHECK(both[1].finish_reason != LLAMA_FINISH_UNSAFE && both[1].stats.generated_tokens == 8);
+    return both[1].text;
+  };
+  CHECK(check(model.chat_completion(dialogs, test::greedy(8))) == check(collect(model.stream(dialogs, test::greedy(8)), 2)));
 }
 
 BEHAVIOUR(use_after_close) {
@@ -279,6 +312,8 @@ BEHAVIOUR(use_after_close) {
   THROWS(invalid, "", model.text_completion("a"));
   THROWS(invalid, "", model.chat_completion({{"user", "hi"}}));
   THROWS(invalid, "", model.stream(Ids{1}));
+  THROWS(invalid, "", model.stream("a"));
+  THROWS(invalid, "", model.stream({{"user", "hi"}}));
   THROWS(invalid, "", model.encode("a"));
   THROWS(invalid, "", model.decode(Ids{1}));
   THROWS(invalid, "", model.token_bytes(1));
@@ -291,6 +326,7 @@ BEHAVIOUR(use_after_close) {
   stream.close();
   Event ev;
   THROWS(invalid, "", stream.next(ev));
+  THROWS(invalid, "", stream.stats());
   CHECK(stream.fd() == -1);
 }
 

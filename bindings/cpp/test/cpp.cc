@@ -78,7 +78,62 @@ TEST(exception_in_log) {
   };
   const llamabi::Model model(test::demo(), o);
   CHECK(lines > 0);
-  CHECK(model.text_completion("Once", test::greedy(3)).tokens.size() == 3);
+}
+
+/// Lines of LLAMA_LOG_DEBUG tell of each sequence's end, in whichever call on the model comes first.
+TEST(log_while_generating) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  std::atomic<bool> throws{false};
+  llamabi::Options build;
+  build.max_seq_len = test::roomy;
+  build.log_level = LLAMA_LOG_DEBUG;
+  build.log = [&](std::int32_t level, std::string_view line) {
+    if (level != LLAMA_LOG_DEBUG) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    lines.emplace_back(line);
+    if (throws) throw Mine{4};
+  };
+  const llamabi::Model model(test::demo(), build);
+  const auto three = test::greedy(3);
+  model.text_completion({"Once", "Anna"}, three);
+  CHECK(lines.size() == 2 && test::contains(lines[0], "3 generated"));
+  for (const Event &ev : model.stream("Once", three)) CHECK(ev.index == 0);
+  CHECK(lines.size() == 3);
+
+  // Out of the call that heard the line; the next one is none the worse.
+  throws = true;
+  CHECK(thrown([&] { model.text_completion("Once", three); }) == 4);
+  throws = false;
+  CHECK(model.text_completion("Once", three).tokens.size() == 3 && lines.size() == 5);
+
+  // Out of next(), with the event that it took; the stream goes on.
+  auto stream = model.stream("Once", three);
+  throws = true;
+  int tokens = 0, ends = 0, caught = 0;
+  for (llama_status status = LLAMA_OK; status == LLAMA_OK;) {
+    Event ev;
+    caught += thrown([&] { status = stream.next(ev); }) == 4;
+    tokens += ev.kind == LLAMA_EVENT_TOKEN;
+    ends += ev.kind == LLAMA_EVENT_FINISH;
+  }
+  CHECK(tokens == 3 && ends == 1 && caught == 1);
+  CHECK(stream.status() == LLAMA_DONE && stream.stats().generated_tokens == 3);
+
+  // A line about another sequence stops a call in its middle, also one that hears no events.
+  auto o = test::endless();
+  o.cancel.emplace();
+  const auto other = model.stream("Anna", o);
+  std::thread trigger([&] {
+    CHECK(test::soon([&] { return model.timings().running == 2; }));
+    o.cancel->trigger();
+  });
+  const auto before = model.timings().generated_tokens;
+  CHECK(thrown([&] { model.text_completion("Once", test::endless()); }) == 4);
+  trigger.join();
+  throws = false;
+  CHECK(model.timings().generated_tokens - before < test::roomy / 2);
+  CHECK(test::soon([&] { return model.timings().running == 0; }));
 }
 
 TEST(loading_is_cancelled) {
@@ -118,6 +173,7 @@ TEST(moves) {
   CHECK(lines.use_count() == 1);
   Event ev;
   THROWS(LLAMA_E_INVALID_ARGUMENT, "", other.next(ev));  // NOLINT(bugprone-use-after-move)
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "", other.stats());
   CHECK(other.fd() == -1);
   CHECK(stream.next(ev) == LLAMA_OK);
 }
@@ -141,7 +197,11 @@ TEST(spellings) {
   CHECK(m.chat_completion({{{"user", "hi"}}, {{"user", "ho"}}}, o).size() == 2);
   std::string streamed;
   for (auto &ev : m.stream(dialog, o)) streamed += ev.text;
-  CHECK(streamed == answer);
+  for (auto &ev : m.stream({{"system", "Be kind."}, {"user", "hi"}}, o)) streamed += ev.text;
+  CHECK(streamed == answer + answer);
+  std::uint32_t most = 0;
+  for (auto &ev : m.stream({dialog, {{"user", "hi"}}}, o)) most = std::max(most, ev.index);
+  CHECK(most == 1);
   CHECK(m.decode(m.encode("The sun, the moon; \xc3\xa9\xe2\x9c\x93")) == "The sun, the moon; \xc3\xa9\xe2\x9c\x93");
   CHECK(m.encode("a", true, true).front() == m.info().bos_id && m.encode("a", true, true).back() == m.info().eos_id);
   // More than the first guess of a buffer: U+FFFD is three bytes for one, a dialog over 256 tokens.
