@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test install uninstall deb header bench bench-services clean
+.PHONY: help setup build examples demo test install uninstall deb header bench bench-peers bench-services clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -12,6 +12,7 @@ PROMPT ?= Once upon a time
 CFLAGS ?= -O2
 PREFIX ?= /usr/local
 LIBDIR ?= lib
+BENCH_MODEL ?= build/bench-1b
 WARNINGS := -std=c99 -Wall -Wextra -Wpedantic
 
 help: ## what there is to make
@@ -58,8 +59,18 @@ bench-services: ## tokens/s of the example services, 64 clients for a minute aga
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
-bench: setup ## decode and prefill of a 1.1B shape, beside what this machine can read and compute
+bench: setup $(BENCH_MODEL) ## decode, prefill and loading of a 1.1B shape, beside what this machine can do
 	cargo bench --locked --bench cpu
+	cargo bench --locked --bench load -- $(BENCH_MODEL)
+
+bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, in turns with ours
+	benches/peers/setup
+	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
+
+# 2.2 GB of random weights.
+build/bench-1b:
+	cargo bench --locked --bench make_model -- 1b build/bench-1b.part
+	mv build/bench-1b.part build/bench-1b
 
 setup: ## install what is missing, or say how
 	@scripts/setup

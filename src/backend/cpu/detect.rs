@@ -29,7 +29,8 @@ pub enum Tier {
 impl Tier {
     /// What [`TIER_VARIABLE`] says, else the best that the processor has.
     pub fn choose() -> Result<Tier> {
-        match std::env::var_os(TIER_VARIABLE) {
+        // Set to nothing is how some shells and service files unset a variable.
+        match std::env::var_os(TIER_VARIABLE).filter(|name| !name.is_empty()) {
             None => Ok(Self::best()),
             Some(name) => Self::named(&name.to_string_lossy()),
         }
