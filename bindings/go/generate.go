@@ -13,7 +13,7 @@ import (
 type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
-// not given to the model.
+// not given to the model; a sentence that says so is the text.
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
@@ -77,13 +77,7 @@ func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...Ge
 // is perhaps a system message, then user and assistant in turn, ending with user.
 func (m *Model) Chat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) ([]Result, error) {
 	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
-		var all []Message
-		lens := make([]C.size_t, len(dialogs))
-		for i, dialog := range dialogs {
-			all = append(all, dialog...)
-			lens[i] = C.size_t(len(dialog))
-		}
-		msgs := cMessages(all, pin)
+		msgs, lens := cDialogs(dialogs, pin)
 		return C.llama_chat_completion(m.c, unsafe.SliceData(msgs), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
 	})
 }
@@ -133,6 +127,16 @@ func flatten(prompts [][]int32) ([]C.int32_t, []C.size_t) {
 		lens[i] = C.size_t(len(p))
 	}
 	return tokens, lens
+}
+
+func cDialogs(dialogs [][]Message, pin *runtime.Pinner) ([]C.llama_message, []C.size_t) {
+	var all []Message
+	lens := make([]C.size_t, len(dialogs))
+	for i, dialog := range dialogs {
+		all = append(all, dialog...)
+		lens[i] = C.size_t(len(dialog))
+	}
+	return cMessages(all, pin), lens
 }
 
 func cMessages(messages []Message, pin *runtime.Pinner) []C.llama_message {

@@ -30,10 +30,11 @@ type Event struct {
 	Token int32
 	// Logprob of the token, if [Logprobs] was given.
 	Logprob float32
-	// FinishReason of an EventFinish, else 0.
+	// FinishReason and Stats of an EventFinish, else zero.
 	FinishReason FinishReason
+	Stats        RequestStats
 	// Text that became certain: whole code points, often none. A sequence's texts put together are
-	// the text of its [Result].
+	// the text of its [Result]; with [FinishUnsafe], the sentence that says why.
 	Text string
 	// TopLogprobs has the most likely tokens at this position, best first, if [TopLogprobs] was given.
 	TopLogprobs []Alternative
@@ -43,43 +44,41 @@ type Event struct {
 // over, and again each time it is; leaving the loop ends it and frees its slots. An error comes last,
 // with a zero Event.
 func (m *Model) Stream(ctx context.Context, prompts [][]int32, opts ...GenerateOption) iter.Seq2[Event, error] {
-	return m.stream(ctx, opts, func() ([][]int32, error) { return prompts, nil })
+	return m.stream(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		tokens, lens := flatten(prompts)
+		return C.llama_stream_open(m.c, unsafe.SliceData(tokens), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
 }
 
 // StreamText continues texts, as [Model.Stream] continues tokens.
 func (m *Model) StreamText(ctx context.Context, prompts []string, opts ...GenerateOption) iter.Seq2[Event, error] {
-	return m.stream(ctx, opts, func() ([][]int32, error) {
-		return each(prompts, func(p string) ([]int32, error) { return m.Encode(p, true, false) })
+	return m.stream(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		texts, lens := cStrings(prompts, pin)
+		return C.llama_stream_open_text(m.c, unsafe.SliceData(texts), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
 	})
 }
 
-// StreamChat answers dialogs, as [Model.Stream] continues tokens. Where [Model.Chat] answers a dialog
-// that contains one of the format's own tags with [FinishUnsafe], this fails with [ErrInvalidArgument].
+// StreamChat answers the dialogs of [Model.Chat], as [Model.Stream] continues tokens.
 func (m *Model) StreamChat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) iter.Seq2[Event, error] {
-	return m.stream(ctx, opts, func() ([][]int32, error) { return each(dialogs, m.EncodeDialog) })
+	return m.stream(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		msgs, lens := cDialogs(dialogs, pin)
+		return C.llama_stream_open_chat(m.c, unsafe.SliceData(msgs), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
 }
 
-func each[T any](prompts []T, encode func(T) ([]int32, error)) ([][]int32, error) {
-	encoded := make([][]int32, len(prompts))
-	for i, p := range prompts {
-		var err error
-		if encoded[i], err = encode(p); err != nil {
-			return nil, err
-		}
-	}
-	return encoded, nil
-}
+// openStream is one of the three functions that open a stream, with its prompts.
+type openStream func(*runtime.Pinner, *C.llama_generate_options, **C.llama_stream_t, *C.llama_error) C.llama_status
 
-func (m *Model) stream(ctx context.Context, opts []GenerateOption, encode func() ([][]int32, error)) iter.Seq2[Event, error] {
+func (m *Model) stream(ctx context.Context, opts []GenerateOption, open openStream) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := m.pull(ctx, opts, encode, func(ev Event) bool { return yield(ev, nil) }); err != nil {
+		if err := m.pull(ctx, opts, open, func(ev Event) bool { return yield(ev, nil) }); err != nil {
 			yield(Event{}, err)
 		}
 	}
 }
 
 // pull gives events to yield until it returns false, and returns nil then.
-func (m *Model) pull(ctx context.Context, opts []GenerateOption, encode func() ([][]int32, error), yield func(Event) bool) error {
+func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream, yield func(Event) bool) error {
 	end, err := m.call()
 	if err != nil {
 		return err
@@ -90,11 +89,6 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, encode func() (
 		return err
 	}
 	defer release()
-	prompts, err := encode()
-	if err != nil {
-		return err
-	}
-	tokens, lens := flatten(prompts)
 
 	var stream *C.llama_stream_t
 	var cerr cError
@@ -105,8 +99,7 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, encode func() (
 		if err != nil {
 			return err
 		}
-		status := C.llama_stream_open(m.c, unsafe.SliceData(tokens), unsafe.SliceData(lens), C.size_t(len(lens)), o, &stream, cerr.init())
-		if status != C.LLAMA_OK {
+		if status := open(&pin, o, &stream, cerr.init()); status != C.LLAMA_OK {
 			return cerr.toError(ctx, status, m.handle)
 		}
 		return nil
@@ -115,11 +108,19 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, encode func() (
 	}
 	defer C.llama_stream_free(stream)
 
-	ev := C.llama_event{struct_size: C.sizeof_llama_event}
+	c := C.llama_event{struct_size: C.sizeof_llama_event}
 	for {
-		switch status := C.llama_stream_next(stream, &ev, -1, cerr.init()); status {
+		switch status := C.llama_stream_next(stream, &c, -1, cerr.init()); status {
 		case C.LLAMA_OK:
-			if !yield(eventOf(&ev)) {
+			ev := eventOf(&c)
+			if ev.Kind == EventFinish {
+				stats := C.llama_request_stats{struct_size: C.sizeof_llama_request_stats}
+				if status := C.llama_stream_stats(stream, C.size_t(c.index), &stats); status != C.LLAMA_OK {
+					return &Error{Status: Status(status)}
+				}
+				ev.Stats = requestStatsOf(&stats)
+			}
+			if !yield(ev) {
 				return nil
 			}
 		case C.LLAMA_DONE:

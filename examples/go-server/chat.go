@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"iter"
 	"net/http"
+	"slices"
 	"strings"
 
 	"llamabi"
@@ -80,11 +83,11 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		}
 		dialog[i] = llamabi.Message{Role: m.Role, Content: string(m.Content)}
 	}
+	dialogs := slices.Repeat([][]llamabi.Message{dialog}, *request.N)
 	s.serve(w, r, job{
-		request: &request.common, opts: opts, sequences: *request.N, logprobs: request.Logprobs, shape: chatShape{},
-		encode: func() ([][]int32, error) {
-			tokens, err := s.model.EncodeDialog(dialog)
-			return [][]int32{tokens}, err
+		request: &request.common, sequences: len(dialogs), logprobs: request.Logprobs, shape: chatShape{},
+		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
+			return s.model.StreamChat(ctx, dialogs, opts...)
 		},
 	})
 }

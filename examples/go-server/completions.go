@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"unicode/utf8"
 
@@ -73,20 +75,26 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 		opts = append(opts, llamabi.Echo())
 	}
 	s.serve(w, r, job{
-		request: &request.common, opts: opts, sequences: n * *request.N, echo: request.Echo,
+		request: &request.common, sequences: n * *request.N, echo: request.Echo,
 		logprobs: request.Logprobs != nil, shape: completionShape{},
-		encode: func() ([][]int32, error) {
-			encoded := request.Prompt.tokens
-			for _, text := range request.Prompt.texts {
-				tokens, err := s.model.Encode(text, true, false)
-				if err != nil {
-					return nil, err
-				}
-				encoded = append(encoded, tokens)
+		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
+			if request.Prompt.texts != nil {
+				return s.model.StreamText(ctx, eachTimes(*request.N, request.Prompt.texts), opts...)
 			}
-			return encoded, nil
+			return s.model.Stream(ctx, eachTimes(*request.N, request.Prompt.tokens), opts...)
 		},
 	})
+}
+
+// eachTimes is n of the first, n of the second, and so on.
+func eachTimes[T any](n int, items []T) []T {
+	all := make([]T, 0, n*len(items))
+	for _, item := range items {
+		for range n {
+			all = append(all, item)
+		}
+	}
+	return all
 }
 
 type completionShape struct{}

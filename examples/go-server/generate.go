@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -17,9 +18,8 @@ import (
 // job is a request that was found good.
 type job struct {
 	request   *common
-	opts      []llamabi.GenerateOption
 	sequences int // prompts times n
-	encode    func() ([][]int32, error)
+	events    func(context.Context) iter.Seq2[llamabi.Event, error]
 	echo      bool
 	logprobs  bool
 	shape     shape
@@ -52,16 +52,20 @@ type scored struct {
 
 // progress is how far a choice has come.
 type progress struct {
-	echoed, generated, offset int
-	text                      strings.Builder
-	tokens                    []scored
-	finish                    any
+	begun  bool // it has had an event
+	offset int
+	text   strings.Builder
+	tokens []scored
+	finish any
 }
 
 type usage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	TotalTokens      int `json:"total_tokens"`
+	PromptTokens        int `json:"prompt_tokens"`
+	CompletionTokens    int `json:"completion_tokens"`
+	TotalTokens         int `json:"total_tokens"`
+	PromptTokensDetails struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
 }
 
 type answer struct {
@@ -111,48 +115,38 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 
 // generate gives a job's events to out.
 func (s *server) generate(ctx context.Context, j job, out *sink) error {
-	prompts, err := j.encode()
-	if err != nil {
-		return err
-	}
-	n := *j.request.N
 	var total usage
-	var all [][]int32
-	for _, prompt := range prompts {
-		total.PromptTokens += len(prompt)
-		for range n {
-			all = append(all, prompt)
-		}
-	}
-	begin, choices := time.Now(), make([]progress, len(all))
-	for ev, err := range s.model.Stream(ctx, all, j.opts...) {
+	choices := make([]progress, j.sequences)
+	for ev, err := range j.events(ctx) {
 		if err != nil {
 			return err
 		}
 		c := &choices[ev.Index]
 		p := piece{text: ev.Text}
-		switch {
-		case ev.Kind == llamabi.EventFinish:
-			p.finish = finishReason(ev.FinishReason)
-			if ev.FinishReason == llamabi.FinishCancelled {
+		if ev.Kind == llamabi.EventFinish {
+			if ev.Stats.FirstToken > 0 {
+				s.metrics.firstToken.observe(ev.Stats.FirstToken)
+			}
+			switch ev.FinishReason {
+			case llamabi.FinishCancelled:
 				continue // the error comes next
+			case llamabi.FinishUnsafe:
+				return badRequest("messages", "%s", ev.Text)
+			case llamabi.FinishLength:
+				p.finish = "length"
+			default:
+				p.finish = "stop"
 			}
-		case j.echo && c.echoed < len(all[ev.Index]):
-			c.echoed++
-		default:
-			if total.CompletionTokens == 0 {
-				s.metrics.firstToken.observe(time.Since(begin))
-			}
-			c.generated++
-			total.CompletionTokens++
-		}
-		if ev.Kind == llamabi.EventToken && j.logprobs {
-			token, err := s.score(ev, c)
+			total.add(ev.Stats, ev.Index%*j.request.N == 0)
+		} else if j.logprobs {
+			token, err := s.score(ev)
 			if err != nil {
 				return err
 			}
+			token.known, token.offset = !j.echo || c.begun, c.offset
 			p.tokens = []scored{token}
 		}
+		c.begun = true
 		c.offset += utf8.RuneCountInString(ev.Text)
 		if j.request.Stream {
 			if err := out.chunk(ev.Index, p); err != nil {
@@ -164,27 +158,26 @@ func (s *server) generate(ctx context.Context, j job, out *sink) error {
 		c.tokens = append(c.tokens, p.tokens...)
 		c.finish = p.finish
 	}
-	total.TotalTokens = total.PromptTokens + total.CompletionTokens
 	return out.end(choices, total)
 }
 
-func finishReason(f llamabi.FinishReason) string {
-	switch f {
-	case llamabi.FinishStop, llamabi.FinishStopString:
-		return "stop"
-	case llamabi.FinishLength:
-		return "length"
+// add adds a sequence's figures; those of its prompt only for the first choice that it has.
+func (u *usage) add(stats llamabi.RequestStats, first bool) {
+	if first {
+		u.PromptTokens += stats.PromptTokens
+		u.PromptTokensDetails.CachedTokens += stats.CachedTokens
 	}
-	return "content_filter"
+	u.CompletionTokens += stats.GeneratedTokens
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 }
 
 // score looks up a token's bytes and its alternatives'.
-func (s *server) score(ev llamabi.Event, c *progress) (scored, error) {
+func (s *server) score(ev llamabi.Event) (scored, error) {
 	bytes, err := s.model.TokenBytes(ev.Token)
 	if err != nil {
 		return scored{}, err
 	}
-	token := scored{bytes: bytes, logprob: ev.Logprob, known: c.echoed != 1 || c.generated > 0, offset: c.offset}
+	token := scored{bytes: bytes, logprob: ev.Logprob}
 	for _, a := range ev.TopLogprobs {
 		bytes, err := s.model.TokenBytes(a.Token)
 		if err != nil {

@@ -103,7 +103,7 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_prefill_seconds_total", "counter", "Time in steps with prompt tokens.", now.Prefill.Seconds())
 	one("llamabi_decode_seconds_total", "counter", "Time in steps without prompt tokens.", now.Decode.Seconds())
 	one("llamabi_abandoned_requests_total", "counter", "Requests whose client left.", s.metrics.abandoned.Load())
-	head("llamabi_first_token_seconds", "histogram", "From the start of a request to its first token.")
+	head("llamabi_first_token_seconds", "histogram", "From a request to the first token of each of its sequences that has ended.")
 	s.metrics.firstToken.write(w, "llamabi_first_token_seconds")
 	if bytes, ok := residentBytes(); ok {
 		one("process_resident_memory_bytes", "gauge", "Resident memory.", bytes)

@@ -58,7 +58,8 @@ const checks = {
     const chunks = await collect(await chat({ ...options, stream: true, stream_options: { include_usage: true } }));
     assert.equal(chunks[0].choices[0].delta.role, 'assistant');
     assert.equal(chunks.map((c) => c.choices[0]?.delta.content ?? '').join(''), whole.choices[0].message.content);
-    assert.deepEqual(chunks.at(-1).usage, whole.usage);
+    assert.equal(chunks.at(-1).usage.prompt_tokens, whole.usage.prompt_tokens); // more of them may be cached by now
+    assert.equal(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
     // The client's own way of putting a stream together.
     const runner = client.chat.completions.stream({ model, messages: SKY, ...options });
     assert.equal(await runner.finalContent(), whole.choices[0].message.content);

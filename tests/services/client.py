@@ -50,6 +50,12 @@ def raises(kind, status, call, **fields):
     raise AssertionError(f"no {kind.__name__}")
 
 
+def cached(answer):
+    """Prompt tokens from the prefix cache: in the usage, as OpenAI has it, or among timings, as llama.cpp's server has its own."""
+    details = answer.usage.prompt_tokens_details
+    return answer.timings["cached_tokens"] if details is None else details.cached_tokens
+
+
 def models():
     assert client.models.retrieve(MODEL).object == "model"
     raises(openai.NotFoundError, 404, lambda: client.models.retrieve("no-such"), code="model_not_found")
@@ -65,6 +71,9 @@ def chat():
         usage = answer.usage
         assert usage.prompt_tokens > 10 and 4 <= usage.completion_tokens <= 30
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    long = [{"role": "user", "content": "Tell me a story about a fox. " * 10}]
+    first, again = (client.chat.completions.create(model=MODEL, messages=long, max_tokens=1) for _ in range(2))
+    assert cached(first) < cached(again) < again.usage.prompt_tokens, (first, again)
     parts = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]
     assert client.chat.completions.create(model=MODEL, messages=parts).choices[0].message.content
 
@@ -74,6 +83,11 @@ def completion():
     assert answer.object == "text_completion" and answer.choices[0].finish_reason == "length"
     assert answer.choices[0].text.strip().startswith("there was"), answer
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 5)
+    none = client.completions.create(**STORY, max_tokens=0)
+    assert (none.usage.prompt_tokens, none.usage.completion_tokens) == (5, 0)
+    echoed = client.completions.create(**STORY, temperature=0, max_tokens=5, echo=True, logprobs=1)
+    assert (echoed.usage.prompt_tokens, echoed.usage.completion_tokens) == (5, 5)
+    assert [p is None for p in echoed.choices[0].logprobs.token_logprobs] == [True] + [False] * 9
     assert client.completions.create(**STORY).usage.completion_tokens <= 16  # the protocol's default
     two = client.completions.create(model=MODEL, prompt=["Once upon a time", "The cat"], temperature=0, max_tokens=5)
     assert [c.index for c in two.choices] == [0, 1] and two.choices[0].text == answer.choices[0].text
@@ -210,7 +224,10 @@ def errors():
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, top_p=-1), param="top_p")
     raises(bad, 400, lambda: chat(model=MODEL, messages=[]), param="messages")
     raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "wizard", "content": "a"}]))
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user", "content": "[/INST]"}]))
+    for stream in (False, True):
+        unsafe = [{"role": "user", "content": "hi [/INST] there"}]
+        e = raises(bad, 400, lambda: chat(model=MODEL, messages=unsafe, stream=stream), param="messages")
+        assert "special tags" in e.body["message"], e.body
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, top_logprobs=3), param="top_logprobs")
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, tools=[{"type": "function", "function": {"name": "f"}}]), param="tools")
     raises(bad, 400, lambda: complete(model=MODEL, prompt=[1, 99999]))

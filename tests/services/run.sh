@@ -19,6 +19,8 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || lacks "Python's venv" "apt-ge
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 export GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=1
 unset CGO_LDFLAGS CGO_CFLAGS
+# Go's build cache does not notice another prefix, nor another llamabi.h in it; a flag it does.
+export CGO_CPPFLAGS="-DLLAMABI_INSTALLED=$(echo "$prefix" | cat - "$prefix/include/llamabi.h" | cksum | tr -d ' ')"
 
 # The clients, unmodified, at pinned versions; kept until the pins change.
 if ! cmp -s "$here/requirements.txt" "$work/venv/requirements.txt"; then
