@@ -9,9 +9,10 @@
 //! fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
 
 use super::amx::{Amx, Half, MAX_ROW, SIDE, TILE, TILE_K};
+use super::blocks::{Int4, Int8, Nf4};
 use super::buf::{Mem, as_u16};
 use super::detect::Tier;
-use super::element::{Bf16, Element, F16};
+use super::element::{Bf16, F16, Weights};
 use super::mat::CpuMat;
 use super::pool::{Grid, Pool, Rect};
 use super::product::{Finish, Strips};
@@ -168,28 +169,27 @@ fn first_lanes(x: &[f32]) -> &[f32] {
 }
 
 /// A storage format that is multiplied as tiles of bfloat16.
-trait AsTiles: Element {
+trait AsTiles: Weights {
     /// Whether its strips are tiles already.
-    const TILES: bool;
+    const TILES: bool = false;
     /// The tiles of a strip, if they are.
-    fn tiles(strip: &[[Self::Bits; 2 * LANES]]) -> &[Half];
+    fn tiles(_: &[Self::Bits]) -> &[Half] {
+        unreachable!("no tiles")
+    }
 }
 
 impl AsTiles for Bf16 {
     const TILES: bool = true;
     #[inline(always)]
-    fn tiles(strip: &[[u16; 2 * LANES]]) -> &[Half] {
-        strip.as_flattened().as_chunks().0
+    fn tiles(strip: &[u16]) -> &[Half] {
+        strip.as_chunks().0
     }
 }
 
-impl AsTiles for F16 {
-    const TILES: bool = false;
-    #[inline(always)]
-    fn tiles(_: &[[u16; 2 * LANES]]) -> &[Half] {
-        unreachable!("binary16 has no tiles")
-    }
-}
+impl AsTiles for F16 {}
+impl AsTiles for Int8 {}
+impl AsTiles for Int4 {}
+impl AsTiles for Nf4 {}
 
 /// Whether prompt rows are multiplied here where the processor has AMX.
 pub(super) fn takes(dtype: Dtype) -> bool {
@@ -230,7 +230,7 @@ pub(super) fn product(
         let count = task_strips.min(strips - first);
         macro_rules! run {
             ($E:ty) => {
-                tier.run(Task::<$E> {
+                tier.run_conversions(Task::<$E> {
                     amx,
                     weights: Strips::new(mat, first, count, second),
                     panels,
@@ -245,7 +245,10 @@ pub(super) fn product(
         match mat.dtype {
             Dtype::Bf16 => run!(Bf16),
             Dtype::F16 => run!(F16),
-            Dtype::F32 => unreachable!("float32 weights are multiplied in float32"),
+            Dtype::Int8 => run!(Int8),
+            Dtype::Int4 => run!(Int4),
+            Dtype::Nf4 => run!(Nf4),
+            Dtype::F32 | Dtype::U8 => unreachable!("{} weights as tiles", mat.dtype),
         }
     });
 }
@@ -317,11 +320,15 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let tiles = self.amx.tiles();
             for block in 0..self.panels.blocks() {
                 for i in 0..pairs {
-                    let stored = pair(&self.weights, i).map(|strip| block_of(strip, block));
-                    let next = match i + 1 < pairs {
-                        true => pair(&self.weights, i + 1).map(|strip| block_of(strip, block)),
-                        false => pair(&self.weights, 0).map(|strip| block_of(strip, block + 1)),
-                    };
+                    let stored =
+                        pair(&self.weights, i).map(|strip| Strips::<E>::block(strip, block));
+                    let next =
+                        match i + 1 < pairs {
+                            true => pair(&self.weights, i + 1)
+                                .map(|strip| Strips::<E>::block(strip, block)),
+                            false => pair(&self.weights, 0)
+                                .map(|strip| Strips::<E>::block(strip, block + 1)),
+                        };
                     let b = if E::TILES {
                         stored.map(E::tiles)
                     } else {
@@ -340,9 +347,9 @@ impl<'a, E: AsTiles> Task<'a, E> {
                         let from = (group % count.div_ceil(2) * share).min(strip.len());
                         let ahead = &strip[from..strip.len().min(from + share)];
                         if self.panels.rows - (first + group) * GROUP > SIDE {
-                            tiles.square(a, b, sums, block == 0, ahead.as_flattened());
+                            tiles.square(a, b, sums, block == 0, ahead);
                         } else {
-                            tiles.half_square(a, b, sums, block == 0, ahead.as_flattened());
+                            tiles.half_square(a, b, sums, block == 0, ahead);
                         }
                     }
                 }
@@ -393,21 +400,16 @@ impl<'a, E: AsTiles> Task<'a, E> {
     }
 }
 
-/// A block of k of a strip; less at its end.
-#[inline(always)]
-fn block_of<T>(strip: &[T], block: usize) -> &[T] {
-    let pairs = BLOCK_K / 2;
-    &strip[strip.len().min(block * pairs)..strip.len().min((block + 1) * pairs)]
-}
-
 /// A block of k of a strip as tiles, the last filled up with zeros.
 #[inline(always)]
-fn unpack<E: AsTiles, S: Simd>(s: S, from: &[[E::Bits; 2 * LANES]], to: &mut [Half]) {
-    for (from, to) in from.chunks(SIDE).zip(to) {
-        let to = to.as_chunks_mut::<{ 2 * LANES }>().0;
-        for (from, to) in from.iter().zip(to.iter_mut()) {
-            s.narrow_bf16_pairs(E::widen_pair(s, from), to);
-        }
-        to[from.len()..].as_flattened_mut().fill(0);
-    }
+fn unpack<E: AsTiles, S: Simd>(s: S, from: &[E::Bits], to: &mut [Half]) {
+    let to = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
+    let mut end = 0;
+    E::unpack(s, from, |pair, both| {
+        s.tile_pairs(both, &mut to[pair]);
+        end = pair + 1;
+    });
+    to[end..end.next_multiple_of(SIDE)]
+        .as_flattened_mut()
+        .fill(0);
 }

@@ -10,7 +10,7 @@
 mod chunk;
 
 use super::PAGE;
-use super::element::{Element, with_element};
+use super::element::{Element, with_cache_element};
 use super::kv::CpuKv;
 use super::pool::{Grid, Rect};
 use super::simd::{Kernel, LANES, Simd};
@@ -190,7 +190,7 @@ impl Plan {
         let (blocks, items, cuts, item_cuts) = (&blocks[..], &items[..], &cuts[..], &item_cuts[..]);
         let task = |block: &RowBlock, head, chunks, thread: usize, out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
-            with_element!(kv.dtype, E => tier.run(Task::<E> {
+            with_cache_element!(kv.dtype, E => tier.run(Task::<E> {
                 cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
                 q: &q[block.rows.start * q_dim + head * width..],
                 q_dim,
