@@ -73,17 +73,7 @@ pub fn load<B: Backend>(
     control: &mut LoadControl<'_>,
 ) -> Result<Weights<B>> {
     let plan = Plan::new(checkpoint, config, dtypes)?;
-    let progress = Progress {
-        done: 0,
-        total: plan.bytes(),
-        share: 0.0,
-    };
-    let mut loader = Loader {
-        backend,
-        control,
-        buf: Vec::new(),
-        progress,
-    };
+    let mut loader = Loader::new(backend, control, plan.bytes());
     if let Some((embedding, head)) = &plan.twins {
         loader.check_twins(embedding, head)?;
     }
@@ -114,7 +104,7 @@ pub fn load<B: Backend>(
     })
 }
 
-struct Loader<'a, 'c, B: Backend> {
+pub(super) struct Loader<'a, 'c, B: Backend> {
     backend: &'a B,
     control: &'a mut LoadControl<'c>,
     /// The slab.
@@ -122,7 +112,22 @@ struct Loader<'a, 'c, B: Backend> {
     progress: Progress,
 }
 
-impl<B: Backend> Loader<'_, '_, B> {
+impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
+    /// `total` bytes will be read.
+    pub fn new(backend: &'a B, control: &'a mut LoadControl<'c>, total: u64) -> Self {
+        let progress = Progress {
+            done: 0,
+            total,
+            share: 0.0,
+        };
+        Loader {
+            backend,
+            control,
+            buf: Vec::new(),
+            progress,
+        }
+    }
+
     fn matrix(&mut self, plan: &MatPlan) -> Result<B::Mat> {
         self.check_cancel()?;
         let mut mat = self.backend.new_mat(&plan.spec)?;
@@ -239,23 +244,42 @@ impl<B: Backend> Loader<'_, '_, B> {
     }
 
     /// Quantise a part that is stored as floats in these pieces, whole rows at a time: the first row's
-    /// number, codes, and float32 scales. Pieces of the same rows lie side by side.
-    fn quantise_part(
+    /// number, codes, and float32 scales.
+    pub fn quantise_part(
         &mut self,
         quant: Quant,
         cols: usize,
         pieces: &[Placed],
         mut take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
     ) -> Result<()> {
+        let (backend, mut row) = (self.backend, 0);
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        self.float_rows(cols, pieces, |values| {
+            let rows = values.len() / cols;
+            // Never more than for the first slab.
+            codes.resize(rows * quant.code_bytes(cols), 0);
+            scales.resize(rows * quant.scales(cols), 0.0);
+            backend.quantise(quant, cols, values, &mut codes, &mut scales);
+            take(row, &codes, &scales)?;
+            row += rows;
+            Ok(())
+        })
+    }
+
+    /// The rows of a part that is stored in these pieces, in order, as float32. Pieces of the same rows
+    /// lie side by side.
+    pub fn float_rows(
+        &mut self,
+        cols: usize,
+        pieces: &[Placed],
+        mut take: impl FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = Vec::new();
         for side_by_side in pieces.chunk_by(|a, b| a.row == b.row) {
             self.check_cancel()?;
             let rows = side_by_side[0].source.info.shape[0];
             let step = slab_rows(rows, 4 * cols);
-            let what = "rows that are quantised";
-            let mut values = zeros_f32(what, step * cols)?;
-            let mut codes = zeros(what, (step * quant.code_bytes(cols)) as u64)?;
-            let mut scales = zeros_f32(what, step * quant.scales(cols))?;
-            let mut piece = Vec::new();
+            let mut values = zeros_f32("rows that are quantised", step * cols)?;
             for row in (0..rows).step_by(step) {
                 let n = step.min(rows - row);
                 for placed in side_by_side {
@@ -279,11 +303,7 @@ impl<B: Backend> Loader<'_, '_, B> {
                     let read = bytes.len();
                     self.advance(read)?;
                 }
-                let codes = &mut codes[..n * quant.code_bytes(cols)];
-                let scales = &mut scales[..n * quant.scales(cols)];
-                self.backend
-                    .quantise(quant, cols, &values[..n * cols], codes, scales);
-                take(side_by_side[0].row + row, codes, scales)?;
+                take(&values[..n * cols])?;
             }
         }
         Ok(())
@@ -305,7 +325,7 @@ impl<B: Backend> Loader<'_, '_, B> {
     }
 
     /// Hand a tensor to `take` in whole rows: the first row's number and the rows' bytes.
-    fn slabs(
+    pub fn slabs(
         &mut self,
         source: &Source,
         mut take: impl FnMut(usize, &[u8]) -> Result<()>,

@@ -14,8 +14,8 @@
 //! bitsandbytes. A weight that is not finite makes its group NaN (and with it a [`Quant::Nf4`]
 //! tensor, whose scales have a mean in common): a broken checkpoint shows.
 
-mod int4;
-mod int8;
+pub mod int4;
+pub mod int8;
 pub mod nf4;
 
 use crate::Dtype;
@@ -31,9 +31,6 @@ pub enum Quant {
     /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
     Nf4,
 }
-
-/// Weights in the largest group.
-const MAX_GROUP: usize = 64;
 
 impl Quant {
     /// All of them.
@@ -93,9 +90,8 @@ impl Quant {
     /// block's greatest magnitude, yet to be quantised, all of a tensor together:
     /// [`nf4::DoubleQuant`].
     ///
-    /// Compiled into whoever calls it, so that it uses the caller's instructions; every instruction
-    /// set gives the same bits (no multiplication is fused with an addition, sums have one order).
-    #[inline(always)]
+    /// Backends may be faster ([`crate::backend::Backend::quantise`]), with the same bits: products are
+    /// rounded before they are added, sums run from the first weight of a group to the last.
     pub fn encode(self, cols: usize, values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
         let rows = values.chunks_exact(cols);
         let outs = codes.chunks_exact_mut(self.code_bytes(cols));
@@ -157,7 +153,6 @@ impl Quant {
 }
 
 /// A group, padded with zeros.
-#[inline(always)]
 fn padded<const N: usize>(x: &[f32]) -> [f32; N] {
     let mut group = [0.0; N];
     group[..x.len()].copy_from_slice(x);
@@ -165,7 +160,6 @@ fn padded<const N: usize>(x: &[f32]) -> [f32; N] {
 }
 
 /// Codes of 4 bits, two in a byte, the first in the upper half; as many as `to` holds.
-#[inline(always)]
 fn join(codes: &[u8], to: &mut [u8]) {
     for (pair, to) in codes.as_chunks::<2>().0.iter().zip(to) {
         *to = pair[0] << 4 | pair[1];
@@ -173,27 +167,14 @@ fn join(codes: &[u8], to: &mut [u8]) {
 }
 
 /// The greatest magnitude; NaN where a number is not finite.
-#[inline(always)]
 fn greatest<const N: usize>(x: &[f32; N]) -> f32 {
-    let mut max = [0.0f32; MAX_GROUP];
-    // Zero, or NaN.
-    let mut odd = [0.0f32; MAX_GROUP];
-    for i in 0..N {
-        let m = x[i].abs();
-        max[i % 16] = if m > max[i % 16] { m } else { max[i % 16] };
-        odd[i % 16] += x[i] * 0.0;
-    }
-    let (mut all, mut nan) = (0.0f32, 0.0f32);
-    for i in 0..16 {
-        all = if max[i] > all { max[i] } else { all };
-        nan += odd[i];
-    }
-    all + nan
+    let finite = x.iter().all(|x| x.is_finite());
+    let max = x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    if finite { max } else { f32::NAN }
 }
 
 /// The nearest integer to a number under 2^22, ties to even: adding 1.5 * 2^23 leaves no fraction, and
 /// the integer in the low bits.
-#[inline(always)]
 fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000)
 }

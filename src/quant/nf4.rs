@@ -31,21 +31,31 @@ pub const CODEBOOK: [f32; 16] = [
 pub const NESTED: usize = 256;
 
 /// Codes and absmax of a block.
-#[inline(always)]
 pub(super) fn encode(x: &[f32; 64]) -> ([u8; 64], f32) {
     let absmax = greatest(x);
-    let inverse = 1.0 / if absmax < 1e-38 { 1e-38 } else { absmax };
-    let mut codes = [0; 64];
-    for i in 0..64 {
-        let x = (x[i] * inverse).clamp(-1.0, 1.0);
-        let mut code = 0;
-        for j in 0..15 {
-            code += u8::from(x > (CODEBOOK[j] + CODEBOOK[j + 1]) / 2.0);
-        }
-        codes[i] = code;
-    }
+    let inverse = inverse(absmax);
+    let codes = x.map(|x| {
+        let x = (x * inverse).clamp(-1.0, 1.0);
+        MIDDLES.iter().map(|&middle| u8::from(x > middle)).sum()
+    });
     (codes, absmax)
 }
+
+/// What the weights of a block are multiplied with.
+pub fn inverse(absmax: f32) -> f32 {
+    1.0 / if absmax < 1e-38 { 1e-38 } else { absmax }
+}
+
+/// Between the values of [`CODEBOOK`].
+pub const MIDDLES: [f32; 15] = {
+    let mut middles = [0.0; 15];
+    let mut i = 0;
+    while i < 15 {
+        middles[i] = (CODEBOOK[i] + CODEBOOK[i + 1]) / 2.0;
+        i += 1;
+    }
+    middles
+};
 
 /// The scales of a tensor, double-quantised.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,14 +1,15 @@
 //! Quantised weights as tile strips: the layout, and how rows get into it.
 //!
-//! A strip has sixteen outputs, and is a stream of blocks of 64 k: first the codes, as lines of 64 bytes
-//! with four bytes of every output, then the scales, sixteen f16 for each group. k is padded to whole
-//! blocks, outputs to whole strips, with zeros.
+//! A strip has sixteen outputs, and is a stream of blocks: first the codes, as lines of 64 bytes with four
+//! bytes of every output, then the scales, sixteen f16 for each group. Blocks are whole cache lines (nf4 in
+//! blocks of 64 k, where half of the lines are split, was 15 % slower). k is padded to whole blocks,
+//! outputs to whole strips, with zeros.
 //!
-//! | | a line's four bytes of an output | lines | bytes of a block |
-//! |---|---|---:|---:|
-//! | int8 | k, k + 1, k + 2, k + 3 | 16 | 1024 + 64 |
-//! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 8 | 512 + 64 |
-//! | nf4 | as int4 | 8 | 512 + 32 |
+//! | | a line's four bytes of an output | k in a block | lines | bytes |
+//! |---|---|---:|---:|---:|
+//! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
+//! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
+//! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
 //!
 //! So the bytes of a line's 16-bit words, and their four 4-bit fields, are pairs of k: what a kernel
 //! multiplies with pairs of int16 activations ([`PAIRS`]).
@@ -17,12 +18,20 @@ use super::element::{Data, Weights, half_bits};
 use super::mat::CpuMat;
 use super::pool::{Grid, Pool};
 use super::rows::K_BLOCK;
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{LANES, Simd};
 use crate::backend::{QuantBlock, QuantData};
 use crate::quant::Quant;
 
 /// Columns of a block.
-pub(super) const BLOCK_K: usize = 64;
+const fn block_k(quant: Quant) -> usize {
+    match quant {
+        Quant::Int8 | Quant::Int4 => 64,
+        Quant::Nf4 => 128,
+    }
+}
+
+/// Activations are padded to a multiple of this, which every format's blocks divide.
+pub(super) const PADDED_K: usize = 128;
 /// Columns with one activation scale.
 pub(super) const GROUP_K: usize = 32;
 /// 16-bit words of a line.
@@ -32,17 +41,17 @@ pub(super) const WORDS: usize = GROUP_K / 2;
 
 /// Words of the codes of a block.
 const fn codes_len(quant: Quant) -> usize {
-    BLOCK_K * LANES / 2 / if matches!(quant, Quant::Int8) { 1 } else { 2 }
+    block_k(quant) * LANES / 2 / if matches!(quant, Quant::Int8) { 1 } else { 2 }
 }
 
 /// 16-bit words of a block.
 pub(super) const fn block_len(quant: Quant) -> usize {
-    codes_len(quant) + BLOCK_K / quant.group() * LANES
+    codes_len(quant) + block_k(quant) / quant.group() * LANES
 }
 
 /// 16-bit words of a strip, `None` where no machine has them.
 pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
-    cols.div_ceil(BLOCK_K).checked_mul(block_len(quant))
+    cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
 }
 
 /// The columns of the i-th pair that a kernel meets in a group, less the group's first.
@@ -118,29 +127,10 @@ impl CpuMat {
     }
 }
 
-/// [`Quant::encode`] with the instructions of a tier.
-pub(super) struct Encode<'a> {
-    pub quant: Quant,
-    pub cols: usize,
-    pub values: &'a [f32],
-    pub codes: &'a mut [u8],
-    pub scales: &'a mut [f32],
-}
-
-impl Kernel for Encode<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        self.quant
-            .encode(self.cols, self.values, self.codes, self.scales);
-    }
-}
-
 /// Weight `k` of an output of a strip.
 fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
-    let block = &strip[k / BLOCK_K * block_len(quant)..][..block_len(quant)];
-    let within = k % BLOCK_K;
+    let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
+    let within = k % block_k(quant);
     let code = match quant {
         Quant::Int8 => {
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
@@ -160,7 +150,7 @@ fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
 fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
     let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
     // Bytes of a block of one row.
-    let bytes = quant.code_bytes(BLOCK_K);
+    let bytes = quant.code_bytes(block_k(quant));
     for (block, codes) in blocks.zip(codes.chunks(bytes)) {
         let lines = block[..len].as_chunks_mut::<LINE>().0;
         for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
@@ -184,7 +174,7 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
 
 /// One row's scales to its lane.
 fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
-    let each = BLOCK_K / quant.group();
+    let each = block_k(quant) / quant.group();
     let blocks = strip.chunks_exact_mut(block_len(quant));
     for (block, scales) in blocks.zip(scales.chunks(each)) {
         for (i, &scale) in scales.iter().enumerate() {
@@ -199,8 +189,10 @@ pub(super) trait Blocks: 'static {
     const QUANT: Quant;
     /// 16-bit words of a block.
     const LEN: usize = block_len(Self::QUANT);
-    /// Lines of codes in a group of [`GROUP_K`].
-    const LINES: usize = codes_len(Self::QUANT) / LINE / 2;
+    /// Groups of [`GROUP_K`] in a block.
+    const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
+    /// Lines of codes in a group.
+    const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
     /// What activation scales are multiplied with: codes are looked up as multiples of it.
     const UNIT: f32;
     /// What [`Blocks::pairs`] looks up in.
@@ -216,22 +208,21 @@ pub(super) trait Blocks: 'static {
     /// Weights of a line before they are scaled, in the order of k: the first four, or all.
     fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
 
-    /// Scales of group `g` of a block.
-    #[inline(always)]
-    fn scales<S: Simd>(s: S, block: &[u16], g: usize) -> S::F {
-        let at = codes_len(Self::QUANT) + g * GROUP_K / Self::QUANT.group() * LANES;
-        match block[at..].first_chunk() {
-            Some(scales) => s.widen_f16(scales),
-            None => unreachable!("a block ends with its scales"),
-        }
-    }
+    /// An array of [`Blocks::LEN`].
+    type Block: 'static;
+    /// A strip as blocks.
+    fn blocks(strip: &[u16]) -> &[Self::Block];
+    /// Line `i` of all groups' [`Blocks::LINES`].
+    fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
+    /// Scales of group `g` of a block, f16 bits.
+    fn scales(block: &Self::Block, g: usize) -> &[u16; LANES];
 }
 
 macro_rules! weights {
     ($($type:ident)*) => {$(
         impl Weights for $type {
             type Bits = u16;
-            const BLOCK: usize = K_BLOCK / BLOCK_K * <Self as Blocks>::LEN;
+            const BLOCK: usize = K_BLOCK / block_k(Self::QUANT) * <Self as Blocks>::LEN;
             const DIRECT: bool = false;
             #[inline(always)]
             fn array(data: &Data) -> &[u16] {
@@ -259,15 +250,14 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut put: impl FnMut(usize, [
     let table = Q::table_of_values(s);
     // Pairs in a line.
     let each = WORDS / Q::LINES;
-    for (b, block) in blocks.chunks_exact(Q::LEN).enumerate() {
-        let lines = block.as_chunks::<LINE>().0;
-        for g in 0..2 {
-            let scale = Q::scales(s, block, g);
+    for (b, block) in Q::blocks(blocks).iter().enumerate() {
+        for g in 0..Q::GROUPS {
+            let scale = s.widen_f16(Q::scales(block, g));
             for j in 0..Q::LINES {
-                let values = Q::values(s, table, &lines[g * Q::LINES + j]);
+                let values = Q::values(s, table, Q::line(block, g * Q::LINES + j));
                 for i in 0..each {
                     let both = [s.mul(values[2 * i], scale), s.mul(values[2 * i + 1], scale)];
-                    put(((2 * b + g) * Q::LINES + j) * each + i, both);
+                    put(((Q::GROUPS * b + g) * Q::LINES + j) * each + i, both);
                 }
             }
         }
@@ -281,8 +271,29 @@ pub(super) struct Int4;
 /// [`Quant::Nf4`].
 pub(super) struct Nf4;
 
+macro_rules! shaped {
+    ($quant:expr) => {
+        const QUANT: Quant = $quant;
+        type Block = [u16; block_len($quant)];
+
+        #[inline(always)]
+        fn blocks(strip: &[u16]) -> &[Self::Block] {
+            strip.as_chunks().0
+        }
+        #[inline(always)]
+        fn line(block: &Self::Block, i: usize) -> &[u16; LINE] {
+            &block.as_chunks().0[i]
+        }
+        #[inline(always)]
+        fn scales(block: &Self::Block, g: usize) -> &[u16; LANES] {
+            let first = codes_len($quant) / LANES;
+            &block.as_chunks().0[first + g * GROUP_K / $quant.group()]
+        }
+    };
+}
+
 impl Blocks for Int8 {
-    const QUANT: Quant = Quant::Int8;
+    shaped!(Quant::Int8);
     const UNIT: f32 = 1.0;
     type Table<S: Simd> = ();
     type Values<S: Simd> = ();
@@ -327,7 +338,7 @@ const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
 macro_rules! four_bits {
     ($type:ident, $unit:expr) => {
         impl Blocks for $type {
-            const QUANT: Quant = Quant::$type;
+            shaped!(Quant::$type);
             const UNIT: f32 = $unit;
             type Table<S: Simd> = S::Words;
             type Values<S: Simd> = S::Floats;

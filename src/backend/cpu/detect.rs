@@ -149,6 +149,14 @@ impl Tier {
         }
     }
 
+    /// Whether prompt rows are multiplied with bfloat16 tiles.
+    pub fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.amx().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// What prompt rows are multiplied with, where it is there.
     #[cfg(target_arch = "x86_64")]
     pub fn amx(self) -> Option<Amx> {

@@ -46,6 +46,16 @@ pub trait Element: 'static {
         1.0
     }
 
+    /// Two rows of sixteen as pairs of bfloat16, to nearest even.
+    #[inline(always)]
+    fn pair<S: Simd>(
+        s: S,
+        first: &[Self::Bits; LANES],
+        second: &[Self::Bits; LANES],
+        to: &mut [u16; 2 * LANES],
+    ) {
+        s.narrow_bf16_pairs([Self::widen(s, first), Self::widen(s, second)], to);
+    }
     /// The numbers of `data`, which has this format.
     fn bits(data: &Data) -> &[Self::Bits];
     /// As [`Element::bits`].
@@ -277,6 +287,13 @@ impl Element for Bf16 {
     #[inline(always)]
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [u16; 2 * LANES]) {
         s.narrow_bf16_pairs(a, to);
+    }
+    #[inline(always)]
+    fn pair<S: Simd>(_: S, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
+        for i in 0..LANES {
+            to[2 * i] = first[i];
+            to[2 * i + 1] = second[i];
+        }
     }
     fn bits(data: &Data) -> &[u16] {
         half_bits(data)

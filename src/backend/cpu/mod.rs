@@ -6,7 +6,8 @@
 //! | [`detect`] | which instruction set is used |
 //! | [`pool`] | threads, and parts of arrays for them to write (U) |
 //! | [`buf`], [`memory`] | memory that is refused, not aborted (U); how much there is |
-//! | `element`, `mat`, `blocks` | storage formats; packed weights; quantised ones |
+//! | `element`, `mat` | storage formats; packed weights |
+//! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
 //! | [`amx`], `product_amx` | bfloat16 tiles (U); matrix products of prompt rows with them |
 //! | `product_i16` | matrix products of generated rows with quantised weights |
@@ -26,6 +27,7 @@ pub mod simd;
 mod attention;
 mod blocks;
 mod element;
+mod encode;
 mod exp;
 mod kv;
 mod mat;
@@ -280,7 +282,13 @@ impl Cpu {
             tier,
             pool: Pool::new(n_threads)?,
             step: Loaded::new(max_rows, pages)?,
-            plan: attention::Plan::new(shape, max_rows, max_positions, n_threads)?,
+            plan: attention::Plan::new(
+                shape,
+                max_rows,
+                max_positions,
+                n_threads,
+                tier.has_tiles(),
+            )?,
             panels: Panels::new(max_rows, widest(shape))?,
             #[cfg(target_arch = "x86_64")]
             tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
@@ -442,7 +450,7 @@ impl Backend for Cpu {
         let tier = self.tier;
         self.pool.run(parts, |task, _, (mut codes, mut scales)| {
             let rows = task * each..rows.min((task + 1) * each);
-            tier.run(blocks::Encode {
+            tier.run(encode::Encode {
                 quant,
                 cols,
                 values: &values[rows.start * cols..rows.end * cols],
@@ -541,7 +549,10 @@ impl Backend for Cpu {
             tier: *tier,
             scratch,
         };
-        plan.attend(workers, &step.pages, kv, layer.index, &q.data, &mut y.data);
+        // Float32 weights mean float32 throughout, and a float32 cache would be rounded once more.
+        let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
+        let (q, y) = (&q.data, &mut y.data);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

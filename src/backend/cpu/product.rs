@@ -119,10 +119,10 @@ pub(super) fn product(
 pub(super) struct Strips<'a, W: Weights> {
     bits: &'a [W::Bits],
     len: usize,
-    first: usize,
-    count: usize,
+    pub first: usize,
+    pub count: usize,
     /// First strip of the second part.
-    second: Option<usize>,
+    pub second: Option<usize>,
 }
 
 impl<'a, W: Weights> Strips<'a, W> {
@@ -160,30 +160,18 @@ impl<'a, W: Weights> Strips<'a, W> {
     pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
         &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
     }
+}
 
-    /// The output `out` of a row, from the sums (with their biases) that `get(strip of the task, strip of
-    /// the matrix)` gives.
+impl Finish {
+    /// `out` of one strip of a row, from its sum and, in SwiGLU, that of the second part.
     #[inline(always)]
-    pub fn finish<S: Simd>(
-        &self,
-        s: S,
-        finish: Finish,
-        out: &mut [f32],
-        get: impl Fn(usize, usize) -> S::F,
-    ) {
-        for (i, out) in out.chunks_mut(LANES).enumerate() {
-            let strip = self.first + i;
-            let y = get(i, strip);
-            let y = match finish {
-                Finish::Store => y,
-                Finish::Add => s.add(s.load_partial(out), y),
-                Finish::SwiGlu => {
-                    let second = self.second.unwrap_or(0) + strip;
-                    s.mul(silu(s, y), get(self.count + i, second))
-                }
-            };
-            s.store_partial(y, out);
-        }
+    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
+        let y = match self {
+            Finish::Store => y,
+            Finish::Add => s.add(s.load_partial(out), y),
+            Finish::SwiGlu => s.mul(silu(s, y), second),
+        };
+        s.store_partial(y, out);
     }
 }
 
@@ -352,7 +340,15 @@ impl<W: Weights> Task<'_, W> {
                     None => y,
                 }
             };
-            weights.finish(s, *finish, out.row(to[row] as usize), get);
+            for (i, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
+                let strip = weights.first + i;
+                let y = get(i, strip);
+                let other = match weights.second {
+                    Some(second) => get(weights.count + i, second + strip),
+                    None => y,
+                };
+                finish.write(s, out, y, other);
+            }
         }
     }
 }

@@ -278,126 +278,161 @@ impl<E: AsTiles> Kernel for Task<'_, E> {
 }
 
 impl<'a, E: AsTiles> Task<'a, E> {
+    /// Strips that lie side by side: neighbours, or one of each part. The last again behind the end.
+    #[inline(always)]
+    fn strip(&self, pair: usize, half: usize) -> &'a [E::Bits] {
+        match self.finish {
+            Finish::SwiGlu => self.weights.get(pair + half * self.weights.count),
+            _ => self.weights.get(2 * pair + half),
+        }
+    }
+
+    fn pairs(&self) -> usize {
+        self.weights.total().div_ceil(2)
+    }
+
     /// Sixteen rows at most: all of k at once, weights straight from memory.
     #[inline(always)]
     fn few<S: Simd>(mut self, s: S) {
-        let sums = self.scratch.as_chunks_mut::<{ SIDE * SIDE }>().0;
-        let sums = sums.as_chunks_mut::<MAX_ROW>().0;
-        let tiles = self.amx.tiles();
-        let total = self.weights.total();
-        for (i, sums) in sums.iter_mut().enumerate().take(total.div_ceil(MAX_ROW)) {
+        let count = (2 * self.pairs()).div_ceil(MAX_ROW);
+        for i in 0..count {
             let mut strips: [&[Half]; MAX_ROW] = [&[]; MAX_ROW];
             for (j, strip) in strips.iter_mut().enumerate() {
-                *strip = E::tiles(self.weights.get(i * MAX_ROW + j));
+                let j = i * MAX_ROW + j;
+                *strip = E::tiles(self.strip(j / 2, j % 2));
             }
+            let sums = self.scratch[UNPACKED..]
+                .as_chunks_mut::<{ SIDE * SIDE }>()
+                .0;
+            let sums = &mut sums.as_chunks_mut::<MAX_ROW>().0[i];
+            let tiles = self.amx.tiles();
             for block in 0..self.panels.blocks() {
                 let a = self.panels.block(0, block);
                 let b = strips.map(|strip| &strip[block * BLOCK..]);
                 tiles.row::<AHEAD>(a, b, sums, block == 0);
             }
         }
-        drop(tiles);
-        self.finish(s, 0..1, |strip, _, row| (strip * SIDE + row) * LANES);
+        let place = Place {
+            pair: 2 * SIDE * SIDE,
+            half: SIDE * SIDE,
+            group: 0,
+            row_half: 0,
+        };
+        self.finish(s, 0..1, place);
     }
 
     /// Block of k by block of k.
     #[inline(always)]
     fn many<S: Simd>(mut self, s: S) {
-        let groups = self.panels.rows.div_ceil(GROUP);
-        let (total, second) = (self.weights.total(), self.finish == Finish::SwiGlu);
-        let pairs = total.div_ceil(2);
-        // Side by side: neighbours, or one strip of each part.
-        let pair = |weights: &Strips<'a, E>, i: usize| match second {
-            true => [weights.get(i), weights.get(pairs + i)],
-            false => [weights.get(2 * i), weights.get(2 * i + 1)],
-        };
+        let groups = self.panels.groups();
+        let (pairs, blocks) = (self.pairs(), self.panels.blocks());
         for first in (0..groups).step_by(BAND) {
             let count = BAND.min(groups - first);
-            let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
-            let unpacked = as_u16(unpacked).as_chunks_mut::<TILE>().0;
-            let sums = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
-            let sums = sums.as_chunks_mut::<4>().0;
-            let tiles = self.amx.tiles();
-            for block in 0..self.panels.blocks() {
-                for i in 0..pairs {
-                    let stored =
-                        pair(&self.weights, i).map(|strip| Strips::<E>::block(strip, block));
-                    let next =
-                        match i + 1 < pairs {
-                            true => pair(&self.weights, i + 1)
-                                .map(|strip| Strips::<E>::block(strip, block)),
-                            false => pair(&self.weights, 0)
-                                .map(|strip| Strips::<E>::block(strip, block + 1)),
-                        };
-                    let b = if E::TILES {
-                        stored.map(E::tiles)
-                    } else {
-                        let (b0, b1) = unpacked.split_at_mut(BLOCK);
-                        unpack::<E, S>(s, stored[0], b0);
-                        unpack::<E, S>(s, stored[1], b1);
-                        [&*b0, &*b1]
+            for block in 0..blocks {
+                for pair in 0..pairs {
+                    let next = match pair + 1 < pairs {
+                        true => (pair + 1, block),
+                        false => (0, block + 1),
                     };
-                    for group in 0..count {
-                        let a = self.panels.block(first + group, block);
-                        let sums = &mut sums[i * count + group];
-                        // The two strips of the next pair are asked for by the first and the second
-                        // half of the groups.
-                        let share = next[0].len().div_ceil(count.div_ceil(2));
-                        let strip = next[usize::from(count > 1 && group >= count.div_ceil(2))];
-                        let from = (group % count.div_ceil(2) * share).min(strip.len());
-                        let ahead = &strip[from..strip.len().min(from + share)];
-                        if self.panels.rows - (first + group) * GROUP > SIDE {
-                            tiles.square(a, b, sums, block == 0, ahead);
-                        } else {
-                            tiles.half_square(a, b, sums, block == 0, ahead);
-                        }
-                    }
+                    let next =
+                        [0, 1].map(|half| Strips::<E>::block(self.strip(next.0, half), next.1));
+                    self.pair(s, first..first + count, block, pair, next);
                 }
             }
-            drop(tiles);
-            self.finish(s, first..first + count, |strip, group, row| {
-                let (pair, half) = match second {
-                    true => (strip % pairs, strip / pairs),
-                    false => (strip / 2, strip % 2),
-                };
-                let square = UNPACKED / (SIDE * SIDE) + (pair * count + group) * 4;
-                ((square + row / SIDE * 2 + half) * SIDE + row % SIDE) * LANES
-            });
+            let place = Place {
+                pair: count * 4 * SIDE * SIDE,
+                half: SIDE * SIDE,
+                group: 4 * SIDE * SIDE,
+                row_half: 2 * SIDE * SIDE,
+            };
+            self.finish(s, first..first + count, place);
         }
     }
 
-    /// Write out the sums of `groups`. Those of strip i, row j of group k of them, lie in scratch from
-    /// `at(i, k, j)` on.
+    /// A block of k of a pair of strips with `groups` of rows, while the strips of `next` are asked for.
     #[inline(always)]
-    fn finish<S: Simd>(
+    fn pair<S: Simd>(
         &mut self,
         s: S,
         groups: Range<usize>,
-        at: impl Fn(usize, usize, usize) -> usize,
+        block: usize,
+        pair: usize,
+        next: [&[E::Bits]; 2],
     ) {
-        let Self {
-            weights,
-            panels,
-            bias,
-            finish,
-            scratch,
-            to,
-            out,
-            ..
-        } = self;
-        let sums = scratch.as_chunks::<LANES>().0;
-        for row in groups.start * GROUP..panels.rows.min(groups.end * GROUP) {
-            let (group, r) = (row / GROUP - groups.start, row % GROUP);
-            let get = |i: usize, strip: usize| {
-                let y = s.load(&sums[at(i, group, r) / LANES]);
-                match bias.as_chunks::<LANES>().0.get(strip) {
-                    Some(b) => s.add(y, s.load(b)),
-                    None => y,
-                }
-            };
-            weights.finish(s, *finish, out.row(to[row] as usize), get);
+        let stored = [0, 1].map(|half| Strips::<E>::block(self.strip(pair, half), block));
+        let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
+        let b = if E::TILES {
+            stored.map(E::tiles)
+        } else {
+            let unpacked = as_u16(unpacked).as_chunks_mut::<TILE>().0;
+            let (b0, b1) = unpacked.split_at_mut(BLOCK);
+            unpack::<E, S>(s, stored[0], b0);
+            unpack::<E, S>(s, stored[1], b1);
+            [&*b0, &*b1]
+        };
+        let sums = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
+        let sums = &mut sums.as_chunks_mut::<4>().0[pair * groups.len()..][..groups.len()];
+        // One strip of the next pair in the first half of the groups, the other in the second.
+        let turns = groups.len().div_ceil(2);
+        let share = next[0].len().div_ceil(turns);
+        let tiles = self.amx.tiles();
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let group = groups.start + i;
+            let a = self.panels.block(group, block);
+            let strip = next[i / turns];
+            let from = (i % turns * share).min(strip.len());
+            let ahead = &strip[from..strip.len().min(from + share)];
+            if self.panels.rows - group * GROUP > SIDE {
+                tiles.square(a, b, sums, block == 0, ahead);
+            } else {
+                tiles.half_square(a, b, sums, block == 0, ahead);
+            }
         }
     }
+
+    /// Write out the sums of `groups`.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S, groups: Range<usize>, place: Place) {
+        let sums = self.scratch[UNPACKED..].as_chunks::<LANES>().0;
+        let bias = self.bias.as_chunks::<LANES>().0;
+        let Strips { first, second, .. } = self.weights;
+        for row in groups.start * GROUP..self.panels.rows.min(groups.end * GROUP) {
+            let (group, half, r) = (row / GROUP - groups.start, row % GROUP / SIDE, row % SIDE);
+            let at = group * place.group + half * place.row_half + r * LANES;
+            let out = self.out.row(self.to[row] as usize);
+            for (i, out) in out.chunks_mut(LANES).enumerate() {
+                let at = match second {
+                    Some(_) => at + i * place.pair,
+                    None => at + i / 2 * place.pair + i % 2 * place.half,
+                };
+                let mut y = s.load(&sums[at / LANES]);
+                let mut other = y;
+                if let Some(b) = bias.get(first + i) {
+                    y = s.add(y, s.load(b));
+                }
+                if let Some(second) = second {
+                    other = s.load(&sums[(at + place.half) / LANES]);
+                    if let Some(b) = bias.get(second + first + i) {
+                        other = s.add(other, s.load(b));
+                    }
+                }
+                self.finish.write(s, out, y, other);
+            }
+        }
+    }
+}
+
+/// Where sums lie in scratch, in numbers.
+#[derive(Clone, Copy)]
+struct Place {
+    /// From a pair of strips to the next.
+    pair: usize,
+    /// From a strip to the one beside it.
+    half: usize,
+    /// From 32 rows to the next.
+    group: usize,
+    /// From 16 rows to the others of their group.
+    row_half: usize,
 }
 
 /// A block of k of a strip as tiles, the last filled up with zeros.

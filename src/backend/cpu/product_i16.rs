@@ -9,7 +9,7 @@
 //!
 //! Bound by memory: a thread reads several strips at once, as [`super::product`] does for few rows.
 
-use super::blocks::{BLOCK_K, Blocks, GROUP_K, LINE, WORDS, pairs, with_blocks};
+use super::blocks::{Blocks, GROUP_K, PADDED_K, WORDS, pairs, with_blocks};
 use super::buf::Mem;
 use super::detect::Tier;
 use super::element::Weights;
@@ -28,19 +28,23 @@ const MAX_SIDE: usize = 8;
 const MAX_WIDE: usize = 8;
 /// Rows that a task takes at a time: their sums stay in scratch.
 const BAND: usize = 64;
-/// 16-bit words between a load and its prefetch.
-const AHEAD: usize = 512;
+/// Bytes between a load and its prefetch.
+const AHEAD: usize = 1024;
 
 /// Numbers of scratch that a thread needs.
 pub(super) fn scratch_len() -> usize {
     (2 * TASK_STRIPS + MAX_WIDE) * BAND * LANES
 }
 
+/// Groups of k, padding included.
+fn groups(cols: usize) -> usize {
+    cols.div_ceil(PADDED_K).saturating_mul(PADDED_K / GROUP_K)
+}
+
 /// Numbers in [`IntRows`] of `rows` rows, codes and scales.
 pub(super) fn rows_len(rows: usize, cols: usize) -> (usize, usize) {
     let rows = rows.div_ceil(MAX_SIDE).saturating_mul(MAX_SIDE);
-    let blocks = cols.div_ceil(BLOCK_K).saturating_mul(rows);
-    let groups = blocks.saturating_mul(BLOCK_K / GROUP_K);
+    let groups = groups(cols).saturating_mul(rows);
     (groups.saturating_mul(WORDS), groups)
 }
 
@@ -84,7 +88,7 @@ impl IntRows {
         let cols = row(0).len();
         self.rows = rows;
         self.side = rows.min(MAX_SIDE);
-        self.groups = cols.div_ceil(BLOCK_K) * (BLOCK_K / GROUP_K);
+        self.groups = groups(cols);
         let (side, groups) = (self.side, self.groups);
         let panels = rows.div_ceil(side);
         let len = groups * side;
@@ -153,7 +157,7 @@ impl Fill<'_> {
             x[..n].copy_from_slice(&from[..n]);
             if let Some(norm) = self.norm {
                 let mut w = [0.0f32; GROUP_K];
-                w[..n].copy_from_slice(&norm.weight[g * GROUP_K..][..n]);
+                w[..n].copy_from_slice(norm.weight.get(g * GROUP_K..).map_or(&[], |w| &w[..n]));
                 for i in 0..GROUP_K {
                     x[i] = x[i] * scale * w[i];
                 }
@@ -217,7 +221,7 @@ pub(super) fn product(
         tier,
         scratch,
     } = workers;
-    debug_assert_eq!(x.groups, mat.cols.div_ceil(BLOCK_K) * (BLOCK_K / GROUP_K));
+    debug_assert_eq!(x.groups, groups(mat.cols));
     let strips = stride.div_ceil(LANES);
     let task_strips = match finish {
         Finish::SwiGlu => TASK_STRIPS / 2,
@@ -338,7 +342,15 @@ impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
                     None => y,
                 }
             };
-            weights.finish(s, *finish, out.row(to[row] as usize), get);
+            for (i, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
+                let strip = weights.first + i;
+                let y = get(i, strip);
+                let other = match weights.second {
+                    Some(second) => get(weights.count + i, second + strip),
+                    None => y,
+                };
+                finish.write(s, out, y, other);
+            }
         }
     }
 }
@@ -356,20 +368,21 @@ fn multiply<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
     // Pairs of k in a line.
     let each = WORDS / Q::LINES;
     let mut acc = [[s.splat(0.0); SIDE]; WIDE];
-    let x = x.as_chunks::<2>().0;
-    let scales = &scales.as_chunks::<2>().0[..x.len()];
-    let w = w.map(|w| &w[..x.len() * Q::LEN]);
-    for k in 0..x.len() {
-        let blocks = w.map(|w| &w[k * Q::LEN..][..Q::LEN]);
-        for g in 0..2 {
+    let w = w.map(Q::blocks);
+    let n = w[0].len();
+    let w = w.map(|w| &w[..n]);
+    let (x, scales) = (&x[..n * Q::GROUPS], &scales[..n * Q::GROUPS]);
+    for k in 0..n {
+        for g in 0..Q::GROUPS {
+            let (x, scales) = (&x[k * Q::GROUPS + g], &scales[k * Q::GROUPS + g]);
             let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
             for j in 0..Q::LINES {
                 for b in 0..WIDE {
-                    let line = &blocks[b].as_chunks::<LINE>().0[g * Q::LINES + j];
-                    s.prefetch(line, 2 * AHEAD);
+                    let line = Q::line(&w[b][k], g * Q::LINES + j);
+                    s.prefetch(line, AHEAD);
                     let pairs = Q::pairs(s, table, line);
                     for i in 0..each {
-                        let x = &x[k][g][j * each + i];
+                        let x = &x[j * each + i];
                         for r in 0..SIDE {
                             dots[b][r] = s.dot_i16(dots[b][r], pairs[i], s.splat_i32(x[r]));
                         }
@@ -377,9 +390,9 @@ fn multiply<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
                 }
             }
             for b in 0..WIDE {
-                let unit = Q::scales(s, blocks[b], g);
+                let unit = s.widen_f16(Q::scales(&w[b][k], g));
                 for r in 0..SIDE {
-                    let scale = s.mul(unit, s.splat(scales[k][g][r] * Q::UNIT));
+                    let scale = s.mul(unit, s.splat(scales[r] * Q::UNIT));
                     acc[b][r] = s.fma(s.to_f32(dots[b][r]), scale, acc[b][r]);
                 }
             }

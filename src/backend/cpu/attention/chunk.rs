@@ -41,7 +41,7 @@ impl<'a, E: Element> Cache<'a, E> {
 
     /// `[head_dim][16 positions]`.
     #[inline(always)]
-    fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[..self.head_dim]
     }
 
@@ -53,9 +53,26 @@ impl<'a, E: Element> Cache<'a, E> {
         &self.bits[at + tiles..at + self.tile_len]
     }
 
+    /// Scales of the sixteen positions of a page of K.
+    #[inline(always)]
+    pub(super) fn k_units<S: Simd>(&self, s: S, page: usize) -> S::F {
+        let scales = self.scales(page);
+        let mut units = [0.0; LANES];
+        for (slot, unit) in units.iter_mut().enumerate() {
+            *unit = E::get_unit(scales, slot);
+        }
+        s.load(&units)
+    }
+
+    /// Scale of a position of V.
+    #[inline(always)]
+    pub(super) fn v_unit(&self, page: usize, slot: usize) -> f32 {
+        E::get_unit(self.scales(page), PAGE + slot)
+    }
+
     /// `[16 positions][head_dim / 16]` vectors.
     #[inline(always)]
-    fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[self.head_dim..]
     }
 }
@@ -256,12 +273,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
         if E::SCALED {
             for p in 0..P {
-                let scales = self.cache.scales(self.first_page + page + p);
-                let mut units = [0.0; LANES];
-                for (slot, unit) in units.iter_mut().enumerate() {
-                    *unit = E::get_unit(scales, slot);
-                }
-                let units = s.load(&units);
+                let units = self.cache.k_units(s, self.first_page + page + p);
                 for i in 0..Q {
                     acc[p][i] = s.mul(acc[p][i], units);
                 }
@@ -383,7 +395,6 @@ impl<E: Element> Chunk<'_, '_, E> {
         let mut key = keys.start;
         while key < keys.end {
             let tile = self.cache.v(self.first_page + key / PAGE);
-            let scales = self.cache.scales(self.first_page + key / PAGE);
             let end = keys.end.min((key / PAGE + 1) * PAGE);
             for key in key..end {
                 let row = &tile[key % PAGE * vectors + d..][..D];
@@ -391,7 +402,10 @@ impl<E: Element> Chunk<'_, '_, E> {
                 for j in 0..D {
                     v[j] = E::widen(s, &row[j]);
                 }
-                let unit = E::get_unit(scales, PAGE + key % PAGE);
+                let unit = match E::SCALED {
+                    true => self.cache.v_unit(self.first_page + key / PAGE, key % PAGE),
+                    false => 1.0,
+                };
                 for q in 0..Q {
                     let w = match E::SCALED {
                         true => s.splat(weights[q][key % CHUNK] * unit),

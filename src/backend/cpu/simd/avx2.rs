@@ -382,6 +382,20 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn narrow_i8(self, a: F2, to: &mut [i8; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(a.0), _mm256_cvtps_epi32(a.1));
+            // packs works within 128-bit lanes: put the four quarters back in order.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            let bytes = _mm_packs_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+        }
+    }
+    #[inline(always)]
     fn prefetch<T>(self, at: &T, bytes: usize) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe {

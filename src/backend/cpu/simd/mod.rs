@@ -112,6 +112,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen i8 -> f32.
     fn widen_i8(self, from: &[i8; LANES]) -> Self::F;
 
+    /// Integral f32 from -128 to 127 -> i8.
+    fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
+
     /// Ask for the cache line `bytes` after `at`.
     fn prefetch<T>(self, at: &T, bytes: usize);
 

@@ -234,5 +234,11 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
+    fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]) {
+        for i in 0..LANES {
+            to[i] = a[i] as i8;
+        }
+    }
+    #[inline(always)]
     fn prefetch<T>(self, _: &T, _: usize) {}
 }

@@ -393,6 +393,7 @@ struct Map<'a, F> {
 enum Function {
     Exp,
     Silu,
+    Exp2Weight,
 }
 
 impl Kernel for Map<'_, Function> {
@@ -404,6 +405,7 @@ impl Kernel for Map<'_, Function> {
             let y = match self.f {
                 Function::Exp => exp::exp(s, v),
                 Function::Silu => exp::silu(s, v),
+                Function::Exp2Weight => exp::exp2_weight(s, v),
             };
             s.store_partial(y, x);
         }
@@ -490,6 +492,7 @@ macro_rules! ops_match_scalar {
         $(ops_match_scalar! { $tier:
             exp_is_within_two_ulp
             silu_is_right_at_both_ends
+            weights_of_a_softmax_are_right
             every_half_number_survives
             narrowing_rounds_to_nearest_even
             transposing_moves_every_lane
