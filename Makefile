@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test header bench clean
+.PHONY: help setup build examples demo test header bench bench-peers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's directory, for shells that have not been told of it.
@@ -10,11 +10,12 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 CKPT_DIR ?= demo/meta
 PROMPT ?= Once upon a time
 CFLAGS ?= -O2
+BENCH_MODEL ?= build/bench-1b
 WARNINGS := -std=c99 -Wall -Wextra -Wpedantic
 
 help: ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
-	  || sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile
 
 demo: setup ## build everything, then let the small model that comes along tell a story
 	@$(MAKE) --no-print-directory examples
@@ -40,8 +41,18 @@ test: ## all tests: Rust, and C programs plainly, under sanitizers and under val
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
-bench: setup ## decode and prefill of a 1.1B shape, beside what this machine can read and compute
+bench: setup $(BENCH_MODEL) ## decode, prefill and loading of a 1.1B shape, beside what this machine can do
 	cargo bench --locked --bench cpu
+	cargo bench --locked --bench load -- $(BENCH_MODEL)
+
+bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, in turns with ours
+	benches/peers/setup
+	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
+
+# 2.2 GB of random weights.
+build/bench-1b:
+	cargo bench --locked --bench make_model -- 1b build/bench-1b.part
+	mv build/bench-1b.part build/bench-1b
 
 setup: ## install what is missing, or say how
 	@scripts/setup

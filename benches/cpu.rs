@@ -4,9 +4,11 @@
 //! (bf16; f32, f16, int8, int4, nf4) is their format, `BENCH_KV` (bf16) the cache's.
 //! Weights are read once per decode step and K and V once per sequence, so decode is counted in
 //! bytes per second against the measured read bandwidth; prefill in multiply-adds against the
-//! measured float32 peak. Rounds are interleaved; best and median are printed, since other work on
-//! the machine only ever makes a round slower. `BENCH_SECONDS` (60), `BENCH_THREADS` (all) and
-//! `BENCH_ONLY` (cases whose name contains it) change the run, `LLAMABI_CPU_TIER` the instructions.
+//! measured peak, of bfloat16 tiles where the tier has them, else of float32. Rounds are interleaved.
+//! Medians count, and shares are shares of the limit's median; the best round and the middle half of
+//! the rounds are printed beside them, because other work on the machine only ever makes a round
+//! slower. `BENCH_SECONDS` (60), `BENCH_THREADS` (all) and `BENCH_ONLY` (cases whose name contains it)
+//! change the run, `LLAMABI_CPU_TIER` the instructions.
 
 mod limits;
 mod shapes;
@@ -23,7 +25,7 @@ use std::time::Instant;
 
 const MAX_ROWS: usize = 512;
 const MAX_SEQ_LEN: usize = 2304;
-const MAX_BATCH: usize = 8;
+const MAX_BATCH: usize = 16;
 
 /// Random bfloat16 of about the size that a trained matrix of `cols` columns has, repeated.
 fn random_bytes(cols: usize) -> Vec<u8> {
@@ -248,7 +250,8 @@ fn step(kind: RowKind, batch: usize, context: usize, rows: usize) -> Step {
 
 struct Case {
     name: String,
-    step: Step,
+    /// One after the other; only the last wants logits.
+    steps: Vec<Step>,
     tokens: usize,
     /// Bytes read, or operations.
     work: f64,
@@ -319,11 +322,11 @@ fn main() {
     let weights = weights as f64;
     let kv_position = Cpu::page_bytes(&shape, kv_dtype) as f64 / <Cpu as Backend>::PAGE_SIZE as f64;
     let mut cases = Vec::new();
-    for batch in [1, 4, 8] {
+    for batch in [1, 2, 4, 8, 16] {
         for context in [0, 512, 2048] {
             cases.push(Case {
                 name: format!("decode, batch {batch}, context {context}"),
-                step: step(RowKind::Decode, batch, context, 1),
+                steps: vec![step(RowKind::Decode, batch, context, 1)],
                 tokens: batch,
                 work: weights + (batch * (context + 1)) as f64 * kv_position,
                 memory: true,
@@ -331,13 +334,22 @@ fn main() {
             });
         }
     }
-    for rows in [32, 128, 512] {
+    for rows in [32, 128, 512, 2048] {
         let head = (shape.vocab_size * shape.dim) as f64;
         let matrices = (shapes::matrix_numbers(&shape) as f64 - head) * rows as f64 + head;
         let attention = (rows * (rows + 1) / 2 * 2 * shape.q_dim() * shape.n_layers) as f64;
         cases.push(Case {
             name: format!("prefill of {rows}"),
-            step: step(RowKind::Prefill, 1, 0, rows),
+            steps: (0..rows)
+                .step_by(MAX_ROWS)
+                .map(|first| {
+                    let mut step = step(RowKind::Prefill, 1, first, MAX_ROWS.min(rows - first));
+                    if first + MAX_ROWS < rows {
+                        step.wanted.clear();
+                    }
+                    step
+                })
+                .collect(),
             tokens: rows,
             work: 2.0 * (matrices + attention),
             memory: false,
@@ -352,32 +364,37 @@ fn main() {
     while round < 3 || start.elapsed().as_secs_f64() < budget {
         for case in &mut cases {
             let start = Instant::now();
-            runner.run(&case.step).unwrap();
+            for step in &case.steps {
+                runner.run(step).unwrap();
+            }
             case.seconds.push(start.elapsed().as_secs_f64());
         }
         round += 1;
     }
     println!(
-        "{:34} {:>9} {:>9} {:>16} {:>8} {:>8}",
-        "", "tok/s", "(median)", "rate", "share", "(median)"
+        "{:34} {:>9} {:>9} {:>17} {:>16} {:>7}",
+        "", "tok/s", "(best)", "(middle half)", "rate", "share"
     );
     for case in &mut cases {
         case.seconds.sort_by(f64::total_cmp);
-        let (best, median) = (case.seconds[0], case.seconds[case.seconds.len() / 2]);
+        let tokens = |q: usize| case.tokens as f64 / case.seconds[(case.seconds.len() - 1) * q / 4];
         let (limit, unit, scale) = if case.memory {
             (bandwidth.median, "GB/s", 1e9)
         } else {
             (peak.median, "TFLOP/s", 1e12)
         };
+        let rate = case.work / case.tokens as f64 * tokens(2);
         println!(
-            "{:34} {:9.1} {:9.1} {:8.3} {:7} {:7.0}% {:7.0}%",
+            "{:34} {:9.1} {:9.1} {:8.1}-{:8.1} {:8.3} {:7} {:6.0}%",
             case.name,
-            case.tokens as f64 / best,
-            case.tokens as f64 / median,
-            case.work / best / scale,
+            tokens(2),
+            tokens(0),
+            tokens(3),
+            tokens(1),
+            rate / scale,
             unit,
-            100.0 * case.work / best / limit,
-            100.0 * case.work / median / limit
+            100.0 * rate / limit
         );
     }
+    println!("{round} rounds");
 }

@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::marker::PhantomData;
 
 /// Rows of a tile, and columns of a tile of sums.
@@ -128,7 +128,8 @@ macro_rules! multiply {
     };
 }
 
-/// Memory that will be needed, asked for in equal shares.
+/// Memory that will be needed, asked for in equal shares; into L2, because lines that come from memory
+/// would take the buffers through which L1 is filled from L2.
 struct Ahead<'a, T> {
     left: &'a [T],
     share: usize,
@@ -148,7 +149,7 @@ impl<'a, T> Ahead<'a, T> {
         let (now, later) = self.left.split_at(self.share.min(self.left.len()));
         for line in now.chunks(Self::LINE) {
             // SAFETY: a prefetch of any address is allowed.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
         }
         self.left = later;
     }
@@ -158,7 +159,7 @@ impl<'a, T> Ahead<'a, T> {
 // 64 bytes apart, read from and written to references to arrays of that size.
 impl Tiles {
     /// `c = a b`, or `c += a b` after the first block of k: 32 rows by 32 columns, `c` as
-    /// `[half of the rows][half of the columns]`. Meanwhile the cache lines of `ahead` are asked for.
+    /// `[half of the rows][half of the columns]`. Meanwhile `ahead` is asked for.
     #[inline(always)]
     pub fn square<T>(
         &self,
@@ -166,10 +167,11 @@ impl Tiles {
         b: [&[Half]; 2],
         c: &mut [Sums; 4],
         first: bool,
-        ahead: &[T],
+        ahead: (&[T], &[Half]),
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut ahead = Ahead::new(ahead, a.len());
+        let mut next_b = Ahead::new(ahead.0, a.len());
+        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
         unsafe {
             if first {
                 zero!("0");
@@ -191,7 +193,8 @@ impl Tiles {
                 load!("5", &a[1]);
                 multiply!("2", "5", "6");
                 multiply!("3", "5", "7");
-                ahead.fetch();
+                next_b.fetch();
+                next_a.fetch();
             }
             store!("0", &mut c[0]);
             store!("1", &mut c[1]);
@@ -208,10 +211,11 @@ impl Tiles {
         b: [&[Half]; 2],
         c: &mut [Sums; 4],
         first: bool,
-        ahead: &[T],
+        ahead: (&[T], &[Half]),
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut ahead = Ahead::new(ahead, a.len());
+        let mut next_b = Ahead::new(ahead.0, a.len());
+        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
         unsafe {
             if first {
                 zero!("0");
@@ -226,7 +230,8 @@ impl Tiles {
                 multiply!("0", "4", "6");
                 load!("7", &b1[k]);
                 multiply!("1", "4", "7");
-                ahead.fetch();
+                next_b.fetch();
+                next_a.fetch();
             }
             store!("0", &mut c[0]);
             store!("1", &mut c[1]);
@@ -289,14 +294,25 @@ impl Tiles {
         }
     }
 
-    /// Four products of whatever the tiles hold: what the processor can do at most, for benchmarks.
+    /// `4 n` products of two tiles of rows and two of columns, with nothing beside them: what the processor
+    /// can do at most, for benchmarks. With zeros it would be faster, because they take less power.
     #[inline(always)]
-    pub fn spin(&self) {
+    pub fn spin(&self, n: usize, data: &[Half; 4]) {
         unsafe {
-            multiply!("0", "4", "6");
-            multiply!("1", "4", "7");
-            multiply!("2", "5", "6");
-            multiply!("3", "5", "7");
+            zero!("0");
+            zero!("1");
+            zero!("2");
+            zero!("3");
+            load!("4", &data[0]);
+            load!("5", &data[1]);
+            load!("6", &data[2]);
+            load!("7", &data[3]);
+            for _ in 0..n {
+                multiply!("0", "4", "6");
+                multiply!("1", "4", "7");
+                multiply!("2", "5", "6");
+                multiply!("3", "5", "7");
+            }
         }
     }
 }

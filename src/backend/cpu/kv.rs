@@ -7,9 +7,10 @@
 //! lie the sixteen of K and the sixteen of V, as the bytes of f32.
 
 use super::PAGE;
+use super::detect::Tier;
 use super::element::{Data, Element};
-use super::pool::{Grid, Pool};
-use super::simd::LANES;
+use super::pool::{Grid, Pool, Rect};
+use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
 
@@ -109,6 +110,7 @@ impl Placement<'_> {
     pub fn place<E: Element>(
         &self,
         pool: &Pool,
+        tier: Tier,
         q: &mut [f32],
         q_dim: usize,
         kv: &mut CpuKv,
@@ -124,51 +126,78 @@ impl Placement<'_> {
             Grid::columns(&mut q[..rows * q_dim], q_dim, group),
             Grid::columns(pages, page_len, tile),
         );
-        let work = |head: usize,
-                    _: usize,
-                    (mut q, mut pages): (
-            super::pool::Rect<'_, f32>,
-            super::pool::Rect<'_, E::Bits>,
-        )| {
-            for row in 0..rows {
-                let from = &self.qkv[row * self.stride..][..self.stride];
-                let half = head_dim / 2;
-                let angle = self.positions[row] as usize * half;
-                let cos = &self.rope.cos[angle..][..half];
-                let sin = &self.rope.sin[angle..][..half];
-                let heads_in = from[self.at[0] + head * group..][..group].chunks_exact(head_dim);
-                for (from, to) in heads_in.zip(q.row(row).chunks_exact_mut(head_dim)) {
-                    rotate(from, cos, sin, |i, x| to[i] = x);
-                }
-                if self.slots[row] == Step::NO_SLOT {
-                    continue;
-                }
-                let slot = self.slots[row] as usize;
-                let page = pages.row(slot / PAGE);
-                let (k, rest) = page.split_at_mut(head_dim * PAGE);
-                let padded = head_dim.next_multiple_of(LANES);
-                let (v, scales) = rest.split_at_mut(padded * PAGE);
-                let slot = slot % PAGE;
-                let from_k = &from[self.at[1] + head * head_dim..][..head_dim];
-                let from_v = &from[self.at[2] + head * head_dim..][..head_dim];
-                let unit_k = E::unit(|take| rotate(from_k, cos, sin, |_, x| take(x)));
-                let unit_v = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
-                E::put_unit(scales, slot, unit_k);
-                E::put_unit(scales, PAGE + slot, unit_v);
-                let inverse = E::inverse(unit_k);
-                rotate(from_k, cos, sin, |i, x| {
-                    k[i * PAGE + slot] = E::from_f32(x * inverse);
-                });
-                let inverse = E::inverse(unit_v);
-                for (x, to) in from_v.iter().zip(&mut v[slot * padded..][..head_dim]) {
-                    *to = E::from_f32(*x * inverse);
-                }
-            }
+        let work = |head: usize, _: usize, (q, pages): (Rect<'_, f32>, Rect<'_, E::Bits>)| {
+            tier.run(PlaceHead::<E> {
+                placement: self,
+                head,
+                head_dim,
+                q,
+                pages,
+            });
         };
         if rows < 8 {
             pool.here(parts, work)
         } else {
             pool.run(parts, work)
+        }
+    }
+}
+
+/// One head of k and v, and the queries that go with it.
+struct PlaceHead<'a, E: Element> {
+    placement: &'a Placement<'a>,
+    head: usize,
+    head_dim: usize,
+    q: Rect<'a, f32>,
+    pages: Rect<'a, E::Bits>,
+}
+
+impl<E: Element> Kernel for PlaceHead<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self {
+            placement,
+            head,
+            head_dim,
+            mut q,
+            mut pages,
+        } = self;
+        let (group, half) = (q.cols(), head_dim / 2);
+        for (row, (&position, &slot)) in placement.positions.iter().zip(placement.slots).enumerate()
+        {
+            let from = &placement.qkv[row * placement.stride..][..placement.stride];
+            let angle = position as usize * half;
+            let cos = &placement.rope.cos[angle..][..half];
+            let sin = &placement.rope.sin[angle..][..half];
+            let at = placement.at.map(|at| &from[at..]);
+            let heads = at[0][head * group..][..group].chunks_exact(head_dim);
+            for (from, to) in heads.zip(q.row(row).chunks_exact_mut(head_dim)) {
+                rotate(from, cos, sin, |i, x| to[i] = x);
+            }
+            if slot == Step::NO_SLOT {
+                continue;
+            }
+            let slot = slot as usize;
+            let padded = head_dim.next_multiple_of(LANES);
+            let (k, rest) = pages.row(slot / PAGE).split_at_mut(head_dim * PAGE);
+            let (v, units) = rest.split_at_mut(padded * PAGE);
+            let slot = slot % PAGE;
+            let from_k = &at[1][head * head_dim..][..head_dim];
+            let unit = E::unit(|take| rotate(from_k, cos, sin, |_, x| take(x)));
+            E::put_unit(units, slot, unit);
+            let inverse = E::inverse(unit);
+            rotate(from_k, cos, sin, |i, x| {
+                k[i * PAGE + slot] = E::from_f32(x * inverse);
+            });
+            let from_v = &at[2][head * head_dim..][..head_dim];
+            let unit = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
+            E::put_unit(units, PAGE + slot, unit);
+            let inverse = E::inverse(unit);
+            for (x, to) in from_v.iter().zip(&mut v[slot * padded..][..head_dim]) {
+                *to = E::from_f32(*x * inverse);
+            }
         }
     }
 }

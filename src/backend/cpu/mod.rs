@@ -530,7 +530,7 @@ impl Backend for Cpu {
             rope: &self.rope,
         };
         with_cache_element!(kv.dtype, E => {
-            placement.place::<E>(&self.pool, &mut q.data, q.width, kv, layer.index)
+            placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)
         });
         self.qkv = qkv;
     }

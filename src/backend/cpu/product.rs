@@ -31,8 +31,8 @@ pub(super) enum Finish {
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
-/// Bytes between a load and its prefetch when there are few.
-const AHEAD: usize = 1024;
+/// Bytes between loads and their prefetches when there are few, on all strips side by side together.
+const AHEAD: usize = 8192;
 /// Strips of output that one task computes.
 pub(super) const TASK_STRIPS: usize = 8;
 /// Rows that pass over a block of k before the next block: their activations stay in L2.
@@ -243,7 +243,7 @@ impl<W: Weights> Task<'_, W> {
             for k in 0..x.len() {
                 let [x0, x1] = &x[k];
                 for b in 0..WIDE {
-                    s.prefetch(&w[b][k], AHEAD);
+                    s.prefetch(&w[b][k], AHEAD / WIDE);
                     let [w0, w1] = W::widen(s, &w[b][k]);
                     for r in 0..SIDE {
                         acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);

@@ -31,7 +31,7 @@ const GROUP: usize = 2 * SIDE;
 /// Groups that pass over a block of k before the next block.
 const BAND: usize = 16;
 /// Most strips that a task computes, those of SwiGLU's second part included.
-const TASK_STRIPS: usize = 32;
+const TASK_STRIPS: usize = 16;
 /// Tiles between a load and its prefetch when there are few rows.
 const AHEAD: usize = 2;
 
@@ -140,32 +140,48 @@ impl Kernel for Fill<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { from, norm, at, to } = self;
-        let scale = norm.map_or(1.0, |norm| inverse_rms(s, from, norm.eps));
         let at = at / SIDE * TILE + at % SIDE * TILE_K;
+        let (scale, weight) = match norm {
+            Some(norm) => (inverse_rms(s, from, norm.eps), norm.weight),
+            None => (1.0, &[][..]),
+        };
+        let scale = s.splat(scale);
         for (block, from) in from.chunks(BLOCK_K).enumerate() {
-            let tiles = to.row(block).as_chunks_mut::<{ 2 * TILE }>().0;
-            for (t, from) in from.chunks(TILE_K).enumerate() {
-                let to = &mut tiles[t][at..][..TILE_K];
-                for (h, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                    let x = s.load_partial(from.get(h * LANES..).map_or(&[], first_lanes));
-                    let x = match norm {
-                        None => x,
-                        Some(norm) => {
-                            let k = block * BLOCK_K + t * TILE_K + h * LANES;
-                            let w = norm.weight.get(k..).map_or(&[][..], first_lanes);
-                            s.mul(s.mul(x, s.splat(scale)), s.load_partial(w))
-                        }
-                    };
-                    s.narrow_bf16(x, to);
-                }
+            let to = &mut to.row(block)[at..];
+            if norm.is_some() {
+                fill_block::<S, true>(s, from, scale, &weight[block * BLOCK_K..], to);
+            } else {
+                fill_block::<S, false>(s, from, scale, &[], to);
             }
         }
     }
 }
 
+/// A block of a row into tiles that are two tiles apart. (No closures here: the compiler would leave them
+/// without the instructions.)
 #[inline(always)]
-fn first_lanes(x: &[f32]) -> &[f32] {
-    &x[..x.len().min(LANES)]
+fn fill_block<S: Simd, const NORM: bool>(
+    s: S,
+    from: &[f32],
+    scale: S::F,
+    weight: &[f32],
+    to: &mut [u16],
+) {
+    for (t, from) in from.chunks(TILE_K).enumerate() {
+        let to = to[t * 2 * TILE..].first_chunk_mut::<TILE_K>();
+        let to = to.expect("whole tiles").as_chunks_mut::<LANES>().0;
+        for (h, to) in to.iter_mut().enumerate() {
+            let k = h * LANES;
+            let from = &from[k.min(from.len())..];
+            let mut x = s.load_partial(&from[..from.len().min(LANES)]);
+            if NORM {
+                let weight = &weight[(t * TILE_K + k).min(weight.len())..];
+                let w = s.load_partial(&weight[..weight.len().min(LANES)]);
+                x = s.mul(s.mul(x, scale), w);
+            }
+            s.narrow_bf16(x, to);
+        }
+    }
 }
 
 /// A storage format that is multiplied as tiles of bfloat16.
@@ -198,6 +214,7 @@ pub(super) fn takes(dtype: Dtype) -> bool {
 
 /// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
 /// `stride` long.
+#[allow(clippy::too_many_arguments)] // what a product is made of
 pub(super) fn product(
     workers: Workers<'_>,
     amx: Amx,
@@ -359,6 +376,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
         pair: usize,
         next: [&[E::Bits]; 2],
     ) {
+        let pairs = self.pairs();
         let stored = [0, 1].map(|half| Strips::<E>::block(self.strip(pair, half), block));
         let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
         let b = if E::TILES {
@@ -381,7 +399,15 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let a = self.panels.block(group, block);
             let strip = next[i / turns];
             let from = (i % turns * share).min(strip.len());
-            let ahead = &strip[from..strip.len().min(from + share)];
+            let next_b = &strip[from..strip.len().min(from + share)];
+            // And the pair's share of the group's next block.
+            let next_a = match block + 1 < self.panels.blocks() {
+                true => self.panels.block(group, block + 1).as_flattened(),
+                false => &[],
+            };
+            let share = next_a.len().div_ceil(pairs);
+            let from = (pair * share).min(next_a.len());
+            let ahead = (next_b, &next_a[from..next_a.len().min(from + share)]);
             if self.panels.rows - group * GROUP > SIDE {
                 tiles.square(a, b, sums, block == 0, ahead);
             } else {

@@ -28,8 +28,8 @@ const MAX_SIDE: usize = 8;
 const MAX_WIDE: usize = 8;
 /// Rows that a task takes at a time: their sums stay in scratch.
 const BAND: usize = 64;
-/// Bytes between a load and its prefetch.
-const AHEAD: usize = 1024;
+/// Bytes between loads and their prefetches, on all strips side by side together.
+const AHEAD: usize = 8192;
 
 /// Numbers of scratch that a thread needs.
 pub(super) fn scratch_len() -> usize {
@@ -379,7 +379,7 @@ fn multiply<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
             for j in 0..Q::LINES {
                 for b in 0..WIDE {
                     let line = Q::line(&w[b][k], g * Q::LINES + j);
-                    s.prefetch(line, AHEAD);
+                    s.prefetch(line, AHEAD / WIDE);
                     let pairs = Q::pairs(s, table, line);
                     for i in 0..each {
                         let x = &x[j * each + i];
