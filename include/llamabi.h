@@ -58,7 +58,8 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// `device`: an NVIDIA GPU, or the build fails.
 #define LLAMA_DEVICE_CUDA 2
 
-/// `weights_dtype`: as stored; `kv_dtype`: F32 for f32 weights, F16 for f16, else BF16.
+/// `weights_dtype`: as stored (a checkpoint of `llamabi-quantize` as quantised); `kv_dtype`: F32 for f32
+/// weights, F16 for f16, else BF16.
 #define LLAMA_DTYPE_AUTO 0
 
 /// IEEE binary32.
@@ -70,16 +71,21 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// bfloat16.
 #define LLAMA_DTYPE_BF16 3
 
-/// 8-bit integers with scales (reserved: not built yet).
+/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of floats is
+/// loaded. `kv_dtype`: a scale for each head's vector.
+///
+/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one that
+/// serves as the head is INT8). Activations of generated tokens are rounded to 16-bit integers.
 #define LLAMA_DTYPE_INT8 4
 
-/// 4-bit integers with scales (reserved: not built yet).
+/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights only.
 #define LLAMA_DTYPE_INT4 5
 
-/// 4-bit normal float (reserved: not built yet).
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
+/// row, whose length 64 must divide. Weights only.
 #define LLAMA_DTYPE_NF4 6
 
-/// 8-bit floats (reserved: not built yet).
+/// 8-bit floats: `LLAMA_E_UNSUPPORTED` on the CPU.
 #define LLAMA_DTYPE_FP8 7
 
 /// Something failed.

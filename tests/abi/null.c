@@ -133,7 +133,8 @@ static void build_arguments(void) {
       else WITH(kv_dtype, unknown[k], INVALID);
     }
     for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_FP8; dtype++) {
-      llama_status expected = dtype < LLAMA_DTYPE_INT8 ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
+      int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
+      llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
       if (i == 0) WITH(weights_dtype, dtype, expected);
       else WITH(kv_dtype, dtype, expected);
     }

@@ -12,10 +12,14 @@ use std::ptr::NonNull;
 /// # Safety
 /// Every bit pattern must be a value.
 pub unsafe trait Number: Copy + Send + Sync + 'static {}
-// SAFETY: both are plain numbers.
+// SAFETY: a plain number, as are those below.
 unsafe impl Number for f32 {}
 // SAFETY: as above.
 unsafe impl Number for u16 {}
+// SAFETY: as above.
+unsafe impl Number for i32 {}
+// SAFETY: as above.
+unsafe impl Number for i8 {}
 
 /// The same memory as 16-bit numbers.
 pub fn as_u16(x: &mut [f32]) -> &mut [u16] {

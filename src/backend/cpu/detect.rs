@@ -113,6 +113,32 @@ impl Tier {
         }
     }
 
+    /// As [`Tier::run`], for kernels that multiply integers: with VNNI where there is such a thing.
+    #[inline]
+    pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(s) | Tier::Amx(s, _) => match s.vnni() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
+        }
+    }
+
+    /// As [`Tier::run`], for kernels that make bfloat16 tiles of other formats.
+    #[inline]
+    pub fn run_conversions<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(s, _) => match s.bf16() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
+        }
+    }
+
     /// [`Simd::REGISTERS`] of this tier.
     pub fn registers(self) -> usize {
         match self {
@@ -120,7 +146,7 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(_) => Avx2::REGISTERS,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) | Tier::Amx(..) => Avx512::REGISTERS,
+            Tier::Avx512(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
         }
     }
 

@@ -7,8 +7,10 @@
 //! | [`pool`] | threads, and parts of arrays for them to write (U) |
 //! | [`buf`], [`memory`] | memory that is refused, not aborted (U); how much there is |
 //! | `element`, `mat` | storage formats; packed weights |
+//! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
 //! | [`amx`], `product_amx` | bfloat16 tiles (U); matrix products of prompt rows with them |
+//! | `product_i16` | matrix products of generated rows with quantised weights |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
 //! | `exp` | the exponential and SiLU |
 //!
@@ -23,13 +25,16 @@ pub mod pool;
 pub mod simd;
 
 mod attention;
+mod blocks;
 mod element;
+mod encode;
 mod exp;
 mod kv;
 mod mat;
 mod product;
 #[cfg(target_arch = "x86_64")]
 mod product_amx;
+mod product_i16;
 mod rows;
 #[cfg(test)]
 mod scalar;
@@ -40,15 +45,17 @@ pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, RopeTable, RowKind, Shape, Step};
+use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, RowKind, Shape, Step};
+use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 use buf::Mem;
 use detect::Tier;
-use element::with_element;
+use element::with_cache_element;
 use pool::{Grid, Pool};
 use product::{Finish, product};
 #[cfg(target_arch = "x86_64")]
 use product_amx::TilePanels;
+use product_i16::IntRows;
 use rows::{Norm, Panels};
 use std::sync::{Mutex, MutexGuard};
 
@@ -179,6 +186,7 @@ pub struct Cpu {
     panels: Panels,
     #[cfg(target_arch = "x86_64")]
     tiles: TilePanels,
+    integers: IntRows,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
     qkv: Mem<f32>,
     /// One for each thread.
@@ -212,7 +220,9 @@ fn widest(shape: &Shape) -> usize {
 
 /// Numbers of scratch that a thread needs.
 fn scratch_len(shape: &Shape, max_rows: usize) -> usize {
-    let len = product::scratch_len(max_rows).max(attention::scratch_len(shape));
+    let len = product::scratch_len(max_rows)
+        .max(product_i16::scratch_len())
+        .max(attention::scratch_len(shape));
     #[cfg(target_arch = "x86_64")]
     let len = len.max(product_amx::scratch_len(max_rows));
     len
@@ -282,6 +292,7 @@ impl Cpu {
             panels: Panels::new(max_rows, widest(shape))?,
             #[cfg(target_arch = "x86_64")]
             tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
+            integers: IntRows::new(max_rows, widest(shape))?,
             qkv: Mem::zeroed("q, k and v", max_rows.saturating_mul(qkv_width(shape)))?,
             scratch,
             shape: shape.clone(),
@@ -299,8 +310,8 @@ impl Cpu {
         )
     }
 
-    /// Multiply rows of `x`: prompt rows with tiles where there are tiles and the weights allow it, all
-    /// others in float32.
+    /// Multiply rows of `x`: prompt rows with tiles where there are tiles and the weights allow it,
+    /// generated rows as integers where the weights are quantised, all others in float32.
     fn multiply(
         &mut self,
         out: &mut [f32],
@@ -314,6 +325,7 @@ impl Cpu {
             tier,
             pool,
             panels,
+            integers,
             scratch,
             step,
             ..
@@ -326,21 +338,35 @@ impl Cpu {
             scratch,
         };
         let row = |from: u32| &x.buf.data[from as usize * x.buf.width..][..x.buf.width];
-        #[allow(unused_mut)]
-        let mut in_float32 = ALL;
+        let [prompt, generated] = [RowKind::Prefill, RowKind::Decode].map(kind_index);
+        // Which rows are left for float32.
+        let mut left = [true; 2];
         #[cfg(target_arch = "x86_64")]
         if let Some(amx) = tier.amx().filter(|_| product_amx::takes(w.dtype)) {
-            in_float32 = kind_index(RowKind::Decode);
-            let Picks { from, to } = &picks[kind_index(RowKind::Prefill)];
+            left[0] = false;
+            let Picks { from, to } = &picks[prompt];
             if !to.is_empty() {
                 let tiles = &mut self.tiles;
                 tiles.fill(pool, *tier, to.len(), |i| row(from[i]), norm);
                 product_amx::product(workers, amx, w, tiles, to, finish, out, stride);
             }
         }
-        let Picks { from, to } = &picks[in_float32];
+        if let Some(quant) = w.dtype.quant() {
+            left[1] = false;
+            let Picks { from, to } = &picks[generated];
+            if !to.is_empty() {
+                integers.fill(pool, *tier, quant, to.len(), |i| row(from[i]), norm);
+                product_i16::product(workers, w, quant, integers, to, finish, out, stride);
+            }
+        }
+        let Picks { from, to } = match left {
+            [true, true] => &picks[ALL],
+            [true, false] => &picks[prompt],
+            [false, true] => &picks[generated],
+            [false, false] => return,
+        };
         if !to.is_empty() {
-            let side = product::side(*tier, to.len());
+            let side = product::side(*tier, w, to.len());
             panels.fill(pool, *tier, side, to.len(), |i| row(from[i]), norm);
             product(workers, w, panels, to, finish, out, stride);
         }
@@ -383,11 +409,14 @@ impl Backend for Cpu {
         let per_thread = scratch_len(shape, rows);
         // No sequence is longer than the pool.
         let max_seq_len = limits.n_pages.saturating_mul(PAGE);
+        let integers = product_i16::rows_len(rows, widest(shape));
         let numbers = [
             per_thread.saturating_mul(usable_threads()),
             rows::panels_len(rows, widest(shape)),
             // Numbers of half the size.
             tiles_len(rows, widest(shape)) / 2,
+            integers.0,
+            integers.1,
             rows.saturating_mul(qkv_width(shape)),
             attention::partials_len(shape, max_seq_len),
         ];
@@ -402,6 +431,37 @@ impl Backend for Cpu {
 
     fn pack(&self, mat: &mut CpuMat, block: &Block<'_>) {
         mat.pack(&self.pool, self.tier, block);
+    }
+
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        let rows = values.len() / cols;
+        let each = rows.div_ceil(4 * self.pool.n_threads()).max(1);
+        let parts = (
+            Grid::pieces(codes, each * quant.code_bytes(cols)),
+            Grid::pieces(scales, each * quant.scales(cols)),
+        );
+        let tier = self.tier;
+        self.pool.run(parts, |task, _, (mut codes, mut scales)| {
+            let rows = task * each..rows.min((task + 1) * each);
+            tier.run(encode::Encode {
+                quant,
+                cols,
+                values: &values[rows.start * cols..rows.end * cols],
+                codes: codes.row(0),
+                scales: scales.row(0),
+            });
+        });
+    }
+
+    fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {
+        mat.pack_quantised(&self.pool, block);
     }
 
     fn set_bias(&self, mat: &mut CpuMat, part: usize, values: &[f32]) {
@@ -469,7 +529,7 @@ impl Backend for Cpu {
             slots: &self.step.slots,
             rope: &self.rope,
         };
-        with_element!(kv.dtype, E => {
+        with_cache_element!(kv.dtype, E => {
             placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)
         });
         self.qkv = qkv;

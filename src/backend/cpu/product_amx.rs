@@ -9,9 +9,10 @@
 //! fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
 
 use super::amx::{Amx, Half, MAX_ROW, SIDE, TILE, TILE_K};
+use super::blocks::{Int4, Int8, Nf4};
 use super::buf::{Mem, as_u16};
 use super::detect::Tier;
-use super::element::{Bf16, Element, F16};
+use super::element::{Bf16, F16, Weights};
 use super::mat::CpuMat;
 use super::pool::{Grid, Pool, Rect};
 use super::product::{Finish, Strips};
@@ -184,28 +185,27 @@ fn fill_block<S: Simd, const NORM: bool>(
 }
 
 /// A storage format that is multiplied as tiles of bfloat16.
-trait AsTiles: Element {
+trait AsTiles: Weights {
     /// Whether its strips are tiles already.
-    const TILES: bool;
+    const TILES: bool = false;
     /// The tiles of a strip, if they are.
-    fn tiles(strip: &[[Self::Bits; 2 * LANES]]) -> &[Half];
+    fn tiles(_: &[Self::Bits]) -> &[Half] {
+        unreachable!("no tiles")
+    }
 }
 
 impl AsTiles for Bf16 {
     const TILES: bool = true;
     #[inline(always)]
-    fn tiles(strip: &[[u16; 2 * LANES]]) -> &[Half] {
-        strip.as_flattened().as_chunks().0
+    fn tiles(strip: &[u16]) -> &[Half] {
+        strip.as_chunks().0
     }
 }
 
-impl AsTiles for F16 {
-    const TILES: bool = false;
-    #[inline(always)]
-    fn tiles(_: &[[u16; 2 * LANES]]) -> &[Half] {
-        unreachable!("binary16 has no tiles")
-    }
-}
+impl AsTiles for F16 {}
+impl AsTiles for Int8 {}
+impl AsTiles for Int4 {}
+impl AsTiles for Nf4 {}
 
 /// Whether prompt rows are multiplied here where the processor has AMX.
 pub(super) fn takes(dtype: Dtype) -> bool {
@@ -247,7 +247,7 @@ pub(super) fn product(
         let count = task_strips.min(strips - first);
         macro_rules! run {
             ($E:ty) => {
-                tier.run(Task::<$E> {
+                tier.run_conversions(Task::<$E> {
                     amx,
                     weights: Strips::new(mat, first, count, second),
                     panels,
@@ -262,7 +262,10 @@ pub(super) fn product(
         match mat.dtype {
             Dtype::Bf16 => run!(Bf16),
             Dtype::F16 => run!(F16),
-            Dtype::F32 => unreachable!("float32 weights are multiplied in float32"),
+            Dtype::Int8 => run!(Int8),
+            Dtype::Int4 => run!(Int4),
+            Dtype::Nf4 => run!(Nf4),
+            Dtype::F32 | Dtype::U8 => unreachable!("{} weights as tiles", mat.dtype),
         }
     });
 }
@@ -294,7 +297,7 @@ impl<E: AsTiles> Kernel for Task<'_, E> {
 impl<'a, E: AsTiles> Task<'a, E> {
     /// Strips that lie side by side: neighbours, or one of each part. The last again behind the end.
     #[inline(always)]
-    fn strip(&self, pair: usize, half: usize) -> &'a [[E::Bits; 2 * LANES]] {
+    fn strip(&self, pair: usize, half: usize) -> &'a [E::Bits] {
         match self.finish {
             Finish::SwiGlu => self.weights.get(pair + half * self.weights.count),
             _ => self.weights.get(2 * pair + half),
@@ -348,7 +351,8 @@ impl<'a, E: AsTiles> Task<'a, E> {
                         true => (pair + 1, block),
                         false => (0, block + 1),
                     };
-                    let next = [0, 1].map(|half| block_of(self.strip(next.0, half), next.1));
+                    let next =
+                        [0, 1].map(|half| Strips::<E>::block(self.strip(next.0, half), next.1));
                     self.pair(s, first..first + count, block, pair, next);
                 }
             }
@@ -370,10 +374,10 @@ impl<'a, E: AsTiles> Task<'a, E> {
         groups: Range<usize>,
         block: usize,
         pair: usize,
-        next: [&[[E::Bits; 2 * LANES]]; 2],
+        next: [&[E::Bits]; 2],
     ) {
         let pairs = self.pairs();
-        let stored = [0, 1].map(|half| block_of(self.strip(pair, half), block));
+        let stored = [0, 1].map(|half| Strips::<E>::block(self.strip(pair, half), block));
         let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
         let b = if E::TILES {
             stored.map(E::tiles)
@@ -395,7 +399,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let a = self.panels.block(group, block);
             let strip = next[i / turns];
             let from = (i % turns * share).min(strip.len());
-            let next_b = strip[from..strip.len().min(from + share)].as_flattened();
+            let next_b = &strip[from..strip.len().min(from + share)];
             // And the pair's share of the group's next block.
             let next_a = match block + 1 < self.panels.blocks() {
                 true => self.panels.block(group, block + 1).as_flattened(),
@@ -457,21 +461,16 @@ struct Place {
     row_half: usize,
 }
 
-/// A block of k of a strip; less at its end.
-#[inline(always)]
-fn block_of<T>(strip: &[T], block: usize) -> &[T] {
-    let pairs = BLOCK_K / 2;
-    &strip[strip.len().min(block * pairs)..strip.len().min((block + 1) * pairs)]
-}
-
 /// A block of k of a strip as tiles, the last filled up with zeros.
 #[inline(always)]
-fn unpack<E: AsTiles, S: Simd>(s: S, from: &[[E::Bits; 2 * LANES]], to: &mut [Half]) {
-    for (from, to) in from.chunks(SIDE).zip(to) {
-        let to = to.as_chunks_mut::<{ 2 * LANES }>().0;
-        for (from, to) in from.iter().zip(to.iter_mut()) {
-            s.narrow_bf16_pairs(E::widen_pair(s, from), to);
-        }
-        to[from.len()..].as_flattened_mut().fill(0);
-    }
+fn unpack<E: AsTiles, S: Simd>(s: S, from: &[E::Bits], to: &mut [Half]) {
+    let to = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
+    let mut end = 0;
+    E::unpack(s, from, |pair, both| {
+        s.tile_pairs(both, &mut to[pair]);
+        end = pair + 1;
+    });
+    to[end..end.next_multiple_of(SIDE)]
+        .as_flattened_mut()
+        .fill(0);
 }

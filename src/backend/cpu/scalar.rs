@@ -11,7 +11,21 @@ pub fn rounded(dtype: Dtype, x: f32) -> f32 {
         Dtype::F32 => x,
         Dtype::F16 => f16::from_f32(x).to_f32(),
         Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+        _ => unreachable!("{dtype} rounds numbers together"),
     }
+}
+
+/// What the cache makes of one head's vector.
+pub fn stored(dtype: Dtype, x: &[f64]) -> Vec<f32> {
+    if dtype != Dtype::Int8 {
+        return x.iter().map(|&x| rounded(dtype, x as f32)).collect();
+    }
+    let unit = x.iter().fold(0.0f32, |m, &x| m.max((x as f32).abs())) / 127.0;
+    let code = |x: f64| match unit > 1e-30 {
+        true => (x as f32 / unit).round_ties_even(),
+        false => 0.0,
+    };
+    x.iter().map(|&x| code(x) * unit).collect()
 }
 
 /// A matrix with what the weights became in storage.
@@ -161,8 +175,8 @@ impl Model {
         } = self.shape;
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let store = |x: &[f64]| {
-            x.iter()
-                .map(|&x| rounded(kv, x as f32))
+            x.chunks(head_dim)
+                .flat_map(|x| stored(kv, x))
                 .collect::<Vec<f32>>()
         };
         let widen = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();

@@ -12,7 +12,7 @@ mod chunk;
 mod tiles;
 
 use super::PAGE;
-use super::element::{Element, with_element};
+use super::element::{Element, with_cache_element};
 use super::kv::CpuKv;
 use super::pool::{Grid, Rect};
 use super::simd::{Kernel, LANES, Simd};
@@ -266,7 +266,7 @@ impl Plan {
             #[cfg(target_arch = "x86_64")]
             if let (true, Some(amx), Out::Whole(_)) = (block.tiles, tier.amx(), &out) {
                 let Out::Whole(y) = out else { unreachable!() };
-                return with_element!(kv.dtype, E => tier.run(tiles::Task::<E> {
+                return with_cache_element!(kv.dtype, E => tier.run(tiles::Task::<E> {
                     amx,
                     cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
                     q: &q[block.rows.start * q_dim + head * width..],
@@ -278,7 +278,7 @@ impl Plan {
                     y,
                 }));
             }
-            with_element!(kv.dtype, E => tier.run(Task::<E> {
+            with_cache_element!(kv.dtype, E => tier.run(Task::<E> {
                 cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
                 q: &q[block.rows.start * q_dim + head * width..],
                 q_dim,

@@ -216,8 +216,14 @@ impl<E: Element> Task<'_, E> {
         {
             let from = self.cache.k(page + i).as_chunks::<2>().0;
             let rows = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
+            let units = self.cache.k_units(s, page + i);
             for ([a, b], to) in from.iter().zip(rows.iter_mut()) {
-                E::pair(s, a, b, to);
+                if E::SCALED {
+                    let both = [a, b].map(|x| s.mul(E::widen(s, x), units));
+                    s.tile_pairs(both, to);
+                } else {
+                    E::pair(s, a, b, to);
+                }
             }
             rows[from.len()..].as_flattened_mut().fill(0);
         }
@@ -252,7 +258,20 @@ impl<E: Element> Task<'_, E> {
                             true => &from[key * vectors + d],
                             false => &nothing,
                         };
-                        E::pair(s, get(2 * j), get(2 * j + 1), to);
+                        if E::SCALED {
+                            let page = page + 2 * i + h;
+                            let both = [2 * j, 2 * j + 1].map(|key| {
+                                // A unit behind the last key may be anything.
+                                let unit = match key < left {
+                                    true => self.cache.v_unit(page, key),
+                                    false => 0.0,
+                                };
+                                s.mul(E::widen(s, get(key)), s.splat(unit))
+                            });
+                            s.tile_pairs(both, to);
+                        } else {
+                            E::pair(s, get(2 * j), get(2 * j + 1), to);
+                        }
                     }
                 }
             }

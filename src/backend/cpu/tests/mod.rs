@@ -1,12 +1,14 @@
 //! The kernels against their scalar twins, the same suite on every tier, and against themselves:
 //! whatever must not change a result is compared with `==`.
 
+use super::element::with_element;
 use super::scalar::{self, Dense, rounded};
 use super::simd::{Kernel, LANES, Simd};
 use super::*;
 use crate::Token;
 use crate::backend::{MatUse, RowKind, RowOrder, Span, Weights};
 use crate::model::forward::{Scratch, forward};
+use crate::model::names::Dtypes;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
@@ -40,6 +42,7 @@ fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
             Dtype::F32 => bytes.extend(x.to_le_bytes()),
             Dtype::F16 => bytes.extend(half::f16::from_f32(x).to_le_bytes()),
             Dtype::Bf16 => bytes.extend(half::bf16::from_f32(x).to_le_bytes()),
+            _ => unreachable!("{dtype} is no float"),
         }
     }
     bytes
@@ -177,6 +180,13 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
 
 /// Pack `dense` in blocks of a few rows.
 fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse) -> CpuMat {
+    if let (Some(quant), MatUse::Product) = (dtype.quant(), usage) {
+        return quantised::to_mat(cpu, dense, parts, quant);
+    }
+    let dtype = match dtype.is_float() {
+        true => dtype,
+        false => Dtype::Bf16,
+    };
     let bias = !dense.bias.is_empty();
     let spec = MatSpec {
         parts: parts.to_vec(),
@@ -252,9 +262,21 @@ impl Machine {
         };
         let weights = Weights {
             layers: layers.collect(),
-            embedding: to_mat(&cpu, &model.embedding, &[shape.vocab_size], dtype, usage),
+            embedding: to_mat(
+                &cpu,
+                &model.embedding,
+                &[shape.vocab_size],
+                match usage {
+                    MatUse::Lookup => dtype,
+                    MatUse::Product => Dtypes::new(dtype, Dtype::Bf16).head,
+                },
+                usage,
+            ),
             norm: cpu.new_vector(&model.norm).unwrap(),
-            head: model.head.as_ref().map(|h| product(h, &[shape.vocab_size])),
+            head: model.head.as_ref().map(|h| {
+                let dtype = Dtypes::new(dtype, Dtype::Bf16).head;
+                to_mat(&cpu, h, &[shape.vocab_size], dtype, MatUse::Product)
+            }),
         };
         let scratch = Scratch {
             x: cpu.new_buf(max_rows, shape.dim).unwrap(),
@@ -264,10 +286,14 @@ impl Machine {
             logits: cpu.new_buf(max_rows, shape.vocab_size).unwrap(),
         };
         let mut pool = cpu.new_kv(n_pages, kv).unwrap();
-        with_element!(kv, E => {
-            let nan = <E as element::Element>::from_f32(f32::NAN);
-            <E as element::Element>::bits_mut(&mut pool.data).fill(nan);
-        });
+        match &mut pool.data {
+            // Also as the bytes of a scale.
+            element::Data::Byte(m) => m.fill(-1),
+            _ => with_element!(kv, E => {
+                let nan = <E as element::Element>::from_f32(f32::NAN);
+                <E as element::Element>::bits_mut(&mut pool.data).fill(nan);
+            }),
+        }
         let mut free: Vec<u32> = (0..n_pages as u32).collect();
         let mut rng = Rng(99);
         for i in (1..free.len()).rev() {
@@ -445,6 +471,7 @@ impl Kernel for Transpose<'_> {
     }
 }
 
+mod quantised;
 mod suite;
 
 /// The suite on one tier.
@@ -455,7 +482,7 @@ macro_rules! ops_match_scalar {
                 #[test]
                 fn $test() {
                     if let Some(tier) = super::tier(stringify!($tier)) {
-                        super::suite::$test(tier);
+                        super::suite::$test(tier)
                     }
                 }
             )*
@@ -478,6 +505,12 @@ macro_rules! ops_match_scalar {
             company_threads_and_chunks_change_nothing
             rows_without_slot_and_copied_pages
             wanted_rows_only
+            quantised_strips_hold_what_the_format_says
+            quantised_products_match
+            quantised_products_of_bad_numbers
+            quantised_forward_matches
+            quantised_company_changes_nothing
+            int8_cache_matches
         })*
     };
 }
@@ -586,9 +619,7 @@ fn bytes_said_are_bytes_taken() {
         usage: MatUse::Product,
     };
     let mat = cpu.new_mat(&spec).unwrap();
-    let element::Data::Half(m) = &mat.data else {
-        unreachable!()
-    };
+    let m = mat.words();
     assert_eq!(
         Cpu::mat_bytes(&spec),
         (2 * m.len() + 4 * mat.bias.len()) as u64

@@ -1,5 +1,9 @@
 //! The suite: each `fn` takes a tier.
 
+pub use super::quantised::{
+    quantised_company_changes_nothing, quantised_forward_matches, quantised_products_match,
+    quantised_products_of_bad_numbers, quantised_strips_hold_what_the_format_says,
+};
 use super::*;
 
 pub fn exp_is_within_two_ulp(tier: Tier) {
@@ -458,7 +462,7 @@ pub fn forward_matches(tier: Tier) {
                 _ if rounds(tier, RowKind::Prefill, dtype) => 0.04,
                 Dtype::F32 => 1e-5,
                 Dtype::F16 => 2e-4,
-                Dtype::Bf16 => 1e-3,
+                _ => 1e-3,
             };
             assert_close(&got, &want, tolerance, &format!("{shape:?} {dtype} {kv}"));
         }
@@ -479,7 +483,7 @@ pub fn long_sequences_match(tier: Tier) {
                 _ if rounds(tier, RowKind::Prefill, dtype) => 0.03,
                 Dtype::F32 => 2e-5,
                 Dtype::F16 => 2e-4,
-                Dtype::Bf16 => 2e-3,
+                _ => 2e-3,
             };
             let what = format!("{heads:?} {head_dim} {dtype}");
             assert_close(&got, &want, tolerance, &what);
@@ -592,7 +596,7 @@ pub fn rows_without_slot_and_copied_pages(tier: Tier) {
     machine.cpu.copy_pages(&mut machine.kv, &pairs).unwrap();
     let before = match &machine.kv.data {
         element::Data::Half(m) => m.to_vec(),
-        element::Data::Single(_) => unreachable!(),
+        _ => unreachable!(),
     };
     for pages in [sequence.pages, copies] {
         let step = Step {
@@ -614,6 +618,62 @@ pub fn rows_without_slot_and_copied_pages(tier: Tier) {
         unreachable!()
     };
     assert!(before == **after, "the cache was written");
+}
+
+/// The int8 cache against its scalar twin; company, threads, chunks and copied pages change nothing.
+pub fn int8_cache_matches(tier: Tier) {
+    let kv = Dtype::Int8;
+    for (heads, head_dim) in [([4, 2], 32), ([8, 1], 10), ([3, 3], 64)] {
+        let shape = shape(40, heads, head_dim, 60, 70);
+        let model = random_model(&shape, Dtype::F32, false, false, 15);
+        let tokens = random_tokens(300, 70, 4);
+        let want = model.logits(&tokens, kv);
+        let mut alone = Machine::new(&model, tier, 1, Dtype::F32, kv);
+        let (sequence, got) = alone.prefill(&tokens, 300);
+        // A last-bit difference before rounding may move a number of K or V by 1/127 of its vector.
+        assert_close(&got, &want, 4e-3, &format!("{heads:?} {head_dim}"));
+        let pairs: Vec<(u32, u32)> = sequence
+            .pages
+            .iter()
+            .map(|&page| (page, alone.free.pop().unwrap()))
+            .collect();
+        alone.cpu.copy_pages(&mut alone.kv, &pairs).unwrap();
+        let mut copy = Sequence {
+            pages: pairs.iter().map(|p| p.1).collect(),
+            len: 299,
+        };
+        let again = alone.step(&mut [(&mut copy, &tokens[299..], RowKind::Decode)]);
+        assert!(again[0] == got[299], "a copy");
+        let mut machine = Machine::new(&model, tier, 3, Dtype::F32, kv);
+        let (mut sequence, chunks) = machine.prefill(&tokens[..290], 37);
+        assert!(chunks == got[..290], "chunks");
+        for t in 290..300 {
+            let mut other = Sequence::default();
+            let step = machine.step(&mut [
+                (&mut other, &tokens[..9], RowKind::Prefill),
+                (&mut sequence, &tokens[t..=t], RowKind::Decode),
+            ]);
+            assert!(step[9] == got[t], "in company");
+            machine.release(other);
+        }
+    }
+    // Zeros stay zeros, tiny vectors vanish, and what is not finite shows.
+    for (x, want) in [
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([1e-38, -1e-38], [0.0, 0.0]),
+        ([1.0, -0.5], [1.0, -0.503_937]),
+        ([3e38, -3e38], [3e38, -3e38]),
+    ] {
+        use element::{Element, I8};
+        let unit = I8::unit(|take| x.iter().for_each(|&x| take(x)));
+        let got = x.map(|x| I8::to_f32(I8::from_f32(x * I8::inverse(unit))) * unit);
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() <= 1e-6 * want.abs(), "{got} for {want}");
+        }
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(I8::unit(|take| [x[0], bad, x[1]].iter().for_each(|&x| take(x))).is_nan());
+        }
+    }
 }
 
 /// Only the wanted rows have logits, in order; none is fine too.
