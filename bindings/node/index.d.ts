@@ -148,9 +148,10 @@ export interface TokenEvent {
 export interface FinishEvent {
   type: 'finish';
   index: number;
-  /** Text that had been held back. */
+  /** Text that had been held back; of an unsafe dialog, the sentence that says so. */
   text: string;
   finishReason: FinishReason;
+  stats: Stats;
 }
 export type Event = TokenEvent | FinishEvent;
 
@@ -160,8 +161,6 @@ export type Event = TokenEvent | FinishEvent;
  */
 export interface Stream extends AsyncIterableIterator<Event> {
   return(value?: unknown): Promise<IteratorResult<Event>>;
-  /** Of each sequence, once the stream has ended. */
-  readonly stats: Stats[] | null;
   [Symbol.asyncDispose](): Promise<void>;
 }
 

@@ -175,7 +175,6 @@ class Stream {
   constructor(key, start) {
     if (key !== native) throw new TypeError('a Stream is made by Model.stream()');
     this.#start = start;
-    this.stats = null;
   }
 
   [Symbol.asyncIterator]() {
@@ -210,7 +209,6 @@ class Stream {
   #end() {
     this.#ended = true;
     if (this.#running !== undefined) {
-      this.stats = native.stats(this.#running.call);
       this.#running.off();
       this.#running = undefined;
     }

@@ -83,20 +83,20 @@ export async function answer(service, job, res, signal) {
   const out = job.stream ? new EventStream(res, base, shape, job) : null;
   const choices = Array.from({ length: job.sequences }, () => ({ text: '', offset: 0, seen: 0, scored: [], finish: null }));
   const bytesOf = (token) => Buffer.from(model.tokenBytes(token));
-  const begin = performance.now();
-  let first = true;
+  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0, prompt_tokens_details: { cached_tokens: 0 } };
+  let timings;
 
-  const stream = model.stream(job.input, { ...job.options, signal });
-  for await (const event of stream) {
+  for await (const event of model.stream(job.input, { ...job.options, signal })) {
     const choice = choices[event.index];
     let scored = job.logprobs ? [] : null;
     if (event.type === 'finish') {
+      if (event.stats.firstTokenMs > 0) metrics.firstToken(event.stats.firstTokenMs / 1000);
       if (event.finishReason === 'cancelled') throw shuttingDown(); // or nobody is there to be told
       if (event.finishReason === 'unsafe') throw badRequest('messages', event.text);
       choice.finish = FINISH[event.finishReason] ?? event.finishReason;
+      count(usage, event.stats, event.index % job.n === 0);
+      if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };
     } else {
-      if (first) metrics.firstToken((performance.now() - begin) / 1000);
-      first = false;
       if (job.logprobs) {
         const nothingBefore = job.echo && choice.seen === 0;
         const top = event.top.map((a) => ({ bytes: bytesOf(a.token), logprob: a.logprob }));
@@ -113,15 +113,19 @@ export async function answer(service, job, res, signal) {
     }
   }
 
-  // Prompts are counted once, however many choices there are.
-  const sum = (list, key) => list.reduce((total, one) => total + one[key], 0);
-  const prompts = stream.stats.filter((_, i) => i % job.n === 0);
-  const usage = { prompt_tokens: sum(prompts, 'promptTokens'), completion_tokens: sum(stream.stats, 'generatedTokens') };
-  usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
-  const timings = { cached_tokens: sum(prompts, 'cachedTokens'), first_token_ms: stream.stats[0].firstTokenMs, total_ms: stream.stats[0].totalMs };
   if (out) return out.end(usage, timings);
   const whole = choices.map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish) }));
   sendJson(res, 200, { ...base, choices: whole, usage, timings });
+}
+
+// Adds a sequence's figures; those of its prompt only for the first choice that it has.
+function count(usage, stats, isFirst) {
+  if (isFirst) {
+    usage.prompt_tokens += stats.promptTokens;
+    usage.prompt_tokens_details.cached_tokens += stats.cachedTokens;
+  }
+  usage.completion_tokens += stats.generatedTokens;
+  usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
 }
 
 class EventStream {

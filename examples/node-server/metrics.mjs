@@ -37,7 +37,7 @@ export class Metrics {
     one('llamabi_decode_seconds_total', 'counter', 'Time in steps without prompt tokens.', now.decodeMs / 1000);
     one('llamabi_abandoned_requests_total', 'counter', 'Requests whose client left.', this.abandoned);
     const name = 'llamabi_first_token_seconds';
-    head(name, 'histogram', 'From the start of a request to its first token.');
+    head(name, 'histogram', 'From a request to the first token of each of its sequences that has ended.');
     let total = 0;
     this.#buckets.forEach((count, i) => lines.push(`${name}_bucket{le="${BOUNDS[i] ?? '+Inf'}"} ${(total += count)}`));
     lines.push(`${name}_sum ${this.#sum}`, `${name}_count ${total}`);

@@ -50,12 +50,6 @@ def raises(kind, status, call, **fields):
     raise AssertionError(f"no {kind.__name__}")
 
 
-def cached(answer):
-    """Prompt tokens from the prefix cache: in the usage, as OpenAI has it, or among timings, as llama.cpp's server has its own."""
-    details = answer.usage.prompt_tokens_details
-    return answer.timings["cached_tokens"] if details is None else details.cached_tokens
-
-
 def models():
     assert client.models.retrieve(MODEL).object == "model"
     raises(openai.NotFoundError, 404, lambda: client.models.retrieve("no-such"), code="model_not_found")
@@ -73,7 +67,11 @@ def chat():
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     long = [{"role": "user", "content": "Tell me a story about a fox. " * 10}]
     first, again = (client.chat.completions.create(model=MODEL, messages=long, max_tokens=1) for _ in range(2))
-    assert cached(first) < cached(again) < again.usage.prompt_tokens, (first, again)
+    cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in (first, again)]
+    assert cached[0] < cached[1] < again.usage.prompt_tokens, (first, again)
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=long, max_tokens=1, stream=True, stream_options={"include_usage": True})
+    assert list(chunks)[-1].usage == again.usage
     parts = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]
     assert client.chat.completions.create(model=MODEL, messages=parts).choices[0].message.content
 

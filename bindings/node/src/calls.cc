@@ -280,10 +280,6 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
     }
   }
   err_.struct_size = sizeof err_;
-  if (streaming) {
-    options_.c.on_event = on_event;
-    options_.c.user_data = this;
-  }
   options_.c.cancel = new_cancel(env);
 }
 
@@ -293,21 +289,26 @@ Generation::~Generation() {
 }
 
 void Generation::run() noexcept {
-  const llama_generate_options *o = &options_.c;
-  llama_t *l = handle_->llama;
-  const size_t n = lens_.size();
+  // Of the functions for tokens, texts and dialogs, the one for what was given.
+  const auto call = [this](auto on_tokens, auto on_texts, auto on_dialogs, auto **out) {
+    llama_t *l = handle_->llama;
+    const size_t n = lens_.size();
+    if (kind_ == kTokens) return on_tokens(l, tokens_.data(), lens_.data(), n, &options_.c, out, &err_);
+    if (kind_ == kDialog) return on_dialogs(l, borrow(messages_).data(), lens_.data(), n, &options_.c, out, &err_);
+    std::vector<const char *> prompts;
+    for (const std::string &text : texts_) prompts.push_back(text.data());
+    return on_texts(l, prompts.data(), lens_.data(), n, &options_.c, out, &err_);
+  };
   try {
     handle_->enter(this);
-    if (kind_ == kTokens) {
-      status_ = llama_generate(l, tokens_.data(), lens_.data(), n, o, &result_, &err_);
-    } else if (kind_ == kText) {
-      std::vector<const char *> prompts;
-      for (const std::string &text : texts_) prompts.push_back(text.data());
-      status_ = llama_text_completion(l, prompts.data(), lens_.data(), n, o, &result_, &err_);
+    if (streaming) {
+      llama_stream_t *opened = nullptr;
+      status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat, &opened);
+      const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(opened, llama_stream_free);
+      if (status_ == LLAMA_OK) pull(stream.get());
     } else {
-      status_ = llama_chat_completion(l, borrow(messages_).data(), lens_.data(), n, o, &result_, &err_);
+      status_ = call(llama_generate, llama_text_completion, llama_chat_completion, &result_);
     }
-    if (lost_) throw std::bad_alloc();
   } catch (const std::bad_alloc &) {
     out_of_memory(status_, err_);
   }
@@ -322,23 +323,25 @@ void Generation::stop() {
   room_.notify_all();
 }
 
-// On the call's thread. Waits while JavaScript is behind, unless the call is to end: the library's
-// own queue is bounded too, so what still comes then is little.
-int32_t Generation::on_event(void *data, const llama_event *ev) {
-  auto *self = static_cast<Generation *>(data);
-  bool wake;
-  try {
-    std::unique_lock<std::mutex> lock(self->mutex_);
-    self->room_.wait(lock, [&] { return self->events_.size() < kMostEvents || self->stopping_; });
-    self->events_.emplace_back(*ev);
-    wake = self->wanted_;
-    self->wanted_ = false;
-  } catch (const std::bad_alloc &) {
-    self->lost_ = true;
-    return 0;
+// Takes the stream's events until its end. Waits while JavaScript is behind, unless the call is to
+// end: the library's own queue is bounded too, so what still comes then is little.
+void Generation::pull(llama_stream_t *stream) {
+  llama_event ev;
+  ev.struct_size = sizeof ev;
+  while ((status_ = llama_stream_next(stream, &ev, -1, &err_)) == LLAMA_OK) {
+    Event event(ev);
+    // Cannot fail once the sequence's last event has been taken.
+    if (ev.kind == LLAMA_EVENT_FINISH) llama_stream_stats(stream, ev.index, &event.stats);
+    bool wake;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      room_.wait(lock, [&] { return events_.size() < kMostEvents || stopping_; });
+      events_.push_back(std::move(event));
+      wake = wanted_;
+      wanted_ = false;
+    }
+    if (wake) env->post(shared_from_this());
   }
-  if (wake) self->env->post(self->shared_from_this());
-  return 1;
 }
 
 void Generation::on_loop(napi_env env) {
@@ -379,14 +382,6 @@ void Generation::settle_next(napi_env env) {
     check(env, status_, err_);
     return null(env);
   });
-}
-
-napi_value Generation::stats(napi_env env) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!finished_ || result_ == nullptr) return null(env);
-  }
-  return stats_to_js(env, result_);
 }
 
 }  // namespace addon

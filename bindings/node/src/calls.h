@@ -108,13 +108,11 @@ struct Generation final : Awaited {
   void on_loop(napi_env env) override;
   // Settles with an array of events, or null at the end.
   napi_value next(napi_env env);
-  // Of each sequence; null before the end.
-  napi_value stats(napi_env env);
   const bool streaming;
 
  private:
   static constexpr size_t kMostEvents = 64;  // that wait for JavaScript; then the library pauses
-  static int32_t on_event(void *self, const llama_event *ev);
+  void pull(llama_stream_t *stream);
   void settle_next(napi_env env);
 
   std::shared_ptr<Handle> handle_;
@@ -124,8 +122,7 @@ struct Generation final : Awaited {
   std::vector<size_t> lens_;
   enum { kTokens, kText, kDialog } kind_;
   GenerateOptions options_;
-  llama_result_t *result_ = nullptr;
-  bool lost_ = false;  // an event, for lack of memory
+  llama_result_t *result_ = nullptr;  // unless streaming
 
   std::condition_variable room_;
   std::vector<Event> events_;  // this and what follows: guarded by mutex_

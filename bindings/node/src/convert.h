@@ -80,6 +80,7 @@ struct Event {
   float logprob;
   std::string text;
   std::vector<llama_alternative> top;
+  llama_request_stats stats{};  // of a FINISH
   explicit Event(const llama_event &ev);
 };
 napi_value to_js(napi_env env, const Event &event);
@@ -90,6 +91,5 @@ napi_value to_js(napi_env env, const llama_timings &timings);
 napi_value tokens_to_js(napi_env env, const int32_t *tokens, size_t n);
 // All sequences of a result; `logprobs` and `top` are null where they were not asked for.
 napi_value to_js(napi_env env, const llama_result_t *result, const llama_generate_options &asked);
-napi_value stats_to_js(napi_env env, const llama_result_t *result);
 
 }  // namespace addon

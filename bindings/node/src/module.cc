@@ -78,10 +78,6 @@ static napi_value next(napi_env env, const Arguments &a) {
   return std::static_pointer_cast<Generation>(call_of(env, a[0]))->next(env);
 }
 
-static napi_value stats(napi_env env, const Arguments &a) {
-  return std::static_pointer_cast<Generation>(call_of(env, a[0]))->stats(env);
-}
-
 static llama_error new_error() {
   llama_error err;
   err.struct_size = sizeof err;
@@ -179,7 +175,6 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<promise>(env, functions, "promise");
   define<stop>(env, functions, "stop");
   define<next>(env, functions, "next");
-  define<stats>(env, functions, "stats");
   define<encode>(env, functions, "encode");
   define<encode_dialog>(env, functions, "encodeDialog");
   define<decode>(env, functions, "decode");

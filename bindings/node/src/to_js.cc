@@ -83,9 +83,22 @@ static napi_value finish_reason(napi_env env, int32_t reason) {
   return string(env, std::to_string(reason));  // of a newer library
 }
 
+napi_value to_js(napi_env env, const llama_request_stats &s) {
+  napi_value v = object(env);
+  set(env, v, "promptTokens", number(env, s.prompt_tokens));
+  set(env, v, "cachedTokens", number(env, s.cached_tokens));
+  set(env, v, "generatedTokens", number(env, s.generated_tokens));
+  set(env, v, "queueMs", number(env, s.queue_ms));
+  set(env, v, "firstTokenMs", number(env, s.first_token_ms));
+  set(env, v, "totalMs", number(env, s.total_ms));
+  return v;
+}
+
 Event::Event(const llama_event &ev)
     : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index), logprob(ev.logprob),
-      text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {}
+      text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
+  stats.struct_size = sizeof stats;
+}
 
 napi_value to_js(napi_env env, const Event &event) {
   napi_value v = object(env);
@@ -95,6 +108,7 @@ napi_value to_js(napi_env env, const Event &event) {
   set(env, v, "text", string(env, event.text));
   if (finish) {
     set(env, v, "finishReason", finish_reason(env, event.finish_reason));
+    set(env, v, "stats", to_js(env, event.stats));
   } else {
     set(env, v, "token", number(env, event.token));
     set(env, v, "logprob", number(env, event.logprob));
@@ -109,17 +123,6 @@ napi_value to_js(napi_env env, const std::vector<Event> &events) {
     check(env, napi_set_element(env, list, static_cast<uint32_t>(i), to_js(env, events[i])));
   }
   return list;
-}
-
-napi_value to_js(napi_env env, const llama_request_stats &s) {
-  napi_value v = object(env);
-  set(env, v, "promptTokens", number(env, s.prompt_tokens));
-  set(env, v, "cachedTokens", number(env, s.cached_tokens));
-  set(env, v, "generatedTokens", number(env, s.generated_tokens));
-  set(env, v, "queueMs", number(env, s.queue_ms));
-  set(env, v, "firstTokenMs", number(env, s.first_token_ms));
-  set(env, v, "totalMs", number(env, s.total_ms));
-  return v;
 }
 
 static const char *device_name(int32_t device) { return device == LLAMA_DEVICE_CUDA ? "cuda" : "cpu"; }
@@ -168,21 +171,6 @@ napi_value to_js(napi_env env, const llama_timings &t) {
   return v;
 }
 
-static napi_value stats_of(napi_env env, const llama_result_t *result, size_t i) {
-  llama_request_stats stats;
-  stats.struct_size = sizeof stats;
-  return llama_result_stats(result, i, &stats) == LLAMA_OK ? to_js(env, stats) : null(env);
-}
-
-napi_value stats_to_js(napi_env env, const llama_result_t *result) {
-  const size_t n = llama_result_count(result);
-  napi_value list = array(env, n);
-  for (size_t i = 0; i < n; i++) {
-    check(env, napi_set_element(env, list, static_cast<uint32_t>(i), stats_of(env, result, i)));
-  }
-  return list;
-}
-
 static napi_value top_of(napi_env env, const llama_result_t *result, size_t i, size_t n_tokens) {
   napi_value list = array(env, n_tokens);
   for (size_t position = 0; position < n_tokens; position++) {
@@ -204,17 +192,20 @@ napi_value to_js(napi_env env, const llama_result_t *result, const llama_generat
     const float *logprobs = nullptr;
     const char *text = nullptr;
     size_t n_tokens = 0, n_logprobs = 0, text_len = 0;
+    llama_request_stats stats{};
+    stats.struct_size = sizeof stats;
     // The result is live and i below its count, so these cannot fail.
     llama_result_tokens(result, i, &tokens, &n_tokens);
     llama_result_logprobs(result, i, &logprobs, &n_logprobs);
     llama_result_text(result, i, &text, &text_len);
+    llama_result_stats(result, i, &stats);
     set(env, v, "text", string(env, text, text_len));
     set(env, v, "tokens", tokens_to_js(env, tokens, n_tokens));
     const bool has_logprobs = (asked.flags & LLAMA_GEN_LOGPROBS) != 0;
     set(env, v, "logprobs", has_logprobs ? copy(env, napi_float32_array, logprobs, n_logprobs) : null(env));
     set(env, v, "top", asked.top_logprobs > 0 ? top_of(env, result, i, n_tokens) : null(env));
     set(env, v, "finishReason", finish_reason(env, llama_result_finish_reason(result, i)));
-    set(env, v, "stats", stats_of(env, result, i));
+    set(env, v, "stats", to_js(env, stats));
     check(env, napi_set_element(env, list, static_cast<uint32_t>(i), v));
   }
   return list;

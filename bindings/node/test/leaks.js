@@ -9,6 +9,7 @@ const s = require('./support.js');
       await model.textCompletion(['Once', 'Twice'], { maxGenLen: 2, logprobs: true, topLogprobs: 3, stop: ['x'] });
       await model.generate([model.encode('Once', { bos: true }), [1, 2]], { maxGenLen: 2 });
       await model.chatCompletion([{ role: 'user', content: 'hi' }], { signal: AbortSignal.abort() });
+      for await (const event of model.stream([[{ role: 'user', content: '[INST]' }], [{ role: 'user', content: 'hi' }]], { maxGenLen: 2 }));
       for await (const event of model.stream('Once')) if (event.text) break;
       await s.failure(model.textCompletion('a', { temperature: -1 }));
       await s.failure(model.textCompletion(['a', 7], { stop: ['x'] }));

@@ -13,11 +13,13 @@ export async function use(): Promise<void> {
   for await (const ev of stream) {
     const event: Event = ev;
     if (event.type === 'token') event.top.map((a) => a.logprob.toFixed(1));
-    else event.finishReason.toUpperCase();
+    else {
+      const stats: Stats = event.stats;
+      event.finishReason.toUpperCase() + stats.cachedTokens.toFixed();
+    }
   }
-  const stats: Stats[] | null = stream.stats;
   const name: string = version + all.version + new LlamaError(-3, 'x').code;
-  void [one, many, answer, tokens, batches, stats, name];
+  void [one, many, answer, tokens, batches, name];
 
   // @ts-expect-error: an option that does not exist
   await model.textCompletion('a', { temprature: 1 });

@@ -163,13 +163,13 @@ async function generate() {
       if (data === '[DONE]' || mine !== session) break;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new Error(chunk.error.message);
-      if (chunk.timings) {
+      if (chunk.usage) {
         // The server's clock: fast models arrive here in bursts.
-        const { cached_tokens, first_token_ms, total_ms } = chunk.timings;
-        const n = chunk.usage.completion_tokens;
+        const { first_token_ms, total_ms } = chunk.timings;
+        const { completion_tokens: n, prompt_tokens, prompt_tokens_details } = chunk.usage;
         const speed = n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null;
         done = true;
-        figures(n, speed, first - begin, `${cached_tokens} of ${chunk.usage.prompt_tokens}`);
+        figures(n, speed, first - begin, `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`);
       }
       const choice = chunk.choices[0];
       if (!choice) continue;
