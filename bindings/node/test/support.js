@@ -18,7 +18,7 @@ const demo = (options) => Model.open({ ckptDir: root('demo/meta'), ...options })
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // A line of bindings/behaviours.txt.
-const behaviour = (name, body) => test(`behaviour ${name}`, { timeout: 120_000 }, body);
+const behaviour = (name, body) => test(`behaviour ${name}`, { timeout: 60_000 }, body);
 
 async function until(condition, what, ms = 10_000) {
   const end = Date.now() + ms;
