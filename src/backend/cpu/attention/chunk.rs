@@ -272,10 +272,10 @@ impl<E: Element> Chunk<'_, '_, E> {
             }
         }
         if E::SCALED {
-            for p in 0..P {
+            for (p, acc) in acc.iter_mut().enumerate() {
                 let units = self.cache.k_units(s, self.first_page + page + p);
-                for i in 0..Q {
-                    acc[p][i] = s.mul(acc[p][i], units);
+                for acc in acc {
+                    *acc = s.mul(*acc, units);
                 }
             }
         }
