@@ -108,7 +108,7 @@ fn main() -> Result<()> {
                 }
             }
             let n = f64::from(n);
-            line += &format!(" {:12.6} {:10.4}", divergence / n, (loss / n).exp());
+            line += &format!(" {:12.1e} {:10.4}", divergence / n, (loss / n).exp());
         }
         println!("{line}");
     }

@@ -274,8 +274,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         if E::SCALED {
             for (p, acc) in acc.iter_mut().enumerate() {
                 let units = self.cache.k_units(s, self.first_page + page + p);
-                for x in acc {
-                    *x = s.mul(*x, units);
+                for acc in acc {
+                    *acc = s.mul(*acc, units);
                 }
             }
         }
