@@ -76,9 +76,12 @@ static float real(const struct options *o, const char *name, const char *value) 
 static int32_t choice(const struct options *o, const char *name, const char *value,
                       const char *const *list) {
   int32_t i;
-  for (i = 0; list[i] != NULL; i++)
+  char expected[128] = "one of";
+  for (i = 0; list[i] != NULL; i++) {
     if (strcmp(value, list[i]) == 0) return i;
-  fail(o, name, value, "one of those --help lists");
+    strcat(strcat(expected, " "), list[i]);
+  }
+  fail(o, name, value, expected);
   return 0;
 }
 

@@ -58,7 +58,7 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// `device`: an NVIDIA GPU, or the build fails.
 #define LLAMA_DEVICE_CUDA 2
 
-/// `weights_dtype`: as stored (a checkpoint of `llamabi-quantize` as quantised); `kv_dtype`: F32 for f32
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
 /// weights, F16 for f16, else BF16.
 #define LLAMA_DTYPE_AUTO 0
 

@@ -56,7 +56,7 @@ pub const LLAMA_DEVICE_CPU: i32 = 1;
 /// `device`: an NVIDIA GPU, or the build fails.
 pub const LLAMA_DEVICE_CUDA: i32 = 2;
 
-/// `weights_dtype`: as stored (a checkpoint of `llamabi-quantize` as quantised); `kv_dtype`: F32 for f32
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
 /// weights, F16 for f16, else BF16.
 pub const LLAMA_DTYPE_AUTO: i32 = 0;
 /// IEEE binary32.
