@@ -152,6 +152,9 @@ void to_scheduler(bool dying) {
 #ifdef EMU_ASAN
     __sanitizer_finish_switch_fiber(fake, &m.stack, &m.stack_size);
 #endif
+#ifdef EMU_TSAN
+    if (!dying && m.failed) to_scheduler(true);
+#endif
 }
 
 void resume(Fiber &f) {
@@ -206,7 +209,8 @@ int meet(Op op, int line, const void *value, size_t size) {
     if (b.arrived > 0 && (b.line != line || b.op != op))
         fail(line, "lanes of a warp disagree: line %d here, line %d in another lane", line, b.line);
     b.op = op;
-    if (size) memcpy(w.slot[parity][lane()], value, size);
+    // Words, not memcpy: TSan watches the C library's functions wherever they are called from.
+    for (size_t i = 0; i < size / 4; i++) ((volatile uint32_t *)w.slot[parity][lane()])[i] = ((const uint32_t *)value)[i];
     return parity;
 }
 
@@ -264,7 +268,8 @@ void fail(int line, const char *format, ...) {
         vsnprintf(m.message + n, sizeof m.message - n, format, args);
         va_end(args);
     }
-    // The scheduler never comes back to a fiber of a failed launch.
+    // The scheduler never comes back to this fiber.
+    m.now->done = true;
     to_scheduler(true);
     abort();
 }
@@ -308,8 +313,8 @@ void warp_barrier(int line) {
 }
 
 float exchange(Op op, float v, int arg, int line) {
-    struct { float v; int arg; } mine = {v, arg};
-    int parity = meet(op, line, &mine, sizeof mine);
+    const int mine[] = {(int)as_bits(v), arg};
+    int parity = meet(op, line, mine, sizeof mine);
     wait_at(warp().barrier, 32, line);
     const Warp &w = warp();
     auto add = [](float a, float b) { return a + b; };
@@ -617,6 +622,9 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
         for (unsigned i = 0; i < threads; i++) start(m.fibers[i], i, view);
         run_block(threads, random, seed % 2 == 0);
 #ifdef EMU_TSAN
+        // After a failure the others are resumed once, to end: what they did is then ordered before what follows.
+        for (unsigned i = 0; i < threads; i++)
+            if (!m.fibers[i].done && m.fibers[i].started) resume(m.fibers[i]);
         for (unsigned i = 0; i < threads; i++) __tsan_destroy_fiber(m.fibers[i].tsan);
 #endif
         if (!m.failed && !intact(raw, shared_bytes)) {
