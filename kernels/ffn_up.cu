@@ -2,19 +2,17 @@
 #include "gpu.h"
 
 template <class W> DEVICE void ffn_up(const FfnUpParams &p) {
-    const uint32_t lane = threadIdx.x % 32, j = blockIdx.x * 8 + threadIdx.x / 32;
+    const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
     if (j >= p.ffn_dim) return;
     const W *gate = (const W *)p.w + (size_t)j * p.w_stride, *up = gate + (size_t)p.ffn_dim * p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
-        RowSet<R> rows(p.rows, p.n_rows, first);
+        RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, gate, up, (const float *)p.x, p.x_stride, rows, p.norm, p.dim, p.eps);
-        UNROLL
-        for (int r = 0; r < R; r++)
-            if ((int)lane == r && rows.ids[r] >= 0)
-                p.h[(size_t)rows.ids[r] * p.h_stride + j] = silu(sums[0][r]) * sums[1][r];
+        norm_dot2<W, R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        const Finish f = finish(sums, p.rows, p.n_rows, first);
+        if (f.row >= 0) p.h[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
     });
 }
 

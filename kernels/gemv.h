@@ -36,26 +36,41 @@ template <class W> DEVICE void load8(float (&v)[8], const W *p) {
     unpack8(v, raw, W());
 }
 
-// The rows of a launch that a block works on: `ids[r]` is -1 for padding and behind the end.
+// The activation rows of a block, as offsets into x. 32 bits hold any activation buffer, and registers are
+// what these loops are short of. Padding is row 0, computed and dropped.
 template <int R> struct RowSet {
-    int32_t ids[R];
-    DEVICE_MEMBER RowSet(const int32_t *rows, uint32_t n_rows, uint32_t first) {
+    uint32_t at[R];
+    DEVICE_MEMBER RowSet(const int32_t *rows, uint32_t n_rows, uint32_t first, uint32_t stride) {
         UNROLL
-        for (int r = 0; r < R; r++) ids[r] = first + r < n_rows ? rows[first + r] : -1;
+        for (int r = 0; r < R; r++) {
+            int32_t id = first + r < n_rows ? rows[first + r] : -1;
+            at[r] = (uint32_t)(id < 0 ? 0 : id) * stride;
+        }
     }
 };
+
+// What lane r finishes for row r: its two sums, and the row, -1 where there is none.
+struct Finish { float a, b; int32_t row; };
+template <int R> DEVICE Finish finish(const float (&sums)[2][R], const int32_t *rows, uint32_t n_rows, uint32_t first) {
+    const uint32_t lane = threadIdx.x % 32;
+    Finish f = {0, 0, -1};
+    UNROLL
+    for (int r = 0; r < R; r++)
+        if ((int)lane == r) f.a = sums[0][r], f.b = sums[1][r];
+    if (lane < R && first + lane < n_rows) f.row = rows[first + lane];
+    return f;
+}
 
 // sums[i][r] += w_i . x_r over this lane's columns first, first + step, ... (eight each), and with a norm
 // w_i . (x_r * norm) and squares[r] += x_r . x_r: the scale of RMSNorm is one factor for the whole row, so
 // it is left to the caller.
 template <class W, int R, bool NORM>
-DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const W *w0, const W *w1, const float *x, uint32_t x_stride,
+DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const W *w0, const W *w1, const float *x,
                  const RowSet<R> &rows, const float *norm, uint32_t k, uint32_t first, uint32_t step) {
     constexpr int PIECES = sizeof(W) / 2; // 16-byte loads for eight weights
-    constexpr int U = (R == 1 ? 4 : 2) / PIECES; // so that four or more such loads are on their way
-    uint32_t at[R]; // 32 bits hold any activation buffer, and registers are what this loop is short of
-    UNROLL
-    for (int r = 0; r < R; r++) at[r] = (uint32_t)(rows.ids[r] < 0 ? 0 : rows.ids[r]) * x_stride;
+    // Loads on their way: eight for one row, four for some; with eight rows arithmetic covers the latency, and
+    // more would not fit into 128 registers.
+    constexpr int WANTED = (R == 1 ? 4 : R < 8 ? 2 : 1) / PIECES, U = WANTED > 0 ? WANTED : 1;
     for (uint32_t i = first; i < k; i += U * step) {
         Words4 raw[U][2][PIECES];
         UNROLL
@@ -78,7 +93,7 @@ DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const W *w0, const W 
             UNROLL
             for (int r = 0; r < R; r++) {
                 float v[8];
-                load8(v, x + (at[r] + j));
+                load8(v, x + (rows.at[r] + j));
                 if (k - j < 8) { // padding may hold anything
                     UNROLL
                     for (int e = 0; e < 8; e++) {
@@ -102,12 +117,12 @@ DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const W *w0, const W 
 
 // The same over all of K and all lanes of the warp, with RMSNorm: every lane has the results.
 template <class W, int R>
-DEVICE void norm_dot2(float (&sums)[2][R], const W *w0, const W *w1, const float *x, uint32_t x_stride,
+DEVICE void norm_dot2(float (&sums)[2][R], const W *w0, const W *w1, const float *x,
                       const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
     float squares[R];
     UNROLL
     for (int r = 0; r < R; r++) sums[0][r] = sums[1][r] = squares[r] = 0;
-    dot2<W, R, true>(sums, squares, w0, w1, x, x_stride, rows, norm, k, threadIdx.x % 32 * 8, 256);
+    dot2<W, R, true>(sums, squares, w0, w1, x, rows, norm, k, threadIdx.x % 32 * 8, 256);
     UNROLL
     for (int r = 0; r < R; r++) {
         float scale = 1.0f / sqrtf(group_sum(squares[r], 32) / (float)k + eps);

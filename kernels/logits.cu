@@ -9,16 +9,14 @@ template <class W> DEVICE void logits(const LogitsParams &p) {
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
-        RowSet<R> rows(p.rows, p.n_rows, first);
+        RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, w, both ? w + p.w_stride : w, p.x, p.x_stride, rows, p.norm, p.dim, p.eps);
-        UNROLL
-        for (int r = 0; r < R; r++) {
-            if ((int)lane != r || rows.ids[r] < 0) continue;
-            float *out = p.out + (size_t)(first + r) * p.out_stride + n;
-            out[0] = sums[0][r];
-            if (both) out[1] = sums[1][r];
-        }
+        norm_dot2<W, R>(sums, w, both ? w + p.w_stride : w, p.x, rows, p.norm, p.dim, p.eps);
+        const Finish f = finish(sums, p.rows, p.n_rows, first);
+        if (f.row < 0) return;
+        float *out = p.out + (size_t)(first + lane) * p.out_stride + n;
+        out[0] = f.a;
+        if (both) out[1] = f.b;
     });
 }
 

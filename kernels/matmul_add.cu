@@ -11,10 +11,10 @@ template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
-        RowSet<R> rows(p.rows, p.n_rows, first);
+        RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
         float sums[2][R] = {}, squares[R];
         dot2<W, R, false>(sums, squares, w + (size_t)n0 * p.w_stride, w + (size_t)n1 * p.w_stride, (const float *)p.y,
-                          p.y_stride, rows, nullptr, p.k, (split * 32 + lane) * 8, 1024);
+                          rows, nullptr, p.k, (split * 32 + lane) * 8, 1024);
         float *parts = (float *)shared; // [group][split][2][R]
         UNROLL
         for (int i = 0; i < 2; i++)
@@ -24,17 +24,14 @@ template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
                 if (lane == 0) parts[((group * 4 + split) * 2 + i) * R + r] = sum;
             }
         block_sync();
-        // Thread r of a group's first warp finishes row r for both weight rows.
-        UNROLL
-        for (int r = 0; r < R; r++) {
-            if (split != 0 || (int)lane != r || rows.ids[r] < 0) continue;
-            float *x = p.x + (size_t)rows.ids[r] * p.x_stride;
-            for (uint32_t i = 0; i < 2 && n + i < p.n; i++) {
-                float sum = p.bias ? p.bias[n + i] : 0;
-                UNROLL
-                for (int s = 0; s < 4; s++) sum += parts[((group * 4 + s) * 2 + i) * R + r];
-                x[n + i] += sum;
-            }
+        // Lane r of a group's first warp finishes row r for both weight rows.
+        if (split != 0 || lane >= R || first + lane >= p.n_rows || p.rows[first + lane] < 0) return;
+        float *x = p.x + (size_t)p.rows[first + lane] * p.x_stride;
+        for (uint32_t i = 0; i < 2 && n + i < p.n; i++) {
+            float sum = p.bias ? p.bias[n + i] : 0;
+            UNROLL
+            for (int s = 0; s < 4; s++) sum += parts[((group * 4 + s) * 2 + i) * R + lane];
+            x[n + i] += sum;
         }
     });
 }

@@ -39,18 +39,17 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
 }
 
 template <class W> DEVICE void qkv(const QkvParams &p) {
-    const uint32_t lane = threadIdx.x % 32, n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
+    const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
     if (n >= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim) return;
     const W *w = (const W *)p.w + (size_t)n * p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
-        RowSet<R> rows(p.rows, p.n_rows, first);
+        RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, w, w + p.w_stride, (const float *)p.x, p.x_stride, rows, p.norm, p.dim, p.eps);
-        UNROLL
-        for (int r = 0; r < R; r++)
-            if ((int)lane == r && rows.ids[r] >= 0) place(p, rows.ids[r], n, sums[0][r], sums[1][r]);
+        norm_dot2<W, R>(sums, w, w + p.w_stride, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        const Finish f = finish(sums, p.rows, p.n_rows, first);
+        if (f.row >= 0) place(p, f.row, n, f.a, f.b);
     });
 }
 
