@@ -1,6 +1,10 @@
 // The machine under the kernels, with two meanings: nvcc makes PTX of it, any other C++17 compiler the
 // emulation in emu/. The only file with PTX in it, and the only one that kernels include.
 //
+// Compile with the flags in nvcc.flags and with nothing fast-math: products and sums are fused where fmaf says
+// so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). Were it left to the compiler, the code
+// for one row and the code for eight might round differently, and batch invariance would be luck.
+//
 // Kernels keep to what is here: no asm, no static __shared__, no <<<>>>, no CUDA headers. Blocks are
 // one-dimensional and whole warps. Loads and copies of 16 bytes want addresses aligned to 16.
 #ifndef LLAMABI_GPU_H

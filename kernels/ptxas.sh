@@ -19,10 +19,11 @@ for arch in "${archs[@]}"; do gencode+=(-gencode "arch=compute_$arch,code=sm_$ar
 one() {
   local name=$1 out=$dir/$1
   # Nothing it depends on has changed since it last passed.
-  if [[ -e $out.ok && -z $(find kernels/*.h "kernels/$name.cu" kernels/ptxas.sh -newer "$out.ok" -print -quit) ]]; then return; fi
+  if [[ -e $out.ok && -z $(find kernels/*.h "kernels/$name.cu" kernels/nvcc.flags kernels/ptxas.sh -newer "$out.ok" -print -quit) ]]; then return; fi
   rm -rf "$out" "$out.ok"
   mkdir -p "$out"
-  "$nvcc" -std=c++17 -O3 -fatbin "${gencode[@]}" --keep --keep-dir "$out" -Xptxas -v -Werror all-warnings \
+  # shellcheck disable=SC2046
+  "$nvcc" $(cat kernels/nvcc.flags) -fatbin "${gencode[@]}" --keep --keep-dir "$out" -Xptxas -v -Werror all-warnings \
     "kernels/$name.cu" -o "$out/$name.fatbin" >"$out/log" 2>&1 || { cat "$out/log" >&2; return 1; }
   local arch cubin
   for arch in "${archs[@]}"; do

@@ -1,5 +1,9 @@
 // The emulated device as C functions: memory, copies, launches. For the Rust tests and kernels/tests.
 //
+// Build kernels/*.cu (as C++), emu/runtime.cpp and emu/table.cpp with
+//     -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off
+// and see kernels/test.sh for the sanitizers.
+//
 // Threads may use it at the same time: a launch runs on the calling thread, start to end, and touches
 // nothing shared but the list of buffers. Every function that can fail returns 0, or 1 and a sentence
 // in `error` (cut to error_len, always terminated).
