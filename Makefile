@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test install uninstall deb header bench bench-peers bench-services clean
+.PHONY: help setup build examples demo test kernels install uninstall deb header bench bench-peers bench-services nvcc clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -40,6 +40,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
+	kernels/test.sh
 	tests/bindings/run.sh
 	@echo "make test: everything passed"
 
@@ -72,6 +73,12 @@ bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, 
 build/bench-1b:
 	cargo bench --locked --bench make_model -- 1b build/bench-1b.part
 	mv build/bench-1b.part build/bench-1b
+
+kernels: ## the CUDA kernels through nvcc for every architecture: registers, spills, instructions
+	kernels/ptxas.sh
+
+nvcc: ## build/nvcc: the CUDA compiler from PyPI, where none is installed
+	@scripts/nvcc
 
 setup: ## install what is missing, or say how
 	@scripts/setup
