@@ -85,7 +85,7 @@ fn quantised(cpu: &Cpu, source: &[u8], spec: &MatSpec, quant: Quant) -> <Cpu as 
     let mut scales = vec![0.0; rows * quant.scales(cols)];
     cpu.quantise(quant, cols, &values, &mut codes, &mut scales);
     let scales = match quant {
-        Quant::Nf4 => DoubleQuant::new(&scales).scales(),
+        Quant::Nf4 => DoubleQuant::new(&scales).unwrap().scales().unwrap(),
         _ => scales
             .iter()
             .map(|&s| half::f16::from_f32(s).to_bits())

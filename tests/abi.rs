@@ -176,9 +176,9 @@ macro_rules! programs {
 }
 // AddressSanitizer's allocator may be left locked in the child of a fork, and valgrind follows the
 // children for minutes; what `fork` tests is the table, which neither would see more of. Both need
-// more address space than `memory` leaves them.
+// more address space than `memory` and `quantise` leave them.
 programs! {
-    plain = Nothing: null tails dl text stream cancel callback threads fork pcancel memory;
+    plain = Nothing: null tails dl text stream cancel callback threads fork pcancel memory quantise;
     sanitizers = Sanitizers: null tails dl text stream cancel callback threads;
     valgrind = Valgrind: null tails dl text stream cancel callback threads;
 }

@@ -38,7 +38,7 @@ function columns(scored) {
     token_logprobs: scored.map((t) => t.logprob),
     top_logprobs: scored.map((t) => {
       if (t.logprob === null) return null;
-      const top = {};
+      const top = Object.create(null); // a token may be called `constructor`
       for (const a of t.top) top[printable(a.bytes)] ??= a.logprob; // control tokens have no text; the likeliest counts
       return top;
     }),

@@ -3,6 +3,8 @@
 import { badRequest } from './http.mjs';
 
 const INT32 = 2 ** 31 - 1;
+// Whatever a client has sent, in a few words: it may be nested deeper than JSON.stringify can go.
+const shown = (value) => (typeof value === 'object' && value !== null ? (Array.isArray(value) ? 'a list' : 'an object') : JSON.stringify(value).slice(0, 100));
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 // A number from lowest to highest, or `missing` where there is none.
@@ -10,7 +12,7 @@ function within(body, name, missing, lowest, highest, integer = false) {
   const value = body[name] ?? missing;
   if (value === missing) return missing;
   if (typeof value !== 'number' || !(value >= lowest && value <= highest) || (integer && !Number.isInteger(value))) {
-    throw badRequest(name, `'${name}' is ${JSON.stringify(value)}, must be ${integer ? 'an integer ' : ''}from ${lowest} to ${highest}.`);
+    throw badRequest(name, `'${name}' is ${shown(value)}, must be ${integer ? 'an integer ' : ''}from ${lowest} to ${highest}.`);
   }
   return value;
 }
@@ -82,7 +84,9 @@ export function completion(service, body) {
   const echo = flag(body, 'echo');
   if (body.best_of != null && body.best_of !== job.n) throw badRequest('best_of', "'best_of' is not supported.");
   refuse(body, 'suffix');
-  const input = repeated(prompts(body.prompt), job.n);
+  const given = prompts(body.prompt);
+  service.checkSequences(given.length * job.n); // before there are so many
+  const input = repeated(given, job.n);
   Object.assign(job.options, { echo, logprobs: top !== null, topLogprobs: top ?? 0 });
   return { ...job, input, sequences: input.length, logprobs: top !== null, echo, kind: 'completion' };
 }
@@ -94,7 +98,7 @@ function contentOf(content) {
     throw badRequest('messages', "A message's 'content' must be a text or a list of parts.");
   }
   for (const part of content) {
-    if (part.type !== 'text') throw badRequest('messages', `A part of type '${part.type}' is not supported; 'text' is.`);
+    if (part.type !== 'text') throw badRequest('messages', `A part of type ${shown(part.type ?? null)} is not supported; 'text' is.`);
     if (typeof part.text !== 'string') throw badRequest('messages', "A part's 'text' must be a text.");
   }
   return content.map((part) => part.text).join('');
@@ -117,7 +121,7 @@ export function chat(service, body) {
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
   refuse(body, 'tools', 'functions');
   const format = body.response_format?.type ?? 'text';
-  if (format !== 'text') throw badRequest('response_format', `'response_format' of type '${format}' is not supported.`);
+  if (format !== 'text') throw badRequest('response_format', `'response_format' of type ${shown(format)} is not supported.`);
   const input = Array(job.n).fill(dialogOf(body.messages));
   Object.assign(job.options, { logprobs, topLogprobs: top });
   return { ...job, input, sequences: job.n, logprobs, echo: false, kind: 'chat' };

@@ -39,12 +39,18 @@ export class Service {
     const known = ['GET', 'POST'].filter((method) => `${method} ${route}` in this.routes);
     if (known.length === 0 && route !== '/v1/models/{id}') route = '/'; // as others count what is nowhere
     res.once('close', () => this.metrics.count(route, res.statusCode));
+    // An answer that waits behind another one of its connection (pipelining) does not hear of the connection's end.
+    const gone = () => {
+      if (res.socket === null && !res.writableFinished) res.destroy().emit('close');
+    };
+    req.socket.once('close', gone);
+    res.once('close', () => req.socket.off('close', gone));
     res.setHeader('x-request-id', randomUUID());
     if (this.draining) res.setHeader('connection', 'close');
     try {
       const method = req.method === 'HEAD' ? 'GET' : req.method;
       if (route === '/v1/models/{id}' && method === 'GET') {
-        this.checkModel(decodeURIComponent(path.slice('/v1/models/'.length)));
+        this.checkModel(decoded(path.slice('/v1/models/'.length)));
         sendJson(res, 200, this.#describe());
       } else if (known.includes(method)) {
         await this.routes[`${method} ${path}`](req, res);
@@ -64,6 +70,10 @@ export class Service {
     throw new ApiError(404, `The model '${id}' does not exist; this server has '${this.name}'.`, { param: 'model', code: 'model_not_found' });
   }
 
+  checkSequences(n) {
+    if (n > this.slots) throw badRequest('n', `The request is for ${n} sequences, at most ${this.slots} can run.`);
+  }
+
   // Cancels what runs.
   abandonAll() {
     for (const abort of this.#aborts) abort.abort();
@@ -73,9 +83,7 @@ export class Service {
   async #run(req, res, parse, run) {
     const job = parse(this, await this.#body(req, res));
     if (this.draining) throw shuttingDown();
-    if (job.sequences > this.slots) {
-      throw badRequest('n', `The request is for ${job.sequences} sequences, at most ${this.slots} can run.`);
-    }
+    this.checkSequences(job.sequences);
     if (this.#inside + job.sequences > this.limit) {
       res.setHeader('retry-after', '1');
       throw new ApiError(429, `The queue is full: ${this.#inside} sequences run or wait, at most ${this.limit} may. Try again later.`, {
@@ -157,10 +165,20 @@ export class Service {
   }
 
   fail(res, error) {
+    if (error.code === 'ECONNRESET') return; // the client left before it had sent its request
     const api = this.apiError(error);
     if (res.destroyed || res.writableEnded) return;
     if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
     else sendJson(res, api.status, api.body());
+  }
+}
+
+// Part of a path; as it stands where its escapes mean nothing.
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
   }
 }
 

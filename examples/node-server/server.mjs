@@ -74,6 +74,7 @@ async function main() {
     log,
   });
   const server = createServer({ requestTimeout: 30_000, keepAliveTimeout: 120_000 }, (req, res) => service.handle(req, res));
+  server.on('connection', (socket) => socket.setMaxListeners(0)); // one for each request of a pipeline
   await new Promise((resolve, reject) => server.once('error', reject).listen(f.port, f.host, resolve));
   const { address, family, port } = server.address();
   console.log(`listening on http://${family === 'IPv6' ? `[${address}]` : address}:${port}`);

@@ -217,7 +217,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
                     found.extend_from_slice(scales);
                     file.write_all(codes).map_err(failed)
                 })?;
-                scales = scale_tensors(*quant, &found).into_iter();
+                scales = scale_tensors(*quant, &found)?.into_iter();
             }
             Content::Scales => {
                 let bytes = scales.next().expect("as many as there are tensors");
@@ -247,19 +247,19 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
 }
 
 /// The tensors behind the codes, as bytes.
-fn scale_tensors(quant: Quant, scales: &[f32]) -> Vec<Vec<u8>> {
-    match quant {
+fn scale_tensors(quant: Quant, scales: &[f32]) -> Result<Vec<Vec<u8>>> {
+    Ok(match quant {
         Quant::Int8 | Quant::Int4 => {
             let bytes = scales.iter().flat_map(|&s| f16::from_f32(s).to_le_bytes());
             vec![bytes.collect()]
         }
         Quant::Nf4 => {
-            let double = nf4::DoubleQuant::new(scales);
+            let double = nf4::DoubleQuant::new(scales)?;
             let nested = double.nested.iter().flat_map(|s| s.to_le_bytes()).collect();
             let offset = double.offset.to_le_bytes().to_vec();
             vec![double.codes, nested, offset]
         }
-    }
+    })
 }
 
 /// A safetensors header, its length in front.

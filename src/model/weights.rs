@@ -10,7 +10,7 @@ use crate::backend::{Backend, Block, Layer, MatUse, QuantBlock, QuantData, RowOr
 use crate::file::zeros;
 use crate::format::Checkpoint;
 use crate::quant::{Quant, nf4::DoubleQuant};
-use crate::{Cancel, Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result, reserve};
 use half::{bf16, f16};
 
 /// What loading tells its caller, and how it is told to stop.
@@ -189,20 +189,26 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         }
         for pieces in plan.weights.chunk_by(|a, b| a.part == b.part) {
             let (part, order) = (pieces[0].part, pieces[0].order);
-            let mut absmax = Vec::new();
+            let (mut absmax, mut halves) = (Vec::new(), Vec::new());
+            if quant == Quant::Nf4 {
+                let n = plan.spec.parts[part] * quant.scales(cols);
+                reserve::vec("scales of a tensor", &mut absmax, n)?;
+            }
             self.quantise_part(quant, cols, pieces, |row, codes, scales| {
                 take(part, order, row, QuantData::Codes(codes));
                 match quant {
                     Quant::Nf4 => absmax.extend_from_slice(scales),
                     Quant::Int8 | Quant::Int4 => {
-                        let scales: Vec<u16> = scales.iter().map(|&s| to_f16(s)).collect();
-                        take(part, order, row, QuantData::Scales(&scales));
+                        halves.clear();
+                        reserve::vec("scales of rows", &mut halves, scales.len())?;
+                        halves.extend(scales.iter().map(|&s| to_f16(s)));
+                        take(part, order, row, QuantData::Scales(&halves));
                     }
                 }
                 Ok(())
             })?;
             if quant == Quant::Nf4 {
-                let scales = DoubleQuant::new(&absmax).scales();
+                let scales = DoubleQuant::new(&absmax)?.scales()?;
                 take(part, order, 0, QuantData::Scales(&scales));
             }
         }
@@ -221,14 +227,19 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             Ok(())
         })?;
         if quant != Quant::Nf4 {
+            let mut scales = Vec::new();
             return self.slabs(&tensors[1].source, |row, bytes| {
-                let scales = bytes.as_chunks().0.iter();
-                let scales: Vec<u16> = scales.map(|&b| u16::from_le_bytes(b)).collect();
+                let halves = bytes.as_chunks().0;
+                scales.clear();
+                reserve::vec("scales of rows", &mut scales, halves.len())?;
+                scales.extend(halves.iter().map(|&b| u16::from_le_bytes(b)));
                 take(row, QuantData::Scales(&scales));
                 Ok(())
             });
         }
         let mut codes = Vec::new();
+        let n = tensors[1].source.info.len as usize;
+        reserve::vec("scales of a tensor", &mut codes, n)?;
         self.slabs(&tensors[1].source, |_, bytes| {
             codes.extend_from_slice(bytes);
             Ok(())
@@ -240,7 +251,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             nested,
             offset,
         };
-        take(0, QuantData::Scales(&double.scales()));
+        take(0, QuantData::Scales(&double.scales()?));
         Ok(())
     }
 
@@ -258,8 +269,13 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         self.float_rows(cols, pieces, |values| {
             let rows = values.len() / cols;
             // Never more than for the first slab.
-            codes.resize(rows * quant.code_bytes(cols), 0);
-            scales.resize(rows * quant.scales(cols), 0.0);
+            let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
+            codes.clear();
+            reserve::vec("codes of rows", &mut codes, n_codes)?;
+            codes.resize(n_codes, 0);
+            scales.clear();
+            reserve::vec("scales of rows", &mut scales, n_scales)?;
+            scales.resize(n_scales, 0.0);
             backend.quantise(quant, cols, values, &mut codes, &mut scales);
             take(row, &codes, &scales)?;
             row += rows;
@@ -295,7 +311,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                     let file = placed.source.file;
                     file.read(info, (row * row_bytes) as u64, bytes)?;
                     piece.clear();
-                    to_f32(info.dtype, bytes, &mut piece);
+                    to_f32(info.dtype, bytes, &mut piece)?;
                     let width = info.shape[1];
                     let rows = piece.chunks_exact(width).zip(values.chunks_exact_mut(cols));
                     for (from, to) in rows {
@@ -318,10 +334,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         let dtype = source.info.dtype;
-        self.slabs(source, |_, bytes| {
-            to_f32(dtype, bytes, &mut values);
-            Ok(())
-        })?;
+        self.slabs(source, |_, bytes| to_f32(dtype, bytes, &mut values))?;
         Ok(values)
     }
 
@@ -444,7 +457,9 @@ fn to_f16(x: f32) -> u16 {
 
 /// Little-endian elements of any alignment, appended as float32. Only floats get here
 /// (`Finder::tensor`).
-fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
+fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
+    let n = bytes.len() / dtype.size();
+    reserve::vec("rows as float32", values, n)?;
     match dtype {
         Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => {
             unreachable!("{dtype} is no format of a float")
@@ -471,6 +486,7 @@ fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
             );
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! their own greatest magnitude, become the nearest value of the dynamic 8-bit code (Dettmers 2016).
 
 use super::greatest;
+use crate::{Result, reserve};
 
 /// `create_normal_map(offset=0.9677083)`: quantiles of the normal distribution.
 pub const CODEBOOK: [f32; 16] = [
@@ -70,12 +71,17 @@ pub struct DoubleQuant {
 
 impl DoubleQuant {
     /// Quantise the absmaxes of a tensor.
-    pub fn new(absmax: &[f32]) -> DoubleQuant {
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] where the system has no room for them.
+    pub fn new(absmax: &[f32]) -> Result<DoubleQuant> {
         // PyTorch's float32 sum has an order of its own; the mean may differ in its last bit.
         let sum: f64 = absmax.iter().map(|&x| f64::from(x)).sum();
         let offset = (sum / absmax.len().max(1) as f64) as f32;
-        let mut codes = Vec::with_capacity(absmax.len());
-        let mut nested = Vec::with_capacity(absmax.len().div_ceil(NESTED));
+        let (mut codes, mut nested) = (Vec::new(), Vec::new());
+        reserve::vec("scales of a tensor", &mut codes, absmax.len())?;
+        let blocks = absmax.len().div_ceil(NESTED);
+        reserve::vec("scales of a tensor's scales", &mut nested, blocks)?;
         for block in absmax.chunks(NESTED) {
             let most = block.iter().fold(0.0f32, |most, &x| {
                 let x = (x - offset).abs();
@@ -86,15 +92,18 @@ impl DoubleQuant {
             codes.extend(block.iter().map(|&x| nearest((x - offset) * inverse)));
             nested.push(most);
         }
-        DoubleQuant {
+        Ok(DoubleQuant {
             codes,
             nested,
             offset,
-        }
+        })
     }
 
     /// The scales, as f16 bits.
-    pub fn scales(&self) -> Vec<u16> {
+    ///
+    /// # Errors
+    /// As for [`DoubleQuant::new`].
+    pub fn scales(&self) -> Result<Vec<u16>> {
         let blocks = self.codes.chunks(NESTED).zip(&self.nested);
         let offset = self.offset;
         let scales = blocks.flat_map(|(codes, &nested)| {
@@ -102,7 +111,10 @@ impl DoubleQuant {
                 .iter()
                 .map(move |&code| dynamic(code) * nested + offset)
         });
-        scales.map(|x| half::f16::from_f32(x).to_bits()).collect()
+        let mut all = Vec::new();
+        reserve::vec("scales of a tensor", &mut all, self.codes.len())?;
+        all.extend(scales.map(|x| half::f16::from_f32(x).to_bits()));
+        Ok(all)
     }
 }
 

@@ -9,9 +9,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import openai
@@ -189,6 +191,27 @@ def abort():
     assert made < 2000, "the client left, but its answer was finished"
 
 
+def pipeline():
+    """Clients that send three requests at once and leave: none of them keeps a place in the queue."""
+    address = urllib.parse.urlsplit(URL)
+    body = json.dumps({**LONG, "stream": True}).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    for _ in range(4):
+        for _ in range(8):
+            with socket.create_connection((address.hostname, address.port)) as connection:
+                connection.sendall(3 * request)
+        time.sleep(0.5)
+    idle()
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            client.completions.create(**STORY, max_tokens=1)
+            break
+        except openai.RateLimitError:
+            assert time.monotonic() < deadline, "the queue stays full, though nobody is there"
+            time.sleep(0.1)
+
+
 def full():
     """More requests than slots and queue: some are refused, the others are answered."""
 
@@ -253,6 +276,18 @@ def errors():
     assert post("/v1/completions", b" " * (2 << 20)) == 413
     assert post("/v1/nothing", b"{}") == 404
     assert post("/v1/completions", None, "GET") == 405
+    try:
+        urllib.request.urlopen(f"{URL}/v1/models/%")
+        raise AssertionError("no error")
+    except urllib.error.HTTPError as e:
+        assert e.code in (400, 404), e.code
+    deep = b'{"model": "%s", "prompt": "a", "temperature": %s%s}' % (MODEL.encode(), b"[" * 9000, b"]" * 9000)
+    assert post("/v1/completions", deep) == 400
+    parts = [{"role": "user", "content": [{"type": {"toString": 1}, "text": "a"}]}]
+    assert post("/v1/chat/completions", json.dumps({"model": MODEL, "messages": parts}).encode()) == 400
+    start = time.monotonic()
+    assert post("/v1/completions", json.dumps({"model": MODEL, "n": 128, "prompt": [""] * 200_000}).encode()) == 400
+    assert time.monotonic() - start < 3, "a request that is refused takes seconds"
 
 
 def shutdown():
@@ -264,7 +299,7 @@ def shutdown():
 
 
 assert urllib.request.urlopen(f"{URL}/healthz").status == 200
-checks = (models, chat, completion, streaming, logprobs, stop, seeds, choices, errors) if PID is None else (abort, full, shutdown)
+checks = (models, chat, completion, streaming, logprobs, stop, seeds, choices, errors) if PID is None else (abort, pipeline, full, shutdown)
 for check in checks:
     check()
 print(f"openai {openai.__version__} of PyPI:", ", ".join(check.__name__ for check in checks))

@@ -25,7 +25,7 @@ impl Encoded {
             quant.encode(cols, values, &mut c, &mut s);
             codes.extend(c);
             match quant {
-                Quant::Nf4 => scales.extend(DoubleQuant::new(&s).scales()),
+                Quant::Nf4 => scales.extend(DoubleQuant::new(&s).unwrap().scales().unwrap()),
                 _ => scales.extend(s.iter().map(|&s| f16::from_f32(s).to_bits())),
             }
             first += rows;
