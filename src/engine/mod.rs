@@ -108,7 +108,7 @@ impl Engine {
         let n_pages = limits.n_pages as u64;
         let shared = Shared::new(options.seed, options.max_batch_size, n_pages, log);
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
-        let scheduler = Scheduler::new(limits, n_tokens, &options, shared.clone());
+        let scheduler = Scheduler::new(limits, n_tokens, &options, shared.clone())?;
         let thread_shared = shared.clone();
         let thread = os::without_signals(|| {
             std::thread::Builder::new()

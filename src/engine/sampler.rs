@@ -8,7 +8,7 @@
 
 use super::request::GenerateOptions;
 use super::stream::Alternative;
-use crate::Token;
+use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Ordering;
@@ -88,6 +88,18 @@ impl Sampler {
             n_tokens,
             ..Self::default()
         }
+    }
+
+    /// Take now all the room that rows of `vocab_size` logits will need: later, on the engine's
+    /// thread, there is nobody to be told that it cannot be had.
+    pub fn reserve(&mut self, vocab_size: usize) -> Result<()> {
+        let what = "the sampler (the vocabulary)";
+        for v in [&mut self.logits, &mut self.penalised, &mut self.select] {
+            reserve::vec(what, v, vocab_size)?;
+        }
+        reserve::vec(what, &mut self.masses, vocab_size)?;
+        reserve::vec(what, &mut self.kept, vocab_size)?;
+        reserve::vec(what, &mut self.order, vocab_size)
     }
 
     /// Take a row of raw logits, `[vocab_size]`.

@@ -9,7 +9,7 @@ use super::shared::{Shared, lock};
 use super::stream::FinishReason;
 use crate::backend::{Limits, RowKind, Span, Step};
 use crate::kv::Pool;
-use crate::{Error, Token};
+use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,19 +36,21 @@ impl Scheduler {
         n_tokens: usize,
         options: &EngineOptions,
         shared: Arc<Shared>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        let mut sampler = Sampler::new(n_tokens);
+        sampler.reserve(limits.vocab_size)?;
+        Ok(Self {
             waiting: VecDeque::new(),
             running: Vec::with_capacity(options.max_batch_size),
             planned: Vec::with_capacity(options.max_batch_size),
             pool: Pool::new(limits.n_pages, limits.page_size),
             pace: Pace::new(options.prefill_chunk),
-            sampler: Sampler::new(n_tokens),
+            sampler,
             limits,
             max_batch_size: options.max_batch_size,
             eos_ids: options.eos_ids.clone(),
             shared,
-        }
+        })
     }
 
     pub fn is_empty(&self) -> bool {
