@@ -9,7 +9,7 @@ export class LlamaError extends Error {
   readonly name: 'LlamaError';
   /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load that was stopped. */
   readonly status: number;
-  /** The same by name. */
+  /** The same by name; `ERR_LLAMABI_CLOSED` for the use of a closed model. */
   readonly code: StatusName;
 }
 
@@ -29,7 +29,8 @@ export type StatusName =
   | 'LLAMA_E_BUSY'
   | 'LLAMA_E_POISONED'
   | 'LLAMA_E_INTERNAL'
-  | 'LLAMA_E_UNKNOWN';
+  | 'LLAMA_E_UNKNOWN'
+  | 'ERR_LLAMABI_CLOSED';
 
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
@@ -81,7 +82,7 @@ export interface GenerateOptions {
   /** Same seed, same text. 0: the next draw of the model's generator. */
   seed?: number | bigint;
   /** Texts that end a sequence and are cut off. */
-  stop?: string[];
+  stop?: string | string[];
   /** Put the prompt's tokens in front. */
   echo?: boolean;
   /** Report the log probability of each token. */
@@ -168,7 +169,8 @@ export interface Stream extends AsyncIterableIterator<Event> {
 export class Model {
   private constructor();
   /** Load a model, on a thread of its own. */
-  static open(options: OpenOptions | string): Promise<Model>;
+  static open(options: OpenOptions): Promise<Model>;
+  static open(ckptDir: string, options?: Omit<OpenOptions, 'ckptDir'>): Promise<Model>;
 
   /** Continue tokens. */
   generate(tokens: Tokens, options?: GenerateOptions): Promise<Sequence>;

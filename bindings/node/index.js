@@ -57,8 +57,17 @@ function onAbort(signal, stop) {
   return () => signal.removeEventListener('abort', stop);
 }
 
+function closed() {
+  const error = new LlamaError(addon.statuses.LLAMA_E_INVALID_ARGUMENT, 'the model is closed');
+  error.code = 'ERR_LLAMABI_CLOSED';
+  return error;
+}
+
 // What a call is given: one prompt or several, of tokens, text or messages.
 function inputOf(kind, input) {
+  if (kind === 'text' && typeof input !== 'string' && !Array.isArray(input)) {
+    throw new TypeError('the prompt must be a text or an array of texts');
+  }
   const single =
     kind === 'text' ? typeof input === 'string'
     : kind === 'tokens' ? !Array.isArray(input) || input.length === 0 || typeof input[0] === 'number'
@@ -77,18 +86,22 @@ function kindOf(input) {
 }
 
 class Model {
-  #handle;
+  #open;
   #onLog; // the addon holds it weakly
-  #closed;
+  #closing; // promise of close()
 
   constructor(key, handle, onLog) {
     if (key !== native) throw new TypeError('a Model is made by Model.open()');
-    this.#handle = handle;
+    this.#open = handle;
     this.#onLog = onLog;
   }
 
-  static async open(options) {
-    const { signal, onProgress, onLog, ...rest } = typeof options === 'string' ? { ckptDir: options } : options;
+  static async open(ckptDir, options) {
+    const isObject = (value) => typeof value === 'object' && value !== null;
+    let all = ckptDir;
+    if (typeof ckptDir === 'string') all = isObject(options ?? {}) ? { ...options, ckptDir } : options;
+    if (!isObject(all)) throw new TypeError('Model.open needs a checkpoint directory or options');
+    const { signal, onProgress, onLog, ...rest } = all;
     const call = native.open(rest, onProgress, onLog);
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
@@ -97,6 +110,11 @@ class Model {
     } finally {
       off();
     }
+  }
+
+  get #handle() {
+    if (this.#closing !== undefined) throw closed();
+    return this.#open;
   }
 
   #start(input, options, streaming) {
@@ -159,8 +177,8 @@ class Model {
   }
 
   close() {
-    this.#closed ??= native.promise(native.close(this.#handle));
-    return this.#closed;
+    this.#closing ??= native.promise(native.close(this.#open));
+    return this.#closing;
   }
 }
 

@@ -16,6 +16,13 @@ export function shuttingDown() {
   return new ApiError(503, 'The server is shutting down.', { type: 'server_error', code: 'shutting_down' });
 }
 
+// Until the model is loaded.
+export function notLoaded(req, res) {
+  const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });
+  if (req.url === '/healthz') send(res, 503, 'text/plain', 'the model is being loaded\n');
+  else sendJson(res, 503, error.body());
+}
+
 export function send(res, status, type, body) {
   res.writeHead(status, { 'content-type': `${type}; charset=utf-8`, 'content-length': Buffer.byteLength(body) });
   res.end(body);

@@ -1,10 +1,12 @@
 // Reads requests: what the protocol allows, what this service can do of it, and the model's names for it.
 
+import { isDeepStrictEqual } from 'node:util';
 import { badRequest } from './http.mjs';
 
 const INT32 = 2 ** 31 - 1;
 // Whatever a client has sent, in a few words: it may be nested deeper than JSON.stringify can go.
 const shown = (value) => (typeof value === 'object' && value !== null ? (Array.isArray(value) ? 'a list' : 'an object') : JSON.stringify(value).slice(0, 100));
+const FLOAT32 = (2 - 2 ** -23) * 2 ** 127;
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 // A number from lowest to highest, or `missing` where there is none.
@@ -32,24 +34,45 @@ function texts(body, name) {
   return value;
 }
 
-function refuse(body, ...names) {
-  for (const name of names) {
-    const value = body[name];
-    const asksForNothing = value == null || value === 0 || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
-    if (!asksForNothing) throw badRequest(name, `'${name}' is not supported.`);
+// OpenAI's fields that change nothing here, whatever they say ...
+const IGNORED = ['metadata', 'parallel_tool_calls', 'prediction', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
+// ... and values of further ones with which they ask for nothing.
+const HARMLESS = {
+  frequency_penalty: [0],
+  function_call: ['auto', 'none'],
+  functions: [[]],
+  logit_bias: [{}],
+  modalities: [['text']],
+  presence_penalty: [0],
+  response_format: [{ type: 'text' }],
+  suffix: [''],
+  tool_choice: ['auto', 'none'],
+  tools: [[]],
+};
+const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens', 'logprobs'];
+
+// Refuses every field but COMMON, `own`, and what changes nothing.
+function checkNames(body, own) {
+  const known = new Set([...COMMON, ...own, ...IGNORED]);
+  for (const [name, value] of Object.entries(body)) {
+    if (value === null || known.has(name)) continue;
+    const harmless = Object.hasOwn(HARMLESS, name) ? HARMLESS[name] : [];
+    if (harmless.some((one) => isDeepStrictEqual(one, value))) continue;
+    throw badRequest(name, `'${name}' is not supported, or not with this value.`);
   }
 }
 
 // What the two protocols share.
-function common(service, body, maxTokens) {
+function common(service, body, own, maxTokens) {
+  checkNames(body, own);
   if (typeof body.model !== 'string' || body.model === '') throw badRequest('model', "You must provide a 'model' parameter.");
   service.checkModel(body.model);
-  refuse(body, 'presence_penalty', 'frequency_penalty', 'logit_bias');
   const options = {
     temperature: within(body, 'temperature', 1, 0, 2),
     topP: within(body, 'top_p', 1, 0, 1),
-    topK: within(body, 'top_k', 0, 0, INT32, true), // this and the next: not of OpenAI, as other servers have them
+    topK: within(body, 'top_k', 0, 0, INT32, true), // this and the next two: not of OpenAI, as other servers have them
     minP: within(body, 'min_p', 0, 0, 1),
+    repetitionPenalty: within(body, 'repetition_penalty', 1, 2 ** -126, FLOAT32),
     maxGenLen: maxTokens,
     stop: texts(body, 'stop'),
   };
@@ -79,16 +102,15 @@ function prompts(prompt) {
 const repeated = (list, n) => list.flatMap((one) => Array(n).fill(one));
 
 export function completion(service, body) {
-  const job = common(service, body, within(body, 'max_tokens', 16, 0, INT32, true));
+  const job = common(service, body, ['prompt', 'echo', 'best_of'], within(body, 'max_tokens', 16, 0, INT32, true));
   const top = within(body, 'logprobs', null, 0, 20, true);
   const echo = flag(body, 'echo');
   if (body.best_of != null && body.best_of !== job.n) throw badRequest('best_of', "'best_of' is not supported.");
-  refuse(body, 'suffix');
   const given = prompts(body.prompt);
   service.checkSequences(given.length * job.n); // before there are so many
   const input = repeated(given, job.n);
   Object.assign(job.options, { echo, logprobs: top !== null, topLogprobs: top ?? 0 });
-  return { ...job, input, sequences: input.length, logprobs: top !== null, echo, kind: 'completion' };
+  return { ...job, input, sequences: input.length, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
 }
 
 // A text, or a list of parts that are texts.
@@ -105,7 +127,8 @@ function contentOf(content) {
 }
 
 function dialogOf(messages) {
-  if (!Array.isArray(messages) || messages.length === 0) throw badRequest('messages', "You must provide a 'messages' parameter.");
+  if (!Array.isArray(messages)) throw badRequest('messages', "You must provide a 'messages' parameter.");
+  if (messages.length === 0) throw badRequest('messages', 'messages is empty');
   return messages.map((message) => {
     if (!isObject(message) || typeof message.role !== 'string') throw badRequest('messages', "A message must have a 'role' and a 'content'.");
     const role = message.role === 'developer' ? 'system' : message.role; // the newer name of the same
@@ -115,24 +138,22 @@ function dialogOf(messages) {
 
 export function chat(service, body) {
   const limit = body.max_completion_tokens != null ? 'max_completion_tokens' : 'max_tokens'; // the newer name of the same
-  const job = common(service, body, within(body, limit, undefined, 0, INT32, true));
+  const own = ['messages', 'max_completion_tokens', 'top_logprobs'];
+  const job = common(service, body, own, within(body, limit, undefined, 0, INT32, true));
   const logprobs = flag(body, 'logprobs');
   const top = within(body, 'top_logprobs', 0, 0, 20, true);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
-  refuse(body, 'tools', 'functions');
-  const format = body.response_format?.type ?? 'text';
-  if (format !== 'text') throw badRequest('response_format', `'response_format' of type ${shown(format)} is not supported.`);
   const input = Array(job.n).fill(dialogOf(body.messages));
   Object.assign(job.options, { logprobs, topLogprobs: top });
-  return { ...job, input, sequences: job.n, logprobs, echo: false, kind: 'chat' };
+  return { ...job, input, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
 }
 
 // Of the playground: what may follow a text, or a dialog and the beginning of its answer.
 export function next(service, body) {
   if (body.messages === undefined) {
     if (typeof body.prompt !== 'string') throw badRequest('prompt', "'prompt' must be a text.");
-    return { sequences: 1, prompt: body.prompt };
+    return { sequences: 1, prompt: body.prompt, param: 'prompt' };
   }
   if (typeof (body.answer ?? '') !== 'string') throw badRequest('answer', "'answer' must be a text.");
-  return { sequences: 1, dialog: dialogOf(body.messages), answer: body.answer ?? '' };
+  return { sequences: 1, dialog: dialogOf(body.messages), answer: body.answer ?? '', param: 'messages' };
 }

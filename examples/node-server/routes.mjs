@@ -38,7 +38,7 @@ export class Service {
     let route = path.startsWith('/v1/models/') ? '/v1/models/{id}' : path;
     const known = ['GET', 'POST'].filter((method) => `${method} ${route}` in this.routes);
     if (known.length === 0 && route !== '/v1/models/{id}') route = '/'; // as others count what is nowhere
-    res.once('close', () => this.metrics.count(route, res.statusCode));
+    res.once('close', () => this.metrics.count(route, res.headersSent ? res.statusCode : 499)); // left, as nginx has it
     // An answer that waits behind another one of its connection (pipelining) does not hear of the connection's end.
     const gone = () => {
       if (res.socket === null && !res.writableFinished) res.destroy().emit('close');
@@ -81,7 +81,9 @@ export class Service {
 
   // Reads a request, waits for nothing, runs it, and stops when the client leaves.
   async #run(req, res, parse, run) {
-    const job = parse(this, await this.#body(req, res));
+    const body = await this.#body(req, res);
+    if (body === null) return;
+    const job = parse(this, body);
     if (this.draining) throw shuttingDown();
     this.checkSequences(job.sequences);
     if (this.#inside + job.sequences > this.limit) {
@@ -103,7 +105,7 @@ export class Service {
     try {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
-      if (!left) throw error;
+      if (!left) throw this.apiError(error, job.param);
     } finally {
       this.#inside -= job.sequences;
       this.#aborts.delete(abort);
@@ -112,7 +114,25 @@ export class Service {
     }
   }
 
+  // A request's object; null: the client left before it was whole.
   async #body(req, res) {
+    const bytes = await this.#bytes(req, res).catch((error) => {
+      if (error.code !== 'ECONNRESET') throw error;
+      this.metrics.abandoned++;
+      return null;
+    });
+    if (bytes === null) return null;
+    let body;
+    try {
+      body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    } catch (error) {
+      throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
+    }
+    if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
+    return body;
+  }
+
+  async #bytes(req, res) {
     const chunks = [];
     let size = 0;
     for await (const chunk of req.iterator({ destroyOnReturn: false })) {
@@ -126,14 +146,7 @@ export class Service {
       }
       chunks.push(chunk);
     }
-    let body;
-    try {
-      body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks)));
-    } catch (error) {
-      throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
-    }
-    if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
-    return body;
+    return Buffer.concat(chunks);
   }
 
   #describe() {
@@ -145,16 +158,16 @@ export class Service {
     send(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
   }
 
-  // Whose fault an error is.
-  apiError(error) {
+  // Whose fault an error is; `param` is the field that has the prompts.
+  apiError(error, param = null) {
     if (error instanceof ApiError) return error;
     switch (error instanceof LlamaError && error.code) {
       case 'LLAMA_E_TOO_LONG':
-        return new ApiError(400, error.message, { param: 'messages', code: 'context_length_exceeded' });
+        return new ApiError(400, error.message, { param, code: 'context_length_exceeded' });
       case 'LLAMA_E_INVALID_ARGUMENT':
       case 'LLAMA_E_UTF8':
       case 'LLAMA_E_BATCH':
-        return new ApiError(400, error.message);
+        return badRequest(/^(n_)?stop\b/.test(error.message) ? 'stop' : param, error.message);
       case 'LLAMA_E_POISONED':
       case 'LLAMA_E_DEVICE':
       case 'LLAMA_E_INTERNAL':

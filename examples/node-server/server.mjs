@@ -9,11 +9,15 @@
 // server.mjs starts and stops; routes.mjs has the routes, the queue and the errors; request.mjs reads
 // requests; answer.mjs runs and answers them; http.mjs has the form of answers and errors; metrics.mjs
 // counts; public/ is the page.
+import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Model, version } from 'llamabi';
+import { notLoaded } from './http.mjs';
 import { Service } from './routes.mjs';
+
+const DTYPES = ['auto', 'f32', 'f16', 'bf16', 'int8', 'int4', 'nf4'];
 
 const FLAGS = {
   ckpt_dir: ['', 'directory of the checkpoint (required)'],
@@ -22,6 +26,9 @@ const FLAGS = {
   max_seq_len: [512, 'most tokens of a sequence, prompt included'],
   max_batch_size: [8, 'sequences that run at the same time'],
   threads: [0, 'threads of the CPU backend (0: all)'],
+  weights_dtype: ['auto', `convert the weights: ${DTYPES.join(', ')}`],
+  kv_dtype: ['auto', 'type of the KV cache, one of the same'],
+  seed: [0, 'of requests without one, in turn (0: random)'],
   queue: [64, 'sequences that may wait; more are answered 429'],
   max_body: [1 << 20, 'most bytes of a request'],
   host: ['127.0.0.1', 'address to listen on; there is no authentication'],
@@ -42,7 +49,10 @@ function flags() {
     result[name] = values[name] ?? missing;
     if (typeof missing !== 'number') continue;
     result[name] = Number(result[name]);
-    if (!Number.isInteger(result[name]) || result[name] < 0) throw new Error(`--${name} is ${values[name]}, must be an integer and not negative`);
+    if (!Number.isSafeInteger(result[name]) || result[name] < 0) throw new Error(`--${name} is ${values[name]}, must be an integer and not negative`);
+  }
+  for (const name of ['weights_dtype', 'kv_dtype']) {
+    if (!DTYPES.includes(result[name])) throw new Error(`--${name} is ${result[name]}, must be one of ${DTYPES.join(', ')}`);
   }
   if (result.ckpt_dir === '') throw new Error('--ckpt_dir is missing; --help lists the flags');
   return result;
@@ -52,30 +62,44 @@ const log = (line) => console.error(`node-server: ${line}`);
 
 async function main() {
   const f = flags();
+  // First the port: one that is taken is known at once.
+  let service;
+  const server = createServer({ requestTimeout: 30_000, keepAliveTimeout: 120_000 }, (req, res) => {
+    if (service) service.handle(req, res);
+    else notLoaded(req, res);
+  });
+  server.on('connection', (socket) => socket.setMaxListeners(0)); // one for each request of a pipeline
+  await new Promise((resolve, reject) => server.once('error', reject).listen(f.port, f.host, resolve));
+
   const loading = new AbortController();
   const stopLoading = () => loading.abort();
   process.once('SIGTERM', stopLoading).once('SIGINT', stopLoading);
-  const model = await Model.open({
-    ckptDir: f.ckpt_dir,
+  const seed = f.seed || randomInt(1, 2 ** 47);
+  log(`seed ${seed}`);
+  const model = await Model.open(f.ckpt_dir, {
     tokenizerPath: f.tokenizer_path || undefined,
     maxSeqLen: f.max_seq_len,
     maxBatchSize: f.max_batch_size,
     nThreads: f.threads,
+    weightsDtype: f.weights_dtype,
+    kvDtype: f.kv_dtype,
+    seed,
     signal: loading.signal,
     onLog: (level, message) => log(message),
+  }).catch((error) => {
+    server.close();
+    server.closeAllConnections();
+    throw error;
   });
   process.off('SIGTERM', stopLoading).off('SIGINT', stopLoading);
 
-  const service = new Service(model, {
+  service = new Service(model, {
     name: f.model_name || basename(resolve(f.ckpt_dir)),
     fingerprint: `llamabi-${version}`,
     queue: f.queue,
     maxBody: f.max_body,
     log,
   });
-  const server = createServer({ requestTimeout: 30_000, keepAliveTimeout: 120_000 }, (req, res) => service.handle(req, res));
-  server.on('connection', (socket) => socket.setMaxListeners(0)); // one for each request of a pipeline
-  await new Promise((resolve, reject) => server.once('error', reject).listen(f.port, f.host, resolve));
   const { address, family, port } = server.address();
   console.log(`listening on http://${family === 'IPv6' ? `[${address}]` : address}:${port}`);
 

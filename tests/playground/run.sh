@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh PREFIX: the playground of the Node service, in headless Chromium. Screenshots: build/playground.
+# run.sh PREFIX: the Node service, and its playground in headless Chromium. Screenshots: build/playground.
 set -eu
 [ $# -eq 1 ] && [ -e "$1/lib/pkgconfig/llamabi.pc" ] || { echo "usage: run.sh PREFIX, where llamabi is installed" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
@@ -41,6 +41,7 @@ serve() { # serve LOG ARGUMENTS...: sets url
   cat "$log" >&2
   exit 1
 }
+node "$work/tests/playground/service.mjs" "$work/examples/node-server/server.mjs" "$root/demo/meta"
 serve "$work/demo.log" --ckpt_dir "$root/demo/meta"
 demo=$url
 serve "$work/endless.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max_seq_len 4096

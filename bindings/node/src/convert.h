@@ -42,10 +42,10 @@ std::string to_text(napi_env env, napi_value value, const char *name);
 std::string to_c_text(napi_env env, napi_value value, const char *name);
 bool to_bool(napi_env env, napi_value value, const char *name);
 int32_t to_int(napi_env env, napi_value value, const char *name);
-uint32_t to_uint(napi_env env, napi_value value, const char *name);
+uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least = 0);
 uint64_t to_uint64(napi_env env, napi_value value, const char *name);
 float to_float(napi_env env, napi_value value, const char *name);
-std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name);
+std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name, const char *what = "an array");
 // Appends an Int32Array's or array's elements; returns how many.
 size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out);
 

@@ -69,9 +69,8 @@ static double to_double(napi_env env, napi_value value, const char *name) {
 }
 
 template <class T>
-static T to_integer(napi_env env, napi_value value, const char *name) {
+static T to_integer(napi_env env, napi_value value, const char *name, double least = std::numeric_limits<T>::min()) {
   const double d = to_double(env, value, name);
-  const double least = std::numeric_limits<T>::min();
   const double most = std::numeric_limits<T>::max();
   if (!(d >= least && d <= most && d == std::floor(d))) {
     char sentence[200];
@@ -84,7 +83,9 @@ static T to_integer(napi_env env, napi_value value, const char *name) {
 
 int32_t to_int(napi_env env, napi_value value, const char *name) { return to_integer<int32_t>(env, value, name); }
 
-uint32_t to_uint(napi_env env, napi_value value, const char *name) { return to_integer<uint32_t>(env, value, name); }
+uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least) {
+  return to_integer<uint32_t>(env, value, name, least);
+}
 
 uint64_t to_uint64(napi_env env, napi_value value, const char *name) {
   uint64_t big = 0;
@@ -109,10 +110,10 @@ float to_float(napi_env env, napi_value value, const char *name) {
   return static_cast<float>(to_double(env, value, name));
 }
 
-std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name) {
+std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name, const char *what) {
   bool is_array = false;
   check(env, napi_is_array(env, value, &is_array));
-  if (!is_array) throw_type_error(env, std::string(name) + " must be an array");
+  if (!is_array) throw_type_error(env, std::string(name) + " must be " + what);
   uint32_t n;
   check(env, napi_get_array_length(env, value, &n));
   std::vector<napi_value> elements(n);
@@ -150,7 +151,7 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
 }
 
 size_t to_messages(napi_env env, napi_value value, std::vector<Message> &out) {
-  const auto elements = to_elements(env, value, "dialog");
+  const auto elements = to_elements(env, value, "a dialog", "an array of {role, content}");
   for (napi_value element : elements) {
     napi_value role, content;
     napi_valuetype type;
@@ -222,8 +223,8 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     } else if (name == "tokenizerPath") {
       tokenizer_path = to_c_text(env, v, "tokenizerPath");
       has_tokenizer_path = true;
-    } else if (name == "maxSeqLen") c.max_seq_len = to_uint(env, v, "maxSeqLen");
-    else if (name == "maxBatchSize") c.max_batch_size = to_uint(env, v, "maxBatchSize");
+    } else if (name == "maxSeqLen") c.max_seq_len = to_uint(env, v, "maxSeqLen", 1);
+    else if (name == "maxBatchSize") c.max_batch_size = to_uint(env, v, "maxBatchSize", 1);
     else if (name == "modelParallelSize") c.model_parallel_size = to_int(env, v, "modelParallelSize");
     else if (name == "device") c.device = to_number(env, v, "device", {{"auto", LLAMA_DEVICE_AUTO}, {"cpu", LLAMA_DEVICE_CPU}, {"cuda", LLAMA_DEVICE_CUDA}});
     else if (name == "deviceIndex") c.device_index = to_int(env, v, "deviceIndex");
@@ -257,7 +258,10 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "noWait") flag(v, "noWait", LLAMA_GEN_NO_WAIT);
     else if (name == "ignoreEos") flag(v, "ignoreEos", LLAMA_GEN_IGNORE_EOS);
     else if (name == "stop") {
-      for (napi_value element : to_elements(env, v, "stop")) stop.push_back(to_c_text(env, element, "stop"));
+      napi_valuetype type;
+      check(env, napi_typeof(env, v, &type));
+      if (type == napi_string) stop.push_back(to_c_text(env, v, "stop"));
+      else for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts")) stop.push_back(to_c_text(env, element, "stop"));
     } else return false;
     return true;
   });

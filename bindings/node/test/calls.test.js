@@ -15,7 +15,7 @@ behaviour('stop_strings', async () => {
   assert.equal(stopped.finishReason, 'stop_string');
   assert.equal(stopped.text, whole.text.slice(0, whole.text.indexOf(stop)));
   assert(stopped.tokens.length < whole.tokens.length);
-  const events = await collect(model.stream('Once upon a time', { ...options, stop: [stop] }));
+  const events = await collect(model.stream('Once upon a time', { ...options, stop })); // one text without its array
   assert.equal(events.map((event) => event.text).join(''), stopped.text);
   assert.equal(events.at(-1).finishReason, 'stop_string');
   await model.close();
@@ -148,7 +148,8 @@ behaviour('bad_arguments', async () => {
   assertFails(await failure(model.textCompletion([])), 'LLAMA_E_BATCH', '0');
   assertFails(await failure(model.textCompletion(['a', 'b', 'c'])), 'LLAMA_E_BATCH', '3', '2');
   assertFails(await failure(demo({ weightsDtype: 'fp8' })), 'LLAMA_E_UNSUPPORTED');
-  assertFails(await failure(demo({ maxSeqLen: 0 })), 'LLAMA_E_INVALID_ARGUMENT', 'max_seq_len');
+  assertFails(await failure(demo({ maxSeqLen: 0 })), 'LLAMA_E_INVALID_ARGUMENT', 'maxSeqLen is 0', 'between 1 and');
+  assertFails(await failure(demo({ maxBatchSize: -1 })), 'LLAMA_E_INVALID_ARGUMENT', 'maxBatchSize is -1', 'between 1 and');
   assertFails(await failure(demo({ device: 'tpu' })), 'LLAMA_E_INVALID_ARGUMENT', 'tpu');
   assertFails(await failure(demo({ modelParallelSize: 3 })), 'LLAMA_E_INVALID_ARGUMENT', '3', '1');
   assertFails(await failure(demo({ maxSeqLen: 2 ** 31, maxBatchSize: 2 ** 31 })), 'LLAMA_E_NO_MEMORY');
@@ -160,7 +161,7 @@ behaviour('bad_arguments', async () => {
     () => model.textCompletion('a', { temprature: 1 }),
     () => model.textCompletion('a', { temperature: '1' }),
     () => model.textCompletion('a', { echo: 1 }),
-    () => model.textCompletion('a', { stop: 'b' }),
+    () => model.textCompletion('a', { stop: 7 }),
     () => model.textCompletion('a', { signal: {} }),
     () => model.textCompletion(7),
     () => model.textCompletion(['a', 7]),
@@ -171,6 +172,8 @@ behaviour('bad_arguments', async () => {
     () => model.stream(null),
     () => model.encode(),
     () => Model.open(),
+    () => Model.open(root('demo/meta'), 7),
+    () => Model.open(root('demo/meta'), { maxSeqLength: 7 }),
     () => Model.open({}),
     () => Model.open({ ckptDir: 7 }),
     () => Model.open({ ckptDir: 'x', onLog: 7 }),
@@ -178,6 +181,13 @@ behaviour('bad_arguments', async () => {
   ]) {
     const error = await failure(wrong);
     assert(error instanceof TypeError, `${wrong}: ${error}`);
+  }
+  for (const [wrong, sentence] of [
+    [() => model.textCompletion(5), /a text or an array of texts/],
+    [() => model.chatCompletion('hi'), /an array of \{role, content\}/],
+    [() => Model.open(), /^Model\.open needs a checkpoint directory or options$/],
+  ]) {
+    assert.match((await failure(wrong)).message, sentence);
   }
   // Errors that come from another thread have the stack of the caller.
   assert((await text({ temperature: -1 })).stack.includes('calls.test.js'));
@@ -229,7 +239,9 @@ behaviour('use_after_close', async () => {
     () => model.info(),
     () => model.timings(),
   ]) {
-    assertFails(await failure(use), 'LLAMA_E_INVALID_ARGUMENT', 'llama_t');
+    const error = await failure(use);
+    assertFails(error, 'ERR_LLAMABI_CLOSED', 'the model is closed');
+    assert.equal(error.status, -1);
   }
   assert.deepEqual(await stream.next(), { done: true, value: undefined });
 });
@@ -263,7 +275,7 @@ test('dispose closes', async () => {
   await stream[dispose]();
   assert.equal(model.timings().running, 0);
   await model[dispose]();
-  assertFails(await failure(() => model.info()), 'LLAMA_E_INVALID_ARGUMENT');
+  assertFails(await failure(() => model.info()), 'ERR_LLAMABI_CLOSED');
 });
 
 test('a slow reader holds the call back, not memory', async () => {
@@ -279,6 +291,13 @@ test('a slow reader holds the call back, not memory', async () => {
   }, 'generation pauses', 40_000);
   assert(before < 3000, `${before} tokens were generated for nobody`);
   await stream.return();
+  await model.close();
+});
+
+test('options beside the directory', async () => {
+  const model = await Model.open(root('demo/meta'), { maxSeqLen: 64, maxBatchSize: 3 });
+  const { maxSeqLen, maxBatchSize } = model.info();
+  assert.deepEqual([maxSeqLen, maxBatchSize], [64, 3]);
   await model.close();
 });
 

@@ -4,6 +4,7 @@ import all from 'llamabi';
 
 export async function use(): Promise<void> {
   await using model = await Model.open({ ckptDir: 'x', maxSeqLen: 64, weightsDtype: 'bf16', onLog: (level, m) => void (level === 'warn' && m) });
+  await (await Model.open('x', { maxSeqLen: 64 })).textCompletion('a', { stop: '\n' });
   const one: Sequence = await model.textCompletion('a', { signal: AbortSignal.timeout(1), stop: ['\n'], seed: 1n });
   const many: Sequence[] = await model.textCompletion(['a', 'b']);
   const answer: Sequence = await model.chatCompletion([{ role: 'user', content: 'a' }]);
@@ -27,6 +28,8 @@ export async function use(): Promise<void> {
   await model.chatCompletion([{ role: 'robot', content: 'a' }]);
   // @ts-expect-error: not a dtype
   await Model.open({ ckptDir: 'x', weightsDtype: 'f64' });
+  // @ts-expect-error: the directory twice
+  await Model.open('x', { ckptDir: 'y' });
   // @ts-expect-error: use Model.open
   new Model();
   // @ts-expect-error: a finish event has no token
