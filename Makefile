@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test header bench clean
+.PHONY: help setup build examples demo test header bench nvcc clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's directory, for shells that have not been told of it.
@@ -42,6 +42,9 @@ header: setup ## include/llamabi.h from src/capi
 
 bench: setup ## decode and prefill of a 1.1B shape, beside what this machine can read and compute
 	cargo bench --locked --bench cpu
+
+nvcc: ## build/nvcc: the CUDA compiler from PyPI, where none is installed
+	@scripts/nvcc
 
 setup: ## install what is missing, or say how
 	@scripts/setup

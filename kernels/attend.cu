@@ -1,0 +1,258 @@
+// Attention in float32 over the paged cache, by chunks of 256 keys: split-K decode with grouped queries, and
+// (attend_prefill_fma) the prefill of the float32 mode.
+//
+// Block: 128 threads. Keys are read once for up to four queries: a decode block's are heads that share a
+// kv head, a prefill block's are consecutive rows of one head. A key's row of head_stride numbers is split
+// over `width` lanes, eight numbers each, so a warp reads 32 / width neighbouring keys at a time.
+#include "gpu.h"
+
+#define QUERIES 4
+
+DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum | [8] flags | [4][head_stride] queries |
+// [4][head_stride] result | [4 warps][4][head_stride] partial results.
+struct Layout {
+    float *p, *max, *sum, *flags, *q, *o, *parts;
+    DEVICE_MEMBER Layout(unsigned char *shared, uint32_t head_stride) {
+        p = (float *)shared;
+        max = p + QUERIES * GPU_CHUNK;
+        sum = max + QUERIES;
+        flags = sum + QUERIES;
+        q = flags + 8;
+        o = q + QUERIES * head_stride;
+        parts = o + QUERIES * head_stride;
+    }
+};
+
+// What of the cache a block works on.
+template <class T> struct Keys {
+    const T *k, *v;         // this kv head of page 0
+    const uint32_t *pages;  // of the sequence
+    size_t page_stride;
+    uint32_t head_stride;
+    DEVICE_MEMBER size_t at(uint32_t key) const {
+        return pages[key / GPU_PAGE] * page_stride + (size_t)(key % GPU_PAGE) * head_stride;
+    }
+};
+
+// Keys first .. first + n (n <= 256) for H queries in l.q; query h sees the keys before end[h]. Leaves in
+// l.max, l.sum and l.o the largest score (in units of log 2), the sum of weights and the weighted values.
+template <class T, int H>
+DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
+    constexpr int PIECES = sizeof(T) / 2, U = 4 / PIECES;
+    const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
+    uint32_t width = 2;
+    while (width * 8 < stride) width *= 2;
+    const uint32_t e0 = lane % width * 8, step = 128 / width, own = (warp * 32 + lane) / width;
+    const bool has = e0 < stride;
+
+    float q[H][8];
+    UNROLL
+    for (int h = 0; h < H; h++)
+        UNROLL
+        for (int e = 0; e < 8; e++) q[h][e] = has ? l.q[h * stride + e0 + e] : 0;
+    for (uint32_t i = 0; i < n; i += U * step) {
+        Words4 raw[U][PIECES];
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t key = i + u * step + own;
+            UNROLL
+            for (int c = 0; c < PIECES; c++)
+                raw[u][c] = has && key < n ? load_const((const char *)(keys.k + keys.at(first + key) + e0) + 16 * c) : Words4{};
+        }
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t key = i + u * step + own;
+            float k[8];
+            unpack8(k, raw[u], T());
+            UNROLL
+            for (int h = 0; h < H; h++) {
+                float s = 0;
+                UNROLL
+                for (int e = 0; e < 8; e++) s = fmaf(q[h][e], k[e], s);
+                s = group_sum(s, width);
+                if (lane % width == 0 && key < GPU_CHUNK)
+                    l.p[h * GPU_CHUNK + key] = key < n && first + key < end[h] ? s * scale * 1.44269504f : -INFINITY_F;
+            }
+        }
+    }
+#ifndef PLANT_NO_BARRIER_ATTEND
+    block_sync();
+#endif
+    // Weights of the keys; a warp for each query. fmaxf drops NaN, the sum keeps it.
+    if (warp < H) {
+        float *p = l.p + warp * GPU_CHUNK, max = -INFINITY_F, sum = 0;
+        for (uint32_t key = lane; key < n; key += 32) max = fmaxf(max, p[key]);
+        max = group_max(max, 32);
+        const float base = max == -INFINITY_F ? 0 : max;
+        for (uint32_t key = lane; key < n; key += 32) {
+            p[key] = exp2_fast(p[key] - base);
+            sum += p[key];
+        }
+        sum = group_sum(sum, 32);
+        if (lane == 0) {
+            l.max[warp] = max;
+            l.sum[warp] = sum;
+        }
+    }
+    block_sync();
+    float o[H][8] = {};
+    for (uint32_t i = 0; i < n; i += U * step) {
+        Words4 raw[U][PIECES];
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t key = i + u * step + own;
+            UNROLL
+            for (int c = 0; c < PIECES; c++)
+                raw[u][c] = has && key < n ? load_const((const char *)(keys.v + keys.at(first + key) + e0) + 16 * c) : Words4{};
+        }
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t key = i + u * step + own;
+            float v[8];
+            unpack8(v, raw[u], T());
+            UNROLL
+            for (int h = 0; h < H; h++) {
+                float p = key < n ? l.p[h * GPU_CHUNK + key] : 0;
+                UNROLL
+                for (int e = 0; e < 8; e++) o[h][e] = fmaf(p, v[e], o[h][e]);
+            }
+        }
+    }
+    UNROLL
+    for (int h = 0; h < H; h++)
+        UNROLL
+        for (int e = 0; e < 8; e++) {
+            float sum = across_sum(o[h][e], width);
+            if (has && lane < width) l.parts[(warp * QUERIES + h) * stride + e0 + e] = sum;
+        }
+    block_sync();
+    for (uint32_t i = t; i < H * stride; i += 128) {
+        const float *part = l.parts + i;
+        l.o[i] = part[0] + part[QUERIES * stride] + part[2 * QUERIES * stride] + part[3 * QUERIES * stride];
+    }
+    block_sync();
+}
+
+template <class T, int H> DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, uint32_t head) {
+    const uint32_t t = threadIdx.x, kv_head = blockIdx.x, split = blockIdx.y, group = p.n_heads / p.n_kv_heads;
+    const uint32_t n_keys = (uint32_t)p.positions[row] + 1, first = split * GPU_CHUNK;
+    const uint32_t n = smaller(n_keys - first, GPU_CHUNK);
+    const uint32_t last = kv_head * group + group; // heads behind this group are computed as zeros and dropped
+    for (uint32_t i = t; i < H * p.head_stride; i += 128) {
+        uint32_t h = head + i / p.head_stride, d = i % p.head_stride;
+        l.q[i] = h < last && d < p.head_dim ? p.q[(size_t)row * p.q_stride + h * p.head_dim + d] : 0;
+    }
+    block_sync();
+    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
+    Keys<T> keys = {(const T *)p.k_pages + base, (const T *)p.v_pages + base, p.pages + p.row_pages[row],
+                    (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride, p.head_stride};
+    uint32_t end[H];
+    UNROLL
+    for (int h = 0; h < H; h++) end[h] = n_keys;
+    attend_chunk<T, H>(l, keys, first, n, end, p.scale);
+    const uint32_t width = p.head_stride + 4;
+    for (uint32_t i = t; i < H * width; i += 128) {
+        uint32_t h = i / width, d = i % width;
+        if (head + h >= last || d > p.head_stride + 1) continue;
+        float v = d < p.head_stride ? l.o[h * p.head_stride + d] : d == p.head_stride ? l.max[h] : l.sum[h];
+        p.partial[(((size_t)blockIdx.z * p.n_heads + head + h) * p.max_splits + split) * width + d] = v;
+    }
+    block_sync();
+}
+
+template <class T> DEVICE void attend(const AttendParams &p) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, kv_head = blockIdx.x, group = p.n_heads / p.n_kv_heads;
+    const int32_t row = p.rows[blockIdx.z];
+    if (row < 0) return;
+    const uint32_t n_splits = (uint32_t)p.positions[row] / GPU_CHUNK + 1;
+    if (blockIdx.y >= n_splits) return;
+    Layout l(shared, p.head_stride);
+    if (group == 1) attend_group<T, 1>(p, l, row, kv_head);
+    else
+        for (uint32_t h = 0; h < group; h += QUERIES) attend_group<T, QUERIES>(p, l, row, kv_head * group + h);
+
+    // The last block of this row and kv head adds the splits up, always in their order.
+    device_fence();
+    block_sync();
+    if (t == 0) {
+        uint32_t *counter = p.counters + (size_t)blockIdx.z * p.n_kv_heads + kv_head;
+        bool is_last = atomic_add(counter, 1) == n_splits - 1;
+        if (is_last) *counter = 0;
+        l.flags[0] = is_last;
+    }
+    block_sync();
+    if (l.flags[0] == 0) return;
+    device_fence();
+    const uint32_t width = p.head_stride + 4;
+    for (uint32_t i = t; i < group * p.head_dim; i += 128) {
+        const uint32_t head = kv_head * group + i / p.head_dim, d = i % p.head_dim;
+        const float *part = p.partial + ((size_t)blockIdx.z * p.n_heads + head) * p.max_splits * width;
+        float max = -INFINITY_F, sum = 0, o = 0;
+        for (uint32_t s = 0; s < n_splits; s++) max = fmaxf(max, load_fenced(part + s * width + p.head_stride));
+        if (max == -INFINITY_F) max = 0;
+        for (uint32_t s = 0; s < n_splits; s++) {
+            float weight = exp2_fast(load_fenced(part + s * width + p.head_stride) - max);
+            sum = fmaf(load_fenced(part + s * width + p.head_stride + 1), weight, sum);
+            o = fmaf(load_fenced(part + s * width + d), weight, o);
+        }
+        p.y[(size_t)row * p.y_stride + head * p.head_dim + d] = o / sum;
+    }
+}
+
+template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, head = blockIdx.x, kv_head = head / (p.n_heads / p.n_kv_heads);
+    const AttendTile tile = p.tiles[blockIdx.y];
+    if (tile.n == 0) return;
+    Layout l(shared, p.head_stride);
+    for (uint32_t i = t; i < QUERIES * p.head_stride; i += 128) {
+        uint32_t j = i / p.head_stride, d = i % p.head_stride;
+        int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
+        l.q[i] = row >= 0 && d < p.head_dim ? p.q[(size_t)row * p.q_stride + head * p.head_dim + d] : 0;
+    }
+    block_sync();
+    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
+    Keys<T> keys = {(const T *)p.k_pages + base, (const T *)p.v_pages + base, p.pages + tile.pages,
+                    (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride, p.head_stride};
+    uint32_t end[QUERIES];
+    UNROLL
+    for (int j = 0; j < QUERIES; j++) end[j] = tile.position + j + 1;
+
+    // This thread's numbers of the result: i = t, t + 128, ... of [4][head_stride <= 256].
+    constexpr int OWN = QUERIES * GPU_MAX_HEAD_DIM / 128;
+    float o[OWN], max[OWN], sum[OWN];
+    UNROLL
+    for (int c = 0; c < OWN; c++) o[c] = sum[c] = 0, max[c] = -INFINITY_F;
+    const uint32_t n_keys = tile.position + tile.n;
+    for (uint32_t first = 0; first < n_keys; first += GPU_CHUNK) {
+        attend_chunk<T, QUERIES>(l, keys, first, smaller(n_keys - first, GPU_CHUNK), end, p.scale);
+        UNROLL
+        for (int c = 0; c < OWN; c++) {
+            uint32_t i = t + c * 128, j = i / p.head_stride;
+            if (i >= QUERIES * p.head_stride) break;
+            // A chunk that a row does not see changes nothing: its weight is exp2(-inf) = 0.
+            float larger = fmaxf(max[c], l.max[j]), base = larger == -INFINITY_F ? 0 : larger;
+            float before = exp2_fast(max[c] - base), now = exp2_fast(l.max[j] - base);
+            o[c] = o[c] * before + l.o[i] * now;
+            sum[c] = sum[c] * before + l.sum[j] * now;
+            max[c] = larger;
+        }
+        block_sync();
+    }
+    UNROLL
+    for (int c = 0; c < OWN; c++) {
+        uint32_t i = t + c * 128, j = i / p.head_stride, d = i % p.head_stride;
+        int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
+        if (row >= 0 && d < p.head_dim) p.y[(size_t)row * p.y_stride + head * p.head_dim + d] = o[c] / sum[c];
+    }
+}
+
+KERNEL(attend_f32, AttendParams, 128) { attend<float>(p); }
+KERNEL(attend_f16, AttendParams, 128) { attend<f16>(p); }
+KERNEL(attend_bf16, AttendParams, 128) { attend<bf16>(p); }
+KERNEL(attend_prefill_fma_f32, AttendPrefillParams, 128) { attend_prefill_fma<float>(p); }
+KERNEL(attend_prefill_fma_f16, AttendPrefillParams, 128) { attend_prefill_fma<f16>(p); }
+KERNEL(attend_prefill_fma_bf16, AttendPrefillParams, 128) { attend_prefill_fma<bf16>(p); }

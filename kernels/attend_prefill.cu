@@ -1,0 +1,159 @@
+// Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache.
+//
+// Block: 128 threads, 64 rows of one head; each warp has 16 rows, keys come in tiles of 64 at absolute
+// positions, two stages of cp.async. A row's numbers depend on its own keys alone: tiles it does not see leave its
+// state as it is, so neither the cut of a prompt into chunks nor the other rows of a tile matter.
+#include "gpu.h"
+
+#define KEYS 64
+
+// B: head_stride rounded up to 32, 64 or 128; the columns between are zeros and skipped where whole sixteens.
+template <class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillParams &p) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, c = lane % 4 * 2;
+    const uint32_t head = blockIdx.x, kv_head = head / (p.n_heads / p.n_kv_heads);
+    const AttendTile tile = p.tiles[blockIdx.y];
+    if (tile.n == 0) return;
+    const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
+    const uint32_t sixteens = p.head_stride / 16;
+
+    // A row's chunk of 8 numbers, placed so that ldmatrix meets each bank once.
+    auto place = [](uint32_t row, uint32_t chunk) -> uint32_t {
+        return B == 32 ? swizzle64(row, chunk) : row * B * 2 + ((chunk ^ (row & 7)) << 4);
+    };
+    const size_t page_stride = (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride;
+    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
+    constexpr uint32_t HALF_STAGE = KEYS * B * 2;
+    auto load = [&](uint32_t j) {
+        unsigned char *stage = shared + j % 2 * 2 * HALF_STAGE;
+        constexpr uint32_t CHUNKS = B / 8;
+        UNROLL
+        for (uint32_t i = 0; i < KEYS * CHUNKS / 128; i++) {
+            uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS, key = j * KEYS + row;
+            // Behind the end lies memory nobody wrote: zeros, for 0 * NaN would be NaN.
+            bool valid = key < n_keys && chunk * 8 < p.head_stride;
+            size_t at = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base + key % GPU_PAGE * p.head_stride + chunk * 8 : 0;
+            cp_async(stage + place(row, chunk), (const T *)p.k_pages + at, valid);
+            cp_async(stage + HALF_STAGE + place(row, chunk), (const T *)p.v_pages + at, valid);
+        }
+        cp_commit();
+    };
+    load(0);
+
+    // Fragments of the queries: rows g and g + 8 of the warp's sixteen.
+    const bool active = warp * 16 < tile.n;
+    uint32_t q[B / 16][4];
+    int32_t row[2];
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t j = warp * 16 + g + h * 8;
+        row[h] = j < tile.n ? p.rows[tile.first + j] : -1;
+        UNROLL
+        for (uint32_t i = 0; i < B / 8; i++) {
+            uint32_t d = i * 8 + c;
+            T pair[2] = {};
+            if (row[h] >= 0 && d < p.head_dim) {
+                const float *from = p.q + (size_t)row[h] * p.q_stride + head * p.head_dim + d;
+                from_float(pair[0], from[0]);
+                from_float(pair[1], from[1]);
+            }
+            q[i / 2][i % 2 * 2 + h] = pair[0].bits | (uint32_t)pair[1].bits << 16;
+        }
+    }
+
+    float o[B / 8][4] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0};
+    const float scale = p.scale * 1.44269504f; // weights are powers of two
+    const uint32_t first_row = tile.position + warp * 16;
+    for (uint32_t j = 0; j < n_tiles; j++) {
+        if (j + 1 < n_tiles) {
+            load(j + 1);
+            cp_wait<1>();
+        } else {
+            cp_wait<0>();
+        }
+        block_sync();
+        const unsigned char *k_tile = shared + j % 2 * 2 * HALF_STAGE, *v_tile = k_tile + HALF_STAGE;
+        if (active && j * KEYS <= first_row + 15) {
+            float s[KEYS / 8][4] = {};
+            UNROLL
+            for (uint32_t i = 0; i < B / 16; i++) {
+                if (i >= sixteens) break;
+                UNROLL
+                for (uint32_t b = 0; b < KEYS / 16; b++) {
+                    uint32_t k[4];
+                    ldmatrix(k, k_tile + place(b * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
+                    mma(s[2 * b], q[i], k[0], k[1], T());
+                    mma(s[2 * b + 1], q[i], k[2], k[3], T());
+                }
+            }
+            float larger[2] = {max[0], max[1]}, base2[2], fade[2];
+            UNROLL
+            for (uint32_t i = 0; i < KEYS / 8; i++)
+                UNROLL
+                for (uint32_t e = 0; e < 4; e++) {
+                    uint32_t key = j * KEYS + i * 8 + c + e % 2;
+                    s[i][e] = key <= first_row + g + e / 2 * 8 ? s[i][e] * scale : -INFINITY_F;
+                    larger[e / 2] = fmaxf(larger[e / 2], s[i][e]);
+                }
+            UNROLL
+            for (uint32_t h = 0; h < 2; h++) {
+                larger[h] = group_max(larger[h], 4);
+                base2[h] = larger[h] == -INFINITY_F ? 0 : larger[h];
+                fade[h] = exp2_fast(max[h] - base2[h]);
+                max[h] = larger[h];
+                sum[h] *= fade[h];
+            }
+            uint32_t w[KEYS / 16][4];
+            UNROLL
+            for (uint32_t i = 0; i < KEYS / 8; i++)
+                UNROLL
+                for (uint32_t h = 0; h < 2; h++) {
+                    float a = exp2_fast(s[i][2 * h] - base2[h]), b = exp2_fast(s[i][2 * h + 1] - base2[h]);
+                    sum[h] += a + b;
+                    T pair[2];
+                    from_float(pair[0], a);
+                    from_float(pair[1], b);
+                    w[i / 2][i % 2 * 2 + h] = pair[0].bits | (uint32_t)pair[1].bits << 16;
+                }
+            UNROLL
+            for (uint32_t i = 0; i < B / 16; i++) {
+                if (i >= sixteens) break;
+                UNROLL
+                for (uint32_t e = 0; e < 4; e++) {
+                    o[2 * i][e] *= fade[e / 2];
+                    o[2 * i + 1][e] *= fade[e / 2];
+                }
+                UNROLL
+                for (uint32_t b = 0; b < KEYS / 16; b++) {
+                    uint32_t v[4];
+                    ldmatrix_trans(v, v_tile + place(b * 16 + lane % 16, i * 2 + lane / 16));
+                    mma(o[2 * i], w[b], v[0], v[1], T());
+                    mma(o[2 * i + 1], w[b], v[2], v[3], T());
+                }
+            }
+        }
+#ifndef PLANT_WRITE_AFTER_READ_ATTEND
+        block_sync();
+#endif
+    }
+    if (!active) return;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        float total = group_sum(sum[h], 4);
+        if (row[h] < 0) continue;
+        float *y = p.y + (size_t)row[h] * p.y_stride + head * p.head_dim + c;
+        UNROLL
+        for (uint32_t i = 0; i < B / 8; i++)
+            if (i * 8 + c < p.head_dim) {
+                y[i * 8] = o[i][2 * h] / total;
+                y[i * 8 + 1] = o[i][2 * h + 1] / total;
+            }
+    }
+}
+
+KERNEL(attend_prefill_f16_32, AttendPrefillParams, 128) { attend_prefill<f16, 32>(p); }
+KERNEL(attend_prefill_f16_64, AttendPrefillParams, 128) { attend_prefill<f16, 64>(p); }
+KERNEL(attend_prefill_f16_128, AttendPrefillParams, 128) { attend_prefill<f16, 128>(p); }
+KERNEL(attend_prefill_bf16_32, AttendPrefillParams, 128) { attend_prefill<bf16, 32>(p); }
+KERNEL(attend_prefill_bf16_64, AttendPrefillParams, 128) { attend_prefill<bf16, 64>(p); }
+KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16, 128>(p); }

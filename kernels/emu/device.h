@@ -1,0 +1,143 @@
+// What gpu.h means without nvcc: kernels as C++ functions, their threads as fibers (runtime.cpp).
+//
+// Split in two on purpose. What kernels do to memory is inline here, so that the sanitizers see it at the
+// kernel's own lines. What the machine does (switching, exchanging between lanes) lies in runtime.cpp,
+// which is never built with -fsanitize=thread.
+#ifndef LLAMABI_EMU_DEVICE_H
+#define LLAMABI_EMU_DEVICE_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace emu {
+
+struct Index { unsigned x, y, z; };
+
+// Where the running thread is.
+struct View {
+    Index thread, block, block_dim, grid_dim;
+    unsigned char *shared;
+};
+
+View &view();
+// Ends the launch with a sentence about the running thread.
+[[noreturn]] void fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+struct Copy { void *to; const void *from; bool valid; };
+void cp_push(const Copy &);
+void cp_close();
+// The next copy of the oldest group while more than `left` groups are under way.
+bool cp_next(int left, Copy &);
+
+enum class Op { Sync, ShuffleXor, GroupSum, GroupMax, AcrossSum, Ballot, Ldmatrix, LdmatrixTrans, MmaBf16, MmaF16 };
+void block_barrier(int line);
+void named_barrier(int id, unsigned threads, int line);
+void warp_barrier(int line);
+// One value from each lane; what comes back depends on `op` and `arg`.
+float exchange(Op op, float v, int arg, int line);
+uint32_t ballot(bool v, int line);
+void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
+void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line);
+void yield();
+
+} // namespace emu
+
+#define threadIdx (emu::view().thread)
+#define blockIdx (emu::view().block)
+#define blockDim (emu::view().block_dim)
+#define gridDim (emu::view().grid_dim)
+
+#define DEVICE static inline
+#define DEVICE_MEMBER inline
+#define UNROLL
+#define ALIGNED16 alignas(16)
+#define KERNEL(name, Params, THREADS) extern "C" void name(const Params &p)
+#define SHARED(name) unsigned char *const name = emu::view().shared
+#define EMU_LINE int line = __builtin_LINE()
+
+struct ALIGNED16 Words4 { uint32_t w[4]; };
+
+DEVICE float as_float(uint32_t x) { float y; memcpy(&y, &x, 4); return y; }
+DEVICE uint32_t as_bits(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
+
+DEVICE float to_float(float x) { return x; }
+DEVICE float to_float(bf16 x) { return as_float((uint32_t)x.bits << 16); }
+DEVICE float to_float(f16 x) {
+    uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
+    // Subnormals too: the exponent is put right by one exact product.
+    if (rest < 0x7c00) return as_float(sign | as_bits(as_float(rest << 13) * as_float(0x77800000)));
+    return as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+}
+DEVICE void from_float(float &y, float x) { y = x; }
+DEVICE void from_float(bf16 &y, float x) {
+    uint32_t u = as_bits(x);
+    y.bits = x != x ? 0x7fff : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+DEVICE void from_float(f16 &y, float x) {
+    uint32_t sign = as_bits(x) >> 16 & 0x8000, u = as_bits(x) & 0x7fffffff;
+    if (u > 0x7f800000) { y.bits = 0x7fff; return; }
+    uint32_t r;
+    if (u >= 0x477ff000) r = 0x7c00; // 65520 and up round to infinity
+    else if (u < 0x38800000) r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f); // subnormal: unit 2^-24
+    else r = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
+    y.bits = (uint16_t)(sign | r);
+}
+
+DEVICE Words4 load_16(const void *p, int line) {
+    if ((uintptr_t)p % 16) emu::fail(line, "16-byte load from an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
+    return *(const Words4 *)p;
+}
+DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words4 load_const(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE float load_fenced(const float *p) { return *p; }
+
+// The destination is NaN from the issue on (the copy may land at once: writing after a read is an error) and
+// gets its value only in the wait that guarantees it (it may land late: waiting too little is an error).
+DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
+    if (((uintptr_t)to | (uintptr_t)from) % 16) emu::fail(line, "cp.async with an address that is no multiple of 16");
+    for (int i = 0; i < 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
+    emu::cp_push({to, from, valid});
+}
+DEVICE void cp_commit() { emu::cp_close(); }
+template <int N> DEVICE void cp_wait() {
+    emu::Copy c;
+    while (emu::cp_next(N, c))
+        for (int i = 0; i < 4; i++)
+            ((volatile uint32_t *)c.to)[i] = c.valid ? ((const uint32_t *)c.from)[i] : 0;
+}
+
+DEVICE void touch_row(const void *row) {
+    volatile const uint32_t *p = (volatile const uint32_t *)row;
+    for (int i = 0; i < 4; i++) (void)p[i];
+}
+DEVICE void ldmatrix(uint32_t (&r)[4], const void *row, EMU_LINE) {
+    if ((uintptr_t)row % 16) emu::fail(line, "ldmatrix of an address that is no multiple of 16");
+    touch_row(row);
+    emu::ldmatrix(r, row, false, line);
+}
+DEVICE void ldmatrix_trans(uint32_t (&r)[4], const void *row, EMU_LINE) {
+    if ((uintptr_t)row % 16) emu::fail(line, "ldmatrix of an address that is no multiple of 16");
+    touch_row(row);
+    emu::ldmatrix(r, row, true, line);
+}
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16, EMU_LINE) { emu::mma(d, a, b0, b1, emu::Op::MmaBf16, line); }
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16, EMU_LINE) { emu::mma(d, a, b0, b1, emu::Op::MmaF16, line); }
+
+DEVICE void block_sync(EMU_LINE) { emu::block_barrier(line); }
+DEVICE void named_sync(int id, int threads, EMU_LINE) { emu::named_barrier(id, (unsigned)threads, line); }
+DEVICE void warp_sync(EMU_LINE) { emu::warp_barrier(line); }
+DEVICE float shuffle_xor(float v, int mask, EMU_LINE) { return emu::exchange(emu::Op::ShuffleXor, v, mask, line); }
+DEVICE uint32_t warp_ballot(bool v, EMU_LINE) { return emu::ballot(v, line); }
+DEVICE float group_sum(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::GroupSum, v, width, line); }
+DEVICE float group_max(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::GroupMax, v, width, line); }
+DEVICE float across_sum(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::AcrossSum, v, width, line); }
+
+// Blocks of a launch run one after another, threads of a block on one OS thread.
+DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { emu::yield(); return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
+DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+DEVICE float exp2_fast(float x) { return exp2f(x); }
+
+#endif

@@ -1,0 +1,44 @@
+// The feed-forward's first half: gate and up of the normed row, silu(gate) * up.
+#include "gpu.h"
+
+template <class W> DEVICE void ffn_up(const FfnUpParams &p) {
+    const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
+    if (j >= p.ffn_dim) return;
+    const W *gate = (const W *)p.w + (size_t)j * p.w_stride, *up = gate + (size_t)p.ffn_dim * p.w_stride;
+    const uint32_t first = blockIdx.y * GEMV_ROWS;
+    with_rows(p.n_rows - first, [&](auto count) {
+        constexpr int R = decltype(count)::value;
+        RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
+        float sums[2][R];
+        norm_dot2<W, R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        const Finish f = finish(sums, p.rows, p.n_rows, first);
+        if (f.row >= 0) p.h[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
+    });
+}
+
+template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
+    SHARED(shared);
+    using G = Gemm<W>;
+    const uint32_t j0 = blockIdx.x * (G::N / 2);
+    G::run(
+        shared, (const W *)p.x, p.x_stride, (const W *)p.w, p.w_stride, p.n_rows, p.dim,
+        [&](uint32_t r) -> int64_t {
+            uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
+            return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
+        },
+        [&](uint32_t i, uint32_t c, Pair gate, Pair up) {
+            int32_t row = p.rows[i];
+            uint32_t j = j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF;
+            if (row < 0) return;
+            float *h = p.h + (size_t)row * p.h_stride;
+            if (j < p.ffn_dim) h[j] = silu(gate.x) * up.x;
+            if (j + 1 < p.ffn_dim) h[j + 1] = silu(gate.y) * up.y;
+        });
+}
+
+KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up<float>(p); }
+KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16>(p); }
+KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16>(p); }
+KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
+KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
+KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }

@@ -1,0 +1,134 @@
+// Decode: products of weight rows with a few activation rows, straight from memory. Part of gpu.h.
+//
+// One warp has two weight rows; its lanes split K in runs of eight. No shared memory and no barrier: every
+// weight is used once by one lane, activations come from the first cache. A lane's sum runs through k
+// upwards and lanes are added in a butterfly, for any number of activation rows: batch invariance.
+
+// Activation rows of one block, at most.
+#define GEMV_ROWS 8
+
+template <int N> struct Count { static constexpr int value = N; };
+
+// Calls `body` with the smallest count of 1, 2, 4, 8 that holds `n` rows.
+template <class Body> DEVICE void with_rows(uint32_t n, const Body &body) {
+    if (n <= 1) body(Count<1>());
+    else if (n <= 2) body(Count<2>());
+    else if (n <= 4) body(Count<4>());
+    else body(Count<8>());
+}
+
+DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[2], float) {
+    UNROLL
+    for (int i = 0; i < 8; i++) v[i] = as_float(raw[i / 4].w[i % 4]);
+}
+template <class W> DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[1], W) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        v[2 * i] = to_float(W{(uint16_t)raw[0].w[i]});
+        v[2 * i + 1] = to_float(W{(uint16_t)(raw[0].w[i] >> 16)});
+    }
+}
+// Eight numbers, widened. `p` is a multiple of 8 elements into an aligned row.
+template <class W> DEVICE void load8(float (&v)[8], const W *p) {
+    Words4 raw[sizeof(W) / 2];
+    UNROLL
+    for (int i = 0; i < (int)sizeof(W) / 2; i++) raw[i] = load_const((const char *)p + 16 * i);
+    unpack8(v, raw, W());
+}
+
+// The activation rows of a block, as offsets into x. 32 bits hold any activation buffer, and registers are
+// what these loops are short of. Padding is row 0, computed and dropped.
+template <int R> struct RowSet {
+    uint32_t at[R];
+    DEVICE_MEMBER RowSet(const int32_t *rows, uint32_t n_rows, uint32_t first, uint32_t stride) {
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            int32_t id = first + r < n_rows ? rows[first + r] : -1;
+            at[r] = (uint32_t)(id < 0 ? 0 : id) * stride;
+        }
+    }
+};
+
+// What lane r finishes for row r: its two sums, and the row, -1 where there is none.
+struct Finish { float a, b; int32_t row; };
+template <int R> DEVICE Finish finish(const float (&sums)[2][R], const int32_t *rows, uint32_t n_rows, uint32_t first) {
+    const uint32_t lane = threadIdx.x % 32;
+    Finish f = {0, 0, -1};
+    UNROLL
+    for (int r = 0; r < R; r++)
+        if ((int)lane == r) f.a = sums[0][r], f.b = sums[1][r];
+    if (lane < R && first + lane < n_rows) f.row = rows[first + lane];
+    return f;
+}
+
+// sums[i][r] += w_i . x_r over this lane's columns first, first + step, ... (eight each), and with a norm
+// w_i . (x_r * norm) and squares[r] += x_r . x_r: the scale of RMSNorm is one factor for the whole row, so
+// it is left to the caller.
+template <class W, int R, bool NORM>
+DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const W *w0, const W *w1, const float *x,
+                 const RowSet<R> &rows, const float *norm, uint32_t k, uint32_t first, uint32_t step) {
+    constexpr int PIECES = sizeof(W) / 2; // 16-byte loads for eight weights
+    // Loads on their way: eight for one row, four for some; with eight rows arithmetic covers the latency, and
+    // more would not fit into 128 registers.
+    constexpr int WANTED = (R == 1 ? 4 : R < 8 ? 2 : 1) / PIECES, U = WANTED > 0 ? WANTED : 1;
+    for (uint32_t i = first; i < k; i += U * step) {
+        Words4 raw[U][2][PIECES];
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t j = i + u * step < k ? i + u * step : i; // loaded twice rather than behind the end
+            UNROLL
+            for (int q = 0; q < PIECES; q++) {
+                raw[u][0][q] = load_stream((const char *)(w0 + j) + 16 * q);
+                raw[u][1][q] = load_stream((const char *)(w1 + j) + 16 * q);
+            }
+        }
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            uint32_t j = i + u * step;
+            if (j >= k) break;
+            float a[8], b[8], g[8];
+            unpack8(a, raw[u][0], W());
+            unpack8(b, raw[u][1], W());
+            if (NORM) load8(g, norm + j);
+            UNROLL
+            for (int r = 0; r < R; r++) {
+                float v[8];
+                load8(v, x + (rows.at[r] + j));
+                if (k - j < 8) { // padding may hold anything
+                    UNROLL
+                    for (int e = 0; e < 8; e++) {
+                        if (j + e >= k) v[e] = 0, g[e] = 0;
+                    }
+                }
+                UNROLL
+                for (int e = 0; e < 8; e++) {
+                    float y = v[e];
+                    if (NORM) {
+                        squares[r] = fmaf(y, y, squares[r]);
+                        y *= g[e];
+                    }
+                    sums[0][r] = fmaf(a[e], y, sums[0][r]);
+                    sums[1][r] = fmaf(b[e], y, sums[1][r]);
+                }
+            }
+        }
+    }
+}
+
+// The same over all of K and all lanes of the warp, with RMSNorm: every lane has the results.
+template <class W, int R>
+DEVICE void norm_dot2(float (&sums)[2][R], const W *w0, const W *w1, const float *x,
+                      const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
+    float squares[R];
+    UNROLL
+    for (int r = 0; r < R; r++) sums[0][r] = sums[1][r] = squares[r] = 0;
+    dot2<W, R, true>(sums, squares, w0, w1, x, rows, norm, k, threadIdx.x % 32 * 8, 256);
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        float scale = 1.0f / sqrtf(group_sum(squares[r], 32) / (float)k + eps);
+        sums[0][r] = group_sum(sums[0][r], 32) * scale;
+        sums[1][r] = group_sum(sums[1][r], 32) * scale;
+    }
+}
+
+DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }

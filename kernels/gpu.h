@@ -1,0 +1,131 @@
+// The machine under the kernels, with two meanings: nvcc makes PTX of it, any other C++17 compiler the
+// emulation in emu/. The only file with PTX in it, and the only one that kernels include.
+//
+// Compile with the flags in nvcc.flags and with nothing fast-math: products and sums are fused where fmaf says
+// so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). Were it left to the compiler, the code
+// for one row and the code for eight might round differently, and batch invariance would be luck.
+//
+// Kernels keep to what is here: no asm, no static __shared__, no <<<>>>, no CUDA headers. Blocks are
+// one-dimensional and whole warps. Loads and copies of 16 bytes want addresses aligned to 16.
+#ifndef LLAMABI_GPU_H
+#define LLAMABI_GPU_H
+
+#include "params.h"
+
+#define INFINITY_F __builtin_inff()
+
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+
+#ifdef __CUDACC__
+
+#define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define ALIGNED16 __align__(16)
+
+// `THREADS` is the block; with at least two blocks on an SM, so at most 128 (256 threads) or 255 registers.
+#define KERNEL(name, Params, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ Params p)
+
+// All the shared memory there is, sized by the launch.
+#define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+
+struct Words4 { uint32_t w[4]; };
+
+DEVICE float to_float(float x) { return x; }
+DEVICE float to_float(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
+DEVICE float to_float(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+DEVICE void from_float(float &y, float x) { y = x; }
+DEVICE void from_float(bf16 &y, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+DEVICE void from_float(f16 &y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+
+// Read once, by one thread: weights. Past the first cache.
+DEVICE Words4 load_stream(const void *p) {
+    Words4 v;
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+    return v;
+}
+// What no thread writes while the kernel runs.
+DEVICE Words4 load_const(const void *p) {
+    Words4 v;
+    asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+    return v;
+}
+// What other blocks wrote before a fence.
+DEVICE float load_fenced(const float *p) {
+    float v;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
+DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
+
+// 16 bytes to shared memory, behind the threads' back: there after cp_wait and a block_sync. Zeros where not valid.
+DEVICE void cp_async(void *to, const void *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+DEVICE void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most N of this thread's groups are on their way.
+template <int N> DEVICE void cp_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+
+// Four 8x8 matrices of 16-bit numbers; lanes 8i .. 8i+7 give the rows of matrix i.
+DEVICE void ldmatrix(uint32_t (&r)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+DEVICE void ldmatrix_trans(uint32_t (&r)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+// d[16x8] += a[16x16] b[16x8], sums in float32.
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+DEVICE void block_sync() { __syncthreads(); }
+// Barrier `id` (1 .. 15) of any `threads` of the block, whole warps.
+DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+DEVICE void warp_sync() { __syncwarp(); }
+DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+DEVICE uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+// Over the aligned groups of `width` lanes (a power of two); every lane of a group gets the same bits.
+DEVICE float group_sum(float v, int width) {
+    for (int m = width / 2; m > 0; m /= 2) v += shuffle_xor(v, m);
+    return v;
+}
+DEVICE float group_max(float v, int width) {
+    for (int m = width / 2; m > 0; m /= 2) v = fmaxf(v, shuffle_xor(v, m));
+    return v;
+}
+// Over the lanes at the same place in the groups of `width`.
+DEVICE float across_sum(float v, int width) {
+    for (int m = 16; m >= width; m /= 2) v += shuffle_xor(v, m);
+    return v;
+}
+
+DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
+DEVICE void device_fence() { __threadfence(); }
+
+DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
+#else
+#include "emu/device.h"
+#endif
+
+#include "gemv.h"
+#include "gemm.h"
+
+#endif

@@ -1,0 +1,63 @@
+// x += w y + bias: the output projection and the feed-forward's second matrix.
+#include "gpu.h"
+
+// Four warps share the K of two weight rows (K is the long side here), two such groups in a block.
+template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, lane = t % 32, split = t / 32 % 4, group = t / 128;
+    const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
+    const W *w = (const W *)p.w;
+    // An odd row at the end is computed twice, and rows behind it for nothing: all threads reach the barrier.
+    const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
+    with_rows(p.n_rows - first, [&](auto count) {
+        constexpr int R = decltype(count)::value;
+        RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
+        float sums[2][R] = {}, squares[R];
+        dot2<W, R, false>(sums, squares, w + (size_t)n0 * p.w_stride, w + (size_t)n1 * p.w_stride, (const float *)p.y,
+                          rows, nullptr, p.k, (split * 32 + lane) * 8, 1024);
+        float *parts = (float *)shared; // [group][split][2][R]
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            UNROLL
+            for (int r = 0; r < R; r++) {
+                float sum = group_sum(sums[i][r], 32);
+                if (lane == 0) parts[((group * 4 + split) * 2 + i) * R + r] = sum;
+            }
+        block_sync();
+        // Lane r of a group's first warp finishes row r for both weight rows.
+        if (split != 0 || lane >= R || first + lane >= p.n_rows || p.rows[first + lane] < 0) return;
+        float *x = p.x + (size_t)p.rows[first + lane] * p.x_stride;
+        for (uint32_t i = 0; i < 2 && n + i < p.n; i++) {
+            float sum = p.bias ? p.bias[n + i] : 0;
+            UNROLL
+            for (int s = 0; s < 4; s++) sum += parts[((group * 4 + s) * 2 + i) * R + lane];
+            x[n + i] += sum;
+        }
+    });
+}
+
+template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
+    SHARED(shared);
+    using G = Gemm<W>;
+    const uint32_t n0 = blockIdx.x * G::N;
+    G::run(
+        shared, (const W *)p.y, p.y_stride, (const W *)p.w, p.w_stride, p.n_rows, p.k,
+        [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
+            int32_t row = p.rows[i];
+            if (row < 0) return;
+            float *x = p.x + (size_t)row * p.x_stride;
+            const uint32_t columns[4] = {n0 + c, n0 + c + 1, n0 + c + G::HALF, n0 + c + G::HALF + 1};
+            const float sums[4] = {a.x, a.y, b.x, b.y};
+            UNROLL
+            for (int j = 0; j < 4; j++)
+                if (columns[j] < p.n) x[columns[j]] += sums[j] + (p.bias ? p.bias[columns[j]] : 0);
+        });
+}
+
+KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add<float>(p); }
+KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16>(p); }
+KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16>(p); }
+KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
+KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
+KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }

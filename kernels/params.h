@@ -1,0 +1,221 @@
+// What every kernel is given, and how it is launched: the contract between kernels/*.cu and the host.
+//
+// Plain C: the host mirrors each struct field for field (pointers are 64-bit device addresses) and
+// asserts the same sizes. Every kernel takes one struct by value and nothing else.
+//
+// Words
+//   row        a row of the step; `rows[i]` picks the rows a launch works on, -1 is padding (nothing is
+//              read or written for it). A launch takes rows of one kind: Decode or Prefill.
+//   pad32(n)   n rounded up to 32. STRIDES of matrices and activations are given in elements and are
+//              multiples of 32; vectors (norm weights) are readable to pad32 of their length. What lies
+//              in the padding of activations and vectors is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO.
+//   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
+//              (NEEDED: 256 is what the allocators give).
+//   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16. Everything else is float32.
+//
+// KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
+// rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
+// `pages[row_pages[row] + p / 16]`, at offset p % 16; a slot is page * 16 + offset.
+//
+// Batch invariance: in every kernel, what is computed for a row depends on that row alone; sums over K
+// run in an order that depends on (N, K) only, attention goes by chunks of 256 keys at absolute positions.
+#ifndef LLAMABI_GPU_PARAMS_H
+#define LLAMABI_GPU_PARAMS_H
+
+#include <stdint.h>
+
+enum {
+    GPU_F32 = 0,
+    GPU_F16 = 1,
+    GPU_BF16 = 2,
+
+    GPU_PAGE = 16,         // positions in a page
+    GPU_CHUNK = 256,       // keys of one split in decode attention
+    GPU_MAX_HEAD_DIM = 256,
+    GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16}_*
+    GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
+};
+
+#define GPU_NO_SLOT 0xffffffffu
+
+// ---- embed_{f32,f16,bf16}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is padding.
+// grid (n_rows), block 128, shared 0. Type: the table's.
+typedef struct {
+    float *x;              // [n_rows, x_stride] out
+    const void *table;     // [vocab_size, w_stride]
+    const int32_t *tokens; // [n_rows]
+    uint32_t n_rows, dim, x_stride, w_stride;
+} EmbedParams;
+
+// ---- prepare_{f32,f16,bf16}: what a prefill product reads. out[i] = round(rms_norm(x[rows[i]]) * norm),
+// or round(x[rows[i]]) where norm is null; columns width..pad32(width) become zero, padding rows too.
+// grid (n_rows), block 256, shared 32. Type: the weights' of the product.
+typedef struct {
+    void *out;             // [n_rows, out_stride], out_stride >= pad32(width)
+    const float *x;        // [max_rows, x_stride]
+    const float *norm;     // [pad32(width)] or null
+    const int32_t *rows;   // [n_rows]
+    uint32_t n_rows, width, x_stride, out_stride;
+    float eps;
+    uint32_t zero;         // 0
+} PrepareParams;
+
+// ---- qkv_{f32,f16,bf16} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
+// n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
+// grid (ceil(n / 16), ceil(n_rows / 8)), block 256, shared 0. x is the residual stream, indexed by rows[i].
+//
+// ---- qkv_prefill_{f32,f16,bf16}: the same from prepared rows: x is prepare's output (type of the
+// weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
+// f16, bf16: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152.
+// f32:       grid (ceil(n / 64), ceil(n_rows / 64)),   block 256, shared 20480.
+// Type: the weights'.
+typedef struct {
+    float *q;              // [max_rows, q_stride] out, by rows[i]
+    void *k_pages;         // this layer's
+    void *v_pages;
+    const void *x;
+    const float *norm;     // [pad32(dim)]
+    const void *w;         // [n, w_stride]
+    const float *bias;     // [n] or null
+    const float *cos;      // [max_seq_len, head_dim / 2]
+    const float *sin;
+    const int32_t *rows;      // [n_rows]
+    const int32_t *positions; // [max_rows], by rows[i]
+    const uint32_t *slots;    // [max_rows], by rows[i]; GPU_NO_SLOT: K and V are not written
+    uint32_t n_rows, dim, x_stride, w_stride, q_stride;
+    uint32_t n_heads, n_kv_heads, head_dim, head_stride;
+    uint32_t kv_type;
+    float eps;
+    uint32_t zero;         // 0
+} QkvParams;
+
+// ---- attend_{f32,f16,bf16} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
+// grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
+// max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
+typedef struct {
+    float *y;              // [max_rows, y_stride] out, by rows[i]
+    const float *q;        // [max_rows, q_stride], by rows[i]
+    const void *k_pages;
+    const void *v_pages;
+    float *partial;        // [n_rows, n_heads, max_splits, head_stride + 4] scratch
+    uint32_t *counters;    // [n_rows, n_kv_heads] scratch: ZERO before the first launch, left zero by each
+    const int32_t *rows;      // [n_rows]
+    const int32_t *positions; // [max_rows], by rows[i]
+    const uint32_t *row_pages; // [max_rows], by rows[i]: where the row's page table begins in pages
+    const uint32_t *pages;
+    uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
+    uint32_t q_stride, y_stride, max_splits;
+    float scale;           // 1 / sqrt(head_dim)
+    uint32_t zero;         // 0
+} AttendParams;
+
+// Consecutive rows of one sequence: entries first .. first + n of `rows`, at positions position ..
+typedef struct {
+    uint32_t first;
+    uint32_t n;            // 1 ..= GPU_TILE_MMA or GPU_TILE_FMA; 0 is padding
+    uint32_t position;
+    uint32_t pages;        // where the sequence's page table begins in pages
+} AttendTile;
+
+// ---- attend_prefill_{f16,bf16}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
+// the probabilities are rounded to the type of the cache. The suffix is the smallest B >= head_stride.
+// grid (n_heads, n_tiles), block 128, shared 512 * B.
+//
+// ---- attend_prefill_fma_{f32,f16,bf16}: the same in float32 throughout, any head_dim to 256: for float32
+// weights, float32 caches and head_dim over 128.
+// grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
+typedef struct {
+    float *y;              // [max_rows, y_stride] out, by rows[first + j]
+    const float *q;        // [max_rows, q_stride]
+    const void *k_pages;
+    const void *v_pages;
+    const AttendTile *tiles; // [n_tiles]
+    const int32_t *rows;     // [n_rows] of the launch
+    const uint32_t *pages;
+    uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
+    uint32_t q_stride, y_stride;
+    float scale;           // 1 / sqrt(head_dim)
+} AttendPrefillParams;
+
+// ---- matmul_add_{f32,f16,bf16} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
+// grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
+//
+// ---- matmul_add_prefill_{f32,f16,bf16}: y is prepare's output (norm null), compact.
+// Grid of qkv_prefill with this n. Type: the weights'.
+typedef struct {
+    float *x;              // [max_rows, x_stride] in and out
+    const void *y;
+    const void *w;         // [n, w_stride]
+    const float *bias;     // [n] or null
+    const int32_t *rows;   // [n_rows]
+    uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
+} MatmulAddParams;
+
+// ---- ffn_up_{f32,f16,bf16} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
+// grid (ceil(ffn_dim / 8), ceil(n_rows / 8)), block 256, shared 0.
+//
+// ---- ffn_up_prefill_{f32,f16,bf16}: x is prepare's output, compact; norm and eps are not read.
+// f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
+// f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
+typedef struct {
+    float *h;              // [max_rows, h_stride] out, by rows[i]
+    const void *x;
+    const float *norm;     // [pad32(dim)]
+    const void *w;         // [2 * ffn_dim, w_stride]
+    const int32_t *rows;   // [n_rows]
+    uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
+    float eps;
+    uint32_t zero;         // 0
+} FfnUpParams;
+
+// ---- logits_{f32,f16,bf16} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
+// grid (ceil(vocab_size / 16), ceil(n_rows / 8)), block 256, shared 0. Type: the weights'.
+typedef struct {
+    float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
+    const float *x;        // [max_rows, x_stride]
+    const float *norm;     // [pad32(dim)]
+    const void *w;         // [vocab_size, w_stride]
+    const int32_t *rows;   // [n_rows]
+    uint32_t n_rows, vocab_size, dim, x_stride, w_stride, out_stride;
+    float eps;
+    uint32_t zero;         // 0
+} LogitsParams;
+
+// Every kernel: X(name, parameters, threads of a block).
+#define GPU_KERNELS_OF(X, T)                        \
+    X(embed_##T, EmbedParams, 128)                  \
+    X(prepare_##T, PrepareParams, 256)              \
+    X(qkv_##T, QkvParams, 256)                      \
+    X(qkv_prefill_##T, QkvParams, 256)              \
+    X(attend_##T, AttendParams, 128)                \
+    X(attend_prefill_fma_##T, AttendPrefillParams, 128) \
+    X(matmul_add_##T, MatmulAddParams, 256)         \
+    X(matmul_add_prefill_##T, MatmulAddParams, 256) \
+    X(ffn_up_##T, FfnUpParams, 256)                 \
+    X(ffn_up_prefill_##T, FfnUpParams, 256)         \
+    X(logits_##T, LogitsParams, 256)
+
+#define GPU_KERNELS(X)                              \
+    GPU_KERNELS_OF(X, f32)                          \
+    GPU_KERNELS_OF(X, f16)                          \
+    GPU_KERNELS_OF(X, bf16)                         \
+    X(attend_prefill_f16_32, AttendPrefillParams, 128)  \
+    X(attend_prefill_f16_64, AttendPrefillParams, 128)  \
+    X(attend_prefill_f16_128, AttendPrefillParams, 128) \
+    X(attend_prefill_bf16_32, AttendPrefillParams, 128) \
+    X(attend_prefill_bf16_64, AttendPrefillParams, 128) \
+    X(attend_prefill_bf16_128, AttendPrefillParams, 128)
+
+#ifdef __cplusplus
+static_assert(sizeof(EmbedParams) == 40, "mirrored by the host");
+static_assert(sizeof(PrepareParams) == 56, "mirrored by the host");
+static_assert(sizeof(QkvParams) == 144, "mirrored by the host");
+static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
+static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
+static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
+static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
+static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
+static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
+#endif
+
+#endif

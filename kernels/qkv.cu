@@ -1,0 +1,76 @@
+// q | k | v of a layer: product, bias, RoPE; q stays float32, k and v go to their page.
+#include "gpu.h"
+
+// Columns n, n + 1 (n even, so both of one head and a pair of RoPE) of a row.
+DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
+    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
+    if (p.bias) {
+        a += p.bias[n];
+        b += p.bias[n + 1];
+    }
+    const uint32_t d = n % p.head_dim;
+    if (n < q_dim + kv_dim) {
+        size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + d / 2;
+        float c = p.cos[angle], s = p.sin[angle], turned = a * c - b * s;
+        b = a * s + b * c;
+        a = turned;
+    }
+    if (n < q_dim) {
+        float *q = p.q + (size_t)row * p.q_stride + n;
+        q[0] = a;
+        q[1] = b;
+        return;
+    }
+    const uint32_t slot = p.slots[row];
+    if (slot == GPU_NO_SLOT) return;
+    const bool is_v = n >= q_dim + kv_dim;
+    const uint32_t head = (n - q_dim) % kv_dim / p.head_dim;
+    const size_t at = (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) * p.head_stride + d;
+    auto store = [&](auto type) {
+        auto *to = (decltype(type) *)(is_v ? p.v_pages : p.k_pages) + at;
+        from_float(to[0], a);
+        from_float(to[1], b);
+        if (d + 2 == p.head_dim)
+            for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
+    };
+    if (p.kv_type == GPU_F32) store(float());
+    else if (p.kv_type == GPU_F16) store(f16());
+    else store(bf16());
+}
+
+template <class W> DEVICE void qkv(const QkvParams &p) {
+    const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
+    if (n >= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim) return;
+    const W *w = (const W *)p.w + (size_t)n * p.w_stride;
+    const uint32_t first = blockIdx.y * GEMV_ROWS;
+    with_rows(p.n_rows - first, [&](auto count) {
+        constexpr int R = decltype(count)::value;
+        RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
+        float sums[2][R];
+        norm_dot2<W, R>(sums, w, w + p.w_stride, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        const Finish f = finish(sums, p.rows, p.n_rows, first);
+        if (f.row >= 0) place(p, f.row, n, f.a, f.b);
+    });
+}
+
+template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
+    SHARED(shared);
+    using G = Gemm<W>;
+    const uint32_t n0 = blockIdx.x * G::N, n = (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
+    G::run(
+        shared, (const W *)p.x, p.x_stride, (const W *)p.w, p.w_stride, p.n_rows, p.dim,
+        [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
+            int32_t row = p.rows[i];
+            if (row < 0) return;
+            if (n0 + c < n) place(p, row, n0 + c, a.x, a.y);
+            if (n0 + c + G::HALF < n) place(p, row, n0 + c + G::HALF, b.x, b.y);
+        });
+}
+
+KERNEL(qkv_f32, QkvParams, 256) { qkv<float>(p); }
+KERNEL(qkv_f16, QkvParams, 256) { qkv<f16>(p); }
+KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16>(p); }
+KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
+KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
+KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }

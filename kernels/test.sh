@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# The kernels, as C++ on the CPU: `kernels/test.sh [plain|asan|tsan]...`, all three by default.
+#
+# plain: g++, five schedules of each launch; asan: g++ with AddressSanitizer and UBSan; tsan: clang with
+# ThreadSanitizer. Each builds the kernels, runs them against their scalar twins, and then builds them with
+# planted bugs: a plant that goes unnoticed fails the run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jobs=${JOBS:-2}
+common=(-std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+kernels=(embed prepare qkv attend attend_prefill matmul_add ffn_up logits)
+log() { printf '%s\n' "$*"; }
+
+# compile OBJECT SOURCE FLAGS...: unless it is newer than everything it could depend on.
+compile() {
+  local object=$1 source=$2
+  shift 2
+  if [[ ! -e $object || -n $(find kernels \( -name '*.h' -o -path "$source" \) -newer "$object" -print -quit) ]]; then
+    "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new"
+    mv "$object.new" "$object"
+  fi
+}
+
+# build LIST...: each `object source flags...`, some at a time.
+build() {
+  local item running=0
+  for item in "$@"; do
+    # shellcheck disable=SC2086
+    compile $item &
+    if ((++running >= jobs)); then
+      wait -n || return 1
+      ((running--)) || true
+    fi
+  done
+  while ((running-- > 0)); do wait -n || return 1; done
+}
+
+mode_flags() {
+  cxx=g++ device='-O2' host='-O2' machine='-O2' link=()
+  case $1 in
+    plain) ;;
+    asan)
+      device='-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+      host=$device machine=$device link=(-fsanitize=address,undefined)
+      export EMU_SCHEDULES=${EMU_SCHEDULES:-1} ASAN_OPTIONS=detect_stack_use_after_return=0
+      ;;
+    tsan)
+      # Only the kernels are watched; the machine announces its fibers and barriers itself.
+      cxx=clang++ device='-O1 -fsanitize=thread' host='-O1 -DEMU_TSAN' machine='-O1 -DEMU_TSAN' link=(-fsanitize=thread)
+      export EMU_SCHEDULES=${EMU_SCHEDULES:-2} TSAN_OPTIONS=halt_on_error=1
+      ;;
+    *)
+      log "kernels/test.sh: plain, asan or tsan, not $1" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# PLANT FILE TEST PATTERN for each mode: the bug, where it lies, the test that meets it, what must be said.
+plants() {
+  case $1 in
+    plain)
+      cat <<'END'
+NO_BARRIER prepare prepare twin says|other bits
+NO_BARRIER_GEMM matmul_add gemm twin says|other bits
+NO_BARRIER_ATTEND attend attend twin says|other bits
+WEAK_WAIT matmul_add gemm twin says|other bits
+WRITE_AFTER_READ matmul_add gemm twin says|other bits
+WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
+SHARED_BOUNDS prepare prepare twin says|other bits
+MISALIGNED embed embed past a multiple of 16
+DIVERGENT_BARRIER prepare prepare divergent barrier
+END
+      ;;
+    asan)
+      cat <<'END'
+SHARED_BOUNDS prepare prepare heap-buffer-overflow.*
+MISALIGNED embed embed past a multiple of 16
+DIVERGENT_BARRIER prepare prepare divergent barrier
+WEAK_WAIT matmul_add gemm twin says|other bits
+END
+      ;;
+    tsan)
+      cat <<'END'
+NO_BARRIER prepare prepare data race
+NO_BARRIER_GEMM matmul_add gemm data race
+NO_BARRIER_ATTEND attend attend data race
+WRITE_AFTER_READ matmul_add gemm data race
+WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
+END
+      ;;
+  esac
+}
+
+run_mode() {
+  local mode=$1 dir=build/kernels/$1 list=() objects=() name plant file test pattern
+  mode_flags "$mode"
+  mkdir -p "$dir"
+  for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
+  list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
+  for name in main products attention machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
+  list+=("$dir/machine.o kernels/tests/machine.cu $device")
+  while read -r plant file _; do
+    list+=("$dir/$file-$plant.o kernels/$file.cu $device -DPLANT_$plant")
+  done < <(plants "$mode")
+  build "${list[@]}"
+
+  local tests=("$dir"/test-{main,products,attention}.o "$dir/runtime.o" "$dir/table.o")
+  "$cxx" "${link[@]}" -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
+  "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
+  "$dir/machine"
+  "$dir/tests"
+  while read -r plant file test pattern; do
+    local changed=("${objects[@]/#"$dir/$file.o"/"$dir/$file-$plant.o"}")
+    "$cxx" "${link[@]}" -o "$dir/planted" "${tests[@]}" "${changed[@]}"
+    if "$dir/planted" "$test" >"$dir/$plant.log" 2>&1; then
+      log "kernels/test.sh $mode: plant $plant in $file was NOT caught by '$test'"
+      return 1
+    elif ! grep -qE "$pattern" "$dir/$plant.log"; then
+      log "kernels/test.sh $mode: plant $plant in $file: expected '$pattern', got:"
+      tail -n 5 "$dir/$plant.log"
+      return 1
+    fi
+    log "caught $plant: $(grep -m1 -E "$pattern" "$dir/$plant.log" | cut -c1-150)"
+  done < <(plants "$mode")
+  log "kernels/test.sh $mode: everything passed, $(plants "$mode" | wc -l) plants caught"
+}
+
+if (($# == 0)); then set -- plain asan tsan; fi
+for mode; do (run_mode "$mode"); done

@@ -1,0 +1,219 @@
+// Decode and prefill attention over pages against a scalar twin in float64.
+#include "harness.h"
+
+namespace {
+
+struct Span { uint32_t position, n; bool prefill; };
+
+// Some sequences with their pages scattered over the pool; positions behind a sequence's end stay NaN, as
+// does every page nobody has.
+struct Attention {
+    int type;
+    uint32_t heads, kv_heads, head_dim;
+    std::vector<Span> spans;
+    Random random{41};
+    uint32_t stride = pad(head_dim, 16), q_dim = heads * head_dim, n_rows = 0, n_pages = 0;
+    std::vector<std::vector<double>> k, v; // by span: [position][kv_head][head_dim], as stored
+    std::vector<float> q;
+    std::vector<int32_t> positions;
+    std::vector<uint32_t> row_pages, pages, span_pages;
+    std::vector<uint32_t> span_of;
+    Buffer kd{size_t(0)}, vd{size_t(0)}, qd{size_t(0)}, pd{size_t(0)}, rpd{size_t(0)}, pgd{size_t(0)};
+
+    Attention(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans_, bool outliers = false)
+        : type(type), heads(heads), kv_heads(kv_heads), head_dim(head_dim), spans(std::move(spans_)) {
+        for (const Span &s : spans) n_rows += s.n, n_pages += tiles(s.position + s.n, 16) + 1;
+        std::vector<uint32_t> order;
+        for (uint32_t i = 0; i < n_pages; i++) order.push_back(i);
+        for (uint32_t i = n_pages - 1; i > 0; i--) std::swap(order[i], order[random.below(i + 1)]);
+        size_t page = (size_t)kv_heads * 16 * stride, bytes = n_pages * page * size_of(type);
+        std::vector<uint8_t> kb(bytes, 0xff), vb(bytes, 0xff);
+        uint32_t next = 0;
+        for (uint32_t s = 0; s < spans.size(); s++) {
+            uint32_t length = spans[s].position + spans[s].n, first = (uint32_t)pages.size();
+            span_pages.push_back(first);
+            for (uint32_t i = 0; i < tiles(length, 16); i++) pages.push_back(order[next++]);
+            k.emplace_back();
+            v.emplace_back();
+            for (uint32_t p = 0; p < length; p++)
+                for (uint32_t h = 0; h < kv_heads; h++)
+                    for (uint32_t d = 0; d < stride; d++) {
+                        size_t at = (((size_t)pages[first + p / 16] * kv_heads + h) * 16 + p % 16) * stride + d;
+                        void *kp = &kb[at * size_of(type)], *vp = &vb[at * size_of(type)];
+                        // The last keys outweigh all before them for half of the queries: the running maximum moves.
+                        float size = outliers && (p + 1 == length || p >= 256) ? 5 : 1;
+                        store(type, kp, d < head_dim ? random.normal() * size : 0);
+                        store(type, vp, d < head_dim ? random.normal() : 0);
+                        if (d >= head_dim) continue;
+                        k[s].push_back(widened(type, kp));
+                        v[s].push_back(widened(type, vp));
+                    }
+            for (uint32_t i = 0; i < spans[s].n; i++) {
+                positions.push_back((int32_t)(spans[s].position + i));
+                row_pages.push_back(first);
+                span_of.push_back(s);
+            }
+        }
+        q = activations(n_rows, q_dim, random);
+        kd = Buffer(kb), vd = Buffer(vb), qd = Buffer(q), pd = Buffer(positions), rpd = Buffer(row_pages), pgd = Buffer(pages);
+    }
+
+    std::vector<float> decode(const std::vector<int32_t> &rows, uint32_t max_splits, uint64_t seed) {
+        uint32_t n = (uint32_t)rows.size();
+        Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * 4), partial((size_t)n * heads * max_splits * (stride + 4) * 4);
+        std::vector<uint32_t> zeros(n * kv_heads, 0);
+        Buffer counters(zeros);
+        AttendParams p = {y.as<float>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), partial.as<float>(), counters.as<uint32_t>(),
+                          rd.as<int32_t>(), pd.as<int32_t>(), rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim,
+                          stride, pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), 0};
+        // Twice: the second launch finds the counters as the first left them.
+        for (int i = 0; i < 2; i++)
+            launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128, 4160 + 96 * stride, seed + (uint64_t)i * 100);
+        CHECK(counters.get<uint32_t>() == zeros, "attend left a counter");
+        return y.get<float>();
+    }
+
+    // `offset`: where tiles begin within the span, as another cut of the prompt would have it.
+    std::vector<float> prefill(bool fma, uint32_t skip, uint64_t seed) {
+        uint32_t height = fma ? GPU_TILE_FMA : GPU_TILE_MMA, row = 0;
+        std::vector<int32_t> rows;
+        std::vector<AttendTile> list;
+        for (uint32_t s = 0; s < spans.size(); s++) {
+            for (uint32_t i = 0; i < spans[s].n;) {
+                uint32_t n = i == 0 && skip ? skip : height;
+                n = n < spans[s].n - i ? n : spans[s].n - i;
+                list.push_back({(uint32_t)rows.size(), n, spans[s].position + i, span_pages[s]});
+                for (uint32_t j = 0; j < n; j++) rows.push_back((int32_t)(row + i + j));
+                i += n;
+            }
+            row += spans[s].n;
+        }
+        list.push_back({0, 0, 0, 0});
+        Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * 4);
+        AttendPrefillParams p = {y.as<float>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
+                                 pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
+                                 pad32(q_dim), 1 / sqrtf((float)head_dim)};
+        uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
+        std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) + (fma ? "" : "_" + std::to_string(b));
+        launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b, seed);
+        return y.get<float>();
+    }
+
+    void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
+        uint32_t s = span_of[row], n = (uint32_t)positions[row] + 1;
+        double unit = !rounds ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : ldexp(1.0, -8);
+        for (uint32_t h = 0; h < heads; h++) {
+            uint32_t kv = h / (heads / kv_heads);
+            std::vector<double> score(n);
+            double max = -INFINITY, sum = 0, spread = 0;
+            for (uint32_t i = 0; i < n; i++) {
+                double dot = 0, size = 0;
+                for (uint32_t d = 0; d < head_dim; d++) {
+                    double x = q[(size_t)row * pad32(q_dim) + h * head_dim + d] * k[s][((size_t)i * kv_heads + kv) * head_dim + d];
+                    dot += x, size += fabs(x);
+                }
+                score[i] = dot / sqrt((double)head_dim);
+                max = fmax(max, score[i]);
+                spread = fmax(spread, size / sqrt((double)head_dim));
+            }
+            for (double &x : score) sum += x = exp(x - max);
+            // An error of e in every score changes weights by a factor of exp(+-e) both above and below.
+            double e = 2 * spread * (unit + 2e-6) + unit + 4e-6;
+            for (uint32_t d = 0; d < head_dim; d++) {
+                double y = 0, size = 0;
+                for (uint32_t i = 0; i < n; i++) {
+                    double x = score[i] / sum * v[s][((size_t)i * kv_heads + kv) * head_dim + d];
+                    y += x, size += fabs(x);
+                }
+                close(what, row, h * head_dim + d, got[(size_t)row * pad32(q_dim) + h * head_dim + d], y, size * (exp(e) - 1) + 1e-6);
+            }
+        }
+    }
+    bool same(const std::vector<float> &a, const std::vector<float> &b, uint32_t row) const {
+        size_t at = (size_t)row * pad32(q_dim);
+        return same_bits(&a[at], &b[at], q_dim);
+    }
+    void untouched(const std::vector<float> &got) const {
+        for (uint32_t row = 0; row < n_rows; row++)
+            for (uint32_t i = q_dim; i < pad32(q_dim); i++) CHECK(std::isnan(got[(size_t)row * pad32(q_dim) + i]), "padding written");
+    }
+};
+
+std::vector<uint8_t> bytes_of(const std::vector<float> &v) {
+    return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
+}
+
+void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<uint32_t> lengths, uint32_t max_splits) {
+    std::vector<Span> spans;
+    for (uint32_t n : lengths) spans.push_back({n - 1, 1, false});
+    Attention test(type, heads, kv_heads, head_dim, spans, true);
+    std::vector<int32_t> rows;
+    for (uint32_t i = 0; i < test.n_rows; i++) rows.push_back((int32_t)(test.n_rows - 1 - i));
+    rows.push_back(-1);
+    auto got = view_as<float>(on_schedules("attend", [&](uint64_t seed) { return bytes_of(test.decode(rows, max_splits, seed)); }));
+    test.untouched(got);
+    for (uint32_t row = 0; row < test.n_rows; row++) test.compare("attend", got, row, false);
+    // Alone, and with as many splits as it needs: the same bits.
+    for (uint32_t row = 0; row < test.n_rows; row += 1 + test.n_rows / 2) {
+        auto alone = test.decode({(int32_t)row}, (lengths[row] - 1) / 256 + 1, 1);
+        CHECK(test.same(alone, got, row), "attend: row %u differs alone and in company", row);
+    }
+}
+
+void test_attend() {
+    decode(GPU_F32, 2, 2, 32, {1}, 1);
+    decode(GPU_BF16, 4, 1, 64, {1, 16, 17, 256, 257}, 3); // empty splits
+    decode(GPU_F16, 8, 1, 128, {33, 530}, 4);
+    decode(GPU_BF16, 6, 2, 16, {255, 40}, 1);
+    decode(GPU_F32, 4, 1, 128, {300}, 2);
+    decode(GPU_BF16, 1, 1, 20, {70}, 1);
+    decode(GPU_F16, 1, 1, 256, {20}, 2);
+    decode(GPU_BF16, 2, 2, 96, {64}, 1);
+}
+
+void prefill(int type, bool fma, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans) {
+    Attention test(type, heads, kv_heads, head_dim, std::move(spans), fma);
+    auto got = view_as<float>(on_schedules("attend_prefill", [&](uint64_t seed) { return bytes_of(test.prefill(fma, 0, seed)); }));
+    test.untouched(got);
+    for (uint32_t row = 0; row < test.n_rows; row++) test.compare(fma ? "attend_prefill_fma" : "attend_prefill", got, row, !fma);
+    // Another cut into tiles: the same bits.
+    auto cut = test.prefill(fma, fma ? 1 : 7, 1);
+    for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "attend_prefill: row %u depends on the cut", row);
+}
+
+void test_attend_prefill() {
+    prefill(GPU_BF16, false, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_F16, false, 4, 1, 64, {{0, 1, true}, {61, 20, true}});
+    prefill(GPU_BF16, false, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
+    prefill(GPU_F16, false, 2, 2, 16, {{3, 17, true}});
+    prefill(GPU_BF16, false, 1, 1, 20, {{63, 2, true}});
+    prefill(GPU_F16, false, 1, 1, 96, {{0, 17, true}});
+}
+void test_attend_prefill_fma() {
+    prefill(GPU_F32, true, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
+    prefill(GPU_BF16, true, 1, 1, 16, {{5, 3, true}});
+    prefill(GPU_F16, true, 1, 1, 256, {{0, 5, true}});
+}
+
+// Another sequence's NaN goes nowhere; one's own comes out.
+void test_attend_nan() {
+    for (bool prompt : {false, true}) {
+        Attention test(GPU_BF16, 2, 1, 32, {{19, 1, prompt}, {30, 1, prompt}, {7, 1, prompt}});
+        auto run = [&] { return prompt ? test.prefill(false, 0, 1) : test.decode({0, 1, 2}, 1, 1); };
+        auto clean = run();
+        test.q[1 * pad32(test.q_dim) + 3] = NAN;
+        test.q[2 * pad32(test.q_dim) + 40] = INFINITY;
+        test.qd.put(test.q);
+        auto got = run();
+        CHECK(test.same(got, clean, 0), "a row beside NaN changed");
+        CHECK(std::isnan(got[1 * pad32(test.q_dim) + 5]) && !std::isfinite(got[2 * pad32(test.q_dim) + 35]), "NaN was lost");
+        CHECK(same_bits(&got[2 * pad32(test.q_dim)], &clean[2 * pad32(test.q_dim)], 32), "a head beside infinity changed");
+    }
+}
+
+} // namespace
+
+extern const Test ATTENTION[] = {
+    {"attend", test_attend}, {"attend_prefill", test_attend_prefill}, {"attend_prefill_fma", test_attend_prefill_fma},
+    {"attend_nan", test_attend_nan}, {nullptr, nullptr},
+};

@@ -1,0 +1,216 @@
+// What the kernel tests share: device buffers, random numbers, launches on several schedules, comparisons.
+#ifndef LLAMABI_TESTS_HARNESS_H
+#define LLAMABI_TESTS_HARNESS_H
+
+#include "../emu/emu.h"
+#include "../params.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <unistd.h>
+#include <string>
+#include <utility>
+#include <vector>
+
+[[noreturn]] inline void die(const std::string &text) {
+    printf("FAILED: %s\n", text.c_str());
+    fflush(stdout);
+    _exit(1);
+}
+#define CHECK(condition, ...)                                                         \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
+            char text[400];                                                           \
+            snprintf(text, sizeof text, __VA_ARGS__);                                 \
+            die(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " + text); \
+        }                                                                             \
+    } while (0)
+
+// Schedules that every launch is repeated on; one is plenty where a sanitizer watches.
+inline int schedules() {
+    const char *n = getenv("EMU_SCHEDULES");
+    return n ? atoi(n) : 5;
+}
+
+struct Random {
+    uint64_t state = 1;
+    uint32_t bits() {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return (uint32_t)(state >> 33);
+    }
+    uint32_t below(uint32_t n) { return bits() % n; }
+    // Roughly normal, sigma 1, with an outlier now and then.
+    float normal() {
+        float sum = 0;
+        for (int i = 0; i < 6; i++) sum += (float)bits() / 2147483648.0f - 0.5f;
+        return sum * 1.41421356f * (below(97) == 0 ? 8.0f : 1.0f);
+    }
+};
+
+inline uint32_t pad(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
+inline uint32_t pad32(uint32_t n) { return pad(n, 32); }
+inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
+
+// ---- storage types, written down a second time and independently of the emulator's
+
+inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
+inline const char *name_of(int type) { return type == GPU_F32 ? "f32" : type == GPU_F16 ? "f16" : "bf16"; }
+
+inline double widened(int type, const void *p) {
+    if (type == GPU_F32) {
+        float x;
+        memcpy(&x, p, 4);
+        return x;
+    }
+    uint16_t u;
+    memcpy(&u, p, 2);
+    int mantissa_bits = type == GPU_F16 ? 10 : 7, exponent_bits = 15 - mantissa_bits;
+    int mantissa = u & ((1 << mantissa_bits) - 1), exponent = u >> mantissa_bits & ((1 << exponent_bits) - 1);
+    int bias = (1 << (exponent_bits - 1)) - 1;
+    double x = exponent == 2 * bias + 1 ? (mantissa ? NAN : INFINITY)
+               : exponent               ? ldexp((double)((1 << mantissa_bits) + mantissa), exponent - bias - mantissa_bits)
+                                        : ldexp((double)mantissa, 1 - bias - mantissa_bits);
+    return u & 0x8000 ? -x : x;
+}
+
+// To nearest even, by search among the neighbours: slow and obviously right.
+inline uint16_t narrowed(int type, float x) {
+    if (x != x) return 0x7fff;
+    uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+    double v = fabs((double)x);
+    int infinity = type == GPU_F16 ? 0x7c00 : 0x7f80, low = 0, high = infinity;
+    auto value = [&](int bits) {
+        // Infinity counts as the number that would come next.
+        if (bits == infinity) return type == GPU_F16 ? 65536.0 : ldexp(1.0, 128);
+        uint32_t u = (uint32_t)bits; // little endian: the low half
+        return widened(type, &u);
+    };
+    if (v >= value(infinity)) return (uint16_t)(sign | infinity);
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        (value(middle) <= v ? low : high) = middle;
+    }
+    double below = v - value(low), above = value(high) - v;
+    return (uint16_t)(sign | (below < above || (below == above && low % 2 == 0) ? low : high));
+}
+inline void store(int type, void *p, float x) {
+    if (type == GPU_F32) {
+        memcpy(p, &x, 4);
+    } else {
+        uint16_t u = narrowed(type, x);
+        memcpy(p, &u, 2);
+    }
+}
+
+// ---- device memory
+
+struct Buffer {
+    uint64_t at = 0;
+    size_t size = 0;
+    explicit Buffer(size_t bytes) : at(emu_alloc(bytes)), size(bytes) { CHECK(at, "no memory"); }
+    template <class T> explicit Buffer(const std::vector<T> &v) : Buffer(v.size() * sizeof(T)) { put(v); }
+    Buffer(const Buffer &) = delete;
+    Buffer(Buffer &&o) : at(o.at), size(o.size) { o.at = 0; }
+    Buffer &operator=(Buffer &&o) {
+        std::swap(at, o.at);
+        std::swap(size, o.size);
+        return *this;
+    }
+    ~Buffer() {
+        char error[200];
+        if (at && emu_free(at, error, sizeof error)) die(error);
+    }
+    template <class T> void put(const std::vector<T> &v) {
+        char error[200];
+        if (emu_copy_to_device(at, v.data(), v.size() * sizeof(T), error, sizeof error)) die(error);
+    }
+    template <class T> std::vector<T> get() const {
+        std::vector<T> v(size / sizeof(T));
+        char error[200];
+        if (emu_copy_to_host(v.data(), at, size, error, sizeof error)) die(error);
+        return v;
+    }
+    template <class T> T *as() const { return (T *)at; }
+};
+
+// A matrix of weights [rows, cols] with stride pad32(cols), zeros in the padding.
+struct Matrix {
+    int type;
+    uint32_t rows, cols, stride;
+    std::vector<double> values; // [rows, cols], as stored
+    Buffer device;
+    Matrix(int type, uint32_t rows, uint32_t cols, Random &random, float scale)
+        : type(type), rows(rows), cols(cols), stride(pad32(cols)), values((size_t)rows * cols),
+          device((size_t)rows * stride * size_of(type)) {
+        std::vector<uint8_t> bytes(device.size);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < cols; j++) {
+                void *p = &bytes[((size_t)i * stride + j) * size_of(type)];
+                store(type, p, random.normal() * scale);
+                values[(size_t)i * cols + j] = widened(type, p);
+            }
+        device.put(bytes);
+    }
+    const double *row(uint32_t i) const { return &values[(size_t)i * cols]; }
+};
+
+// Activations [rows, stride] with NaN in the padding: nobody may use it.
+inline std::vector<float> activations(uint32_t rows, uint32_t width, Random &random) {
+    std::vector<float> x((size_t)rows * pad32(width), NAN);
+    for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t j = 0; j < width; j++) x[(size_t)i * pad32(width) + j] = random.normal();
+    return x;
+}
+inline std::vector<float> vector_of(uint32_t n, uint32_t padded, Random &random, float around, float scale) {
+    std::vector<float> x(padded, NAN);
+    for (uint32_t i = 0; i < n; i++) x[i] = around + random.normal() * scale;
+    return x;
+}
+
+// ---- launches
+
+template <class P>
+bool try_launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy, unsigned gz, unsigned block,
+                size_t shared, uint64_t seed, std::string &error) {
+    unsigned grid[3] = {gx, gy, gz}, blocks[3] = {block, 1, 1};
+    char text[600] = "";
+    int rc = emu_launch(kernel.c_str(), &params, sizeof params, grid, blocks, shared, seed, text, sizeof text);
+    error = text;
+    return rc == 0;
+}
+template <class P>
+void launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy, unsigned gz, unsigned block,
+            size_t shared, uint64_t seed) {
+    std::string error;
+    if (!try_launch(kernel, params, gx, gy, gz, block, shared, seed, error)) die(error);
+}
+
+// `run(seed)` gives all that a launch wrote; it must be the same bits on every schedule.
+inline std::vector<uint8_t> on_schedules(const char *what, const std::function<std::vector<uint8_t>(uint64_t)> &run) {
+    std::vector<uint8_t> first = run(1);
+    for (int seed = 2; seed <= schedules(); seed++)
+        CHECK(run((uint64_t)seed) == first, "%s: schedule %d gives other bits", what, seed);
+    return first;
+}
+
+template <class T> std::vector<T> view_as(const std::vector<uint8_t> &bytes) {
+    std::vector<T> v(bytes.size() / sizeof(T));
+    if (!v.empty()) memcpy(v.data(), bytes.data(), v.size() * sizeof(T));
+    return v;
+}
+
+inline bool same_bits(const float *a, const float *b, size_t n) { return memcmp(a, b, n * 4) == 0; }
+
+// Within `bound`, or both NaN.
+inline void close(const char *what, size_t i, size_t j, double got, double want, double bound) {
+    if (std::isnan(want) && std::isnan(got)) return;
+    CHECK(fabs(got - want) <= bound, "%s [%zu, %zu]: %.9g, twin says %.9g, bound %.3g", what, i, j, got, want, bound);
+}
+
+struct Test { const char *name; void (*run)(); };
+
+#endif

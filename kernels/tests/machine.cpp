@@ -1,0 +1,160 @@
+// The emulated machine itself: its arithmetic, and that it refuses what it must. Takes the place of main.cpp
+// and emu/table.cpp.
+#include "machine.h"
+
+#include "../emu/table.h"
+#include "harness.h"
+
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+#include "../emu/device.h"
+
+#define DECLARE(name, THREADS) extern "C" void name(const MachineParams &);
+MACHINE_KERNELS(DECLARE)
+
+namespace emu {
+const Entry *find(const char *name) {
+#define ENTRY(name, THREADS) {#name, sizeof(MachineParams), THREADS, [](const void *p) { ::name(*(const MachineParams *)p); }},
+    static const Entry table[] = {MACHINE_KERNELS(ENTRY)};
+    for (const Entry &e : table)
+        if (!strcmp(e.name, name)) return &e;
+    return nullptr;
+}
+} // namespace emu
+
+namespace {
+
+void conversions() {
+    for (uint32_t u = 0; u < 65536; u++) {
+        uint16_t bits = (uint16_t)u;
+        double h = widened(GPU_F16, &bits), b = widened(GPU_BF16, &bits);
+        float fh = to_float(f16{bits}), fb = to_float(bf16{bits});
+        CHECK((std::isnan(h) && std::isnan(fh)) || h == fh, "f16 %04x is %g, not %g", u, fh, h);
+        CHECK((std::isnan(b) && std::isnan(fb)) || b == fb, "bf16 %04x is %g, not %g", u, fb, b);
+    }
+    Random random{3};
+    for (int i = 0; i < 300000; i++) {
+        // Every exponent, and often halfway between two numbers.
+        uint32_t u = random.bits() << 1 | random.below(2);
+        if (i % 3 == 0) u = (u & 0xffffe000) | 0x1000;
+        if (i % 3 == 1) u = (u & 0x807fffff) | (100 + random.below(45)) << 23;
+        float x;
+        memcpy(&x, &u, 4);
+        f16 h;
+        bf16 b;
+        from_float(h, x);
+        from_float(b, x);
+        CHECK(h.bits == narrowed(GPU_F16, x), "f16 of %08x is %04x, not %04x", u, h.bits, narrowed(GPU_F16, x));
+        CHECK(b.bits == narrowed(GPU_BF16, x), "bf16 of %08x is %04x, not %04x", u, b.bits, narrowed(GPU_BF16, x));
+    }
+}
+
+void run_lanes() {
+    Buffer out(64 * 8 * 4);
+    launch("lanes", MachineParams{out.as<float>(), nullptr, 0, 0}, 1, 1, 1, 64, 0, 3);
+    auto got = out.get<float>();
+    for (uint32_t t = 0; t < 64; t++) {
+        uint32_t lane = t % 32, ballot = 0;
+        float all = 0, four = 0, max = 0, across = 0;
+        for (uint32_t i = 0; i < 32; i++) {
+            float v = (float)(i * i);
+            all += v;
+            if (i / 4 == lane / 4) four += v;
+            if (i / 8 == lane / 8) max = fmaxf(max, v);
+            if (i % 4 == lane % 4) across += v;
+            ballot |= (uint32_t)(i % 3 == 0) << i;
+        }
+        const float want[] = {(float)((lane ^ 5) * (lane ^ 5)), (float)(ballot & 0xffff), all, four, max, across};
+        for (int i = 0; i < 6; i++) CHECK(got[t * 8 + i] == want[i], "lanes: thread %u number %d is %g, not %g", t, i, got[t * 8 + i], want[i]);
+    }
+}
+
+void run_tensor() {
+    for (uint32_t type : {GPU_BF16, GPU_F16}) {
+        Random random{5};
+        std::vector<uint16_t> in;
+        for (int i = 0; i < 512; i++) in.push_back(narrowed((int)type, random.normal()));
+        Buffer ind(in), out(512 * 4);
+        launch("tensor", MachineParams{out.as<float>(), ind.as<uint16_t>(), type == GPU_F16, 0}, 1, 1, 1, 32, 3072, 3);
+        auto got = out.get<float>();
+        for (uint32_t m = 0; m < 16; m++)
+            for (uint32_t n = 0; n < 16; n++) {
+                double sum = 0, size = 0;
+                for (uint32_t k = 0; k < 16; k++) {
+                    double x = widened((int)type, &in[m * 16 + k]) * widened((int)type, &in[256 + n * 16 + k]);
+                    sum += x, size += fabs(x);
+                }
+                close("mma", m, n, got[m * 16 + n], sum, size * 1e-6);
+                CHECK(got[m * 16 + n] == got[256 + m * 16 + n], "ldmatrix_trans differs at [%u, %u]", m, n);
+            }
+    }
+}
+
+void run_named() {
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        Buffer out(32 * 4);
+        launch("named", MachineParams{out.as<float>(), nullptr, 0, 0}, 1, 1, 1, 96, 128, seed);
+        auto got = out.get<float>();
+        for (uint32_t i = 0; i < 32; i++) CHECK(got[i] == (float)i + 1, "named barrier: %u is %g", i, got[i]);
+    }
+}
+
+// What a launch says that does wrong number `which`; empty where nothing was noticed.
+std::string wrong(uint32_t which, uint64_t seed) {
+    // Leaked where it was written outside, so that its end says nothing again.
+    std::vector<uint16_t> in(64, 0);
+    Buffer ind(in), *out = new Buffer(64 * 4);
+    std::string error;
+    uint32_t n = which == 4 ? 4096 / 4 - 16 : 48;
+    bool good = try_launch("wrong", MachineParams{out->as<float>(), ind.as<uint16_t>(), which, n}, 1, 1, 1, 64, 4096, seed, error);
+    if (which == 10 && good) {
+        auto got = out->get<float>();
+        for (uint32_t t = 0; t < 64; t++)
+            if (got[t] != (float)(t ^ 31)) error = "wrong result";
+    }
+    char text[200];
+    emu_free(out->at, text, sizeof text);
+    out->at = 0;
+    delete out;
+    return error;
+}
+
+void refusals(bool guards) {
+    const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on", "shared memory", "outside a buffer",
+                                "under way", "multiple of 16", "bank conflict", "disagree", "wrong result"};
+    for (uint32_t which = 0; which < 11; which++) {
+        if (!guards && (which == 4 || which == 5 || which == 10)) continue; // a sanitizer's business, and fatal
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            std::string error = wrong(which, seed);
+            CHECK(error.find(want[which]) != std::string::npos, "wrong %u on schedule %d: '%s', not '%s'", which, (int)seed, error.c_str(), want[which]);
+        }
+    }
+    std::string error;
+    MachineParams p = {};
+    CHECK(!try_launch("none", p, 1, 1, 1, 64, 0, 1, error) && error == "no kernel is called none", "%s", error.c_str());
+    CHECK(!try_launch("wrong", p, 1, 1, 1, 32, 0, 1, error), "another block was taken");
+    CHECK(!try_launch("wrong", p, 1, 70000, 1, 64, 0, 1, error), "a grid no GPU takes was taken");
+    CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 200000, 1, error), "more shared memory than there is was taken");
+    CHECK(!try_launch("wrong", 1, 1, 1, 1, 64, 0, 1, error), "another size of parameters was taken");
+    char text[200];
+    Buffer b(16);
+    CHECK(emu_copy_to_device(b.at + 8, text, 9, text, sizeof text), "a copy over the end of a buffer was taken");
+    CHECK(emu_free(b.at + 8, text, sizeof text), "freed in the middle of a buffer");
+}
+
+} // namespace
+
+int main() {
+#if defined(__SANITIZE_ADDRESS__) || defined(EMU_TSAN)
+    bool guards = false;
+#else
+    bool guards = true;
+#endif
+    conversions();
+    run_lanes();
+    run_tensor();
+    run_named();
+    refusals(guards);
+    printf("the emulated machine computes and refuses what it must\n");
+    return 0;
+}

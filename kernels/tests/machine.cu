@@ -1,0 +1,113 @@
+// Small kernels that show what the emulated machine does, and what it refuses. Not part of the library.
+#include "../gpu.h"
+#include "machine.h"
+
+// Shuffles, votes, sums in groups.
+KERNEL(lanes, MachineParams, 64) {
+    const uint32_t t = threadIdx.x, lane = t % 32;
+    float *out = p.out + t * 8;
+    const float v = (float)(lane * lane);
+    out[0] = shuffle_xor(v, 5);
+    out[1] = (float)(warp_ballot(lane % 3 == 0) & 0xffff);
+    out[2] = group_sum(v, 32);
+    out[3] = group_sum(v, 4);
+    out[4] = group_max(v, 8);
+    out[5] = across_sum(v, 4);
+}
+
+// One warp's 16x16 by 16x8 product through ldmatrix; V transposed by ldmatrix_trans must give the same.
+KERNEL(tensor, MachineParams, 32) {
+    SHARED(shared);
+    const uint32_t lane = threadIdx.x;
+    unsigned char *a_tile = shared, *b_tile = shared + 1024, *t_tile = shared + 2048;
+    // Pitch 64 with the swizzle of gemm.h; b [n][k] and, for trans, [k][n].
+    for (uint32_t i = lane; i < 256; i += 32) {
+        uint16_t a = p.in[i], b = p.in[256 + i];
+        uint32_t row = i / 16, col = i % 16;
+        *(uint16_t *)(a_tile + swizzle64(row, col / 8) + col % 8 * 2) = a;
+        *(uint16_t *)(b_tile + swizzle64(row, col / 8) + col % 8 * 2) = b;
+        *(uint16_t *)(t_tile + swizzle64(col, row / 8) + row % 8 * 2) = b;
+    }
+    warp_sync();
+    uint32_t a[4], b[4], v[4];
+    ldmatrix(a, a_tile + swizzle64(lane % 16, lane / 16));
+    ldmatrix(b, b_tile + swizzle64(lane / 16 * 8 + lane % 8, lane / 8 % 2));
+    ldmatrix_trans(v, t_tile + swizzle64(lane % 16, lane / 16));
+    float d[2][4] = {}, e[2][4] = {};
+    for (int j = 0; j < 2; j++) {
+        if (p.which) {
+            mma(d[j], a, b[2 * j], b[2 * j + 1], f16());
+            mma(e[j], a, v[2 * j], v[2 * j + 1], f16());
+        } else {
+            mma(d[j], a, b[2 * j], b[2 * j + 1], bf16());
+            mma(e[j], a, v[2 * j], v[2 * j + 1], bf16());
+        }
+        for (int i = 0; i < 4; i++) {
+            uint32_t at = (lane / 4 + i / 2 * 8) * 16 + j * 8 + lane % 4 * 2 + i % 2;
+            p.out[at] = d[j][i];
+            p.out[256 + at] = e[j][i];
+        }
+    }
+}
+
+// Warp 0 hands numbers to warp 1 through a named barrier that warp 2 never sees.
+KERNEL(named, MachineParams, 96) {
+    SHARED(shared);
+    float *x = (float *)shared;
+    const uint32_t t = threadIdx.x;
+    if (t < 32) x[t] = (float)t + 1;
+    if (t < 64) named_sync(1, 64);
+    if (t >= 32 && t < 64) p.out[t - 32] = x[t - 32];
+}
+
+// What must be refused, by number.
+KERNEL(wrong, MachineParams, 64) {
+    SHARED(shared);
+    float *x = (float *)shared;
+    const uint32_t t = threadIdx.x;
+    switch (p.which) {
+    case 0: // a thread leaves while others wait
+        if (t == 40) return;
+        block_sync();
+        break;
+    case 1: // half of the block waits at another barrier
+        if (t < 32) block_sync();
+        else
+            block_sync();
+        break;
+    case 2: // half a warp in a warp operation
+        if (t % 32 < 16) p.out[t] = group_sum(1, 32);
+        break;
+    case 3: // a named barrier too few threads come to
+        if (t < 32) named_sync(2, 64);
+        break;
+    case 4: // written behind shared memory
+        x[p.n + t] = 1;
+        break;
+    case 5: // written behind a buffer
+        p.out[p.n + t] = 1;
+        break;
+    case 6: // copies nobody waits for
+        cp_async(x, p.in, true);
+        break;
+    case 7: // a misaligned copy
+        cp_async(x + 1, p.in, true);
+        break;
+    case 8: { // all rows of a matrix in the same banks
+        uint32_t r[4];
+        x[t] = 0;
+        block_sync();
+        ldmatrix(r, shared + t % 32 * 128);
+        break;
+    }
+    case 9: { // lanes that do not agree about the operation
+        float y = t % 2 ? shuffle_xor(1, 1) : group_sum(1, 32);
+        p.out[t] = y;
+        break;
+    }
+    case 10: // a missing warp_sync
+        x[t] = (float)t;
+        p.out[t] = x[t ^ 31];
+        break;
+    }
+}

@@ -1,0 +1,397 @@
+// Embedding, preparation, and all products against scalar twins in float64.
+#include "harness.h"
+
+namespace {
+
+const float EPS = 0.02f; // large enough to be missed where it is missing
+
+// Error of float32 sums relative to the sum of magnitudes: order K * 2^-24 at worst, far less in practice.
+const double SUM = 4e-6;
+// Prefill rounds activations to the weights' type: half a unit in the last place of 8 or 11 bits, twice for luck.
+double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : ldexp(1.0, -8); }
+
+// Which rows of `of` a launch works on: shuffled, with padding among them.
+std::vector<int32_t> row_list(uint32_t n, uint32_t of, Random &random) {
+    std::vector<int32_t> rows;
+    for (uint32_t i = 0; i < of; i++) rows.push_back((int32_t)i);
+    for (uint32_t i = of - 1; i > 0; i--) std::swap(rows[i], rows[random.below(i + 1)]);
+    rows.resize(n);
+    if (n > 2) rows[n / 2] = -1;
+    return rows;
+}
+
+std::vector<double> normed(const float *x, const std::vector<float> &norm, uint32_t k) {
+    double square = 0;
+    for (uint32_t i = 0; i < k; i++) square += (double)x[i] * x[i];
+    double scale = 1 / sqrt(square / k + (double)EPS);
+    std::vector<double> y(k);
+    for (uint32_t i = 0; i < k; i++) y[i] = x[i] * scale * norm[i];
+    return y;
+}
+struct Product { double sum, magnitude; };
+Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
+    Product p = {0, 0};
+    for (uint32_t i = 0; i < w.cols; i++) {
+        p.sum += w.row(row)[i] * x[i];
+        p.magnitude += fabs(w.row(row)[i] * x[i]);
+    }
+    return p;
+}
+
+const std::string suffix(int type) { return std::string("_") + name_of(type); }
+
+// What a prefill product reads, made by the kernel that makes it.
+Buffer prepared(int type, const Buffer &x, uint32_t x_stride, const Buffer *norm, const Buffer &rows, uint32_t n_rows,
+                uint32_t width, uint64_t seed) {
+    Buffer out((size_t)n_rows * pad32(width) * size_of(type));
+    PrepareParams p = {out.as<void>(), x.as<float>(), norm ? norm->as<float>() : nullptr, rows.as<int32_t>(),
+                       n_rows, width, x_stride, pad32(width), EPS, 0};
+    launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
+    return out;
+}
+void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
+    unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1}, block[3] = {256, 1, 1};
+    char error[600];
+    if (emu_launch(kernel.c_str(), params, size, grid, block, type == GPU_F32 ? 20480 : 49152, seed, error, sizeof error)) die(error);
+}
+
+void embed(int type, uint32_t dim) {
+    Random random{7};
+    Matrix table(type, 11, dim, random, 1);
+    std::vector<int32_t> tokens = {3, 10, -1, 0, 3};
+    Buffer x(5 * pad32(dim) * 4), ids(tokens);
+    EmbedParams p = {x.as<float>(), table.device.as<void>(), ids.as<int32_t>(), 5, dim, pad32(dim), table.stride};
+    auto got = view_as<float>(on_schedules("embed", [&](uint64_t seed) {
+        launch("embed" + suffix(type), p, 5, 1, 1, 128, 0, seed);
+        return x.get<uint8_t>();
+    }));
+    for (uint32_t i = 0; i < 5; i++)
+        for (uint32_t j = 0; j < pad32(dim); j++) {
+            float y = got[i * pad32(dim) + j];
+            if (tokens[i] < 0 || j >= dim) CHECK(std::isnan(y), "embed wrote [%u, %u]", i, j);
+            else CHECK(y == (float)table.row((uint32_t)tokens[i])[j], "embed %s [%u, %u]", name_of(type), i, j);
+        }
+}
+void test_embed() {
+    for (int type : {GPU_F32, GPU_F16, GPU_BF16})
+        for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
+}
+
+void prepare(int type, uint32_t width, bool norm) {
+    Random random{11};
+    auto x = activations(4, width, random);
+    auto g = vector_of(width, pad32(width), random, 1, 0.3f);
+    std::vector<int32_t> rows = {2, -1, 0};
+    Buffer xd(x), gd(g), rd(rows);
+    auto got = on_schedules("prepare", [&](uint64_t seed) {
+        return prepared(type, xd, pad32(width), norm ? &gd : nullptr, rd, 3, width, seed).get<uint8_t>();
+    });
+    for (uint32_t i = 0; i < 3; i++) {
+        const float *row = &x[(size_t)(rows[i] < 0 ? 0 : rows[i]) * pad32(width)];
+        auto want = norm ? normed(row, g, width) : std::vector<double>(row, row + width);
+        for (uint32_t j = 0; j < pad32(width); j++) {
+            double y = widened(type, &got[((size_t)i * pad32(width) + j) * size_of(type)]);
+            if (rows[i] < 0 || j >= width) CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
+            else close("prepare", i, j, y, want[j], fabs(want[j]) * (rounding(type) + 1e-6) + 1e-7);
+        }
+    }
+}
+void test_prepare() {
+    for (int type : {GPU_F32, GPU_F16, GPU_BF16})
+        for (uint32_t width : {1u, 33u, 320u})
+            for (bool norm : {false, true}) prepare(type, width, norm);
+}
+
+struct Heads { uint32_t q, kv, dim; };
+
+// Everything one qkv launch writes: q | k pages | v pages.
+struct Qkv {
+    int type, kv_type;
+    bool prefill;
+    uint32_t dim;
+    Heads heads;
+    uint32_t max_rows;
+    Random random{23};
+    uint32_t n = (heads.q + 2 * heads.kv) * heads.dim, stride = pad(heads.dim, 16), q_dim = heads.q * heads.dim;
+    uint32_t n_pages = 3 + max_rows / 16;
+    Matrix w{type, n, dim, random, 1 / sqrtf((float)dim)};
+    std::vector<float> x = activations(max_rows, dim, random), norm = vector_of(dim, pad32(dim), random, 1, 0.3f);
+    std::vector<float> bias = vector_of(n, n, random, 0, 0.5f), cos, sin;
+    std::vector<int32_t> positions;
+    std::vector<uint32_t> slots;
+    Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
+
+    Qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t max_rows)
+        : type(type), kv_type(kv_type), prefill(prefill), dim(dim), heads(heads), max_rows(max_rows) {
+        const uint32_t length = 40;
+        for (uint32_t i = 0; i < length * heads.dim / 2; i++) {
+            float angle = random.normal();
+            cos.push_back(cosf(angle));
+            sin.push_back(sinf(angle));
+        }
+        for (uint32_t i = 0; i < max_rows; i++) {
+            positions.push_back((int32_t)random.below(length));
+            slots.push_back(i % 7 == 3 ? GPU_NO_SLOT : i + 5); // each row its own
+        }
+        pd = Buffer(positions), sd = Buffer(slots), cd = Buffer(cos), snd = Buffer(sin);
+    }
+
+    std::vector<uint8_t> run(const std::vector<int32_t> &rows, uint64_t seed) {
+        Buffer q((size_t)max_rows * pad32(q_dim) * 4), rd(rows);
+        size_t pages = (size_t)n_pages * heads.kv * 16 * stride * size_of(kv_type);
+        Buffer k(pages), v(pages);
+        uint32_t n_rows = (uint32_t)rows.size();
+        QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
+                       bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
+                       n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
+                       (uint32_t)kv_type, EPS, 0};
+        if (prefill) {
+            Buffer a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
+            p.x = a.as<void>();
+            p.norm = nullptr;
+            launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
+        } else {
+            launch("qkv" + suffix(type), p, tiles(n, 16), tiles(n_rows, 8), 1, 256, 0, seed);
+        }
+        auto all = q.get<uint8_t>();
+        for (const Buffer *b : {&k, &v}) {
+            auto more = b->get<uint8_t>();
+            all.insert(all.end(), more.begin(), more.end());
+        }
+        return all;
+    }
+
+    // The outputs of one row, in the order of w's rows; NaN where nothing was written.
+    std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row, std::vector<double> *padding = nullptr) const {
+        std::vector<double> y;
+        for (uint32_t i = 0; i < q_dim; i++) y.push_back(widened(GPU_F32, &all[((size_t)row * pad32(q_dim) + i) * 4]));
+        size_t pages = (size_t)n_pages * heads.kv * 16 * stride * size_of(kv_type), at = (size_t)max_rows * pad32(q_dim) * 4;
+        for (int part = 0; part < 2; part++, at += pages)
+            for (uint32_t h = 0; h < heads.kv; h++)
+                for (uint32_t d = 0; d < stride; d++) {
+                    uint32_t slot = slots[row] == GPU_NO_SLOT ? 0 : slots[row]; // nobody has slot 0
+                    size_t i = ((size_t)(slot / 16 * heads.kv + h) * 16 + slot % 16) * stride + d;
+                    double v = widened(kv_type, &all[at + i * size_of(kv_type)]);
+                    if (d < heads.dim) y.push_back(v);
+                    else if (padding) padding->push_back(v);
+                }
+        return y;
+    }
+
+    void compare(const std::vector<uint8_t> &all, uint32_t row) const {
+        auto a = normed(&x[(size_t)row * pad32(dim)], norm, dim);
+        std::vector<double> sums, bounds;
+        for (uint32_t i = 0; i < n; i++) {
+            Product p = product(w, i, a);
+            sums.push_back(p.sum + bias[i]);
+            bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + (prefill ? rounding(type) : 0)) + 1e-7);
+        }
+        for (uint32_t i = 0; i < q_dim + heads.kv * heads.dim; i += 2) {
+            size_t angle = (size_t)positions[row] * heads.dim / 2 + i % heads.dim / 2;
+            double c = cos[angle], s = sin[angle], u = sums[i], v = sums[i + 1];
+            sums[i] = u * c - v * s, sums[i + 1] = u * s + v * c;
+            bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
+        }
+        std::vector<double> padding, got = row_of(all, row, &padding);
+        for (uint32_t i = 0; i < n; i++) {
+            bool cache = i >= q_dim;
+            if (cache && slots[row] == GPU_NO_SLOT) CHECK(std::isnan(got[i]), "qkv wrote a row without a slot");
+            else close("qkv", row, i, got[i], sums[i], bounds[i] + (cache ? fabs(sums[i]) * rounding(kv_type) : 0));
+        }
+        for (double z : padding) CHECK(slots[row] == GPU_NO_SLOT ? std::isnan(z) : z == 0, "qkv: padding of a head is %g", z);
+    }
+};
+
+void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows) {
+    Qkv test(type, kv_type, prefill, dim, heads, n_rows + 1);
+    auto rows = row_list(n_rows, n_rows + 1, test.random);
+    auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
+    std::vector<bool> used(n_rows + 1, false);
+    for (int32_t row : rows)
+        if (row >= 0) used[(size_t)row] = true;
+    for (uint32_t row = 0; row <= n_rows; row++) {
+        if (used[row]) {
+            test.compare(all, row);
+        } else {
+            for (uint32_t i = 0; i < test.q_dim; i++) CHECK(std::isnan(test.row_of(all, row)[i]), "qkv wrote row %u", row);
+        }
+    }
+    // Alone as in company, bit for bit.
+    for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
+        if (rows[i] < 0) continue;
+        auto alone = test.run({rows[i]}, 1);
+        auto a = test.row_of(alone, (uint32_t)rows[i]), b = test.row_of(all, (uint32_t)rows[i]);
+        CHECK(memcmp(a.data(), b.data(), a.size() * 8) == 0, "qkv: row %d differs alone and among %u rows", rows[i], n_rows);
+    }
+}
+
+void test_qkv() {
+    qkv(GPU_F32, GPU_F32, false, 64, {4, 4, 16}, 1);
+    qkv(GPU_F16, GPU_BF16, false, 40, {8, 1, 20}, 2);
+    qkv(GPU_BF16, GPU_F16, false, 264, {2, 2, 32}, 5);
+    qkv(GPU_BF16, GPU_BF16, false, 96, {4, 1, 64}, 9);
+    qkv(GPU_F32, GPU_BF16, false, 9, {1, 1, 128}, 3);
+    qkv(GPU_BF16, GPU_BF16, false, 1050, {1, 1, 2}, 3); // several loads on their way, odd tail
+    qkv(GPU_F32, GPU_F16, false, 1050, {1, 1, 2}, 8);
+}
+void test_qkv_prefill() {
+    qkv(GPU_BF16, GPU_BF16, true, 96, {4, 1, 32}, 65);
+    qkv(GPU_F16, GPU_F16, true, 40, {2, 2, 20}, 17);
+    qkv(GPU_BF16, GPU_F32, true, 136, {1, 1, 64}, 1);
+    qkv(GPU_F32, GPU_F32, true, 72, {4, 2, 16}, 65);
+    qkv(GPU_F32, GPU_BF16, true, 9, {1, 1, 2}, 3);
+}
+
+// matmul_add, ffn_up and logits: float32 rows in, float32 rows out.
+enum Kind { Add, Up, Logits };
+const char *const KINDS[] = {"matmul_add", "ffn_up", "logits"};
+
+struct Dense {
+    Kind kind;
+    int type;
+    bool prefill;
+    uint32_t n, k, max_rows; // n columns of the output
+    bool has_bias;
+    Random random{31};
+    Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
+    std::vector<float> in = activations(max_rows, k, random), out = activations(max_rows, n, random);
+    std::vector<float> norm = vector_of(k, pad32(k), random, 1, 0.3f), bias = vector_of(n, n, random, 0, 0.5f);
+    Buffer ind{in}, nd{norm}, bd{bias};
+    uint32_t out_stride = kind == Logits ? n : pad32(n);
+
+    std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
+        uint32_t n_rows = (uint32_t)rows.size();
+        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * 4);
+        if (kind == Add) od.put(out);
+        const void *from = ind.as<void>();
+        Buffer a(0);
+        std::string name = KINDS[kind] + std::string(prefill ? "_prefill" : "") + suffix(type);
+        if (prefill) {
+            a = prepared(type, ind, pad32(k), kind == Add ? nullptr : &nd, rd, n_rows, k, seed);
+            from = a.as<void>();
+        }
+        const float *g = prefill ? nullptr : nd.as<float>();
+        if (kind == Add) {
+            MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
+                                 n_rows, n, k, pad32(n), pad32(k), w.stride};
+            if (prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
+            else launch(name, p, tiles(n, 4), tiles(n_rows, 8), 1, 256, 512, seed);
+        } else if (kind == Up) {
+            FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
+            if (prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
+            else launch(name, p, tiles(n, 8), tiles(n_rows, 8), 1, 256, 0, seed);
+        } else {
+            LogitsParams p = {od.as<float>(), ind.as<float>(), nd.as<float>(), w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
+            launch(name, p, tiles(n, 16), tiles(n_rows, 8), 1, 256, 0, seed);
+        }
+        return od.get<float>();
+    }
+    // Where entry i of the launch, which is row `row`, lies in the output.
+    size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
+
+    void compare(const std::vector<float> &got, uint32_t i, uint32_t row) const {
+        const float *x = &in[(size_t)row * pad32(k)];
+        auto a = kind == Add ? std::vector<double>(x, x + k) : normed(x, norm, k);
+        double error = SUM + (prefill ? rounding(type) : 0);
+        for (uint32_t j = 0; j < n; j++) {
+            Product p = product(w, j, a);
+            double want = p.sum, bound = p.magnitude * error + 1e-7;
+            if (kind == Add) {
+                double b = has_bias ? bias[j] : 0, before = out[(size_t)row * pad32(n) + j];
+                want += b + before;
+                bound += (fabs(b) + fabs(before)) * SUM;
+            } else if (kind == Up) {
+                Product up = product(w, n + j, a);
+                double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
+                want = s * up.sum;
+                // |silu'| <= 1.1
+                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * SUM + 1e-7;
+            }
+            close(KINDS[kind], row, j, got[place(i, row) + j], want, bound);
+        }
+    }
+};
+
+void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows, bool has_bias = false) {
+    Dense test{kind, type, prefill, n, k, n_rows + 1, has_bias};
+    auto rows = row_list(n_rows, n_rows + 1, test.random);
+    auto all = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
+        auto v = test.run(rows, seed);
+        return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
+    }));
+    std::vector<bool> used(n_rows + 1, false);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i] >= 0) {
+            used[(size_t)rows[i]] = true;
+            test.compare(all, i, (uint32_t)rows[i]);
+        } else if (kind == Logits) {
+            for (uint32_t j = 0; j < n; j++) CHECK(std::isnan(all[(size_t)i * n + j]), "logits wrote padding");
+        }
+    }
+    for (uint32_t row = 0; kind != Logits && row <= n_rows; row++)
+        for (uint32_t j = used[row] ? n : 0; j < pad32(n); j++) {
+            float y = all[(size_t)row * pad32(n) + j], before = kind == Add ? test.out[(size_t)row * pad32(n) + j] : NAN;
+            CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]", KINDS[kind], row, j);
+        }
+    for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
+        if (rows[i] < 0) continue;
+        auto alone = test.run({rows[i]}, 1);
+        CHECK(same_bits(&alone[test.place(0, (uint32_t)rows[i])], &all[test.place(i, (uint32_t)rows[i])], n),
+              "%s %s: row %d differs alone and among %u rows", KINDS[kind], name_of(type), rows[i], n_rows);
+    }
+}
+
+void test_matmul_add() {
+    dense(Add, GPU_F32, false, 64, 64, 1);
+    dense(Add, GPU_BF16, false, 5, 1030, 2, true);
+    dense(Add, GPU_F16, false, 33, 4100, 3);
+    dense(Add, GPU_BF16, false, 7, 2050, 9);
+    dense(Add, GPU_F32, false, 1, 1, 8, true);
+}
+void test_ffn_up() {
+    dense(Up, GPU_F32, false, 30, 64, 1);
+    dense(Up, GPU_BF16, false, 17, 100, 4);
+    dense(Up, GPU_F16, false, 9, 1029, 9);
+}
+void test_logits() {
+    dense(Logits, GPU_F32, false, 101, 64, 1);
+    dense(Logits, GPU_BF16, false, 67, 96, 11);
+    dense(Logits, GPU_F16, false, 1, 31, 2);
+}
+void test_gemm() {
+    for (int type : {GPU_BF16, GPU_F16, GPU_F32}) {
+        dense(Add, type, true, 130, 140, 65, true); // steps enough for every stage to be written again
+        dense(Add, type, true, 3, 290, 2);
+        dense(Up, type, true, 67, 33, 17);
+    }
+    dense(Add, GPU_BF16, true, 32, 64, 129);
+}
+
+// A row of NaN or infinity stays NaN, and its neighbours do not notice.
+void test_not_a_number() {
+    for (int type : {GPU_BF16, GPU_F32})
+        for (Kind kind : {Add, Up, Logits})
+            for (bool prefill : {false, true}) {
+                if (kind == Logits && prefill) continue;
+                Dense test{kind, type, prefill, 20, 40, 4, false};
+                auto clean = test.run({0, 1, 2, 3}, 1);
+                test.in[1 * pad32(40) + 5] = NAN;
+                test.in[2 * pad32(40) + 39] = INFINITY;
+                test.ind.put(test.in);
+                auto got = test.run({0, 1, 2, 3}, 2);
+                for (uint32_t row = 0; row < 4; row++)
+                    for (uint32_t j = 0; j < 20; j++) {
+                        float y = got[test.place(row, row) + j], before = clean[test.place(row, row) + j];
+                        bool broken = row == 1 || row == 2;
+                        CHECK(broken ? !std::isfinite(y) : y == before, "%s: row %u beside NaN is %g", KINDS[kind], row, y);
+                    }
+            }
+}
+
+} // namespace
+
+extern const Test PRODUCTS[] = {
+    {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
+    {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm},
+    {"not_a_number", test_not_a_number}, {nullptr, nullptr},
+};
