@@ -464,6 +464,48 @@ unsafe impl Device for Cuda {
         Ok(())
     }
 
+    unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: ptr::null(),
+            srcDevice: from,
+            srcArray: ptr::null_mut(),
+            srcPitch: to.pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: ptr::null_mut(),
+            dstDevice: to.at,
+            dstArray: ptr::null_mut(),
+            dstPitch: to.pitch,
+            WidthInBytes: to.width,
+            Height: rows,
+        };
+        // The 2D copy takes pitches up to a limit; layers of a large pool lie farther apart.
+        let limit = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH)?;
+        // SAFETY: by this function's contract.
+        unsafe {
+            if to.pitch <= limit as usize {
+                return check("cuMemcpy2DAsync", sys::cuMemcpy2DAsync_v2(&copy, self.stream));
+            }
+            for row in 0..rows {
+                let row = sys::CUDA_MEMCPY2D {
+                    srcDevice: from + (row * to.pitch) as u64,
+                    srcPitch: to.width,
+                    dstDevice: to.at + (row * to.pitch) as u64,
+                    dstPitch: to.width,
+                    Height: 1,
+                    ..copy
+                };
+                check("cuMemcpy2DAsync", sys::cuMemcpy2DAsync_v2(&row, self.stream))?;
+            }
+        }
+        Ok(())
+    }
+
     unsafe fn read(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
         let _current = self.context.enter()?;
         // SAFETY: both sizes are by this function's contract; `to` stays borrowed until the copy is

@@ -73,6 +73,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The rows lie inside one live allocation; `from.len()` is a multiple of `to.width`.
     unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()>;
 
+    /// Copy `rows` rows inside the device; those at `from` have the same width and pitch.
+    ///
+    /// # Safety
+    /// Both lie inside live allocations and do not overlap.
+    unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
+
     /// Copy floats to the host and wait for them (and so for everything before).
     ///
     /// # Safety
@@ -98,25 +104,61 @@ pub struct Memory<D: Device> {
 }
 
 impl<D: Device> Memory<D> {
-    /// `bytes` bytes of zeros; `what` is for the message of [`Error::DeviceMemory`].
-    pub fn zeroed(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
+    /// `bytes` bytes of whatever; `what` is for the message of [`Error::DeviceMemory`].
+    pub fn new(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
         let at = device.allocate(what, bytes.max(1))?;
-        let memory = Memory {
+        Ok(Memory {
             device: device.clone(),
             at,
             bytes,
-        };
+        })
+    }
+
+    /// `bytes` bytes of zeros.
+    pub fn zeroed(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
+        let memory = Self::new(device, what, bytes)?;
         // SAFETY: the allocation just made, to its end.
-        unsafe { device.clear(at, bytes) }?;
+        unsafe { device.clear(memory.at, bytes) }?;
         Ok(memory)
     }
 
-    /// A copy of `values`.
-    pub fn copy_of(device: &Arc<D>, what: &str, values: &[f32]) -> Result<Self> {
-        let memory = Self::zeroed(device, what, size_of_val(values))?;
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        memory.write(0, bytes.len(), bytes.len(), &bytes)?;
-        Ok(memory)
+    /// Copy numbers to the beginning.
+    pub fn write_numbers(&self, numbers: &[u32]) -> Result<()> {
+        // SAFETY: any u32 is four initialised bytes.
+        let bytes: &[u8] =
+            unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) };
+        self.write(0, bytes.len(), bytes.len(), bytes)
+    }
+
+    /// Copy floats to `offset`, in bytes.
+    pub fn write_floats(&self, offset: usize, floats: &[f32]) -> Result<()> {
+        // SAFETY: any f32 is four initialised bytes.
+        let bytes: &[u8] =
+            unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) };
+        self.write(offset, bytes.len(), bytes.len(), bytes)
+    }
+
+    /// Copy `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`. They do not
+    /// overlap.
+    pub fn copy(&self, to: usize, from: usize, width: usize, pitch: usize, rows: usize) -> Result<()> {
+        if rows == 0 || width == 0 {
+            return Ok(());
+        }
+        let last = (rows - 1)
+            .checked_mul(pitch)
+            .and_then(|n| n.checked_add(to.max(from))?.checked_add(width));
+        if last.is_none_or(|last| last > self.bytes) {
+            return Err(Error::Internal(format!(
+                "a copy of {rows} rows of {width} bytes, {pitch} apart, from {from} to {to} of {}",
+                self.bytes
+            )));
+        }
+        let at = self.at + to as u64;
+        // SAFETY: the ends of both were compared with the allocation's.
+        unsafe {
+            let to = Rows { at, width, pitch };
+            self.device.copy(to, self.at + from as u64, rows)
+        }
     }
 
     /// Where it begins.
