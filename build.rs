@@ -51,7 +51,12 @@ fn libstdcxx_dir() -> Option<String> {
 fn kernels() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo:rerun-if-changed=kernels");
-    for name in ["LLAMABI_NVCC", "LLAMABI_REQUIRE_CUDA", "CUDA_HOME", "CUDA_PATH"] {
+    for name in [
+        "LLAMABI_NVCC",
+        "LLAMABI_REQUIRE_CUDA",
+        "CUDA_HOME",
+        "CUDA_PATH",
+    ] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     let required = env::var("LLAMABI_REQUIRE_CUDA").is_ok_and(|v| v == "1");
@@ -95,8 +100,15 @@ fn nvcc() -> Option<PathBuf> {
     let mut packages = vec![PathBuf::from("build/nvcc")];
     let home = env::var("HOME").unwrap_or_default();
     let venv = env::var("VIRTUAL_ENV").unwrap_or_default();
-    let roots = [format!("{home}/.local/lib"), "/usr/local/lib".into(), "/usr/lib".into()];
-    for root in roots.into_iter().chain((!venv.is_empty()).then(|| format!("{venv}/lib"))) {
+    let roots = [
+        format!("{home}/.local/lib"),
+        "/usr/local/lib".into(),
+        "/usr/lib".into(),
+    ];
+    for root in roots
+        .into_iter()
+        .chain((!venv.is_empty()).then(|| format!("{venv}/lib")))
+    {
         for python in children(root, "python3") {
             packages.extend(["site-packages", "dist-packages"].map(|dir| python.join(dir)));
         }

@@ -35,10 +35,7 @@ fn check(what: &str, code: CUresult) -> Result<()> {
     } else {
         "an unnamed error".into()
     };
-    Err(Error::Device(format!(
-        "{what}: {name} ({})",
-        code as u32
-    )))
+    Err(Error::Device(format!("{what}: {name} ({})", code as u32)))
 }
 
 /// A retained context.
@@ -219,7 +216,9 @@ impl Cuda {
             let mut done = ptr::null_mut();
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
             // SAFETY: the context is current.
-            check("cuEventCreate", unsafe { sys::cuEventCreate(&mut done, flags) })?;
+            check("cuEventCreate", unsafe {
+                sys::cuEventCreate(&mut done, flags)
+            })?;
             Ok(Stage { memory, done })
         };
         let stages = [stage()?, stage()?];
@@ -250,8 +249,10 @@ impl Cuda {
             sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
             sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
-        let mut values: [*mut c_void; 2] =
-            [log.as_mut_ptr().cast(), ptr::without_provenance_mut(log.len() - 1)];
+        let mut values: [*mut c_void; 2] = [
+            log.as_mut_ptr().cast(),
+            ptr::without_provenance_mut(log.len() - 1),
+        ];
         let mut module = ptr::null_mut();
         // SAFETY: `image` is a whole fatbin (its header has its length) and a zero behind it; the
         // options are two, and all of it outlives the call.
@@ -299,7 +300,9 @@ impl Cuda {
             check(name, code)?;
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function was just found.
-            check(name, unsafe { sys::cuFuncSetAttribute(function, most, shared) })?;
+            check(name, unsafe {
+                sys::cuFuncSetAttribute(function, most, shared)
+            })?;
             self.kernels.insert(name.into(), function);
             return Ok(());
         }
@@ -350,7 +353,10 @@ impl Cuda {
                     sys::cuMemcpyHtoDAsync_v2(to.at, stage.memory.at.cast(), bytes, self.stream);
                 check("cuMemcpyHtoDAsync", code)?;
             } else {
-                check("cuMemcpy2DAsync", sys::cuMemcpy2DAsync_v2(&copy, self.stream))?;
+                check(
+                    "cuMemcpy2DAsync",
+                    sys::cuMemcpy2DAsync_v2(&copy, self.stream),
+                )?;
             }
             check("cuEventRecord", sys::cuEventRecord(stage.done, self.stream))
         }
@@ -387,7 +393,10 @@ unsafe impl Device for Cuda {
     fn name(&self) -> String {
         let Found { name, arch, driver } = &self.found;
         let (major, minor) = (driver / 1000, driver % 1000 / 10);
-        format!("{name}, compute capability {}.{}, CUDA {major}.{minor} driver", arch.0, arch.1)
+        format!(
+            "{name}, compute capability {}.{}, CUDA {major}.{minor} driver",
+            arch.0, arch.1
+        )
     }
 
     fn available(&self) -> Result<u64> {
@@ -458,7 +467,16 @@ unsafe impl Device for Cuda {
                 self.stage(Rows { at, ..to }, rows)?;
             } else {
                 // SAFETY: one row of those that the caller vouches for.
-                unsafe { self.write(Rows { at, width: rows.len(), pitch: rows.len() }, rows) }?;
+                unsafe {
+                    self.write(
+                        Rows {
+                            at,
+                            width: rows.len(),
+                            pitch: rows.len(),
+                        },
+                        rows,
+                    )
+                }?;
             }
         }
         Ok(())
@@ -489,7 +507,10 @@ unsafe impl Device for Cuda {
         // SAFETY: by this function's contract.
         unsafe {
             if to.pitch <= limit as usize {
-                return check("cuMemcpy2DAsync", sys::cuMemcpy2DAsync_v2(&copy, self.stream));
+                return check(
+                    "cuMemcpy2DAsync",
+                    sys::cuMemcpy2DAsync_v2(&copy, self.stream),
+                );
             }
             for row in 0..rows {
                 let row = sys::CUDA_MEMCPY2D {
@@ -500,7 +521,10 @@ unsafe impl Device for Cuda {
                     Height: 1,
                     ..copy
                 };
-                check("cuMemcpy2DAsync", sys::cuMemcpy2DAsync_v2(&row, self.stream))?;
+                check(
+                    "cuMemcpy2DAsync",
+                    sys::cuMemcpy2DAsync_v2(&row, self.stream),
+                )?;
             }
         }
         Ok(())

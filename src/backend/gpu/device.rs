@@ -140,7 +140,14 @@ impl<D: Device> Memory<D> {
 
     /// Copy `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`. They do not
     /// overlap.
-    pub fn copy(&self, to: usize, from: usize, width: usize, pitch: usize, rows: usize) -> Result<()> {
+    pub fn copy(
+        &self,
+        to: usize,
+        from: usize,
+        width: usize,
+        pitch: usize,
+        rows: usize,
+    ) -> Result<()> {
         if rows == 0 || width == 0 {
             return Ok(());
         }

@@ -140,7 +140,14 @@ pub(super) fn matmul_add_prefill<D: Device>(
     p: &MatmulAddParams,
 ) -> Result<()> {
     let (grid, shared) = gemm(dtype, p.n, 128, p.n_rows);
-    run(d, &format!("matmul_add_prefill_{dtype}"), grid, 256, shared, p)
+    run(
+        d,
+        &format!("matmul_add_prefill_{dtype}"),
+        grid,
+        256,
+        shared,
+        p,
+    )
 }
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {

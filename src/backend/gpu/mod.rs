@@ -52,9 +52,13 @@ fn head_stride(shape: &Shape) -> usize {
 
 /// Floats of the partial results of decode attention over sequences of up to `positions`.
 fn partial_len(shape: &Shape, positions: usize) -> usize {
-    [shape.n_heads, positions.div_ceil(CHUNK), head_stride(shape) + 4]
-        .iter()
-        .fold(ATTEND_ROWS, |n, &f| n.saturating_mul(f))
+    [
+        shape.n_heads,
+        positions.div_ceil(CHUNK),
+        head_stride(shape) + 4,
+    ]
+    .iter()
+    .fold(ATTEND_ROWS, |n, &f| n.saturating_mul(f))
 }
 
 /// The widest input of a product.
@@ -146,7 +150,11 @@ impl<D: Device> Gpu<D> {
             sin: table(&rope.sin)?,
             step: step::Loaded::new(&device, limits.max_rows, limits.n_pages, tile)?,
             prepared: Memory::new(&device, what, prepared.saturating_mul(4))?,
-            partial: Memory::new(&device, what, partial_len(shape, positions).saturating_mul(4))?,
+            partial: Memory::new(
+                &device,
+                what,
+                partial_len(shape, positions).saturating_mul(4),
+            )?,
             counters: Memory::zeroed(&device, what, 4 * ATTEND_ROWS * shape.n_kv_heads)?,
             host: device.host(limits.max_wanted.saturating_mul(limits.vocab_size))?,
             failure: Mutex::new(None),
@@ -225,7 +233,9 @@ impl<D: Device> Backend for Gpu<D> {
         let positions = limits.n_pages.saturating_mul(PAGE);
         let padding = 4 * 31;
         let floats = [
-            limits.max_rows.saturating_mul(pad32(widest(shape)) + padding),
+            limits
+                .max_rows
+                .saturating_mul(pad32(widest(shape)) + padding),
             partial_len(shape, positions),
             ATTEND_ROWS * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
@@ -304,13 +314,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn qkv(
-        &mut self,
-        q: &mut GpuBuf<D>,
-        kv: &mut GpuKv<D>,
-        x: &GpuBuf<D>,
-        layer: &Layer<Self>,
-    ) {
+    fn qkv(&mut self, q: &mut GpuBuf<D>, kv: &mut GpuKv<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
         self.run(|this| {
             let w = &layer.wqkv;
             let offset = (layer.index * kv.layer()) as u64;
@@ -463,13 +467,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn logits(
-        &mut self,
-        out: &mut GpuBuf<D>,
-        x: &GpuBuf<D>,
-        norm: &GpuBuf<D>,
-        head: &GpuMat<D>,
-    ) {
+    fn logits(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>, head: &GpuMat<D>) {
         self.run(|this| {
             let vocab_size = this.shape.vocab_size as u32;
             let params = LogitsParams {

@@ -135,6 +135,10 @@ mod tests {
             .output()
             .unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }

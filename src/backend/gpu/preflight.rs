@@ -111,9 +111,11 @@ pub enum Reason {
 impl From<Reason> for Error {
     fn from(reason: Reason) -> Error {
         match reason {
-            Reason::NoSuchDevice { index, count } => {
-                Error::invalid("device_index", format!("less than {count}, the GPUs there are"), index)
-            }
+            Reason::NoSuchDevice { index, count } => Error::invalid(
+                "device_index",
+                format!("less than {count}, the GPUs there are"),
+                index,
+            ),
             reason => Error::Unsupported(format!("device is CUDA: {reason}")),
         }
     }
@@ -189,7 +191,8 @@ impl Driver {
         for &name in libraries {
             let c_name = CString::new(name).unwrap_or_default();
             // SAFETY: opening a driver runs its initialisers, which is what a driver is for.
-            let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            let handle =
+                unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if !handle.is_null() {
                 let name = name.into();
                 return Ok(Driver { handle, name });
@@ -198,7 +201,11 @@ impl Driver {
             let text = unsafe { libc::dlerror() };
             if !text.is_null() {
                 // SAFETY: as above.
-                words.push(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
+                words.push(
+                    unsafe { CStr::from_ptr(text) }
+                        .to_string_lossy()
+                        .into_owned(),
+                );
             }
         }
         Err(Reason::NoDriver(words.join("; ")))
@@ -224,7 +231,8 @@ impl Driver {
     fn call1(&self, name: &str, flags: c_uint) -> Result<c_int, Reason> {
         let symbol = self.symbol(name)?;
         // SAFETY: CUresult cuInit(unsigned int), as cuda.h has it.
-        let function: unsafe extern "C" fn(c_uint) -> c_int = unsafe { std::mem::transmute(symbol) };
+        let function: unsafe extern "C" fn(c_uint) -> c_int =
+            unsafe { std::mem::transmute(symbol) };
         // SAFETY: no pointers.
         Ok(unsafe { function(flags) })
     }
