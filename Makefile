@@ -1,20 +1,23 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test header bench nvcc clean
+.PHONY: help setup build examples demo test kernels install uninstall deb header bench bench-peers bench-services nvcc clean
 
 export CARGO_TARGET_DIR ?= target
-# rustup's directory, for shells that have not been told of it.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# rustup's and Go's directories, for shells that have not been told of them.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 
 RELEASE := $(CARGO_TARGET_DIR)/release
 CKPT_DIR ?= demo/meta
 PROMPT ?= Once upon a time
 CFLAGS ?= -O2
+PREFIX ?= /usr/local
+LIBDIR ?= lib
+BENCH_MODEL ?= build/bench-1b
 WARNINGS := -std=c99 -Wall -Wextra -Wpedantic
 
 help: ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
-	  || sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' Makefile | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile
 
 demo: setup ## build everything, then let the small model that comes along tell a story
 	@$(MAKE) --no-print-directory examples
@@ -24,24 +27,55 @@ build: setup ## target/release/libllamabi.so and .a
 	cargo build --release --locked
 	@ln -sf libllamabi.so $(RELEASE)/libllamabi.so.0
 
-examples: build ## build/generate and build/chat, with the system's C compiler
+examples: build ## build/generate, build/chat and build/worker, with the system's compilers
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(WARNINGS) examples/generate.c -Iinclude -L$(RELEASE) -lllamabi \
 	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/generate
 	$(CC) $(CFLAGS) $(WARNINGS) examples/chat.c -Iinclude -L$(RELEASE) -lllamabi \
 	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/chat
+	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
+	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
 
-test: ## all tests: Rust, and C programs plainly, under sanitizers and under valgrind
+test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
+	kernels/test.sh
+	tests/bindings/run.sh
 	@echo "make test: everything passed"
+
+install: build ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR
+	scripts/install --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
+
+uninstall: ## remove what install put there
+	scripts/install --uninstall --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
+
+deb: build ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
+	scripts/deb build
+
+bench-services: ## tokens/s of the example services, 64 clients for a minute against one client
+	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=
+	tests/services/run.sh build/bench-prefix 60
 
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
-bench: setup ## decode and prefill of a 1.1B shape, beside what this machine can read and compute
+bench: setup $(BENCH_MODEL) ## decode, prefill and loading of a 1.1B shape, beside what this machine can do; the services under load
 	cargo bench --locked --bench cpu
+	cargo bench --locked --bench load -- $(BENCH_MODEL)
+	@$(MAKE) --no-print-directory bench-services
+
+bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, in turns with ours
+	benches/peers/setup
+	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
+
+# 2.2 GB of random weights.
+build/bench-1b:
+	cargo bench --locked --bench make_model -- 1b build/bench-1b.part
+	mv build/bench-1b.part build/bench-1b
+
+kernels: ## the CUDA kernels through nvcc for every architecture: registers, spills, instructions
+	kernels/ptxas.sh
 
 nvcc: ## build/nvcc: the CUDA compiler from PyPI, where none is installed
 	@scripts/nvcc

@@ -1,11 +1,20 @@
-//! What this machine can do: memory read bandwidth and float32 multiply-adds.
+//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles.
 
+#[cfg(target_arch = "x86_64")]
+use llamabi::backend::cpu::amx::Amx;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Best seconds of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
+/// A rate, as the fastest and the median round had it.
+#[derive(Clone, Copy)]
+pub struct Rate {
+    pub best: f64,
+    pub median: f64,
+}
+
+/// Seconds, ascending, of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
 /// threads live through all rounds, so that the system has time to give each its own processor.
-fn best(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> f64 {
+fn seconds(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> Vec<f64> {
     let barrier = std::sync::Barrier::new(threads);
     let times: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|s| {
         let spawned: Vec<_> = (0..threads)
@@ -29,7 +38,19 @@ fn best(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> f64 {
         let end = times.iter().map(|t| t[round].1).max().unwrap();
         (end - start).as_secs_f64()
     };
-    (0..rounds).map(seconds).fold(f64::INFINITY, f64::min)
+    let mut all: Vec<f64> = (0..rounds).map(seconds).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+impl Rate {
+    /// `work` in each of the rounds that took `seconds`, ascending.
+    fn new(work: f64, seconds: &[f64]) -> Self {
+        Self {
+            best: work / seconds[0],
+            median: work / seconds[seconds.len() / 2],
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -113,6 +134,16 @@ mod x86 {
     }
 }
 
+/// Products of tiles with nothing else beside them, 4 n of them; gives the operations.
+#[cfg(target_arch = "x86_64")]
+fn tile_products(amx: Amx, n: usize) -> f64 {
+    // Numbers between 1 and 2, of either sign.
+    let number = |i: usize| 0x3f80 | (i * 7919 % 128) as u16 | ((i as u16 & 1) << 15);
+    let data = [(); 4].map(|()| std::array::from_fn(number));
+    amx.tiles().spin(n, &data);
+    n as f64 * 4.0 * 2.0 * (16 * 16 * 32) as f64
+}
+
 fn read(data: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -152,24 +183,35 @@ fn multiply_add(n: usize) -> f64 {
 }
 
 /// Bytes a second that all `threads` can read from memory together.
-pub fn read_bandwidth(threads: usize) -> f64 {
+pub fn read_bandwidth(threads: usize) -> Rate {
     // Far more than the last-level cache.
     let data: Vec<u64> = (0..(1usize << 30) / 8).map(|i| i as u64).collect();
     let window = (64 << 20) / 8;
     let windows = data.len() / window;
-    let seconds = best(threads, 100, |thread, round| {
+    let seconds = seconds(threads, 100, |thread, round| {
         let w = (round * threads + thread) % windows;
         black_box(read(&data[w * window..][..window]));
     });
-    (threads * window * 8) as f64 / seconds
+    Rate::new((threads * window * 8) as f64, &seconds)
 }
 
 /// Float32 operations a second that all `threads` reach together.
-pub fn fma_peak(threads: usize) -> f64 {
+pub fn fma_peak(threads: usize) -> Rate {
     let n = 1_000_000;
     let operations = multiply_add(1) * n as f64;
-    let seconds = best(threads, 100, |_, _| {
+    let seconds = seconds(threads, 100, |_, _| {
         black_box(multiply_add(n));
     });
-    threads as f64 * operations / seconds
+    Rate::new(threads as f64 * operations, &seconds)
+}
+
+/// Operations on bfloat16 tiles a second that all `threads` reach together.
+#[cfg(target_arch = "x86_64")]
+pub fn tile_peak(threads: usize, amx: Amx) -> Rate {
+    let n = 200_000;
+    let operations = tile_products(amx, 1) * n as f64;
+    let seconds = seconds(threads, 100, |_, _| {
+        black_box(tile_products(amx, n));
+    });
+    Rate::new(threads as f64 * operations, &seconds)
 }

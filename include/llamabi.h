@@ -58,7 +58,8 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// `device`: an NVIDIA GPU, or the build fails.
 #define LLAMA_DEVICE_CUDA 2
 
-/// `weights_dtype`: as stored; `kv_dtype`: F32 for f32 weights, F16 for f16, else BF16.
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
+/// weights, F16 for f16, else BF16.
 #define LLAMA_DTYPE_AUTO 0
 
 /// IEEE binary32.
@@ -70,16 +71,21 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// bfloat16.
 #define LLAMA_DTYPE_BF16 3
 
-/// 8-bit integers with scales (reserved: not built yet).
+/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of floats is
+/// loaded. `kv_dtype`: a scale for each head's vector.
+///
+/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one that
+/// serves as the head is INT8). Activations of generated tokens are rounded to 16-bit integers.
 #define LLAMA_DTYPE_INT8 4
 
-/// 4-bit integers with scales (reserved: not built yet).
+/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights only.
 #define LLAMA_DTYPE_INT4 5
 
-/// 4-bit normal float (reserved: not built yet).
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
+/// row, whose length 64 must divide. Weights only.
 #define LLAMA_DTYPE_NF4 6
 
-/// 8-bit floats (reserved: not built yet).
+/// 8-bit floats: `LLAMA_E_UNSUPPORTED` on the CPU.
 #define LLAMA_DTYPE_FP8 7
 
 /// Something failed.
@@ -495,7 +501,7 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
 /// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
 /// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`; `*out` is not written then.
+/// `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,
                             const int32_t *tokens,
                             const size_t *lens,
@@ -535,8 +541,7 @@ llama_status llama_chat_completion(llama_t *l,
 
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
-/// (`LLAMA_E_INVALID_ARGUMENT`). For text and dialogs make tokens with `llama_encode_text` and
-/// `llama_encode_dialog`.
+/// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.
@@ -547,6 +552,26 @@ llama_status llama_stream_open(llama_t *l,
                                const struct llama_generate_options *o,
                                llama_stream_t **out,
                                struct llama_error *err);
+
+/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_text(llama_t *l,
+                                    const char *const *prompts,
+                                    const size_t *lens,
+                                    size_t n,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
+
+/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
+/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+llama_status llama_stream_open_chat(llama_t *l,
+                                    const struct llama_message *msgs,
+                                    const size_t *dialog_lens,
+                                    size_t n_dialogs,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
@@ -563,6 +588,12 @@ llama_status llama_stream_next(llama_stream_t *s,
                                struct llama_event *ev,
                                int32_t timeout_ms,
                                struct llama_error *err);
+
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
+/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
+llama_status llama_stream_stats(const llama_stream_t *s,
+                                size_t i,
+                                struct llama_request_stats *st);
 
 /// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
 /// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.

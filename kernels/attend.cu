@@ -45,6 +45,7 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
     uint32_t width = 2;
     while (width * 8 < stride) width *= 2;
     const uint32_t e0 = lane % width * 8, step = 128 / width, own = (warp * 32 + lane) / width;
+    const uint32_t warp_key = warp * (32 / width); // a warp's keys behind the end are skipped together
     const bool has = e0 < stride;
 
     float q[H][8];
@@ -63,6 +64,7 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
         }
         UNROLL
         for (int u = 0; u < U; u++) {
+            if (i + u * step + warp_key >= n) break;
             uint32_t key = i + u * step + own;
             float k[8];
             unpack8(k, raw[u], T());
@@ -72,8 +74,8 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
                 UNROLL
                 for (int e = 0; e < 8; e++) s = fmaf(q[h][e], k[e], s);
                 s = group_sum(s, width);
-                if (lane % width == 0 && key < GPU_CHUNK)
-                    l.p[h * GPU_CHUNK + key] = key < n && first + key < end[h] ? s * scale * 1.44269504f : -INFINITY_F;
+                if (lane % width == 0 && key < n)
+                    l.p[h * GPU_CHUNK + key] = first + key < end[h] ? s * scale * 1.44269504f : -INFINITY_F;
             }
         }
     }
@@ -109,6 +111,7 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
         }
         UNROLL
         for (int u = 0; u < U; u++) {
+            if (i + u * step + warp_key >= n) break;
             uint32_t key = i + u * step + own;
             float v[8];
             unpack8(v, raw[u], T());

@@ -1,6 +1,13 @@
 // The machine under the kernels, with two meanings: nvcc makes PTX of it, any other C++17 compiler the
 // emulation in emu/. The only file with PTX in it, and the only one that kernels include.
 //
+// | file | what it knows |
+// |---|---|
+// | params.h | what each kernel is given and how it is launched |
+// | gemv.h, gemm.h | products: a few rows straight from memory; many rows through tiles |
+// | embed, prepare, qkv, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
+// | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
+//
 // Compile with the flags in nvcc.flags and with nothing fast-math: products and sums are fused where fmaf says
 // so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). Were it left to the compiler, the code
 // for one row and the code for eight might round differently, and batch invariance would be luck.

@@ -17,6 +17,9 @@
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
 // `pages[row_pages[row] + p / 16]`, at offset p % 16; a slot is page * 16 + offset.
 //
+// Shared bytes over 49152 must be asked for (cuFuncSetAttribute, MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch of no rows is
+// left out. Everything a grid depends on may be rounded up: rows by padding, tiles by n = 0, splits freely.
+//
 // Batch invariance: in every kernel, what is computed for a row depends on that row alone; sums over K
 // run in an order that depends on (N, K) only, attention goes by chunks of 256 keys at absolute positions.
 #ifndef LLAMABI_GPU_PARAMS_H

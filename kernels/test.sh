@@ -107,7 +107,7 @@ run_mode() {
   build "${list[@]}"
 
   local tests=("$dir"/test-{main,products,attention}.o "$dir/runtime.o" "$dir/table.o")
-  "$cxx" "${link[@]}" -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
+  "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   "$dir/machine"
   "$dir/tests"
@@ -127,5 +127,10 @@ run_mode() {
   log "kernels/test.sh $mode: everything passed, $(plants "$mode" | wc -l) plants caught"
 }
 
+# What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h | grep -v '#include "gpu.h"'; then
+  log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
+  exit 1
+fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done

@@ -1,6 +1,8 @@
 //! Number formats of weights and of the KV cache.
 
-/// How numbers are stored. Arithmetic is in float32 throughout.
+use crate::quant::Quant;
+
+/// How numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// IEEE binary32.
@@ -9,23 +11,53 @@ pub enum Dtype {
     F16,
     /// bfloat16: the upper half of a binary32.
     Bf16,
+    /// Integers of 8 bits and a scale for each group: [`Quant::Int8`] in weights; in the KV cache a
+    /// scale for each head's vector.
+    Int8,
+    /// [`Quant::Int4`]; weights only.
+    Int4,
+    /// [`Quant::Nf4`]; weights only.
+    Nf4,
+    /// Bytes of a quantised checkpoint: two 4-bit codes, or the 8-bit code of a scale. Only files
+    /// have it.
+    U8,
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Bytes of one element in a file. Codes of 4 bits are stored two in a [`Dtype::U8`].
     pub const fn size(self) -> usize {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => 1,
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`.
+    /// Whether this is a floating-point format.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
+    }
+
+    /// The block format that weights of this dtype have.
+    pub const fn quant(self) -> Option<Quant> {
+        match self {
+            Dtype::Int8 => Some(Quant::Int8),
+            Dtype::Int4 => Some(Quant::Int4),
+            Dtype::Nf4 => Some(Quant::Nf4),
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::U8 => None,
+        }
+    }
+
+    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
             Dtype::F16 => "f16",
             Dtype::Bf16 => "bf16",
+            Dtype::Int8 => "int8",
+            Dtype::Int4 => "int4",
+            Dtype::Nf4 => "nf4",
+            Dtype::U8 => "u8",
         }
     }
 }

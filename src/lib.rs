@@ -13,10 +13,11 @@
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
 //! | [`model`] | configuration, weight names, RoPE, and `forward`: the transformer, written once |
 //! | [`mod@format`] | checkpoint files: safetensors, `.pth` |
+//! | [`quant`] | block formats of weights: what INT8, INT4 and NF4 are |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
-//! tokenizer` and `llama -> model -> {format, backend}`. A backend knows nothing above [`backend::Step`]; the
+//! tokenizer` and `llama -> model -> {format, quant, backend}`. A backend knows nothing above [`backend::Step`]; the
 //! engine knows a model only as [`backend::Run`].
 //!
 //! The four laws, which most of the tests are about:
@@ -54,6 +55,7 @@ pub mod kv;
 pub mod llama;
 pub mod log;
 pub mod model;
+pub mod quant;
 mod reserve;
 pub mod tokenizer;
 

@@ -12,6 +12,7 @@ use crate::engine::{
 use crate::format::Checkpoint;
 use crate::log::{Level, Log};
 use crate::model::config::Form;
+use crate::model::names::Dtypes;
 use crate::model::weights::{self, LoadControl};
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Bound, Encoded, Tokenizer};
@@ -52,7 +53,7 @@ pub struct BuildOptions {
     pub n_threads: usize,
     /// `None`: as stored.
     pub weights_dtype: Option<Dtype>,
-    /// `None`: f32 for f32 weights, f16 for f16, else bf16.
+    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] has a scale per vector.
     pub kv_dtype: Option<Dtype>,
     /// Seed of the handle's generator.
     pub seed: u64,
@@ -177,7 +178,14 @@ impl Llama {
     ) -> Result<Llama> {
         check(options)?;
         if let Some(cuda) = cuda(options)? {
-            return Self::build_on(Arc::new(cuda), ckpt_dir, tokenizer_path, options, progress);
+            let cuda = Arc::new(cuda);
+            match Self::build_on(cuda, ckpt_dir, tokenizer_path, options, progress) {
+                // A model in a format that the GPU's kernels do not read.
+                Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
+                    fall_back(options, &error);
+                }
+                result => return result,
+            }
         }
         if options.device_index != 0 {
             return Err(Error::invalid(
@@ -290,16 +298,16 @@ impl Llama {
                 ),
             ));
         }
-        let checkpoint = match config.form {
-            Form::Meta => Checkpoint::open_meta(ckpt_dir)?,
-            Form::HuggingFace => Checkpoint::open_hugging_face(ckpt_dir)?,
-        };
+        let checkpoint = config.open(ckpt_dir)?;
         check_shards(options, &config, &checkpoint)?;
 
-        let weights_dtype = options
-            .weights_dtype
-            .unwrap_or_else(|| checkpoint.stored_dtype());
-        let kv_dtype = options.kv_dtype.unwrap_or(weights_dtype);
+        let dtypes = Dtypes::choose(options.weights_dtype, &checkpoint, &config);
+        let weights_dtype = dtypes.layers;
+        check_quantised(&config, weights_dtype)?;
+        let kv_dtype = options.kv_dtype.unwrap_or(match weights_dtype.is_float() {
+            true => weights_dtype,
+            false => Dtype::Bf16,
+        });
         let setting = Setting {
             limits: limits::<B>(options, config.shape.vocab_size),
             config,
@@ -307,7 +315,7 @@ impl Llama {
             kv_dtype,
         };
         let (limits, config) = (&setting.limits, &setting.config);
-        let weight_bytes = weights::weight_bytes::<B>(config, weights_dtype);
+        let weight_bytes = weights::weight_bytes::<B>(config, dtypes);
         let kv_bytes =
             (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
         let plan = MemoryPlan {
@@ -341,7 +349,7 @@ impl Llama {
             cancel: options.cancel.as_ref(),
             progress,
         };
-        let weights = weights::load(&backend, &checkpoint, config, weights_dtype, &mut control)
+        let weights = weights::load(&backend, &checkpoint, config, dtypes, &mut control)
             .map_err(|e| plan.explain(e))?;
         drop(checkpoint);
         let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
@@ -564,10 +572,27 @@ fn check(options: &BuildOptions) -> Result<()> {
     Ok(())
 }
 
+/// A quantised checkpoint is used as it is.
+fn check_quantised(config: &Config, weights_dtype: Dtype) -> Result<()> {
+    match config.quantised {
+        _ if weights_dtype == Dtype::U8 => Err(Error::invalid(
+            "weights_dtype",
+            "a format of weights",
+            weights_dtype,
+        )),
+        Some(quant) if quant.dtype() != weights_dtype => Err(Error::Unsupported(format!(
+            "weights_dtype is {weights_dtype}, but the checkpoint is quantised as {}: only that and AUTO \
+             are possible",
+            quant.dtype()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn check_shards(options: &BuildOptions, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
     let shards = match config.form {
-        Form::Meta => checkpoint.files.len(),
-        Form::HuggingFace => 1,
+        Form::Meta if config.quantised.is_none() => checkpoint.files.len(),
+        _ => 1,
     };
     if options.model_parallel_size != 0 && options.model_parallel_size != shards {
         return Err(Error::invalid(
@@ -679,12 +704,16 @@ fn cuda(options: &BuildOptions) -> Result<Option<Cuda>> {
         Ok(cuda) => Ok(Some(cuda)),
         Err(error) if options.device == Device::Cuda => Err(error),
         Err(error) => {
-            options.log.write(Level::Info, || {
-                let text = error.to_string();
-                let reason = text.strip_prefix("device is CUDA: ").unwrap_or(&text);
-                format!("device AUTO: {reason}; running on the CPU")
-            });
+            fall_back(options, &error);
             Ok(None)
         }
     }
+}
+
+fn fall_back(options: &BuildOptions, error: &Error) {
+    options.log.write(Level::Info, || {
+        let text = error.to_string();
+        let reason = text.strip_prefix("device is CUDA: ").unwrap_or(&text);
+        format!("device AUTO: {reason}; running on the CPU")
+    });
 }

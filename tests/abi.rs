@@ -11,19 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// What a program linked to `libllamabi.a` needs beside it: what
-/// `cargo rustc --lib --crate-type staticlib -- --print native-static-libs` says, and the C++
-/// runtime, which it leaves out because the shared library has it built in (.cargo/config.toml).
-const NATIVE_STATIC_LIBS: [&str; 8] = [
-    "-lstdc++",
-    "-lgcc_s",
-    "-lutil",
-    "-lrt",
-    "-lpthread",
-    "-lm",
-    "-ldl",
-    "-lc",
-];
+/// What a program linked to `libllamabi.a` needs beside it, as llamabi.pc tells it;
+/// tests/bindings/packaging.sh compares that with what rustc says.
+fn native_static_libs() -> impl Iterator<Item = &'static str> {
+    let template = include_str!("../packaging/llamabi.pc.in");
+    let line = template
+        .lines()
+        .find_map(|l| l.strip_prefix("Libs.private: "));
+    line.expect("llamabi.pc.in has Libs.private").split(' ')
+}
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -180,9 +176,9 @@ macro_rules! programs {
 }
 // AddressSanitizer's allocator may be left locked in the child of a fork, and valgrind follows the
 // children for minutes; what `fork` tests is the table, which neither would see more of. Both need
-// more address space than `memory` leaves them.
+// more address space than `memory` and `quantise` leave them.
 programs! {
-    plain = Nothing: null tails dl text stream cancel callback threads fork pcancel memory;
+    plain = Nothing: null tails dl text stream cancel callback threads fork pcancel memory quantise;
     sanitizers = Sanitizers: null tails dl text stream cancel callback threads;
     valgrind = Valgrind: null tails dl text stream cancel callback threads;
 }
@@ -241,7 +237,7 @@ fn static_library_links() {
     succeed(
         command
             .arg(library("libllamabi.a"))
-            .args(NATIVE_STATIC_LIBS),
+            .args(native_static_libs()),
     );
     let out = succeed(&mut Command::new(&program));
     assert!(out.contains("checks passed"), "{out}");

@@ -28,6 +28,7 @@ fn the_reference_models() {
         rope_scaling: RopeScaling::None,
         attention_bias: false,
         tied_embeddings: false,
+        quantised: None,
         eos_ids: vec![],
     };
     assert_eq!(read("gqa-bf16/meta"), expected);
@@ -388,7 +389,7 @@ fn what_config_json_may_not_say() {
         ),
         (
             json!({"quantization_config": {"quant_method": "gptq"}}),
-            "`quantization_config` is {\"quant_method\":\"gptq\"}, expected no such key: quantised checkpoints are not supported",
+            "`quantization_config.quant_method` is \"gptq\", expected one of llamabi",
         ),
         (
             json!({"head_dim": 63}),

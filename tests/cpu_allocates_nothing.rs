@@ -38,17 +38,47 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-5,
 };
 
-fn matrix(cpu: &Cpu, parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Backend>::Mat {
+fn matrix(
+    cpu: &Cpu,
+    parts: &[usize],
+    cols: usize,
+    usage: MatUse,
+    dtype: Dtype,
+) -> <Cpu as Backend>::Mat {
+    let quant = dtype.quant().filter(|_| usage == MatUse::Product);
     let spec = MatSpec {
         parts: parts.to_vec(),
         cols,
-        dtype: Dtype::F16,
+        dtype: quant.map_or(Dtype::F16, |quant| quant.dtype()),
         bias: false,
         usage,
     };
     let mut mat = cpu.new_mat(&spec).unwrap();
     for (part, &rows) in parts.iter().enumerate() {
         let values = (0..rows * cols).map(|i| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2);
+        if let Some(quant) = quant {
+            let values: Vec<f32> = values.collect();
+            let mut codes = vec![0; rows * quant.code_bytes(cols)];
+            let mut scales = vec![0.0; rows * quant.scales(cols)];
+            cpu.quantise(quant, cols, &values, &mut codes, &mut scales);
+            let scales: Vec<u16> = scales
+                .iter()
+                .map(|&s| half::f16::from_f32(s).to_bits())
+                .collect();
+            for data in [QuantData::Codes(&codes), QuantData::Scales(&scales)] {
+                let (row, order) = (0, RowOrder::AsStored);
+                cpu.pack_quantised(
+                    &mut mat,
+                    &QuantBlock {
+                        part,
+                        row,
+                        order,
+                        data,
+                    },
+                );
+            }
+            continue;
+        }
         let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
         let (order, dtype) = (RowOrder::AsStored, Dtype::F32);
         cpu.pack(
@@ -67,7 +97,7 @@ fn matrix(cpu: &Cpu, parts: &[usize], cols: usize, usage: MatUse) -> <Cpu as Bac
     mat
 }
 
-fn runner() -> Runner<Cpu> {
+fn runner(dtype: Dtype, kv_dtype: Dtype) -> Runner<Cpu> {
     let positions = 1024;
     let angles = (0..positions * SHAPE.head_dim / 2).map(|i| (i % 97) as f32 / 97.0);
     let rope = RopeTable {
@@ -80,21 +110,22 @@ fn runner() -> Runner<Cpu> {
     let layers = (0..SHAPE.n_layers).map(|index| Layer {
         index,
         attention_norm: cpu.new_vector(&ones).unwrap(),
-        wqkv: matrix(&cpu, &[q, kv, kv], SHAPE.dim, MatUse::Product),
-        wo: matrix(&cpu, &[SHAPE.dim], q, MatUse::Product),
+        wqkv: matrix(&cpu, &[q, kv, kv], SHAPE.dim, MatUse::Product, dtype),
+        wo: matrix(&cpu, &[SHAPE.dim], q, MatUse::Product, dtype),
         ffn_norm: cpu.new_vector(&ones).unwrap(),
-        w13: matrix(&cpu, &[SHAPE.ffn_dim; 2], SHAPE.dim, MatUse::Product),
-        w2: matrix(&cpu, &[SHAPE.dim], SHAPE.ffn_dim, MatUse::Product),
+        w13: matrix(&cpu, &[SHAPE.ffn_dim; 2], SHAPE.dim, MatUse::Product, dtype),
+        w2: matrix(&cpu, &[SHAPE.dim], SHAPE.ffn_dim, MatUse::Product, dtype),
     });
     let weights = Weights {
         layers: layers.collect(),
-        embedding: matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup),
+        embedding: matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
         norm: cpu.new_vector(&ones).unwrap(),
         head: Some(matrix(
             &cpu,
             &[SHAPE.vocab_size],
             SHAPE.dim,
             MatUse::Product,
+            dtype,
         )),
     };
     let limits = Limits {
@@ -104,7 +135,7 @@ fn runner() -> Runner<Cpu> {
         max_wanted: 128,
         vocab_size: SHAPE.vocab_size,
     };
-    Runner::new(cpu, weights, &SHAPE, Dtype::F16, limits).unwrap()
+    Runner::new(cpu, weights, &SHAPE, kv_dtype, limits).unwrap()
 }
 
 /// `rows` tokens of each of `batch` sequences of 64 pages, from `position` on.
@@ -132,7 +163,17 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
 
 #[test]
 fn steps_allocate_nothing() {
-    let mut runner = runner();
+    for (dtype, kv_dtype) in [
+        (Dtype::F16, Dtype::F16),
+        (Dtype::Int8, Dtype::Int8),
+        (Dtype::Int4, Dtype::Bf16),
+    ] {
+        steps_of(dtype, kv_dtype);
+    }
+}
+
+fn steps_of(dtype: Dtype, kv_dtype: Dtype) {
+    let mut runner = runner(dtype, kv_dtype);
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));

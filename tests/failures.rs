@@ -178,7 +178,7 @@ fn more_memory_than_there_is() {
 #[test]
 fn options_out_of_range() {
     type Change = fn(&mut llama_build_options);
-    let cases: [(Change, i32, &str); 9] = [
+    let cases: [(Change, i32, &str); 10] = [
         (
             |o| o.max_seq_len = 0,
             LLAMA_E_INVALID_ARGUMENT,
@@ -211,10 +211,11 @@ fn options_out_of_range() {
             "weights_dtype",
         ),
         (
-            |o| o.weights_dtype = LLAMA_DTYPE_INT4,
+            |o| o.weights_dtype = LLAMA_DTYPE_FP8,
             LLAMA_E_UNSUPPORTED,
-            "INT4",
+            "FP8",
         ),
+        (|o| o.kv_dtype = LLAMA_DTYPE_NF4, LLAMA_E_UNSUPPORTED, "nf4"),
         (|o| o.kv_dtype = -1, LLAMA_E_INVALID_ARGUMENT, "kv_dtype"),
     ];
     for (change, status, word) in cases {

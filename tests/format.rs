@@ -169,7 +169,7 @@ fn safetensors_layouts_that_contradict_themselves() {
 fn safetensors_headers_of_another_kind() {
     assert_eq!(
         refused_header(&header(&[entry("a", "I64", &[2], 0, 16)]), 16),
-        "tensor `a`: expected dtype F32, F16 or BF16, found I64"
+        "tensor `a`: expected dtype F32, F16, BF16, I8 or U8, found I64"
     );
     let invalid = |header: &str, part: &str| {
         let sentence = refused_header(header, 16);

@@ -82,8 +82,10 @@ fn run(llama: &Llama, together: bool) -> Vec<Sequence> {
     }
 }
 
-/// Everything a caller can see, bits for floats.
-fn bits(sequence: &Sequence) -> (Vec<Token>, Vec<u32>, Vec<(Token, u32)>, String) {
+/// Everything a caller can see, bits for floats: tokens, their logprobs, alternatives, text.
+type Bits = (Vec<Token>, Vec<u32>, Vec<(Token, u32)>, String);
+
+fn bits(sequence: &Sequence) -> Bits {
     (
         sequence.tokens.clone(),
         sequence.logprobs.iter().map(|l| l.to_bits()).collect(),
@@ -116,7 +118,7 @@ fn assert_invariant(model: &str, weights_dtype: Option<Dtype>) {
             };
             let llama = build(model, weights_dtype, setting);
             for pass in ["cold", "warm"] {
-                let got = run(&llama, together);
+                let got = run(&llama, setting.together);
                 for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                     assert_eq!(
                         bits(got),

@@ -316,7 +316,8 @@ fn greedy_strategies() {
 }
 
 /// 16-bit weights stay what they are; a 16-bit KV cache moves log probabilities by the amounts
-/// measured when the tolerances were set (f16 0.004, bf16 0.03; here with room to spare).
+/// measured when the tolerances were set (f16 0.004, bf16 0.03; here with room to spare). Where prompts
+/// are multiplied with bfloat16 tiles, their activations are rounded too (0.1).
 #[test]
 fn as_stored() {
     for (name, tolerance) in [("mha-f32", 1e-3), ("gqa-f16-mp2", 0.02), ("gqa-bf16", 0.15)] {
@@ -325,6 +326,12 @@ fn as_stored() {
         options.weights_dtype = LLAMA_DTYPE_AUTO;
         for form in ["meta", "hf"] {
             let model = Model::open(&reference(&format!("{name}/{form}")), None, &options).unwrap();
+            let device = model.info().device_name.map(|c| c as u8);
+            let tiles = device.windows(3).any(|word| word == b"AMX");
+            let tolerance = match name {
+                "gqa-f16-mp2" if tiles => 0.15,
+                _ => tolerance,
+            };
             for case in cases["cases"]
                 .as_array()
                 .unwrap()

@@ -9,12 +9,19 @@ use checkpoints::{TempDir, reference, sentence};
 use llamabi::backend::{RowOrder, Weights};
 use llamabi::format::Checkpoint;
 use llamabi::model::config::{Config, Form};
+use llamabi::model::names::Dtypes;
 use llamabi::model::weights::{LoadControl, load, weight_bytes};
 use llamabi::{Cancel, Dtype, Error, Result};
 use std::path::Path;
 
 /// The reference tokenizers have 512 pieces.
 const VOCAB: usize = 512;
+
+const FLOATS: Dtypes = Dtypes {
+    layers: Dtype::F32,
+    head: Dtype::F32,
+    embedding: Dtype::F32,
+};
 
 fn open(dir: &Path) -> Result<(Config, Checkpoint)> {
     let config = Config::read(dir, VOCAB)?;
@@ -35,7 +42,7 @@ fn load_dir(dir: &Path) -> Result<(Config, Weights<Collect>)> {
         &Collect::default(),
         &checkpoint,
         &config,
-        Dtype::F32,
+        FLOATS,
         &mut control,
     )?;
     Ok((config, weights))
@@ -179,7 +186,7 @@ fn the_plan_is_what_is_allocated() {
         let matrices: usize = matrices(&w).into_iter().map(numbers).sum();
         let norms: usize = norms(&w).into_iter().map(Vec::len).sum();
         assert_eq!(
-            weight_bytes::<Collect>(&config, Dtype::F32),
+            weight_bytes::<Collect>(&config, FLOATS),
             4 * (matrices + norms) as u64
         );
     }
@@ -218,7 +225,7 @@ fn progress_ascends_and_ends_with_one() {
             &Collect::default(),
             &checkpoint,
             &config,
-            Dtype::F32,
+            FLOATS,
             &mut control,
         )
         .unwrap();
@@ -247,7 +254,7 @@ fn either_way_of_stopping_is_heeded_at_the_next_tensor() {
             &Collect::default(),
             &checkpoint,
             &config,
-            Dtype::F32,
+            FLOATS,
             &mut control,
         )
         .map(|_| ())
@@ -440,7 +447,7 @@ fn tensors_larger_than_a_slab_come_in_whole_rows() {
         cancel: None,
         progress: &mut |_| true,
     };
-    let w = load(&backend, &checkpoint, &config, Dtype::F32, &mut control).unwrap();
+    let w = load(&backend, &checkpoint, &config, FLOATS, &mut control).unwrap();
     assert_complete(&w);
     assert_eq!(w.embedding.values, to_f32(Dtype::F32, &tensors[0].bytes));
     assert_eq!(
@@ -546,7 +553,7 @@ fn a_tied_model_may_store_its_head_if_it_is_the_embedding() {
             &Collect::default(),
             &checkpoint,
             &config,
-            Dtype::F32,
+            FLOATS,
             &mut control,
         );
         if result.is_ok() {
@@ -588,7 +595,7 @@ fn refused(dir: &TempDir) -> String {
         &Collect::default(),
         &checkpoint,
         &config,
-        Dtype::F32,
+        FLOATS,
         &mut control,
     );
     sentence(result, dir.path()).replace(&dir.path().display().to_string(), "DIR")
@@ -735,7 +742,7 @@ fn a_file_cut_off_while_it_is_loaded_is_an_io_error() {
             &Collect::default(),
             &checkpoint,
             &config,
-            Dtype::F32,
+            FLOATS,
             &mut control,
         );
         assert!(matches!(result, Err(Error::Io { .. })));
@@ -764,7 +771,7 @@ fn a_file_replaced_while_it_is_loaded_does_not_matter() {
         &Collect::default(),
         &checkpoint,
         &config,
-        Dtype::F32,
+        FLOATS,
         &mut control,
     )
     .unwrap();

@@ -83,6 +83,7 @@ struct Warp {
     unsigned exited;
     // By parity of the barrier's generation: a lane still reads the last exchange while another starts the next.
     alignas(16) unsigned char slot[2][32][24];
+    float result[2][32];
     float a[2][16][16], b[2][16][8];
 };
 
@@ -111,7 +112,8 @@ struct Machine {
     }
 };
 
-thread_local Machine machine;
+thread_local Machine own;
+__thread Machine *current; // `own` of a thread that launches: without the check whether it has been made
 
 } // namespace
 
@@ -137,7 +139,7 @@ llamabi_emu_switch:
 namespace {
 
 void to_scheduler(bool dying) {
-    Machine &m = machine;
+    Machine &m = *current;
     Fiber *f = m.now;
 #ifdef EMU_TSAN
     // 1: no synchronisation, else every switch would order everything.
@@ -158,7 +160,7 @@ void to_scheduler(bool dying) {
 }
 
 void resume(Fiber &f) {
-    Machine &m = machine;
+    Machine &m = *current;
     m.now = &f;
 #ifdef EMU_TSAN
     __tsan_switch_to_fiber(f.tsan, f.started ? 1 : 0);
@@ -175,7 +177,7 @@ void resume(Fiber &f) {
 }
 
 void wait_at(Barrier &b, unsigned expected, int line) {
-    Fiber *f = machine.now;
+    Fiber *f = current->now;
 #ifdef EMU_TSAN
     char *token = &b.token[b.generation & 1];
     __tsan_release(token);
@@ -197,8 +199,8 @@ void wait_at(Barrier &b, unsigned expected, int line) {
 #endif
 }
 
-Warp &warp() { return machine.warps[machine.now->id / 32]; }
-unsigned lane() { return machine.now->id % 32; }
+Warp &warp() { return current->warps[current->now->id / 32]; }
+unsigned lane() { return current->now->id % 32; }
 
 // The part of a warp operation before its barrier; gives the parity to read from after it.
 int meet(Op op, int line, const void *value, size_t size) {
@@ -215,7 +217,7 @@ int meet(Op op, int line, const void *value, size_t size) {
 }
 
 void first_entry() {
-    Machine &m = machine;
+    Machine &m = *current;
 #ifdef EMU_ASAN
     __sanitizer_finish_switch_fiber(nullptr, &m.stack, &m.stack_size);
 #endif
@@ -238,26 +240,23 @@ float value_of(const Warp &w, int parity, unsigned from) {
     return v;
 }
 
-// A butterfly over the lanes that differ from `self` in the bits of `mask`, as shuffles with xor do it:
-// highest bit first. Addition commutes, so every lane gets the same bits.
-template <class F> float butterfly(const Warp &w, int parity, unsigned self, unsigned mask, F f) {
-    float v[32];
-    for (unsigned i = 0; i < 32; i++) v[i] = value_of(w, parity, i);
+// A butterfly over the lanes that differ in the bits of `mask`, as shuffles with xor do it: highest bit
+// first. Addition commutes, so all lanes of a group get the same bits.
+template <class F> void butterfly(float (&v)[32], unsigned mask, F f) {
     for (unsigned bit = 16; bit; bit /= 2) {
         if (!(mask & bit)) continue;
         float u[32];
         for (unsigned i = 0; i < 32; i++) u[i] = f(v[i], v[i ^ bit]);
         memcpy(v, u, sizeof v);
     }
-    return v[self];
 }
 
 } // namespace
 
-View &view() { return machine.now->view; }
+View &view() { return current->now->view; }
 
 void fail(int line, const char *format, ...) {
-    Machine &m = machine;
+    Machine &m = *current;
     if (!m.failed) {
         m.failed = true;
         const View &v = m.now->view;
@@ -274,10 +273,10 @@ void fail(int line, const char *format, ...) {
     abort();
 }
 
-void cp_push(const Copy &c) { machine.now->copies.push_back(c); }
-void cp_close() { machine.now->groups.push_back(machine.now->copies.size()); }
+void cp_push(const Copy &c) { current->now->copies.push_back(c); }
+void cp_close() { current->now->groups.push_back(current->now->copies.size()); }
 bool cp_next(int left, Copy &c) {
-    Fiber *f = machine.now;
+    Fiber *f = current->now;
     if (f->groups.size() <= (size_t)left) return false;
     size_t end = f->groups[f->groups.size() - 1 - left];
     if (f->copied < end) {
@@ -293,7 +292,7 @@ bool cp_next(int left, Copy &c) {
 }
 
 void block_barrier(int line) {
-    Machine &m = machine;
+    Machine &m = *current;
     if (m.exited) fail(line, "barrier of the block after %u threads have exited", m.exited);
     if (m.block.arrived && m.block.line != line)
         fail(line, "divergent barrier: this thread at line %d, another at line %d", line, m.block.line);
@@ -301,7 +300,7 @@ void block_barrier(int line) {
 }
 
 void named_barrier(int id, unsigned threads, int line) {
-    Machine &m = machine;
+    Machine &m = *current;
     if (id < 1 || id > 15 || threads == 0 || threads % 32 || threads > m.now->view.block_dim.x)
         fail(line, "named barrier %d of %u threads", id, threads);
     wait_at(m.named[id], threads, line);
@@ -315,20 +314,25 @@ void warp_barrier(int line) {
 float exchange(Op op, float v, int arg, int line) {
     const int mine[] = {(int)as_bits(v), arg};
     int parity = meet(op, line, mine, sizeof mine);
-    wait_at(warp().barrier, 32, line);
-    const Warp &w = warp();
-    auto add = [](float a, float b) { return a + b; };
-    auto max = [](float a, float b) { return fmaxf(a, b); };
-    unsigned self = lane();
-    int other;
-    memcpy(&other, w.slot[parity][self ^ 1] + 4, 4);
-    if (other != arg) fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, other);
-    switch (op) {
-    case Op::ShuffleXor: return value_of(w, parity, self ^ (unsigned)arg);
-    case Op::GroupSum: return butterfly(w, parity, self, arg - 1, add);
-    case Op::GroupMax: return butterfly(w, parity, self, arg - 1, max);
-    default: return butterfly(w, parity, self, 32 - arg, add);
+    Warp &w = warp();
+    if (w.barrier.arrived == 31) { // the last one does it for all
+        float all[32];
+        for (unsigned i = 0; i < 32; i++) {
+            all[i] = value_of(w, parity, i);
+            int other;
+            memcpy(&other, w.slot[parity][i] + 4, 4);
+            if (other != arg) fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, other);
+        }
+        auto add = [](float a, float b) { return a + b; };
+        auto max = [](float a, float b) { return fmaxf(a, b); };
+        if (op == Op::GroupSum) butterfly(all, (unsigned)arg - 1, add);
+        else if (op == Op::GroupMax) butterfly(all, (unsigned)arg - 1, max);
+        else if (op == Op::AcrossSum) butterfly(all, 32 - (unsigned)arg, add);
+        const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
+        for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
     }
+    wait_at(w.barrier, 32, line);
+    return w.result[parity][lane()];
 }
 
 uint32_t ballot(bool v, int line) {
@@ -439,7 +443,7 @@ void start(Fiber &f, unsigned id, const View &view) {
 // A random warp runs until it can no more (seeds of even parity) or until each lane has run once (odd): so
 // one warp gets far ahead of the others, or all go in small steps. A deadlock ends it.
 void run_block(unsigned threads, Random &random, bool ahead) {
-    Machine &m = machine;
+    Machine &m = *current;
     unsigned warps = threads / 32;
     while (m.exited < threads && !m.failed) {
         unsigned chosen = random.below(warps);
@@ -578,7 +582,8 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
     if (shared_bytes > 99 << 10) // sm_86 and sm_89
         return report(error, error_len, "%s: %zu bytes of shared memory are more than every GPU has", name, shared_bytes);
 
-    Machine &m = machine;
+    current = &own;
+    Machine &m = own;
     unsigned threads = block[0];
     m.entry = kernel->entry;
     m.params = params;

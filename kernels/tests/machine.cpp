@@ -5,6 +5,8 @@
 #include "../emu/table.h"
 #include "harness.h"
 
+#include <thread>
+
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 #include "../emu/device.h"
@@ -67,6 +69,22 @@ void run_lanes() {
         const float want[] = {(float)((lane ^ 5) * (lane ^ 5)), (float)(ballot & 0xffff), all, four, max, across};
         for (int i = 0; i < 6; i++) CHECK(got[t * 8 + i] == want[i], "lanes: thread %u number %d is %g, not %g", t, i, got[t * 8 + i], want[i]);
     }
+}
+
+// Several threads at the same time, with launches that fail among them.
+void run_threads() {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++)
+        threads.emplace_back([i] {
+            for (int j = 0; j < 10; j++) {
+                run_lanes();
+                std::string error;
+                Buffer out(64 * 4);
+                MachineParams p = {out.as<float>(), nullptr, (uint32_t)(i + j) % 4, 0};
+                CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 4096, (uint64_t)j, error), "a wrong kernel passed on a thread");
+            }
+        });
+    for (std::thread &t : threads) t.join();
 }
 
 void run_tensor() {
@@ -152,6 +170,7 @@ int main() {
 #endif
     conversions();
     run_lanes();
+    run_threads();
     run_tensor();
     run_named();
     refusals(guards);

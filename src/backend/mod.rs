@@ -6,6 +6,7 @@
 pub mod cpu;
 pub mod gpu;
 
+use crate::quant::Quant;
 use crate::{Dtype, Result};
 use std::ops::Range;
 
@@ -146,6 +147,28 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
+    /// Which stored row belongs at `destination`: the inverse of [`RowOrder::destination`].
+    pub fn source(self, destination: usize) -> usize {
+        match self {
+            RowOrder::AsStored => destination,
+            RowOrder::HalvesToPairs { head_dim } => {
+                let (head, j) = (destination / head_dim, destination % head_dim);
+                head * head_dim + j / 2 + j % 2 * (head_dim / 2)
+            }
+        }
+    }
+
+    /// Destinations that `rows` stored rows from `row` on lie between, of a part of `all` rows.
+    pub fn touched(self, row: usize, rows: usize, all: usize) -> (usize, usize) {
+        match self {
+            RowOrder::AsStored => (row, row + rows),
+            RowOrder::HalvesToPairs { head_dim } => (
+                row / head_dim * head_dim,
+                (row + rows).next_multiple_of(head_dim).min(all),
+            ),
+        }
+    }
+
     /// Where stored row `row` belongs.
     pub fn destination(self, row: usize) -> usize {
         match self {
@@ -201,6 +224,29 @@ pub struct Block<'a> {
     pub dtype: Dtype,
     /// Little-endian elements, row-major, of any alignment.
     pub bytes: &'a [u8],
+}
+
+/// Rows of a quantised tensor on their way into a matrix of the same format, all columns of them.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantBlock<'a> {
+    /// Which part of the matrix.
+    pub part: usize,
+    /// First row within the part, in stored order.
+    pub row: usize,
+    /// Stored row -> row of the part.
+    pub order: RowOrder,
+    /// What of the rows.
+    pub data: QuantData<'a>,
+}
+
+/// One of the two things a quantised row has. They come apart, because the scales of a whole tensor
+/// may be quantised together.
+#[derive(Clone, Copy, Debug)]
+pub enum QuantData<'a> {
+    /// [`Quant::code_bytes`] for each row.
+    Codes(&'a [u8]),
+    /// [`Quant::scales`] for each row, f16 bits.
+    Scales(&'a [u16]),
 }
 
 /// One transformer layer's weights, in a backend's own form. Differences within the family (bias,
@@ -263,8 +309,22 @@ pub trait Backend: Sized + Send {
     fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64;
     /// A matrix of zeros.
     fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;
-    /// Convert and place a rectangle of a stored tensor. The caller has checked that it fits.
+    /// Convert and place a rectangle of a stored tensor into a matrix of floats. The caller has checked
+    /// that it fits.
     fn pack(&self, mat: &mut Self::Mat, block: &Block<'_>);
+    /// Quantise rows of `cols` weights on the host, on all threads: [`Quant::encode`].
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        quant.encode(cols, values, codes, scales);
+    }
+    /// Place rows of a quantised tensor. The caller has checked that they fit.
+    fn pack_quantised(&self, mat: &mut Self::Mat, block: &QuantBlock<'_>);
     /// Set the bias of a part; `values` is in the order of the part's rows.
     fn set_bias(&self, mat: &mut Self::Mat, part: usize, values: &[f32]);
     /// A vector with these values.

@@ -174,9 +174,11 @@ pub(super) unsafe fn token_prompts(
     Ok(prompts)
 }
 
+/// Prompts from texts.
+///
 /// # Safety
 /// `prompts`, and `lens` unless NULL, have `n` elements that are as the header demands.
-unsafe fn text_prompts(
+pub(super) unsafe fn text_prompts(
     handle: &Handle,
     prompts: *const *const c_char,
     lens: *const usize,
@@ -201,9 +203,11 @@ unsafe fn text_prompts(
     Ok(handle.llama.text_prompts(&texts, cancel)?)
 }
 
+/// Prompts from dialogs.
+///
 /// # Safety
 /// `dialog_lens` has `n` elements and `msgs` as many as they add up to, as the header demands.
-unsafe fn dialog_prompts(
+pub(super) unsafe fn dialog_prompts(
     handle: &Handle,
     msgs: *const llama_message,
     dialog_lens: *const usize,

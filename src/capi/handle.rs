@@ -268,21 +268,28 @@ fn unknown(name: &str, n: i32, known: &str) -> Failure {
 }
 
 fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
-    let later = match n {
-        LLAMA_DTYPE_AUTO => return Ok(None),
-        LLAMA_DTYPE_F32 => return Ok(Some(Dtype::F32)),
-        LLAMA_DTYPE_F16 => return Ok(Some(Dtype::F16)),
-        LLAMA_DTYPE_BF16 => return Ok(Some(Dtype::Bf16)),
-        LLAMA_DTYPE_INT8 => "INT8",
-        LLAMA_DTYPE_INT4 => "INT4",
-        LLAMA_DTYPE_NF4 => "NF4",
-        LLAMA_DTYPE_FP8 => "FP8",
-        n => return Err(unknown(name, n, "LLAMA_DTYPE_*")),
-    };
-    Err(Failure::new(
-        LLAMA_E_UNSUPPORTED,
-        format!("{name} is {later}: this version stores f32, f16 and bf16 only"),
-    ))
+    let known = [
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::Bf16,
+        Dtype::Int8,
+        Dtype::Int4,
+        Dtype::Nf4,
+    ];
+    let of_cache = |dtype: &Dtype| dtype.is_float() || *dtype == Dtype::Int8;
+    match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
+        Some(dtype) if name == "kv_dtype" && !of_cache(&dtype) => Err(Failure::new(
+            LLAMA_E_UNSUPPORTED,
+            format!("{name} is {dtype}: the cache is kept as f32, f16, bf16 or int8 only"),
+        )),
+        Some(dtype) => Ok(Some(dtype)),
+        None if n == LLAMA_DTYPE_AUTO => Ok(None),
+        None if n == LLAMA_DTYPE_FP8 => Err(Failure::new(
+            LLAMA_E_UNSUPPORTED,
+            format!("{name} is FP8: 8-bit floats need a GPU, and this build has no CUDA backend"),
+        )),
+        None => Err(unknown(name, n, "LLAMA_DTYPE_*")),
+    }
 }
 
 /// The `LLAMA_DTYPE_*` of a dtype.
@@ -291,6 +298,10 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::F32 => LLAMA_DTYPE_F32,
         Dtype::F16 => LLAMA_DTYPE_F16,
         Dtype::Bf16 => LLAMA_DTYPE_BF16,
+        Dtype::Int8 => LLAMA_DTYPE_INT8,
+        Dtype::Int4 => LLAMA_DTYPE_INT4,
+        Dtype::Nf4 => LLAMA_DTYPE_NF4,
+        Dtype::U8 => unreachable!("no weights or cache have it"),
     }
 }
 

@@ -6,7 +6,7 @@ use super::guard::{Failure, Outcome};
 use super::layout;
 use super::table;
 use super::types::*;
-use crate::engine::Alternative;
+use crate::engine::{Alternative, RequestStats};
 use crate::llama::{Completion, Sequence};
 use std::ffi::c_char;
 use std::ptr;
@@ -174,6 +174,19 @@ pub unsafe extern "C" fn llama_result_finish_reason(r: *const llama_result_t, i:
     })
 }
 
+/// C's view of a sequence's figures.
+pub(super) fn stats_view(stats: &RequestStats) -> llama_request_stats {
+    llama_request_stats {
+        struct_size: size_of::<llama_request_stats>() as u32,
+        prompt_tokens: stats.prompt_tokens,
+        cached_tokens: stats.cached_tokens,
+        generated_tokens: stats.generated_tokens,
+        queue_ms: stats.queue_ms,
+        first_token_ms: stats.first_token_ms,
+        total_ms: stats.total_ms,
+    }
+}
+
 /// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_stats(
@@ -185,16 +198,7 @@ pub unsafe extern "C" fn llama_result_stats(
         // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("s", s) }?;
         let result = get(r)?;
-        let stats = &result.sequence(i)?.stats;
-        out.write(&llama_request_stats {
-            struct_size: size_of::<llama_request_stats>() as u32,
-            prompt_tokens: stats.prompt_tokens,
-            cached_tokens: stats.cached_tokens,
-            generated_tokens: stats.generated_tokens,
-            queue_ms: stats.queue_ms,
-            first_token_ms: stats.first_token_ms,
-            total_ms: stats.total_ms,
-        });
+        out.write(&stats_view(&result.sequence(i)?.stats));
         Ok(LLAMA_OK)
     })
 }

@@ -1,12 +1,12 @@
 //! `llama_stream_*`: events to be pulled, waited for or polled.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, InCallback};
+use super::guard::{Failure, InCallback, Outcome, Scope};
 use super::handle::Handle;
 use super::types::*;
-use super::{args, generate, layout, table};
-use crate::engine::{Event, Next, Stream};
-use std::ffi::c_int;
+use super::{args, generate, layout, result, table};
+use crate::engine::{Event, Next, Prompt, RequestStats, Stream};
+use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,13 +19,50 @@ pub(super) struct StreamData {
     handle: Weak<Handle>,
     /// What the last event's pointers point to.
     last: Mutex<Option<(Event, Vec<u8>)>>,
+    /// Figures of the sequences whose end has been given.
+    ends: Mutex<Vec<Option<RequestStats>>>,
     freed: AtomicBool,
+}
+
+/// What the three functions that open a stream have in common.
+///
+/// # Safety
+/// The pointers are as the header demands.
+unsafe fn open(
+    function: &str,
+    scope: &mut Scope,
+    l: *mut llama_t,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_stream_t,
+    prompts: impl FnOnce(&Handle) -> Outcome<Vec<Prompt>>,
+) -> Outcome<llama_status> {
+    InCallback::refuse(function)?;
+    let handle = scope.handle(l)?;
+    // SAFETY: by this function's contract.
+    let given = unsafe { generate::read_options(o) }?;
+    if given.on_event.is_some() {
+        return Err(Failure::invalid(
+            "on_event is given, must be NULL: events are pulled with llama_stream_next",
+        ));
+    }
+    // SAFETY: by this function's contract.
+    let (out, options) = unsafe { (args::place("out", out)?, generate::engine_options(&given)?) };
+    let prompts = prompts(handle)?;
+    let ends = vec![None; prompts.len()];
+    let id = table::insert(Arc::new(StreamData {
+        stream: handle.llama.stream(prompts, options)?,
+        handle: Arc::downgrade(handle),
+        last: Mutex::new(None),
+        ends: Mutex::new(ends),
+        freed: AtomicBool::new(false),
+    }));
+    out.set(ptr::without_provenance_mut(id));
+    Ok(LLAMA_OK)
 }
 
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
-/// (`LLAMA_E_INVALID_ARGUMENT`). For text and dialogs make tokens with `llama_encode_text` and
-/// `llama_encode_dialog`.
+/// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.
@@ -40,33 +77,57 @@ pub unsafe extern "C" fn llama_stream_open(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        InCallback::refuse("llama_stream_open")?;
-        let handle = scope.handle(l)?;
-        // SAFETY: the contract is that `o` is NULL or has struct_size readable bytes.
-        let given = unsafe { generate::read_options(o) }?;
-        if given.on_event.is_some() {
-            return Err(Failure::invalid(
-                "on_event is given, must be NULL: events are pulled with llama_stream_next",
-            ));
+        // SAFETY: the contract of the header is that of the functions called.
+        unsafe {
+            open("llama_stream_open", scope, l, o, out, |handle| {
+                generate::token_prompts(handle, tokens, lens, n)
+            })
         }
-        // SAFETY: the contract is that `out` is NULL or writable.
-        let out = unsafe { args::place("out", out) }?;
-        // SAFETY: the contract of the header is that of these functions.
-        let (options, prompts) = unsafe {
-            (
-                generate::engine_options(&given)?,
-                generate::token_prompts(handle, tokens, lens, n)?,
-            )
-        };
-        let stream = handle.llama.stream(prompts, options)?;
-        let id = table::insert(Arc::new(StreamData {
-            stream,
-            handle: Arc::downgrade(handle),
-            last: Mutex::new(None),
-            freed: AtomicBool::new(false),
-        }));
-        out.set(ptr::without_provenance_mut(id));
-        Ok(LLAMA_OK)
+    })
+}
+
+/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
+/// `llama_stream_open` in all else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_open_text(
+    l: *mut llama_t,
+    prompts: *const *const c_char,
+    lens: *const usize,
+    n: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_stream_t,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        // Not stopped while it is encoded: a stream is there to say that it was cancelled.
+        // SAFETY: the contract of the header is that of the functions called.
+        unsafe {
+            open("llama_stream_open_text", scope, l, o, out, |handle| {
+                generate::text_prompts(handle, prompts, lens, n, None)
+            })
+        }
+    })
+}
+
+/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
+/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_open_chat(
+    l: *mut llama_t,
+    msgs: *const llama_message,
+    dialog_lens: *const usize,
+    n_dialogs: usize,
+    o: *const llama_generate_options,
+    out: *mut *mut llama_stream_t,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        // SAFETY: the contract of the header is that of the functions called.
+        unsafe {
+            open("llama_stream_open_chat", scope, l, o, out, |handle| {
+                generate::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, None)
+            })
+        }
     })
 }
 
@@ -114,6 +175,10 @@ pub unsafe extern "C" fn llama_stream_next(
             Next::Done => Ok(LLAMA_DONE),
             Next::Cancelled => Ok(LLAMA_CANCELLED),
             Next::Event(event) => {
+                if let Event::Finish(end) = &event {
+                    let mut ends = data.ends.lock().unwrap_or_else(|e| e.into_inner());
+                    ends[end.index as usize] = Some(end.stats);
+                }
                 let text = generate::event_text(&event);
                 let mut last = data.last.lock().unwrap_or_else(|e| e.into_inner());
                 let (event, text) = last.insert((event, text));
@@ -121,6 +186,33 @@ pub unsafe extern "C" fn llama_stream_next(
                 Ok(LLAMA_OK)
             }
         }
+    })
+}
+
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
+/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_stats(
+    s: *const llama_stream_t,
+    i: usize,
+    st: *mut llama_request_stats,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        let data = table::get::<StreamData>("s", s.addr())?;
+        // SAFETY: the contract is that `st` is NULL or has struct_size writable bytes.
+        let out = unsafe { layout::out("st", st) }?;
+        let ends = data.ends.lock().unwrap_or_else(|e| e.into_inner());
+        match ends.get(i) {
+            Some(Some(stats)) => out.write(&result::stats_view(stats)),
+            Some(None) => return Err(Failure::invalid(format!("sequence {i} has not ended"))),
+            None => {
+                return Err(Failure::invalid(format!(
+                    "i is {i}, must be below {}",
+                    ends.len()
+                )));
+            }
+        }
+        Ok(LLAMA_OK)
     })
 }
 

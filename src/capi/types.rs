@@ -56,7 +56,8 @@ pub const LLAMA_DEVICE_CPU: i32 = 1;
 /// `device`: an NVIDIA GPU, or the build fails.
 pub const LLAMA_DEVICE_CUDA: i32 = 2;
 
-/// `weights_dtype`: as stored; `kv_dtype`: F32 for f32 weights, F16 for f16, else BF16.
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
+/// weights, F16 for f16, else BF16.
 pub const LLAMA_DTYPE_AUTO: i32 = 0;
 /// IEEE binary32.
 pub const LLAMA_DTYPE_F32: i32 = 1;
@@ -64,13 +65,18 @@ pub const LLAMA_DTYPE_F32: i32 = 1;
 pub const LLAMA_DTYPE_F16: i32 = 2;
 /// bfloat16.
 pub const LLAMA_DTYPE_BF16: i32 = 3;
-/// 8-bit integers with scales (reserved: not built yet).
+/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of floats is
+/// loaded. `kv_dtype`: a scale for each head's vector.
+///
+/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one that
+/// serves as the head is INT8). Activations of generated tokens are rounded to 16-bit integers.
 pub const LLAMA_DTYPE_INT8: i32 = 4;
-/// 4-bit integers with scales (reserved: not built yet).
+/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights only.
 pub const LLAMA_DTYPE_INT4: i32 = 5;
-/// 4-bit normal float (reserved: not built yet).
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
+/// row, whose length 64 must divide. Weights only.
 pub const LLAMA_DTYPE_NF4: i32 = 6;
-/// 8-bit floats (reserved: not built yet).
+/// 8-bit floats: `LLAMA_E_UNSUPPORTED` on the CPU.
 pub const LLAMA_DTYPE_FP8: i32 = 7;
 
 /// Something failed.

@@ -110,7 +110,8 @@ impl Checkpoint {
         })
     }
 
-    /// The dtype that most of the weights' bytes are stored in. The wider one wins a draw.
+    /// The floating-point format that most of the weights' bytes are stored in. The wider one wins a
+    /// draw.
     pub fn stored_dtype(&self) -> Dtype {
         let bytes = |dtype| -> u64 {
             let tensors = self.files.iter().flat_map(|file| file.tensors.values());

@@ -79,7 +79,9 @@ fn convert(path: &Path, name: &str, info: &st::TensorInfo, start: u64) -> Result
         st::Dtype::F32 => Dtype::F32,
         st::Dtype::F16 => Dtype::F16,
         st::Dtype::BF16 => Dtype::Bf16,
-        other => return bad("dtype F32, F16 or BF16".into(), other.to_string()),
+        st::Dtype::I8 => Dtype::Int8,
+        st::Dtype::U8 => Dtype::U8,
+        other => return bad("dtype F32, F16, BF16, I8 or U8".into(), other.to_string()),
     };
     let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
     let (held, len) = (to.checked_sub(from), byte_len(&info.shape, dtype));

@@ -17,6 +17,8 @@
 
 use super::keys::Keys;
 use crate::backend::Shape;
+use crate::format::Checkpoint;
+use crate::quant::Quant;
 use crate::{Error, Result, Token};
 use serde_json::Value;
 use std::path::Path;
@@ -87,6 +89,9 @@ pub struct Config {
     pub attention_bias: bool,
     /// Whether the embedding serves as the head.
     pub tied_embeddings: bool,
+    /// The format that the checkpoint's weights are quantised in already (`quantization_config`, as
+    /// [`super::quantised`] writes it).
+    pub quantised: Option<Quant>,
     /// Tokens that end a sequence, beyond the tokenizer's EOS (Hugging Face only; may be empty).
     pub eos_ids: Vec<Token>,
 }
@@ -120,6 +125,19 @@ impl Config {
                     &Keys::read(&ckpt_dir.join("config.json"))?,
                     generation.as_ref(),
                 )
+            }
+        }
+    }
+}
+
+impl Config {
+    /// The weights' files in `ckpt_dir`.
+    pub fn open(&self, ckpt_dir: &Path) -> Result<Checkpoint> {
+        match (self.form, self.quantised) {
+            (Form::Meta, None) => Checkpoint::open_meta(ckpt_dir),
+            // Also beside Meta's params.json.
+            (Form::Meta, Some(_)) | (Form::HuggingFace, _) => {
+                Checkpoint::open_hugging_face(ckpt_dir)
             }
         }
     }
@@ -168,6 +186,7 @@ fn meta(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
         rope_scaling: meta_scaling(keys)?,
         attention_bias: false,
         tied_embeddings: false,
+        quantised: quantised(keys)?,
         eos_ids: Vec::new(),
     })
 }
@@ -219,10 +238,9 @@ fn hugging_face(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
     {
         return Err(keys.wrong("architectures", "[\"LlamaForCausalLM\"]"));
     }
-    for key in ["quantization_config", "compression_config"] {
-        if keys.get(key).is_some() {
-            return Err(keys.wrong(key, "no such key: quantised checkpoints are not supported"));
-        }
+    if keys.get("compression_config").is_some() {
+        let expected = "no such key: compressed checkpoints are not supported";
+        return Err(keys.wrong("compression_config", expected));
     }
     if keys.get("sliding_window").is_some() {
         return Err(keys.wrong(
@@ -262,8 +280,24 @@ fn hugging_face(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         rope_scaling,
         attention_bias: keys.flag("attention_bias")?,
         tied_embeddings: keys.flag("tie_word_embeddings")?,
+        quantised: quantised(keys)?,
         eos_ids,
     })
+}
+
+/// `{"quant_method": "llamabi", "format": "int4"}`; what other programs write is not supported.
+fn quantised(keys: &Keys) -> Result<Option<Quant>> {
+    let Some(inner) = keys.object("quantization_config")? else {
+        return Ok(None);
+    };
+    if inner.optional_name("quant_method", &["llamabi"])?.is_none() {
+        return Err(inner.wrong("quant_method", "llamabi"));
+    }
+    let names = Quant::ALL.map(|quant| quant.dtype().name());
+    match inner.optional_name("format", &names)? {
+        Some(name) => Ok(Quant::named(name)),
+        None => Err(inner.wrong("format", format!("one of {}", names.join(", ")))),
+    }
 }
 
 /// transformers 5: everything in `rope_parameters`; 4: `rope_theta` beside `rope_scaling`.

@@ -2,6 +2,7 @@
 //!
 //! - [`config`]: `params.json` and `config.json` -> [`Config`], nothing guessed
 //! - [`names`]: which stored tensors make up which matrix, sharded or not
+//! - [`quantised`]: how quantised checkpoints store their tensors
 //! - [`weights`]: reads them, tensor by tensor, into a backend's matrices
 //! - [`rope`]: the table of cosines and sines
 //! - [`forward`](mod@forward): what a Llama computes, once, over any backend
@@ -12,6 +13,7 @@ pub mod forward;
 mod keys;
 pub mod names;
 mod plan;
+pub mod quantised;
 pub mod rope;
 pub mod runner;
 pub mod weights;

@@ -9,6 +9,8 @@ use super::Config;
 use super::config::Form;
 use crate::Dtype;
 use crate::backend::{MatSpec, MatUse, RowOrder, Shape};
+use crate::format::{Checkpoint, TensorFile};
+use crate::quant::Quant;
 
 /// A width of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +221,70 @@ pub const NORM: Norm = Norm {
 /// Derived tensors that some checkpoints carry; we compute our own from the configuration.
 pub fn is_ignored(name: &str) -> bool {
     name == "rope.freqs" || name.ends_with("rotary_emb.inv_freq")
+}
+
+/// In which formats the matrices of a model are kept.
+///
+/// Weights that are quantised are those of the layers. The head is kept as int8 then, also beside 4-bit
+/// layers: it is a small part of a model, and its errors go straight into the logits. An embedding that
+/// is looked up stays in 16 bits; one that serves as the head too is kept once, as int8, and looked up
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dtypes {
+    /// q, k, v, o, gate, up, down.
+    pub layers: Dtype,
+    /// The head, and the embedding where it is the head.
+    pub head: Dtype,
+    /// The embedding where it is looked up only.
+    pub embedding: Dtype,
+}
+
+impl Dtypes {
+    /// Weights as `dtype`; `stored` is the format that the checkpoint's floats have.
+    pub fn new(dtype: Dtype, stored: Dtype) -> Dtypes {
+        match dtype.quant() {
+            None => Dtypes {
+                layers: dtype,
+                head: dtype,
+                embedding: dtype,
+            },
+            Some(_) => Dtypes {
+                layers: dtype,
+                head: Dtype::Int8,
+                embedding: match stored {
+                    Dtype::F16 => Dtype::F16,
+                    _ => Dtype::Bf16,
+                },
+            },
+        }
+    }
+
+    /// As the checkpoint is; or as `dtype`, where that is given.
+    pub fn choose(dtype: Option<Dtype>, checkpoint: &Checkpoint, config: &Config) -> Dtypes {
+        let stored = match config.quantised {
+            None => checkpoint.stored_dtype(),
+            // Scales have a format of their own.
+            Some(_) => {
+                let name = EMBEDDING.parts[0].stored_name(config.form, None) + ".weight";
+                let find = |file: &TensorFile| file.tensors.get(&name).map(|info| info.dtype);
+                checkpoint
+                    .files
+                    .iter()
+                    .find_map(find)
+                    .unwrap_or(Dtype::Bf16)
+            }
+        };
+        let as_stored = config.quantised.map_or(stored, Quant::dtype);
+        Self::new(dtype.unwrap_or(as_stored), stored)
+    }
+
+    /// The embedding's, whatever it is used for.
+    pub fn of_embedding(&self, config: &Config) -> Dtype {
+        match embedding_usage(config) {
+            MatUse::Lookup => self.embedding,
+            MatUse::Product => self.head,
+        }
+    }
 }
 
 /// The embedding's: it is multiplied with where it is the head too.

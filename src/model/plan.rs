@@ -2,9 +2,11 @@
 
 use super::Config;
 use super::config::Form;
-use super::names::{self, Cut, Matrix, Norm};
+use super::names::{self, Cut, Dtypes, Matrix, Norm};
+use super::quantised;
 use crate::backend::{MatSpec, MatUse, RowOrder};
 use crate::format::{Checkpoint, TensorFile, TensorInfo};
+use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +30,10 @@ pub(super) struct Placed<'a> {
 
 pub(super) struct MatPlan<'a> {
     pub spec: MatSpec,
+    /// Floats; in order of part, row and column.
     pub weights: Vec<Placed<'a>>,
+    /// Or the tensors of each part ([`quantised::stored`]), where the checkpoint is quantised.
+    pub quantised: Vec<Vec<Placed<'a>>>,
     /// At most one per part.
     pub biases: Vec<Placed<'a>>,
 }
@@ -53,28 +58,35 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, config: &'a Config, dtype: Dtype) -> Result<Self> {
-        let mut finder = Finder::new(checkpoint, config, dtype);
-        let embedding = finder.matrix(&names::EMBEDDING, None, names::embedding_usage(config))?;
+    pub fn new(checkpoint: &'a Checkpoint, config: &'a Config, dtypes: Dtypes) -> Result<Self> {
+        let mut finder = Finder::new(checkpoint, config);
+        let usage = names::embedding_usage(config);
+        let embedding =
+            finder.matrix(&names::EMBEDDING, None, usage, dtypes.of_embedding(config))?;
         let mut layers = Vec::new();
         for n in 0..config.shape.n_layers {
             let n = Some(n);
+            let layer = |finder: &mut Finder<'a>, matrix| {
+                finder.matrix(matrix, n, MatUse::Product, dtypes.layers)
+            };
             layers.push(LayerPlan {
                 attention_norm: finder.norm(&names::ATTENTION_NORM, n)?,
-                wqkv: finder.matrix(&names::WQKV, n, MatUse::Product)?,
-                wo: finder.matrix(&names::WO, n, MatUse::Product)?,
+                wqkv: layer(&mut finder, &names::WQKV)?,
+                wo: layer(&mut finder, &names::WO)?,
                 ffn_norm: finder.norm(&names::FFN_NORM, n)?,
-                w13: finder.matrix(&names::W13, n, MatUse::Product)?,
-                w2: finder.matrix(&names::W2, n, MatUse::Product)?,
+                w13: layer(&mut finder, &names::W13)?,
+                w2: layer(&mut finder, &names::W2)?,
             });
         }
         let norm = finder.norm(&names::NORM, None)?;
         let (mut head, mut twins) = (None, None);
         let head_name = names::HEAD.parts[0].stored_name(config.form, None) + ".weight";
         if !config.tied_embeddings {
-            head = Some(finder.matrix(&names::HEAD, None, MatUse::Product)?);
+            head = Some(finder.matrix(&names::HEAD, None, MatUse::Product, dtypes.head)?);
+        } else if config.quantised.is_some() {
+            // Ours never store a twin.
         } else if finder.holds(&head_name) {
-            let stored = finder.matrix(&names::HEAD, None, MatUse::Product)?;
+            let stored = finder.matrix(&names::HEAD, None, MatUse::Product, dtypes.head)?;
             twins = Some((embedding.weights[0].source, stored.weights[0].source));
         }
         finder.refuse_surplus()?;
@@ -93,6 +105,7 @@ impl<'a> Plan<'a> {
             m.weights
                 .iter()
                 .chain(&m.biases)
+                .chain(m.quantised.iter().flatten())
                 .map(|placed| placed.source.info.len)
                 .sum()
         };
@@ -120,20 +133,18 @@ impl<'a> Plan<'a> {
 struct Finder<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a Config,
-    dtype: Dtype,
-    /// Hugging Face: which file holds a tensor. Meta: all hold all.
+    /// Which file holds a tensor. Meta's shards: all hold all.
     owner: HashMap<&'a str, usize>,
     used: HashSet<(usize, &'a str)>,
 }
 
 impl<'a> Finder<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, config: &'a Config, dtype: Dtype) -> Self {
+    pub fn new(checkpoint: &'a Checkpoint, config: &'a Config) -> Self {
         let files = checkpoint.files.iter().enumerate();
         let owner = files.flat_map(|(i, file)| file.tensors.keys().map(move |k| (k.as_str(), i)));
         Finder {
             checkpoint,
             config,
-            dtype,
             owner: owner.collect(),
             used: HashSet::new(),
         }
@@ -143,19 +154,39 @@ impl<'a> Finder<'a> {
         self.owner.contains_key(name)
     }
 
+    /// Whether tensors are cut, and every file has a piece of each.
+    fn is_cut(&self) -> bool {
+        self.config.form == Form::Meta && self.config.quantised.is_none()
+    }
+
     /// How many pieces a tensor comes in.
     fn shards(&self) -> usize {
-        match self.config.form {
-            Form::Meta => self.checkpoint.files.len(),
-            Form::HuggingFace => 1,
+        if self.is_cut() {
+            self.checkpoint.files.len()
+        } else {
+            1
         }
     }
 
-    /// A tensor that must have one of these shapes.
+    /// A tensor of floats that must have one of these shapes.
     fn tensor(&mut self, shard: usize, name: &str, shapes: &[&[usize]]) -> Result<Source<'a>> {
-        let index = match self.config.form {
-            Form::Meta => Some(shard),
-            Form::HuggingFace => self.owner.get(name).copied(),
+        let source = self.any_tensor(shard, name, shapes)?;
+        if source.info.dtype.is_float() {
+            return Ok(source);
+        }
+        let expected = match self.config.quantised {
+            Some(_) => "dtype f32, f16 or bf16",
+            None => "dtype f32, f16 or bf16, as the configuration has no quantization_config",
+        };
+        Err(wrong_dtype(&source, expected.into()))
+    }
+
+    /// A tensor of any dtype.
+    fn any_tensor(&mut self, shard: usize, name: &str, shapes: &[&[usize]]) -> Result<Source<'a>> {
+        let index = if self.is_cut() {
+            Some(shard)
+        } else {
+            self.owner.get(name).copied()
         };
         let expected = || {
             let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
@@ -200,10 +231,11 @@ impl<'a> Finder<'a> {
         matrix: &Matrix,
         layer: Option<usize>,
         usage: MatUse,
+        dtype: Dtype,
     ) -> Result<MatPlan<'a>> {
         let (config, n) = (self.config, self.shards());
-        let spec = matrix.spec(config, self.dtype, usage);
-        let (mut weights, mut biases) = (Vec::new(), Vec::new());
+        let spec = matrix.spec(config, dtype, usage);
+        let (mut weights, mut biases, mut quantised) = (Vec::new(), Vec::new(), Vec::new());
         for (index, part) in matrix.parts.iter().enumerate() {
             let name = part.stored_name(config.form, layer);
             let order = part.row_order(config);
@@ -224,8 +256,38 @@ impl<'a> Finder<'a> {
                 Cut::Columns => &[&by_cols],
                 Cut::RowsOrColumns => &[&by_rows, &by_cols],
             };
+            if spec.bias {
+                let source = self.tensor(0, &(name + ".bias"), &[&[rows]])?;
+                biases.push(Placed {
+                    source,
+                    part: index,
+                    row: 0,
+                    col: 0,
+                    order,
+                });
+            }
+            if let (Some(quant), Some(_)) = (dtype.quant(), config.quantised) {
+                let tensors = self.quantised(quant, &weight, rows, cols)?;
+                let place = |source| Placed {
+                    source,
+                    part: index,
+                    row: 0,
+                    col: 0,
+                    order,
+                };
+                quantised.push(tensors.into_iter().map(place).collect());
+                continue;
+            }
             // The first shard decides where there is a choice.
             let first = self.tensor(0, &weight, shapes)?;
+            if let Some(quant) = dtype.quant().filter(|quant| !quant.takes(cols)) {
+                return Err(Error::Tensor {
+                    path: first.file.path.clone(),
+                    tensor: weight,
+                    expected: format!("rows that {} divides, for {dtype} weights", quant.group()),
+                    got: format!("rows of {cols}"),
+                });
+            }
             let shape = first.info.shape.as_slice();
             for shard in 0..n {
                 let source = self.tensor(shard, &weight, &[shape])?;
@@ -250,22 +312,34 @@ impl<'a> Finder<'a> {
                     order,
                 });
             }
-            if spec.bias {
-                let source = self.tensor(0, &(name + ".bias"), &[&[rows]])?;
-                biases.push(Placed {
-                    source,
-                    part: index,
-                    row: 0,
-                    col: 0,
-                    order,
-                });
-            }
         }
         Ok(MatPlan {
             spec,
             weights,
+            quantised,
             biases,
         })
+    }
+
+    /// The tensors of a quantised matrix.
+    fn quantised(
+        &mut self,
+        quant: Quant,
+        weight: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<Source<'a>>> {
+        let mut found = Vec::new();
+        for stored in quantised::stored(quant, rows, cols) {
+            let name = weight.to_owned() + stored.suffix;
+            let source = self.any_tensor(0, &name, &[&stored.shape])?;
+            if source.info.dtype != stored.dtype {
+                let expected = format!("dtype {}, as weights are {}", stored.dtype, quant.dtype());
+                return Err(wrong_dtype(&source, expected));
+            }
+            found.push(source);
+        }
+        Ok(found)
     }
 
     fn refuse_surplus(&self) -> Result<()> {
@@ -282,5 +356,14 @@ impl<'a> Finder<'a> {
             }
         }
         Ok(())
+    }
+}
+
+fn wrong_dtype(source: &Source<'_>, expected: String) -> Error {
+    Error::Tensor {
+        path: source.file.path.clone(),
+        tensor: source.name.into(),
+        expected,
+        got: format!("dtype {}", source.info.dtype),
     }
 }

@@ -4,12 +4,13 @@
 //! `Loader` reads each tensor once, front to back, through one slab.
 
 use super::Config;
-use super::names::{self, Matrix};
-use super::plan::{MatPlan, Plan, Source};
-use crate::backend::{Backend, Block, Layer, MatUse, Weights};
+use super::names::{self, Dtypes, Matrix};
+use super::plan::{MatPlan, Placed, Plan, Source};
+use crate::backend::{Backend, Block, Layer, MatUse, QuantBlock, QuantData, RowOrder, Weights};
 use crate::file::zeros;
 use crate::format::Checkpoint;
-use crate::{Cancel, Dtype, Error, Result};
+use crate::quant::{Quant, nf4::DoubleQuant};
+use crate::{Cancel, Dtype, Error, Result, reserve};
 use half::{bf16, f16};
 
 /// What loading tells its caller, and how it is told to stop.
@@ -28,27 +29,32 @@ const SLAB: usize = 2 << 20;
 const SLAB_ROWS: usize = 64;
 
 /// Bytes the packed weights will take on `B`, before anything is allocated.
-pub fn weight_bytes<B: Backend>(config: &Config, dtype: Dtype) -> u64 {
-    let bytes = |matrix: &Matrix, usage| B::mat_bytes(&matrix.spec(config, dtype, usage));
+pub fn weight_bytes<B: Backend>(config: &Config, dtypes: Dtypes) -> u64 {
+    let bytes = |matrix: &Matrix, dtype, usage| B::mat_bytes(&matrix.spec(config, dtype, usage));
     let norm = 4 * config.shape.dim as u64;
     let layer = [names::WQKV, names::WO, names::W13, names::W2]
         .iter()
         .fold(2 * norm, |sum, matrix| {
-            sum.saturating_add(bytes(matrix, MatUse::Product))
+            sum.saturating_add(bytes(matrix, dtypes.layers, MatUse::Product))
         });
     let head = if config.tied_embeddings {
         0
     } else {
-        bytes(&names::HEAD, MatUse::Product)
+        bytes(&names::HEAD, dtypes.head, MatUse::Product)
     };
     layer
         .saturating_mul(config.shape.n_layers as u64)
-        .saturating_add(bytes(&names::EMBEDDING, names::embedding_usage(config)))
+        .saturating_add(bytes(
+            &names::EMBEDDING,
+            dtypes.of_embedding(config),
+            names::embedding_usage(config),
+        ))
         .saturating_add(head)
         .saturating_add(norm)
 }
 
-/// Read every tensor once, in slabs, into matrices of `dtype`.
+/// Read every tensor once, in slabs, into matrices of these formats; quantised on the way where the
+/// checkpoint is of floats and they are not.
 ///
 /// Every name, shape and dtype is checked before the first byte of data is read; surplus tensors
 /// are an error (except `rope.freqs` and `rotary_emb.inv_freq`).
@@ -64,21 +70,11 @@ pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
     config: &Config,
-    dtype: Dtype,
+    dtypes: Dtypes,
     control: &mut LoadControl<'_>,
 ) -> Result<Weights<B>> {
-    let plan = Plan::new(checkpoint, config, dtype)?;
-    let progress = Progress {
-        done: 0,
-        total: plan.bytes(),
-        share: 0.0,
-    };
-    let mut loader = Loader {
-        backend,
-        control,
-        buf: Vec::new(),
-        progress,
-    };
+    let plan = Plan::new(checkpoint, config, dtypes)?;
+    let mut loader = Loader::new(backend, control, plan.bytes());
     if let Some((embedding, head)) = &plan.twins {
         loader.check_twins(embedding, head)?;
     }
@@ -109,7 +105,7 @@ pub fn load<B: Backend>(
     })
 }
 
-struct Loader<'a, 'c, B: Backend> {
+pub(super) struct Loader<'a, 'c, B: Backend> {
     backend: &'a B,
     control: &'a mut LoadControl<'c>,
     /// The slab.
@@ -117,12 +113,39 @@ struct Loader<'a, 'c, B: Backend> {
     progress: Progress,
 }
 
-impl<B: Backend> Loader<'_, '_, B> {
+impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
+    /// `total` bytes will be read.
+    pub fn new(backend: &'a B, control: &'a mut LoadControl<'c>, total: u64) -> Self {
+        let progress = Progress {
+            done: 0,
+            total,
+            share: 0.0,
+        };
+        Loader {
+            backend,
+            control,
+            buf: Vec::new(),
+            progress,
+        }
+    }
+
     fn matrix(&mut self, plan: &MatPlan) -> Result<B::Mat> {
         self.check_cancel()?;
         let mut mat = self.backend.new_mat(&plan.spec)?;
         let backend = self.backend;
-        for placed in &plan.weights {
+        if let Some(quant) = plan.spec.dtype.quant() {
+            self.quantised(quant, plan, |part, order, row, data| {
+                let block = QuantBlock {
+                    part,
+                    row,
+                    order,
+                    data,
+                };
+                backend.pack_quantised(&mut mat, &block);
+            })?;
+        }
+        let floats = plan.spec.dtype.is_float();
+        for placed in plan.weights.iter().filter(|_| floats) {
             let info = placed.source.info;
             let cols = info.shape[1];
             self.slabs(&placed.source, |first_row, bytes| {
@@ -152,6 +175,157 @@ impl<B: Backend> Loader<'_, '_, B> {
         Ok(mat)
     }
 
+    /// Hand a matrix on as codes and scales, part by part: as stored, or quantised here.
+    fn quantised(
+        &mut self,
+        quant: Quant,
+        plan: &MatPlan,
+        mut take: impl FnMut(usize, RowOrder, usize, QuantData<'_>),
+    ) -> Result<()> {
+        let cols = plan.spec.cols;
+        for tensors in &plan.quantised {
+            let (part, order) = (tensors[0].part, tensors[0].order);
+            self.stored_part(quant, tensors, |row, data| take(part, order, row, data))?;
+        }
+        for pieces in plan.weights.chunk_by(|a, b| a.part == b.part) {
+            let (part, order) = (pieces[0].part, pieces[0].order);
+            let (mut absmax, mut halves) = (Vec::new(), Vec::new());
+            if quant == Quant::Nf4 {
+                let n = plan.spec.parts[part] * quant.scales(cols);
+                reserve::vec("scales of a tensor", &mut absmax, n)?;
+            }
+            self.quantise_part(quant, cols, pieces, |row, codes, scales| {
+                take(part, order, row, QuantData::Codes(codes));
+                match quant {
+                    Quant::Nf4 => absmax.extend_from_slice(scales),
+                    Quant::Int8 | Quant::Int4 => {
+                        halves.clear();
+                        reserve::vec("scales of rows", &mut halves, scales.len())?;
+                        halves.extend(scales.iter().map(|&s| to_f16(s)));
+                        take(part, order, row, QuantData::Scales(&halves));
+                    }
+                }
+                Ok(())
+            })?;
+            if quant == Quant::Nf4 {
+                let scales = DoubleQuant::new(&absmax)?.scales()?;
+                take(part, order, 0, QuantData::Scales(&scales));
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of a quantised checkpoint.
+    fn stored_part(
+        &mut self,
+        quant: Quant,
+        tensors: &[Placed],
+        mut take: impl FnMut(usize, QuantData<'_>),
+    ) -> Result<()> {
+        self.slabs(&tensors[0].source, |row, codes| {
+            take(row, QuantData::Codes(codes));
+            Ok(())
+        })?;
+        if quant != Quant::Nf4 {
+            let mut scales = Vec::new();
+            return self.slabs(&tensors[1].source, |row, bytes| {
+                let halves = bytes.as_chunks().0;
+                scales.clear();
+                reserve::vec("scales of rows", &mut scales, halves.len())?;
+                scales.extend(halves.iter().map(|&b| u16::from_le_bytes(b)));
+                take(row, QuantData::Scales(&scales));
+                Ok(())
+            });
+        }
+        let mut codes = Vec::new();
+        let n = tensors[1].source.info.len as usize;
+        reserve::vec("scales of a tensor", &mut codes, n)?;
+        self.slabs(&tensors[1].source, |_, bytes| {
+            codes.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        let nested = self.vector(&tensors[2].source)?;
+        let offset = self.vector(&tensors[3].source)?[0];
+        let double = DoubleQuant {
+            codes,
+            nested,
+            offset,
+        };
+        take(0, QuantData::Scales(&double.scales()?));
+        Ok(())
+    }
+
+    /// Quantise a part that is stored as floats in these pieces, whole rows at a time: the first row's
+    /// number, codes, and float32 scales.
+    pub fn quantise_part(
+        &mut self,
+        quant: Quant,
+        cols: usize,
+        pieces: &[Placed],
+        mut take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let (backend, mut row) = (self.backend, 0);
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        self.float_rows(cols, pieces, |values| {
+            let rows = values.len() / cols;
+            // Never more than for the first slab.
+            let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
+            codes.clear();
+            reserve::vec("codes of rows", &mut codes, n_codes)?;
+            codes.resize(n_codes, 0);
+            scales.clear();
+            reserve::vec("scales of rows", &mut scales, n_scales)?;
+            scales.resize(n_scales, 0.0);
+            backend.quantise(quant, cols, values, &mut codes, &mut scales);
+            take(row, &codes, &scales)?;
+            row += rows;
+            Ok(())
+        })
+    }
+
+    /// The rows of a part that is stored in these pieces, in order, as float32. Pieces of the same rows
+    /// lie side by side.
+    pub fn float_rows(
+        &mut self,
+        cols: usize,
+        pieces: &[Placed],
+        mut take: impl FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = Vec::new();
+        for side_by_side in pieces.chunk_by(|a, b| a.row == b.row) {
+            self.check_cancel()?;
+            let rows = side_by_side[0].source.info.shape[0];
+            let step = slab_rows(rows, 4 * cols);
+            let mut values = zeros_f32("rows that are quantised", step * cols)?;
+            for row in (0..rows).step_by(step) {
+                let n = step.min(rows - row);
+                for placed in side_by_side {
+                    let info = placed.source.info;
+                    let row_bytes = (info.len / rows as u64) as usize;
+                    let needed = step * row_bytes;
+                    if self.buf.len() < needed {
+                        self.buf =
+                            zeros("the buffer that tensors are read through", needed as u64)?;
+                    }
+                    let bytes = &mut self.buf[..n * row_bytes];
+                    let file = placed.source.file;
+                    file.read(info, (row * row_bytes) as u64, bytes)?;
+                    piece.clear();
+                    to_f32(info.dtype, bytes, &mut piece)?;
+                    let width = info.shape[1];
+                    let rows = piece.chunks_exact(width).zip(values.chunks_exact_mut(cols));
+                    for (from, to) in rows {
+                        to[placed.col..placed.col + width].copy_from_slice(from);
+                    }
+                    let read = bytes.len();
+                    self.advance(read)?;
+                }
+                take(&values[..n * cols])?;
+            }
+        }
+        Ok(())
+    }
+
     fn norm(&mut self, source: &Source) -> Result<B::Buf> {
         let values = self.vector(source)?;
         self.backend.new_vector(&values)
@@ -160,15 +334,12 @@ impl<B: Backend> Loader<'_, '_, B> {
     fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         let dtype = source.info.dtype;
-        self.slabs(source, |_, bytes| {
-            to_f32(dtype, bytes, &mut values);
-            Ok(())
-        })?;
+        self.slabs(source, |_, bytes| to_f32(dtype, bytes, &mut values))?;
         Ok(values)
     }
 
     /// Hand a tensor to `take` in whole rows: the first row's number and the rows' bytes.
-    fn slabs(
+    pub fn slabs(
         &mut self,
         source: &Source,
         mut take: impl FnMut(usize, &[u8]) -> Result<()>,
@@ -177,10 +348,7 @@ impl<B: Backend> Loader<'_, '_, B> {
         let info = source.info;
         let rows = info.shape[0];
         let row_bytes = (info.len / rows as u64) as usize;
-        let mut step = (SLAB / row_bytes).clamp(1, rows);
-        if step > SLAB_ROWS {
-            step -= step % SLAB_ROWS;
-        }
+        let step = slab_rows(rows, row_bytes);
         let needed = step * row_bytes;
         if self.buf.len() < needed {
             self.buf = zeros("the buffer that tensors are read through", needed as u64)?;
@@ -263,9 +431,39 @@ impl Progress {
     }
 }
 
-/// Little-endian elements of any alignment, appended as float32.
-fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
+/// Rows of a slab, of a tensor of `rows` rows.
+fn slab_rows(rows: usize, row_bytes: usize) -> usize {
+    let step = (SLAB / row_bytes).clamp(1, rows);
+    match step > SLAB_ROWS {
+        true => step - step % SLAB_ROWS,
+        false => step,
+    }
+}
+
+fn zeros_f32(what: &str, len: usize) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| Error::NoMemory {
+        what: what.into(),
+        needed: 4 * len as u64,
+        available: 0,
+    })?;
+    values.resize(len, 0.0);
+    Ok(values)
+}
+
+fn to_f16(x: f32) -> u16 {
+    f16::from_f32(x).to_bits()
+}
+
+/// Little-endian elements of any alignment, appended as float32. Only floats get here
+/// (`Finder::tensor`).
+fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
+    let n = bytes.len() / dtype.size();
+    reserve::vec("rows as float32", values, n)?;
     match dtype {
+        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => {
+            unreachable!("{dtype} is no format of a float")
+        }
         Dtype::F32 => {
             values.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
         }
@@ -288,6 +486,7 @@ fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
             );
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

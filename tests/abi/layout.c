@@ -210,6 +210,14 @@ llama_status (*const f_chat)(llama_t *, const llama_message *, const size_t *, s
 llama_status (*const f_open)(llama_t *, const int32_t *, const size_t *, size_t,
                              const llama_generate_options *, llama_stream_t **,
                              llama_error *) = llama_stream_open;
+llama_status (*const f_open_text)(llama_t *, const char *const *, const size_t *, size_t,
+                                  const llama_generate_options *, llama_stream_t **,
+                                  llama_error *) = llama_stream_open_text;
+llama_status (*const f_open_chat)(llama_t *, const llama_message *, const size_t *, size_t,
+                                  const llama_generate_options *, llama_stream_t **,
+                                  llama_error *) = llama_stream_open_chat;
+llama_status (*const f_stream_stats)(const llama_stream_t *, size_t,
+                                     llama_request_stats *) = llama_stream_stats;
 llama_status (*const f_next)(llama_stream_t *, llama_event *, int32_t,
                              llama_error *) = llama_stream_next;
 int (*const f_fd)(const llama_stream_t *) = llama_stream_fd;

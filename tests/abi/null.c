@@ -31,6 +31,8 @@ static void not_a_handle(llama_t *l) {
   EXPECT(INVALID, llama_text_completion(l, one_text, NULL, 1, NULL, &r, err));
   EXPECT(INVALID, llama_chat_completion(l, one_message, one_len, 1, NULL, &r, err));
   EXPECT(INVALID, llama_stream_open(l, one_token, one_len, 1, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_text(l, one_text, NULL, 1, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_chat(l, one_message, one_len, 1, NULL, &s, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, buf, 4, &n, err));
   EXPECT(INVALID, llama_decode_tokens(l, one_token, 1, text, 4, &n, err));
   EXPECT(INVALID, llama_token_bytes(l, 1, &p, &n, err));
@@ -131,7 +133,8 @@ static void build_arguments(void) {
       else WITH(kv_dtype, unknown[k], INVALID);
     }
     for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_FP8; dtype++) {
-      llama_status expected = dtype < LLAMA_DTYPE_INT8 ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
+      int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
+      llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
       if (i == 0) WITH(weights_dtype, dtype, expected);
       else WITH(kv_dtype, dtype, expected);
     }
@@ -201,6 +204,12 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_generate(l, tokens, (size_t *)(void *)((char *)lens + 4), 1, NULL, &r, err));
   EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, NULL, NULL, err));
   EXPECT(INVALID, llama_stream_open(l, tokens, one_len, 1, NULL, NULL, err));
+  EXPECT(INVALID, llama_stream_open_text(l, NULL, NULL, 1, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_text(l, one_text, NULL, 1, NULL, NULL, err));
+  EXPECT(LLAMA_E_BATCH, llama_stream_open_text(l, NULL, NULL, SIZE_MAX, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_chat(l, NULL, one_len, 1, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_chat(l, one_message, zero, 1, NULL, &s, err));
+  EXPECT(INVALID, llama_stream_open_chat(l, one_message, one_len, 1, NULL, NULL, err));
   bad = -1;
   EXPECT(INVALID, llama_generate(l, &bad, one_len, 1, NULL, &r, err));
   bad = INT32_MAX;

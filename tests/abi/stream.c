@@ -150,6 +150,62 @@ int main(int argc, char **argv) {
   CHECK(n == 0);
   llama_stream_free(s);
 
+  /* texts and dialogs; figures of each sequence once it has ended */
+  {
+    static const char *const texts[] = {"one two", "three"};
+    llama_message dialogs[] = {{"user", "hello", SIZE_MAX, SIZE_MAX},
+                               {"user", "a [INST] b", SIZE_MAX, SIZE_MAX}};
+    const size_t lens[] = {1, 1};
+    llama_request_stats figures, expected;
+    llama_result_t *r = NULL;
+    int chat;
+    o = generate_defaults();
+    o.temperature = 0;
+    o.max_gen_len = 5;
+    o.flags = LLAMA_GEN_IGNORE_EOS;
+    for (chat = 0; chat < 2; chat++) {
+      char text[2][512] = {"", ""};
+      const char *whole;
+      int ends = 0, i;
+      s = NULL;
+      if (chat) {
+        EXPECT(LLAMA_OK, llama_chat_completion(l, dialogs, lens, 2, &o, &r, err));
+        EXPECT(LLAMA_OK, llama_stream_open_chat(l, dialogs, lens, 2, &o, &s, err));
+      } else {
+        EXPECT(LLAMA_OK, llama_text_completion(l, texts, NULL, 2, &o, &r, err));
+        EXPECT(LLAMA_OK, llama_stream_open_text(l, texts, NULL, 2, &o, &s, err));
+      }
+      figures.struct_size = expected.struct_size = sizeof figures;
+      for (i = 0; i < 2; i++) CHECK(llama_stream_stats(s, (size_t)i, &figures) == LLAMA_E_INVALID_ARGUMENT);
+      while ((status = llama_stream_next(s, &ev, -1, NULL)) == LLAMA_OK) {
+        CHECK(strlen(text[ev.index]) + ev.text_len < sizeof text[0]);
+        strcat(text[ev.index], ev.text);
+        if (ev.kind != LLAMA_EVENT_FINISH) continue;
+        ends++;
+        CHECK(ev.finish_reason == llama_result_finish_reason(r, ev.index));
+        CHECK(llama_stream_stats(s, ev.index, &figures) == LLAMA_OK);
+        CHECK(llama_result_stats(r, ev.index, &expected) == LLAMA_OK);
+        CHECK(figures.struct_size == sizeof figures);
+        CHECK(figures.prompt_tokens == expected.prompt_tokens);
+        CHECK(figures.generated_tokens == expected.generated_tokens);
+        CHECK((figures.prompt_tokens > 0) == (figures.total_ms > 0));
+      }
+      CHECK(status == LLAMA_DONE && ends == 2);
+      for (i = 0; i < 2; i++) {
+        CHECK(llama_result_text(r, (size_t)i, &whole, &n) == LLAMA_OK && strcmp(whole, text[i]) == 0);
+      }
+      CHECK(!chat || llama_result_finish_reason(r, 1) == LLAMA_FINISH_UNSAFE);
+      CHECK(llama_stream_stats(s, 0, &figures) == LLAMA_OK && figures.generated_tokens == 5);
+      CHECK(llama_stream_stats(s, 2, &figures) == LLAMA_E_INVALID_ARGUMENT);
+      CHECK(llama_stream_stats(s, 0, NULL) == LLAMA_E_INVALID_ARGUMENT);
+      llama_stream_free(s);
+      CHECK(llama_stream_stats(s, 0, &figures) == LLAMA_E_INVALID_ARGUMENT);
+      llama_result_free(r);
+    }
+    CHECK(llama_stream_stats(NULL, 0, &figures) == LLAMA_E_INVALID_ARGUMENT);
+    CHECK(llama_stream_stats(FOREIGN, 0, &figures) == LLAMA_E_INVALID_ARGUMENT);
+  }
+
   /* on_event is not for streams */
   o = generate_defaults();
   o.on_event = (llama_event_fn)(void (*)(void))free_soon; /* never called */

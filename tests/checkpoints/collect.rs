@@ -1,7 +1,9 @@
 //! A backend that keeps weights as row-major float32 and cannot compute.
 
 use half::{bf16, f16};
-use llamabi::backend::{Backend, Block, Layer, Limits, MatSpec, Shape, Step};
+use llamabi::backend::{
+    Backend, Block, Layer, Limits, MatSpec, QuantBlock, QuantData, Shape, Step,
+};
 use llamabi::{Dtype, Result};
 use std::cell::Cell;
 
@@ -13,6 +15,11 @@ pub struct Mat {
     pub values: Vec<f32>,
     /// Empty, or one per row.
     pub bias: Vec<f32>,
+    /// Of a quantised matrix, `[sum of parts, ..]`: codes, and scales as f16 bits; which rows have them.
+    pub codes: Vec<u8>,
+    pub scales: Vec<u16>,
+    pub packed: [Vec<bool>; 2],
+    pub dtype: Dtype,
 }
 
 impl Mat {
@@ -34,6 +41,7 @@ pub fn to_f32(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
         Dtype::F32 => f32::from_le_bytes(b.try_into().unwrap()),
         Dtype::F16 => f16::from_le_bytes(b.try_into().unwrap()).to_f32(),
         Dtype::Bf16 => bf16::from_le_bytes(b.try_into().unwrap()).to_f32(),
+        _ => unreachable!("{dtype} is no float"),
     });
     values.collect()
 }
@@ -62,6 +70,15 @@ impl Backend for Collect {
             cols: spec.cols,
             values: vec![f32::NAN; rows * spec.cols],
             bias: vec![f32::NAN; if spec.bias { rows } else { 0 }],
+            codes: vec![
+                0;
+                spec.dtype
+                    .quant()
+                    .map_or(0, |q| rows * q.code_bytes(spec.cols))
+            ],
+            scales: vec![0; spec.dtype.quant().map_or(0, |q| rows * q.scales(spec.cols))],
+            packed: [vec![false; rows], vec![false; rows]],
+            dtype: spec.dtype,
         })
     }
     fn pack(&self, mat: &mut Mat, block: &Block<'_>) {
@@ -81,6 +98,28 @@ impl Backend for Collect {
             let place = &mut mat.values[at..at + block.cols];
             assert!(place.iter().all(|x| x.is_nan()), "packed once");
             place.copy_from_slice(row);
+        }
+    }
+    fn pack_quantised(&self, mat: &mut Mat, block: &QuantBlock<'_>) {
+        fn place<T: Copy>(
+            (rows, order): (usize, impl Fn(usize) -> usize),
+            (from, to): (&[T], &mut [T]),
+            packed: &mut [bool],
+        ) {
+            let width = to.len() / packed.len();
+            assert_eq!(from.len() % width, 0, "whole rows");
+            for (i, from) in from.chunks_exact(width).enumerate() {
+                let row = order(rows + i);
+                assert!(!std::mem::replace(&mut packed[row], true), "packed once");
+                to[row * width..][..width].copy_from_slice(from);
+            }
+        }
+        let first: usize = mat.parts[..block.part].iter().sum();
+        let order = |row| first + block.order.destination(row);
+        let [codes, scales] = &mut mat.packed;
+        match block.data {
+            QuantData::Codes(c) => place((block.row, order), (c, &mut mat.codes), codes),
+            QuantData::Scales(s) => place((block.row, order), (s, &mut mat.scales), scales),
         }
     }
     fn set_bias(&self, mat: &mut Mat, part: usize, values: &[f32]) {

@@ -12,10 +12,21 @@ use std::ptr::NonNull;
 /// # Safety
 /// Every bit pattern must be a value.
 pub unsafe trait Number: Copy + Send + Sync + 'static {}
-// SAFETY: both are plain numbers.
+// SAFETY: a plain number, as are those below.
 unsafe impl Number for f32 {}
 // SAFETY: as above.
 unsafe impl Number for u16 {}
+// SAFETY: as above.
+unsafe impl Number for i32 {}
+// SAFETY: as above.
+unsafe impl Number for i8 {}
+
+/// The same memory as 16-bit numbers.
+pub fn as_u16(x: &mut [f32]) -> &mut [u16] {
+    // SAFETY: the same bytes, exclusively borrowed; u16 needs less alignment, and both types take every
+    // bit pattern (`Number`).
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), 2 * x.len()) }
+}
 
 /// From this size on, huge pages are asked for: fewer page faults while a model is packed.
 const HUGE: usize = 2 << 20;

@@ -1,11 +1,13 @@
 //! Which instructions the kernels use: decided once, when a handle is built.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
 use super::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::{Error, Result};
 
-/// Forces a tier: `portable`, `avx2` or `avx512`. For tests; one the processor lacks is an error.
+/// Forces a tier: `portable`, `avx2`, `avx512` or `amx`. For tests; one the processor lacks is an error.
 pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
 
 /// An instruction set that was found on this processor.
@@ -19,12 +21,16 @@ pub enum Tier {
     /// AVX-512 F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// AVX-512, and bfloat16 tiles for prompt rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Avx512, Amx),
 }
 
 impl Tier {
     /// What [`TIER_VARIABLE`] says, else the best that the processor has.
     pub fn choose() -> Result<Tier> {
-        match std::env::var_os(TIER_VARIABLE) {
+        // Set to nothing is how some shells and service files unset a variable.
+        match std::env::var_os(TIER_VARIABLE).filter(|name| !name.is_empty()) {
             None => Ok(Self::best()),
             Some(name) => Self::named(&name.to_string_lossy()),
         }
@@ -35,7 +41,7 @@ impl Tier {
         #[cfg(target_arch = "x86_64")]
         {
             if let Some(s) = Avx512::detect() {
-                return Tier::Avx512(s);
+                return Amx::detect().map_or(Tier::Avx512(s), |amx| Tier::Amx(s, amx));
             }
             if let Some(s) = Avx2::detect() {
                 return Tier::Avx2(s);
@@ -47,20 +53,30 @@ impl Tier {
     /// The tier of this name.
     pub fn named(name: &str) -> Result<Tier> {
         #[cfg(target_arch = "x86_64")]
-        let (avx2, avx512) = (
-            Avx2::detect().map(Tier::Avx2),
-            Avx512::detect().map(Tier::Avx512),
-        );
+        let (avx2, avx512, amx) = {
+            let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
+            // Not asked for where it is not wanted: the permission is the whole process's.
+            let amx = avx512.filter(|_| name == "amx");
+            let amx = amx.and_then(|s| Some((s, Amx::detect()?)));
+            (
+                avx2.map(Tier::Avx2),
+                avx512.map(Tier::Avx512),
+                amx.map(|(s, amx)| Tier::Amx(s, amx)),
+            )
+        };
         #[cfg(not(target_arch = "x86_64"))]
-        let (avx2, avx512) = (None, None);
+        let (avx2, avx512, amx) = (None, None, None);
         match name {
             "portable" => Ok(Tier::Portable(Portable)),
             "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
             "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
+            "amx" => {
+                amx.ok_or("AVX-512 and AMX with bfloat16, or the system does not let it be used")
+            }
             _ => {
                 return Err(Error::invalid(
                     TIER_VARIABLE,
-                    "portable, avx2 or avx512",
+                    "portable, avx2, avx512 or amx",
                     name,
                 ));
             }
@@ -80,6 +96,8 @@ impl Tier {
             Tier::Avx2(_) => "AVX2",
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(..) => "AVX-512 and AMX",
         }
     }
 
@@ -91,7 +109,33 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(s) => s.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(s) => s.vectorize(kernel),
+            Tier::Avx512(s) | Tier::Amx(s, _) => s.vectorize(kernel),
+        }
+    }
+
+    /// As [`Tier::run`], for kernels that multiply integers: with VNNI where there is such a thing.
+    #[inline]
+    pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(s) | Tier::Amx(s, _) => match s.vnni() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
+        }
+    }
+
+    /// As [`Tier::run`], for kernels that make bfloat16 tiles of other formats.
+    #[inline]
+    pub fn run_conversions<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(s, _) => match s.bf16() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
         }
     }
 
@@ -102,7 +146,24 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(_) => Avx2::REGISTERS,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) => Avx512::REGISTERS,
+            Tier::Avx512(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
+        }
+    }
+
+    /// Whether prompt rows are multiplied with bfloat16 tiles.
+    pub fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.amx().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// What prompt rows are multiplied with, where it is there.
+    #[cfg(target_arch = "x86_64")]
+    pub fn amx(self) -> Option<Amx> {
+        match self {
+            Tier::Amx(_, amx) => Some(amx),
+            _ => None,
         }
     }
 }
@@ -116,7 +177,7 @@ mod tests {
         let error = Tier::named("avx1024").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2 or avx512"
+            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx512 or amx"
         );
         assert_eq!(Tier::named("portable").unwrap().name(), "portable");
     }
@@ -127,6 +188,9 @@ mod tests {
         let has = |t| Tier::named(t).is_ok();
         assert_eq!(has("avx512"), Avx512::detect().is_some());
         assert_eq!(has("avx2"), Avx2::detect().is_some());
+        assert_eq!(has("amx"), has("avx512") && Amx::detect().is_some());
+        let best = Tier::best().name();
+        assert_eq!(has("amx"), best == "AVX-512 and AMX", "{best}");
         if !has("avx512") {
             let error = Tier::named("avx512").unwrap_err();
             assert!(matches!(error, Error::Unsupported(_)), "{error}");

@@ -1,6 +1,7 @@
 //! How numbers are stored, in weights and in the KV cache: one type per [`Dtype`].
 
 use super::buf::{Mem, Number};
+use super::rows::K_BLOCK;
 use super::simd::{LANES, Simd};
 use crate::{Dtype, Result};
 use half::{bf16, f16};
@@ -24,6 +25,37 @@ pub trait Element: 'static {
     fn widen_pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
     /// The inverse of [`Element::widen_pair`], to nearest even.
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [Self::Bits; 2 * LANES]);
+    /// Whether a head's vector in the cache has a scale.
+    const SCALED: bool = false;
+    /// The scale of the numbers that `each` hands to its argument; 1 where there is none.
+    #[inline(always)]
+    fn unit(_: impl FnOnce(&mut dyn FnMut(f32))) -> f32 {
+        1.0
+    }
+    /// What a number is multiplied with before it is stored under this scale.
+    #[inline(always)]
+    fn inverse(_: f32) -> f32 {
+        1.0
+    }
+    /// Scale `i` of a page.
+    #[inline(always)]
+    fn put_unit(_: &mut [Self::Bits], _: usize, _: f32) {}
+    /// It again.
+    #[inline(always)]
+    fn get_unit(_: &[Self::Bits], _: usize) -> f32 {
+        1.0
+    }
+
+    /// Two rows of sixteen as pairs of bfloat16, to nearest even.
+    #[inline(always)]
+    fn pair<S: Simd>(
+        s: S,
+        first: &[Self::Bits; LANES],
+        second: &[Self::Bits; LANES],
+        to: &mut [u16; 2 * LANES],
+    ) {
+        s.narrow_bf16_pairs([Self::widen(s, first), Self::widen(s, second)], to);
+    }
     /// The numbers of `data`, which has this format.
     fn bits(data: &Data) -> &[Self::Bits];
     /// As [`Element::bits`].
@@ -40,12 +72,57 @@ pub trait Element: 'static {
     }
 }
 
-/// Memory of either width.
+/// Weights of sixteen outputs along k, in whatever form, as a product reads them: floats, and the block
+/// formats of [`super::blocks`].
+pub trait Weights: 'static {
+    /// What they are an array of.
+    type Bits: Number;
+    /// How many in [`K_BLOCK`] columns of a strip.
+    const BLOCK: usize;
+    /// Whether [`Weights::pairs`] and [`Weights::widen`] work.
+    const DIRECT: bool;
+    /// The array.
+    fn array(data: &Data) -> &[Self::Bits];
+    /// Pairs of columns of a strip.
+    fn pairs(strip: &[Self::Bits]) -> &[[Self::Bits; 2 * LANES]];
+    /// Both columns of a pair.
+    fn widen<S: Simd>(s: S, pair: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
+    /// Pair after pair of a block of columns: its number and both columns.
+    fn unpack<S: Simd>(s: S, block: &[Self::Bits], put: impl FnMut(usize, [S::F; 2]));
+}
+
+impl<E: Element> Weights for E {
+    type Bits = E::Bits;
+    const BLOCK: usize = K_BLOCK * LANES;
+    const DIRECT: bool = true;
+    #[inline(always)]
+    fn array(data: &Data) -> &[E::Bits] {
+        E::bits(data)
+    }
+    #[inline(always)]
+    fn pairs(strip: &[E::Bits]) -> &[[E::Bits; 2 * LANES]] {
+        strip.as_chunks().0
+    }
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, pair: &[E::Bits; 2 * LANES]) -> [S::F; 2] {
+        E::widen_pair(s, pair)
+    }
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, block: &[E::Bits], mut put: impl FnMut(usize, [S::F; 2])) {
+        for (i, pair) in Self::pairs(block).iter().enumerate() {
+            put(i, E::widen_pair(s, pair));
+        }
+    }
+}
+
+/// Memory of some width.
 #[derive(Debug)]
 pub enum Data {
+    /// i8.
+    Byte(Mem<i8>),
     /// f32.
     Single(Mem<f32>),
-    /// f16 or bf16.
+    /// f16 or bf16, or blocks of a quantised format.
     Half(Mem<u16>),
 }
 
@@ -55,6 +132,8 @@ impl Data {
         Ok(match dtype {
             Dtype::F32 => Data::Single(Mem::zeroed(what, len)?),
             Dtype::F16 | Dtype::Bf16 => Data::Half(Mem::zeroed(what, len)?),
+            Dtype::Int8 => Data::Byte(Mem::zeroed(what, len)?),
+            Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => unreachable!("no array of {dtype}"),
         })
     }
 }
@@ -117,28 +196,30 @@ impl Element for F32 {
     fn bits(data: &Data) -> &[f32] {
         match data {
             Data::Single(m) => m,
-            Data::Half(_) => panic!("16-bit memory read as f32"),
+            _ => panic!("other memory read as f32"),
         }
     }
     fn bits_mut(data: &mut Data) -> &mut [f32] {
         match data {
             Data::Single(m) => m,
-            Data::Half(_) => panic!("16-bit memory written as f32"),
+            _ => panic!("other memory written as f32"),
         }
     }
 }
 
-fn half_bits(data: &Data) -> &[u16] {
+/// 16-bit words.
+pub(super) fn half_bits(data: &Data) -> &[u16] {
     match data {
         Data::Half(m) => m,
-        Data::Single(_) => panic!("f32 memory read as 16-bit"),
+        _ => panic!("other memory read as 16-bit"),
     }
 }
 
-fn half_bits_mut(data: &mut Data) -> &mut [u16] {
+/// As [`half_bits`].
+pub(super) fn half_bits_mut(data: &mut Data) -> &mut [u16] {
     match data {
         Data::Half(m) => m,
-        Data::Single(_) => panic!("f32 memory written as 16-bit"),
+        _ => panic!("other memory written as 16-bit"),
     }
 }
 
@@ -207,6 +288,13 @@ impl Element for Bf16 {
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [u16; 2 * LANES]) {
         s.narrow_bf16_pairs(a, to);
     }
+    #[inline(always)]
+    fn pair<S: Simd>(_: S, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
+        for i in 0..LANES {
+            to[2 * i] = first[i];
+            to[2 * i + 1] = second[i];
+        }
+    }
     fn bits(data: &Data) -> &[u16] {
         half_bits(data)
     }
@@ -215,10 +303,94 @@ impl Element for Bf16 {
     }
 }
 
-/// `$body` with `$E` standing for the element type of `$dtype`.
+/// Integers with a scale for each head's vector: the cache only.
+pub struct I8;
+
+impl Element for I8 {
+    type Bits = i8;
+    const PAIRED: bool = false;
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn to_f32(bits: i8) -> f32 {
+        f32::from(bits)
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> i8 {
+        // Within half a step of -127 ..= 127, as scales are what they are. NaN shows in its scale.
+        x.round_ties_even() as i8
+    }
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, from: &[i8; LANES]) -> S::F {
+        s.widen_i8(from)
+    }
+    fn narrow<S: Simd>(_: S, _: S::F, _: &mut [i8; LANES]) {
+        unreachable!("no weights are kept like the cache")
+    }
+    fn widen_pair<S: Simd>(_: S, _: &[i8; 2 * LANES]) -> [S::F; 2] {
+        unreachable!("no weights are kept like the cache")
+    }
+    fn narrow_pair<S: Simd>(_: S, _: [S::F; 2], _: &mut [i8; 2 * LANES]) {
+        unreachable!("no weights are kept like the cache")
+    }
+    /// NaN where a number is not finite.
+    #[inline(always)]
+    fn unit(each: impl FnOnce(&mut dyn FnMut(f32))) -> f32 {
+        let (mut max, mut odd) = (0.0f32, 0.0f32);
+        each(&mut |x| {
+            max = max.max(x.abs());
+            odd += x * 0.0;
+        });
+        max / 127.0 + odd
+    }
+    #[inline(always)]
+    fn inverse(unit: f32) -> f32 {
+        // The reciprocal of less would overflow.
+        if unit > 1e-30 { 1.0 / unit } else { 0.0 }
+    }
+    #[inline(always)]
+    fn put_unit(scales: &mut [i8], i: usize, unit: f32) {
+        for (to, byte) in scales[4 * i..4 * i + 4].iter_mut().zip(unit.to_le_bytes()) {
+            *to = byte as i8;
+        }
+    }
+    #[inline(always)]
+    fn get_unit(scales: &[i8], i: usize) -> f32 {
+        let b = &scales[4 * i..4 * i + 4];
+        f32::from_le_bytes([b[0] as u8, b[1] as u8, b[2] as u8, b[3] as u8])
+    }
+    fn bits(data: &Data) -> &[i8] {
+        match data {
+            Data::Byte(m) => m,
+            _ => panic!("other memory read as bytes"),
+        }
+    }
+    fn bits_mut(data: &mut Data) -> &mut [i8] {
+        match data {
+            Data::Byte(m) => m,
+            _ => panic!("other memory written as bytes"),
+        }
+    }
+}
+
+/// As [`with_element`], for a dtype of the cache.
+macro_rules! with_cache_element {
+    ($dtype:expr, $E:ident => $body:expr) => {
+        match $dtype {
+            $crate::Dtype::Int8 => {
+                type $E = $crate::backend::cpu::element::I8;
+                $body
+            }
+            float => $crate::backend::cpu::element::with_element!(float, $E => $body),
+        }
+    };
+}
+pub(super) use with_cache_element;
+
+/// `$body` with `$E` standing for the element type of `$dtype`, which is a float.
 macro_rules! with_element {
     ($dtype:expr, $E:ident => $body:expr) => {
         match $dtype {
+            other if !other.is_float() => unreachable!("{other} is no float"),
             $crate::Dtype::F32 => {
                 type $E = $crate::backend::cpu::element::F32;
                 $body
@@ -231,6 +403,7 @@ macro_rules! with_element {
                 type $E = $crate::backend::cpu::element::Bf16;
                 $body
             }
+            _ => unreachable!(),
         }
     };
 }

@@ -36,6 +36,21 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     s.select_lt(s.splat(EXP_HIGHEST), x, s.splat(f32::INFINITY), y)
 }
 
+/// `2^x` for `x <= 0`, within 8e-6 of it, 1 at 0 exactly: for weights that are rounded to bfloat16. 0 under
+/// -126, NaN for NaN. `1 + f p(f)` interpolates 2^f at the Chebyshev nodes.
+#[inline(always)]
+pub fn exp2_weight<S: Simd>(s: S, x: S::F) -> S::F {
+    let clamped = s.max(s.splat(-126.0), x);
+    let n = s.round(clamped);
+    let f = s.sub(clamped, n);
+    let mut p = s.splat(9.656_71e-3);
+    for c in [5.583_828_3e-2, 0.240_225_3, 0.693_136_73, 1.0] {
+        p = s.fma(p, f, s.splat(c));
+    }
+    let y = s.mul(p, s.pow2(n));
+    s.select_lt(x, s.splat(-126.0), s.splat(0.0), y)
+}
+
 /// `x * sigmoid(x)`.
 #[inline(always)]
 pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {

@@ -2,13 +2,17 @@
 //!
 //! `[layer][page][kv head]`, and in each a K tile `[head_dim][16]` (positions in the lanes: sixteen
 //! scores at once, no horizontal sums) and a V tile `[16][head_dim padded to 16]`.
+//!
+//! With int8 every head's vector has a scale of its own, its greatest magnitude over 127. Behind the tiles
+//! lie the sixteen of K and the sixteen of V, as the bytes of f32.
 
 use super::PAGE;
+use super::detect::Tier;
 use super::element::{Data, Element};
-use super::pool::{Grid, Pool};
-use super::simd::LANES;
+use super::pool::{Grid, Pool, Rect};
+use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 
 /// The paged KV cache.
 #[derive(Debug)]
@@ -21,24 +25,33 @@ pub struct CpuKv {
 }
 
 /// Numbers in the K and V tiles of one page and head.
-pub(super) fn tile_len(head_dim: usize) -> usize {
-    PAGE * (head_dim + head_dim.next_multiple_of(LANES))
+pub(super) fn tile_len(dtype: Dtype, head_dim: usize) -> usize {
+    let scales = match dtype {
+        Dtype::Int8 => 2 * PAGE * size_of::<f32>(),
+        _ => 0,
+    };
+    PAGE * (head_dim + head_dim.next_multiple_of(LANES)) + scales
 }
 
 /// Bytes of a page on all layers.
 pub(super) fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
     [shape.n_layers, shape.n_kv_heads, dtype.size()]
         .iter()
-        .fold(tile_len(shape.head_dim) as u64, |n, &x| {
+        .fold(tile_len(dtype, shape.head_dim) as u64, |n, &x| {
             n.saturating_mul(x as u64)
         })
 }
 
 impl CpuKv {
     pub(super) fn new(shape: &Shape, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
+        if !dtype.is_float() && dtype != Dtype::Int8 {
+            return Err(Error::Unsupported(format!(
+                "kv_dtype is {dtype}: the cache is kept as f32, f16, bf16 or int8 only"
+            )));
+        }
         let len = [n_pages, shape.n_layers, shape.n_kv_heads]
             .iter()
-            .fold(tile_len(shape.head_dim), |n, &x| n.saturating_mul(x));
+            .fold(tile_len(dtype, shape.head_dim), |n, &x| n.saturating_mul(x));
         Ok(CpuKv {
             data: Data::zeroed("the KV pool", dtype, len)?,
             dtype,
@@ -55,7 +68,7 @@ impl CpuKv {
 
     /// Numbers of one page on one layer.
     pub(super) fn page_len(&self) -> usize {
-        self.n_kv_heads * tile_len(self.head_dim)
+        self.n_kv_heads * tile_len(self.dtype, self.head_dim)
     }
 
     /// Copy whole pages, `(from, to)`, on every layer.
@@ -73,6 +86,7 @@ impl CpuKv {
             return;
         }
         match &mut self.data {
+            Data::Byte(m) => copy(m, layer, page, pairs),
             Data::Single(m) => copy(m, layer, page, pairs),
             Data::Half(m) => copy(m, layer, page, pairs),
         }
@@ -96,6 +110,7 @@ impl Placement<'_> {
     pub fn place<E: Element>(
         &self,
         pool: &Pool,
+        tier: Tier,
         q: &mut [f32],
         q_dim: usize,
         kv: &mut CpuKv,
@@ -103,7 +118,7 @@ impl Placement<'_> {
     ) {
         let rows = self.positions.len();
         let (head_dim, heads) = (kv.head_dim, kv.n_kv_heads);
-        let tile = tile_len(head_dim);
+        let tile = tile_len(kv.dtype, head_dim);
         let (layer_len, page_len) = (kv.layer_len(), kv.page_len());
         let pages = &mut E::bits_mut(&mut kv.data)[layer * layer_len..][..layer_len];
         let group = q_dim / heads;
@@ -111,41 +126,78 @@ impl Placement<'_> {
             Grid::columns(&mut q[..rows * q_dim], q_dim, group),
             Grid::columns(pages, page_len, tile),
         );
-        let work = |head: usize,
-                    _: usize,
-                    (mut q, mut pages): (
-            super::pool::Rect<'_, f32>,
-            super::pool::Rect<'_, E::Bits>,
-        )| {
-            for row in 0..rows {
-                let from = &self.qkv[row * self.stride..][..self.stride];
-                let half = head_dim / 2;
-                let angle = self.positions[row] as usize * half;
-                let cos = &self.rope.cos[angle..][..half];
-                let sin = &self.rope.sin[angle..][..half];
-                let heads_in = from[self.at[0] + head * group..][..group].chunks_exact(head_dim);
-                for (from, to) in heads_in.zip(q.row(row).chunks_exact_mut(head_dim)) {
-                    rotate(from, cos, sin, |i, x| to[i] = x);
-                }
-                if self.slots[row] == Step::NO_SLOT {
-                    continue;
-                }
-                let slot = self.slots[row] as usize;
-                let (k, v) = pages.row(slot / PAGE).split_at_mut(head_dim * PAGE);
-                let slot = slot % PAGE;
-                let from_k = &from[self.at[1] + head * head_dim..][..head_dim];
-                rotate(from_k, cos, sin, |i, x| k[i * PAGE + slot] = E::from_f32(x));
-                let from_v = &from[self.at[2] + head * head_dim..][..head_dim];
-                let v = &mut v[slot * head_dim.next_multiple_of(LANES)..][..head_dim];
-                for (x, to) in from_v.iter().zip(v) {
-                    *to = E::from_f32(*x);
-                }
-            }
+        let work = |head: usize, _: usize, (q, pages): (Rect<'_, f32>, Rect<'_, E::Bits>)| {
+            tier.run(PlaceHead::<E> {
+                placement: self,
+                head,
+                head_dim,
+                q,
+                pages,
+            });
         };
         if rows < 8 {
             pool.here(parts, work)
         } else {
             pool.run(parts, work)
+        }
+    }
+}
+
+/// One head of k and v, and the queries that go with it.
+struct PlaceHead<'a, E: Element> {
+    placement: &'a Placement<'a>,
+    head: usize,
+    head_dim: usize,
+    q: Rect<'a, f32>,
+    pages: Rect<'a, E::Bits>,
+}
+
+impl<E: Element> Kernel for PlaceHead<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self {
+            placement,
+            head,
+            head_dim,
+            mut q,
+            mut pages,
+        } = self;
+        let (group, half) = (q.cols(), head_dim / 2);
+        for (row, (&position, &slot)) in placement.positions.iter().zip(placement.slots).enumerate()
+        {
+            let from = &placement.qkv[row * placement.stride..][..placement.stride];
+            let angle = position as usize * half;
+            let cos = &placement.rope.cos[angle..][..half];
+            let sin = &placement.rope.sin[angle..][..half];
+            let at = placement.at.map(|at| &from[at..]);
+            let heads = at[0][head * group..][..group].chunks_exact(head_dim);
+            for (from, to) in heads.zip(q.row(row).chunks_exact_mut(head_dim)) {
+                rotate(from, cos, sin, |i, x| to[i] = x);
+            }
+            if slot == Step::NO_SLOT {
+                continue;
+            }
+            let slot = slot as usize;
+            let padded = head_dim.next_multiple_of(LANES);
+            let (k, rest) = pages.row(slot / PAGE).split_at_mut(head_dim * PAGE);
+            let (v, units) = rest.split_at_mut(padded * PAGE);
+            let slot = slot % PAGE;
+            let from_k = &at[1][head * head_dim..][..head_dim];
+            let unit = E::unit(|take| rotate(from_k, cos, sin, |_, x| take(x)));
+            E::put_unit(units, slot, unit);
+            let inverse = E::inverse(unit);
+            rotate(from_k, cos, sin, |i, x| {
+                k[i * PAGE + slot] = E::from_f32(x * inverse);
+            });
+            let from_v = &at[2][head * head_dim..][..head_dim];
+            let unit = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
+            E::put_unit(units, PAGE + slot, unit);
+            let inverse = E::inverse(unit);
+            for (x, to) in from_v.iter().zip(&mut v[slot * padded..][..head_dim]) {
+                *to = E::from_f32(*x * inverse);
+            }
         }
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! [`MatUse::Product`] is kept as *tile strips* of sixteen outputs, each strip one stream of memory:
 //! bfloat16 `[n/16][k/2][16 n][2 k]` (a block of 32 k is an AMX tile), others `[n/16][k][16 n]`. Each
-//! part is padded to whole strips, and k to an even number, with zeros. [`MatUse::Lookup`] is kept
-//! row-major.
+//! part is padded to whole strips, and k to whole tiles or an even number, with zeros.
+//! Quantised formats have strips of their own ([`super::blocks`]). [`MatUse::Lookup`] is kept row-major.
 
+use super::blocks;
+use super::buf::Mem;
 use super::detect::Tier;
-use super::element::{Bf16, Data, Element, F16, F32, with_element};
+use super::element::{Bf16, Data, Element, F16, F32, half_bits, half_bits_mut, with_element};
 use super::pool::{Grid, Pool};
 use super::simd::{Kernel, LANES, Simd};
-use crate::backend::{Block, MatSpec, MatUse, RowOrder};
+use crate::backend::{Block, MatSpec, MatUse};
 use crate::{Dtype, Result};
 use std::marker::PhantomData;
 
@@ -33,9 +35,30 @@ pub(super) struct Part {
     pub first: usize,
 }
 
-/// k is padded to this.
-fn padded_cols(cols: usize) -> usize {
-    cols.next_multiple_of(2)
+/// k is padded to a multiple of this.
+fn k_step(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bf16 => 32,
+        _ => 2,
+    }
+}
+
+/// Numbers (words of a quantised format) in a strip; `None` where no machine has them.
+fn strip_len(dtype: Dtype, cols: usize) -> Option<usize> {
+    match dtype.quant() {
+        Some(quant) => blocks::strip_len(quant, cols),
+        None => cols
+            .checked_next_multiple_of(k_step(dtype))?
+            .checked_mul(LANES),
+    }
+}
+
+/// Bytes of a number, or of a word of a quantised format.
+fn unit(dtype: Dtype) -> usize {
+    match dtype.quant() {
+        Some(_) => size_of::<u16>(),
+        None => dtype.size(),
+    }
 }
 
 /// Numbers kept for `spec`; `None` where no machine could.
@@ -53,9 +76,7 @@ fn len(spec: &MatSpec) -> Option<usize> {
                 .parts
                 .iter()
                 .try_fold(0usize, |n, p| n.checked_add(p.div_ceil(LANES)))?;
-            strips
-                .checked_mul(LANES)?
-                .checked_mul(spec.cols.checked_add(1)? & !1)
+            strips.checked_mul(strip_len(spec.dtype, spec.cols)?)
         }
     }
 }
@@ -63,7 +84,7 @@ fn len(spec: &MatSpec) -> Option<usize> {
 /// Bytes that [`CpuMat::new`] takes.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
     let weights = len(spec).map_or(u64::MAX, |n| {
-        (n as u64).saturating_mul(spec.dtype.size() as u64)
+        (n as u64).saturating_mul(unit(spec.dtype) as u64)
     });
     let bias = spec.parts.iter().fold(0u64, |sum, &rows| {
         sum.saturating_add((rows.div_ceil(LANES) as u64).saturating_mul(4 * LANES as u64))
@@ -74,11 +95,11 @@ pub(super) fn bytes(spec: &MatSpec) -> u64 {
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
-        let data = Data::zeroed(
-            "a weight matrix",
-            spec.dtype,
-            len(spec).unwrap_or(usize::MAX),
-        )?;
+        let (what, len) = ("a weight matrix", len(spec).unwrap_or(usize::MAX));
+        let data = match spec.dtype.quant() {
+            Some(_) => Data::Half(Mem::zeroed(what, len)?),
+            None => Data::zeroed(what, spec.dtype, len)?,
+        };
         let mut parts = Vec::with_capacity(spec.parts.len());
         let mut first = 0;
         for &rows in &spec.parts {
@@ -103,9 +124,19 @@ impl CpuMat {
         })
     }
 
-    /// Numbers in a strip.
+    /// The words of a quantised format.
+    pub(super) fn words(&self) -> &[u16] {
+        half_bits(&self.data)
+    }
+
+    /// As [`CpuMat::words`].
+    pub(super) fn words_mut(&mut self) -> &mut [u16] {
+        half_bits_mut(&mut self.data)
+    }
+
+    /// Numbers (words of a quantised format) in a strip.
     pub(super) fn strip_len(&self) -> usize {
-        padded_cols(self.cols) * LANES
+        strip_len(self.dtype, self.cols).expect("a strip that there is")
     }
 
     /// Set the bias of a part.
@@ -121,6 +152,12 @@ impl CpuMat {
             "row {row} of {}",
             self.parts[0].rows
         );
+        if let Some(quant) = self.dtype.quant() {
+            for (k, x) in to.iter_mut().enumerate() {
+                *x = self.quantised_weight(quant, row, k);
+            }
+            return;
+        }
         with_element!(self.dtype, E => {
             let bits = E::bits(&self.data);
             match self.usage {
@@ -144,6 +181,7 @@ impl CpuMat {
             Dtype::F32 => self.pack_as::<E, F32>(pool, tier, block),
             Dtype::F16 => self.pack_as::<E, F16>(pool, tier, block),
             Dtype::Bf16 => self.pack_as::<E, Bf16>(pool, tier, block),
+            other => unreachable!("a block of {other} for a matrix of floats"),
         });
     }
 
@@ -167,19 +205,15 @@ impl CpuMat {
             return;
         }
         // Destination rows that the block can touch.
-        let (low, high) = match order {
-            RowOrder::AsStored => (row, row + rows),
-            RowOrder::HalvesToPairs { head_dim } => (
-                row / head_dim * head_dim,
-                (row + rows).next_multiple_of(head_dim).min(part.rows),
-            ),
-        };
+        let (low, high) = order.touched(row, rows, part.rows);
         let from = |destination: usize| {
-            let at = source(order, destination)
+            let at = order
+                .source(destination)
                 .checked_sub(row)
                 .filter(|&i| i < rows)?;
             Some(&bytes[at * row_bytes..][..row_bytes])
         };
+        let len = self.strip_len();
         let data = E::bits_mut(&mut self.data);
         match self.usage {
             MatUse::Lookup => {
@@ -197,7 +231,6 @@ impl CpuMat {
                 });
             }
             MatUse::Product => {
-                let len = padded_cols(self.cols) * LANES;
                 let (first, last) = (low / LANES, high.div_ceil(LANES));
                 let all = &mut data[(part.first + first) * len..(part.first + last) * len];
                 pool.run(Grid::pieces(all, len), |task, _, mut strip| {
@@ -219,17 +252,6 @@ impl CpuMat {
                     });
                 });
             }
-        }
-    }
-}
-
-/// Where the row `destination` comes from: the inverse of [`RowOrder::destination`].
-fn source(order: RowOrder, destination: usize) -> usize {
-    match order {
-        RowOrder::AsStored => destination,
-        RowOrder::HalvesToPairs { head_dim } => {
-            let (head, j) = (destination / head_dim, destination % head_dim);
-            head * head_dim + j / 2 + j % 2 * (head_dim / 2)
         }
     }
 }

@@ -7,12 +7,17 @@
 //! | [`pool`] | threads, and parts of arrays for them to write (U) |
 //! | [`buf`], [`memory`] | memory that is refused, not aborted (U); how much there is |
 //! | `element`, `mat` | storage formats; packed weights |
-//! | `rows`, `product` | RMSNorm and packed activations; matrix products, decode and prefill |
+//! | `blocks`, `encode` | quantised weights; quantising |
+//! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
+//! | [`amx`], `product_amx` | bfloat16 tiles (U); matrix products of prompt rows with them |
+//! | `product_i16` | matrix products of generated rows with quantised weights |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
 //! | `exp` | the exponential and SiLU |
 //!
 //! `scalar` is the slow twin of all of them, in float64, for the tests.
 
+#[cfg(target_arch = "x86_64")]
+pub mod amx;
 pub mod buf;
 pub mod detect;
 pub mod memory;
@@ -20,11 +25,16 @@ pub mod pool;
 pub mod simd;
 
 mod attention;
+mod blocks;
 mod element;
+mod encode;
 mod exp;
 mod kv;
 mod mat;
 mod product;
+#[cfg(target_arch = "x86_64")]
+mod product_amx;
+mod product_i16;
 mod rows;
 #[cfg(test)]
 mod scalar;
@@ -35,13 +45,17 @@ pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, RopeTable, Shape, Step};
+use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, RowKind, Shape, Step};
+use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 use buf::Mem;
 use detect::Tier;
-use element::with_element;
+use element::with_cache_element;
 use pool::{Grid, Pool};
 use product::{Finish, product};
+#[cfg(target_arch = "x86_64")]
+use product_amx::TilePanels;
+use product_i16::IntRows;
 use rows::{Norm, Panels};
 use std::sync::{Mutex, MutexGuard};
 
@@ -67,7 +81,98 @@ struct Loaded {
     slots: Vec<u32>,
     positions: Vec<u32>,
     pages: Vec<u32>,
-    wanted: Vec<u32>,
+    /// Every row; then those of each kind.
+    rows: [Picks; 3],
+    /// Rows whose logits are wanted; then those of each kind.
+    wanted: [Picks; 3],
+}
+
+/// Rows that a product takes: row `from[i]` of its input gives row `to[i]` of its output.
+#[derive(Debug)]
+struct Picks {
+    from: Vec<u32>,
+    to: Vec<u32>,
+}
+
+impl Picks {
+    fn new(max: usize) -> Result<Self> {
+        Ok(Self {
+            from: reserve(max)?,
+            to: reserve(max)?,
+        })
+    }
+
+    fn clear(&mut self) {
+        self.from.clear();
+        self.to.clear();
+    }
+
+    fn push(&mut self, from: usize, to: usize) {
+        self.from.push(from as u32);
+        self.to.push(to as u32);
+    }
+}
+
+/// Which of the [`Picks`].
+const ALL: usize = 0;
+
+fn kind_index(kind: RowKind) -> usize {
+    match kind {
+        RowKind::Prefill => 1,
+        RowKind::Decode => 2,
+    }
+}
+
+impl Loaded {
+    fn new(max_rows: usize, max_pages: usize) -> Result<Self> {
+        let picks = || -> Result<[Picks; 3]> {
+            Ok([
+                Picks::new(max_rows)?,
+                Picks::new(max_rows)?,
+                Picks::new(max_rows)?,
+            ])
+        };
+        Ok(Self {
+            tokens: reserve(max_rows)?,
+            slots: reserve(max_rows)?,
+            positions: reserve(max_rows)?,
+            pages: reserve(max_pages)?,
+            rows: picks()?,
+            wanted: picks()?,
+        })
+    }
+
+    fn load(&mut self, step: &Step) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&step.tokens);
+        self.slots.clear();
+        self.slots.extend_from_slice(&step.slots);
+        self.pages.clear();
+        self.pages.extend_from_slice(&step.pages);
+        self.positions.clear();
+        self.rows.iter_mut().for_each(Picks::clear);
+        self.wanted.iter_mut().for_each(Picks::clear);
+        let mut wanted = step
+            .wanted
+            .iter()
+            .map(|&row| row as usize)
+            .enumerate()
+            .peekable();
+        for span in &step.spans {
+            debug_assert_eq!(span.rows.start, self.positions.len());
+            self.positions
+                .extend((0..span.rows.len()).map(|i| (span.position + i) as u32));
+            let kind = kind_index(span.kind);
+            for row in span.rows.clone() {
+                self.rows[ALL].push(row, row);
+                self.rows[kind].push(row, row);
+                while let Some((i, _)) = wanted.next_if(|&(_, from)| from == row) {
+                    self.wanted[ALL].push(row, i);
+                    self.wanted[kind].push(row, i);
+                }
+            }
+        }
+    }
 }
 
 /// The CPU this process runs on.
@@ -79,6 +184,9 @@ pub struct Cpu {
     step: Loaded,
     plan: attention::Plan,
     panels: Panels,
+    #[cfg(target_arch = "x86_64")]
+    tiles: TilePanels,
+    integers: IntRows,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
     qkv: Mem<f32>,
     /// One for each thread.
@@ -108,6 +216,24 @@ fn qkv_width(shape: &Shape) -> usize {
 /// The widest input of a product.
 fn widest(shape: &Shape) -> usize {
     shape.dim.max(shape.q_dim()).max(shape.ffn_dim)
+}
+
+/// Numbers of scratch that a thread needs.
+fn scratch_len(shape: &Shape, max_rows: usize) -> usize {
+    let len = product::scratch_len(max_rows)
+        .max(product_i16::scratch_len())
+        .max(attention::scratch_len(shape));
+    #[cfg(target_arch = "x86_64")]
+    let len = len.max(product_amx::scratch_len(max_rows));
+    len
+}
+
+/// 16-bit numbers of tiles for `rows` rows.
+fn tiles_len(rows: usize, cols: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return product_amx::panels_len(rows, cols);
+    #[cfg(not(target_arch = "x86_64"))]
+    0
 }
 
 impl Cpu {
@@ -147,7 +273,7 @@ impl Cpu {
             ));
         }
         let max_positions = rope.cos.len() / half;
-        let per_thread = product::scratch_len(max_rows).max(attention::scratch_len(shape));
+        let per_thread = scratch_len(shape, max_rows);
         let scratch = (0..n_threads)
             .map(|_| Mem::zeroed("scratch of a thread", per_thread).map(Mutex::new))
             .collect::<Result<_>>()?;
@@ -155,15 +281,18 @@ impl Cpu {
         Ok(Cpu {
             tier,
             pool: Pool::new(n_threads)?,
-            step: Loaded {
-                tokens: reserve(max_rows)?,
-                slots: reserve(max_rows)?,
-                positions: reserve(max_rows)?,
-                pages: reserve(pages)?,
-                wanted: reserve(max_rows)?,
-            },
-            plan: attention::Plan::new(shape, max_rows, max_positions, n_threads)?,
+            step: Loaded::new(max_rows, pages)?,
+            plan: attention::Plan::new(
+                shape,
+                max_rows,
+                max_positions,
+                n_threads,
+                tier.has_tiles(),
+            )?,
             panels: Panels::new(max_rows, widest(shape))?,
+            #[cfg(target_arch = "x86_64")]
+            tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
+            integers: IntRows::new(max_rows, widest(shape))?,
             qkv: Mem::zeroed("q, k and v", max_rows.saturating_mul(qkv_width(shape)))?,
             scratch,
             shape: shape.clone(),
@@ -181,7 +310,8 @@ impl Cpu {
         )
     }
 
-    /// Fill the panels with rows of `x` and multiply.
+    /// Multiply rows of `x`: prompt rows with tiles where there are tiles and the weights allow it,
+    /// generated rows as integers where the weights are quantised, all others in float32.
     fn multiply(
         &mut self,
         out: &mut [f32],
@@ -195,29 +325,51 @@ impl Cpu {
             tier,
             pool,
             panels,
+            integers,
             scratch,
             step,
             ..
         } = self;
-        let (n, pick) = if x.wanted {
-            (step.wanted.len(), &step.wanted[..])
-        } else {
-            (step.tokens.len(), &[][..])
-        };
-        if n == 0 {
-            return;
-        }
-        let row = |i: usize| {
-            let i = pick.get(i).map_or(i, |&i| i as usize);
-            &x.buf.data[i * x.buf.width..][..x.buf.width]
-        };
-        panels.fill(pool, *tier, product::side(*tier, n), n, row, norm);
+        let picks = if x.wanted { &step.wanted } else { &step.rows };
+        let out = &mut out[..picks[ALL].to.len() * stride];
         let workers = Workers {
             pool,
             tier: *tier,
             scratch,
         };
-        product(workers, w, panels, finish, out, stride);
+        let row = |from: u32| &x.buf.data[from as usize * x.buf.width..][..x.buf.width];
+        let [prompt, generated] = [RowKind::Prefill, RowKind::Decode].map(kind_index);
+        // Which rows are left for float32.
+        let mut left = [true; 2];
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = tier.amx().filter(|_| product_amx::takes(w.dtype)) {
+            left[0] = false;
+            let Picks { from, to } = &picks[prompt];
+            if !to.is_empty() {
+                let tiles = &mut self.tiles;
+                tiles.fill(pool, *tier, to.len(), |i| row(from[i]), norm);
+                product_amx::product(workers, amx, w, tiles, to, finish, out, stride);
+            }
+        }
+        if let Some(quant) = w.dtype.quant() {
+            left[1] = false;
+            let Picks { from, to } = &picks[generated];
+            if !to.is_empty() {
+                integers.fill(pool, *tier, quant, to.len(), |i| row(from[i]), norm);
+                product_i16::product(workers, w, quant, integers, to, finish, out, stride);
+            }
+        }
+        let Picks { from, to } = match left {
+            [true, true] => &picks[ALL],
+            [true, false] => &picks[prompt],
+            [false, true] => &picks[generated],
+            [false, false] => return,
+        };
+        if !to.is_empty() {
+            let side = product::side(*tier, w, to.len());
+            panels.fill(pool, *tier, side, to.len(), |i| row(from[i]), norm);
+            product(workers, w, panels, to, finish, out, stride);
+        }
     }
 }
 
@@ -254,12 +406,17 @@ impl Backend for Cpu {
 
     fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
         let rows = limits.max_rows;
-        let per_thread = product::scratch_len(rows).max(attention::scratch_len(shape));
+        let per_thread = scratch_len(shape, rows);
         // No sequence is longer than the pool.
         let max_seq_len = limits.n_pages.saturating_mul(PAGE);
+        let integers = product_i16::rows_len(rows, widest(shape));
         let numbers = [
             per_thread.saturating_mul(usable_threads()),
             rows::panels_len(rows, widest(shape)),
+            // Numbers of half the size.
+            tiles_len(rows, widest(shape)) / 2,
+            integers.0,
+            integers.1,
             rows.saturating_mul(qkv_width(shape)),
             attention::partials_len(shape, max_seq_len),
         ];
@@ -274,6 +431,37 @@ impl Backend for Cpu {
 
     fn pack(&self, mat: &mut CpuMat, block: &Block<'_>) {
         mat.pack(&self.pool, self.tier, block);
+    }
+
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        let rows = values.len() / cols;
+        let each = rows.div_ceil(4 * self.pool.n_threads()).max(1);
+        let parts = (
+            Grid::pieces(codes, each * quant.code_bytes(cols)),
+            Grid::pieces(scales, each * quant.scales(cols)),
+        );
+        let tier = self.tier;
+        self.pool.run(parts, |task, _, (mut codes, mut scales)| {
+            let rows = task * each..rows.min((task + 1) * each);
+            tier.run(encode::Encode {
+                quant,
+                cols,
+                values: &values[rows.start * cols..rows.end * cols],
+                codes: codes.row(0),
+                scales: scales.row(0),
+            });
+        });
+    }
+
+    fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {
+        mat.pack_quantised(&self.pool, block);
     }
 
     fn set_bias(&self, mat: &mut CpuMat, part: usize, values: &[f32]) {
@@ -299,26 +487,7 @@ impl Backend for Cpu {
     }
 
     fn load_step(&mut self, step: &Step) {
-        let Loaded {
-            tokens,
-            slots,
-            positions,
-            pages,
-            wanted,
-        } = &mut self.step;
-        tokens.clear();
-        tokens.extend_from_slice(&step.tokens);
-        slots.clear();
-        slots.extend_from_slice(&step.slots);
-        pages.clear();
-        pages.extend_from_slice(&step.pages);
-        wanted.clear();
-        wanted.extend_from_slice(&step.wanted);
-        positions.clear();
-        for span in &step.spans {
-            debug_assert_eq!(span.rows.start, positions.len());
-            positions.extend((0..span.rows.len()).map(|i| (span.position + i) as u32));
-        }
+        self.step.load(step);
         self.plan.load(step);
     }
 
@@ -360,8 +529,8 @@ impl Backend for Cpu {
             slots: &self.step.slots,
             rope: &self.rope,
         };
-        with_element!(kv.dtype, E => {
-            placement.place::<E>(&self.pool, &mut q.data, q.width, kv, layer.index)
+        with_cache_element!(kv.dtype, E => {
+            placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)
         });
         self.qkv = qkv;
     }
@@ -380,7 +549,10 @@ impl Backend for Cpu {
             tier: *tier,
             scratch,
         };
-        plan.attend(workers, &step.pages, kv, layer.index, &q.data, &mut y.data);
+        // Float32 weights mean float32 throughout, and a float32 cache would be rounded once more.
+        let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
+        let (q, y) = (&q.data, &mut y.data);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {
@@ -426,7 +598,7 @@ impl Backend for Cpu {
     }
 
     fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<&'a [f32]> {
-        Ok(&out.data[..self.step.wanted.len() * out.width])
+        Ok(&out.data[..self.step.wanted[ALL].to.len() * out.width])
     }
 
     fn copy_pages(&mut self, kv: &mut CpuKv, pairs: &[(u32, u32)]) -> Result<()> {

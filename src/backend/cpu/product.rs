@@ -8,8 +8,9 @@
 //! Many rows (prefill) are bound by arithmetic: a block of k of a few strips becomes f32 once, stays
 //! in the near caches, and all rows pass over it; partial sums wait in scratch between blocks of k.
 
+use super::blocks::with_blocks;
 use super::detect::Tier;
-use super::element::{Element, with_element};
+use super::element::{Weights, with_element};
 use super::exp::silu;
 use super::mat::CpuMat;
 use super::pool::{Grid, Rect};
@@ -30,10 +31,10 @@ pub(super) enum Finish {
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
-/// Bytes between a load and its prefetch when there are few.
-const AHEAD: usize = 1024;
+/// Bytes between loads and their prefetches when there are few, on all strips side by side together.
+const AHEAD: usize = 8192;
 /// Strips of output that one task computes.
-const TASK_STRIPS: usize = 8;
+pub(super) const TASK_STRIPS: usize = 8;
 /// Rows that pass over a block of k before the next block: their activations stay in L2.
 const BAND_ROWS: usize = 512;
 /// Most strips side by side in a register tile.
@@ -46,21 +47,28 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     rows * strips * LANES + 2 * K_PAIRS * MAX_WIDE * LANES
 }
 
-/// How many rows lie side by side in the panels for a product of `rows` rows.
-pub(super) fn side(tier: Tier, rows: usize) -> usize {
+/// How many rows lie side by side in the panels for a product of `rows` rows. Quantised weights always
+/// go through [`Task::many`].
+pub(super) fn side(tier: Tier, mat: &CpuMat, rows: usize) -> usize {
     let (few, many) = match tier.registers() {
         32 => (8, 8),
         8 => (6, 6),
         _ => (3, 3),
     };
-    if rows <= few { rows.max(1) } else { many }
+    if rows <= few && mat.dtype.is_float() {
+        rows.max(1)
+    } else {
+        many
+    }
 }
 
-/// `out` and `mat * panels`, put together as `finish` says; rows of `out` are `stride` long.
+/// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
+/// `stride` long.
 pub(super) fn product(
     workers: Workers<'_>,
     mat: &CpuMat,
     panels: &Panels,
+    to: &[u32],
     finish: Finish,
     out: &mut [f32],
     stride: usize,
@@ -71,7 +79,7 @@ pub(super) fn product(
         scratch,
     } = workers;
     debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
-    let out = &mut out[..panels.rows * stride];
+    debug_assert_eq!(panels.rows, to.len());
     let strips = stride.div_ceil(LANES);
     let task_strips = if finish == Finish::SwiGlu {
         TASK_STRIPS / 2
@@ -79,34 +87,56 @@ pub(super) fn product(
         TASK_STRIPS
     };
     let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
-    pool.run(Grid::columns(out, stride, task_strips * LANES), |task, thread, out| {
-        let mut scratch = lock(scratch, thread);
-        let first = task * task_strips;
-        let count = task_strips.min(strips - first);
-        with_element!(mat.dtype, E => tier.run(Task::<E> {
-            weights: Strips { bits: E::bits(&mat.data), len: mat.strip_len(), first, count, second },
-            panels,
-            bias: &mat.bias,
-            finish,
-            scratch: &mut scratch,
-            out,
-        }));
-    });
+    pool.run(
+        Grid::columns(out, stride, task_strips * LANES),
+        |task, thread, out| {
+            let mut scratch = lock(scratch, thread);
+            let first = task * task_strips;
+            let count = task_strips.min(strips - first);
+            macro_rules! run {
+                ($W:ty) => {
+                    tier.run(Task::<$W> {
+                        weights: Strips::new(mat, first, count, second),
+                        panels,
+                        bias: &mat.bias,
+                        finish,
+                        scratch: &mut scratch,
+                        to,
+                        out,
+                    })
+                };
+            }
+            match mat.dtype.quant() {
+                None => with_element!(mat.dtype, E => run!(E)),
+                Some(quant) => with_blocks!(quant, Q => run!(Q)),
+            }
+        },
+    );
 }
 
 /// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
 /// of the second part.
-struct Strips<'a, E: Element> {
-    bits: &'a [E::Bits],
+pub(super) struct Strips<'a, W: Weights> {
+    bits: &'a [W::Bits],
     len: usize,
-    first: usize,
-    count: usize,
+    pub first: usize,
+    pub count: usize,
     /// First strip of the second part.
-    second: Option<usize>,
+    pub second: Option<usize>,
 }
 
-impl<'a, E: Element> Strips<'a, E> {
-    fn total(&self) -> usize {
+impl<'a, W: Weights> Strips<'a, W> {
+    pub fn new(mat: &'a CpuMat, first: usize, count: usize, second: Option<usize>) -> Self {
+        Self {
+            bits: W::array(&mat.data),
+            len: mat.strip_len(),
+            first,
+            count,
+            second,
+        }
+    }
+
+    pub fn total(&self) -> usize {
         if self.second.is_some() {
             2 * self.count
         } else {
@@ -114,33 +144,53 @@ impl<'a, E: Element> Strips<'a, E> {
         }
     }
 
-    /// Pairs of k of strip `i`; the last strip again behind the end, so that tiles are always whole.
+    /// Strip `i`; the last strip again behind the end, so that tiles are always whole.
     #[inline(always)]
-    fn get(&self, i: usize) -> &'a [[E::Bits; 2 * LANES]] {
+    pub fn get(&self, i: usize) -> &'a [W::Bits] {
         let i = i.min(self.total() - 1);
         let strip = match self.second {
             Some(second) if i >= self.count => second + self.first + i - self.count,
             _ => self.first + i,
         };
-        self.bits[strip * self.len..][..self.len].as_chunks().0
+        &self.bits[strip * self.len..][..self.len]
+    }
+
+    /// Block `block` of [`K_BLOCK`] columns of a strip; less at its end, nothing behind it.
+    #[inline(always)]
+    pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
+        &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
     }
 }
 
-struct Task<'a, E: Element> {
-    weights: Strips<'a, E>,
+impl Finish {
+    /// `out` of one strip of a row, from its sum and, in SwiGLU, that of the second part.
+    #[inline(always)]
+    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
+        let y = match self {
+            Finish::Store => y,
+            Finish::Add => s.add(s.load_partial(out), y),
+            Finish::SwiGlu => s.mul(silu(s, y), second),
+        };
+        s.store_partial(y, out);
+    }
+}
+
+struct Task<'a, W: Weights> {
+    weights: Strips<'a, W>,
     panels: &'a Panels,
     bias: &'a [f32],
     finish: Finish,
     scratch: &'a mut [f32],
+    to: &'a [u32],
     out: Rect<'a, f32>,
 }
 
-impl<E: Element> Kernel for Task<'_, E> {
+impl<W: Weights> Kernel for Task<'_, W> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let many = self.panels.groups() > 1;
+        let many = !W::DIRECT || self.panels.groups() > 1;
         // (rows side by side, strips side by side): as many accumulators as registers allow.
         match (S::REGISTERS, self.panels.side, many) {
             (32, 8, true) => self.many::<S, 8, 3>(s),
@@ -168,7 +218,7 @@ impl<E: Element> Kernel for Task<'_, E> {
     }
 }
 
-impl<E: Element> Task<'_, E> {
+impl<W: Weights> Task<'_, W> {
     /// One group of rows, all of k at once, weights straight from memory.
     #[inline(always)]
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
@@ -185,16 +235,16 @@ impl<E: Element> Task<'_, E> {
             .take(total.div_ceil(WIDE))
             .enumerate()
         {
-            let mut w: [&[[E::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
+            let mut w: [&[[W::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
             for (b, w) in w.iter_mut().enumerate() {
-                *w = &self.weights.get(i * WIDE + b)[..x.len()];
+                *w = &W::pairs(self.weights.get(i * WIDE + b))[..x.len()];
             }
             let mut acc = [[s.splat(0.0); SIDE]; WIDE];
             for k in 0..x.len() {
                 let [x0, x1] = &x[k];
                 for b in 0..WIDE {
-                    s.prefetch(&w[b][k], AHEAD);
-                    let [w0, w1] = E::widen_pair(s, &w[b][k]);
+                    s.prefetch(&w[b][k], AHEAD / WIDE);
+                    let [w0, w1] = W::widen(s, &w[b][k]);
                     for r in 0..SIDE {
                         acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);
                     }
@@ -230,12 +280,18 @@ impl<E: Element> Task<'_, E> {
                 let block = &mut block.as_chunks_mut::<2>().0[..n];
                 for tile in 0..tiles {
                     for b in 0..WIDE {
-                        let w = &self.weights.get(tile * WIDE + b)[k..k + n];
-                        for (w, to) in w.iter().zip(block.iter_mut()) {
-                            let [w0, w1] = E::widen_pair(s, w);
-                            s.store(w0, &mut to[0][b]);
-                            s.store(w1, &mut to[1][b]);
-                        }
+                        let strip = self.weights.get(tile * WIDE + b);
+                        W::unpack(
+                            s,
+                            Strips::<W>::block(strip, k / K_PAIRS),
+                            |pair, [w0, w1]| {
+                                // Quantised strips are padded to more columns.
+                                if let Some(to) = block.get_mut(pair) {
+                                    s.store(w0, &mut to[0][b]);
+                                    s.store(w1, &mut to[1][b]);
+                                }
+                            },
+                        );
                     }
                     for group in 0..count {
                         let x = self.panels.block(first + group, k / K_PAIRS);
@@ -263,10 +319,11 @@ impl<E: Element> Task<'_, E> {
             bias,
             finish,
             scratch,
+            to,
             out,
             ..
         } = self;
-        let sums = if panels.groups() > 1 {
+        let sums = if !W::DIRECT || panels.groups() > 1 {
             &scratch[2 * K_PAIRS * MAX_WIDE * LANES..]
         } else {
             &scratch[..]
@@ -283,18 +340,14 @@ impl<E: Element> Task<'_, E> {
                     None => y,
                 }
             };
-            for (i, out) in out.row(row).chunks_mut(LANES).enumerate() {
+            for (i, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
                 let strip = weights.first + i;
                 let y = get(i, strip);
-                let y = match finish {
-                    Finish::Store => y,
-                    Finish::Add => s.add(s.load_partial(out), y),
-                    Finish::SwiGlu => {
-                        let second = weights.second.unwrap_or(0) + strip;
-                        s.mul(silu(s, y), get(weights.count + i, second))
-                    }
+                let other = match weights.second {
+                    Some(second) => get(weights.count + i, second + strip),
+                    None => y,
                 };
-                s.store_partial(y, out);
+                finish.write(s, out, y, other);
             }
         }
     }

@@ -164,7 +164,7 @@ impl Kernel for Fill<'_> {
 
 /// `1 / sqrt(mean(x^2) + eps)`, summed in an order that `x.len()` alone decides.
 #[inline(always)]
-fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
+pub(super) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
     let mut sums = [s.splat(0.0); 4];
     let (quads, rest) = x.as_chunks::<{ 4 * LANES }>();
     for quad in quads {

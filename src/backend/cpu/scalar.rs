@@ -11,7 +11,21 @@ pub fn rounded(dtype: Dtype, x: f32) -> f32 {
         Dtype::F32 => x,
         Dtype::F16 => f16::from_f32(x).to_f32(),
         Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+        _ => unreachable!("{dtype} rounds numbers together"),
     }
+}
+
+/// What the cache makes of one head's vector.
+pub fn stored(dtype: Dtype, x: &[f64]) -> Vec<f32> {
+    if dtype != Dtype::Int8 {
+        return x.iter().map(|&x| rounded(dtype, x as f32)).collect();
+    }
+    let unit = x.iter().fold(0.0f32, |m, &x| m.max((x as f32).abs())) / 127.0;
+    let code = |x: f64| match unit > 1e-30 {
+        true => (x as f32 / unit).round_ties_even(),
+        false => 0.0,
+    };
+    x.iter().map(|&x| code(x) * unit).collect()
 }
 
 /// A matrix with what the weights became in storage.
@@ -60,6 +74,23 @@ impl Dense {
             })
             .collect()
     }
+}
+
+/// One output of a product with bfloat16 tiles (`tdpbf16ps`, Intel SDM volume 2): both inputs rounded to
+/// bfloat16, k in tiles of 32, the even and the odd k of a tile each a chain of fused multiply-adds from
+/// zero, their sum added to the output. Subnormals count as zero.
+pub fn tile_product(w: &[f32], x: &[f32]) -> f32 {
+    let flush = |x: f32| if x.is_subnormal() { 0.0 } else { x };
+    let half = |x: &f32| flush(rounded(Dtype::Bf16, *x));
+    let mut sum = 0f32;
+    for (w, x) in w.chunks(32).zip(x.chunks(32)) {
+        let mut parts = [0f32; 2];
+        for (k, (w, x)) in w.iter().zip(x).enumerate() {
+            parts[k % 2] = flush(half(w).mul_add(half(x), parts[k % 2]));
+        }
+        sum = flush(sum + flush(parts[0] + parts[1]));
+    }
+    sum
 }
 
 pub fn rms_norm(x: &[f64], weight: &[f32], eps: f32) -> Vec<f64> {
@@ -144,8 +175,8 @@ impl Model {
         } = self.shape;
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let store = |x: &[f64]| {
-            x.iter()
-                .map(|&x| rounded(kv, x as f32))
+            x.chunks(head_dim)
+                .flat_map(|x| stored(kv, x))
                 .collect::<Vec<f32>>()
         };
         let widen = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();

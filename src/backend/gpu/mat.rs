@@ -109,13 +109,13 @@ impl<D: Device> GpuMat<D> {
     }
 }
 
-/// Elements of another format, rounded to nearest even.
+/// Elements of another floating-point format (`Gpu::new` refuses others), rounded to nearest even.
 fn convert(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() / from.size() * to.size());
     let mut put = |x: f32| match to {
         Dtype::F32 => out.extend_from_slice(&x.to_le_bytes()),
         Dtype::F16 => out.extend_from_slice(&f16::from_f32(x).to_le_bytes()),
-        Dtype::Bf16 => out.extend_from_slice(&bf16::from_f32(x).to_le_bytes()),
+        _ => out.extend_from_slice(&bf16::from_f32(x).to_le_bytes()),
     };
     match from {
         Dtype::F32 => bytes
@@ -128,7 +128,7 @@ fn convert(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
             .0
             .iter()
             .for_each(|&b| put(f16::from_le_bytes(b).to_f32())),
-        Dtype::Bf16 => bytes
+        _ => bytes
             .as_chunks()
             .0
             .iter()

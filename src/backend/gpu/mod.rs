@@ -24,7 +24,7 @@ mod step;
 
 pub use mat::GpuMat;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, RopeTable, Shape, Step};
+use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
 use device::{Device, Memory};
 use params::*;
@@ -131,6 +131,13 @@ impl<D: Device> Gpu<D> {
                 "head_dim is {}, the GPU kernels take even ones up to {MAX_HEAD_DIM}",
                 shape.head_dim
             )));
+        }
+        for (what, dtype) in [("weights_dtype", weights_dtype), ("kv_dtype", kv_dtype)] {
+            if !dtype.is_float() {
+                return Err(Error::Unsupported(format!(
+                    "device is CUDA: {what} is {dtype}, the GPU kernels read f32, f16 and bf16"
+                )));
+            }
         }
         let table = |values: &[f32]| -> Result<Memory<D>> {
             let memory = Memory::new(&device, "the RoPE table", size_of_val(values))?;
@@ -252,6 +259,12 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn pack(&self, mat: &mut GpuMat<D>, block: &Block<'_>) {
         self.run(|_| mat.pack(block));
+    }
+
+    fn pack_quantised(&self, mat: &mut GpuMat<D>, _: &QuantBlock<'_>) {
+        // `Gpu::new` refuses such weights.
+        let dtype = mat.dtype;
+        self.run(|_| Err(Error::Internal(format!("codes for a matrix of {dtype}"))));
     }
 
     fn set_bias(&self, mat: &mut GpuMat<D>, part: usize, values: &[f32]) {

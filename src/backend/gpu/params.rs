@@ -75,6 +75,8 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::F32 => 0,
         Dtype::F16 => 1,
         Dtype::Bf16 => 2,
+        // `Gpu::new` refuses the others; no kernel has this number.
+        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Cache<'a, E: Element> {
     /// From this head of the layer's first page on.
     pub(super) bits: &'a [E::Bits],
     pub(super) page_len: usize,
+    /// K, V and scales of a page.
+    pub(super) tile_len: usize,
     pub(super) head_dim: usize,
     pub(super) pages: &'a [u32],
 }
@@ -20,10 +22,12 @@ pub(super) struct Cache<'a, E: Element> {
 impl<'a, E: Element> Cache<'a, E> {
     pub(super) fn new(kv: &'a CpuKv, layer: usize, head: usize, pages: &'a [u32]) -> Self {
         let layer = &E::bits(&kv.data)[layer * kv.layer_len()..][..kv.layer_len()];
-        let bits = &layer[head * tile_len(kv.head_dim)..];
+        let tile_len = tile_len(kv.dtype, kv.head_dim);
+        let bits = &layer[head * tile_len..];
         Self {
             bits,
             page_len: kv.page_len(),
+            tile_len,
             head_dim: kv.head_dim,
             pages,
         }
@@ -32,18 +36,43 @@ impl<'a, E: Element> Cache<'a, E> {
     #[inline(always)]
     fn tiles(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         let at = self.pages[page] as usize * self.page_len;
-        self.bits[at..][..tile_len(self.head_dim)].as_chunks().0
+        self.bits[at..][..self.tile_len].as_chunks().0
     }
 
     /// `[head_dim][16 positions]`.
     #[inline(always)]
-    fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[..self.head_dim]
+    }
+
+    /// Where the scales of a page lie: those of K, then those of V.
+    #[inline(always)]
+    fn scales(&self, page: usize) -> &'a [E::Bits] {
+        let at = self.pages[page] as usize * self.page_len;
+        let tiles = PAGE * (self.head_dim + self.head_dim.next_multiple_of(LANES));
+        &self.bits[at + tiles..at + self.tile_len]
+    }
+
+    /// Scales of the sixteen positions of a page of K.
+    #[inline(always)]
+    pub(super) fn k_units<S: Simd>(&self, s: S, page: usize) -> S::F {
+        let scales = self.scales(page);
+        let mut units = [0.0; LANES];
+        for (slot, unit) in units.iter_mut().enumerate() {
+            *unit = E::get_unit(scales, slot);
+        }
+        s.load(&units)
+    }
+
+    /// Scale of a position of V.
+    #[inline(always)]
+    pub(super) fn v_unit(&self, page: usize, slot: usize) -> f32 {
+        E::get_unit(self.scales(page), PAGE + slot)
     }
 
     /// `[16 positions][head_dim / 16]` vectors.
     #[inline(always)]
-    fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         &self.tiles(page)[self.head_dim..]
     }
 }
@@ -242,6 +271,14 @@ impl<E: Element> Chunk<'_, '_, E> {
                 }
             }
         }
+        if E::SCALED {
+            for (p, acc) in acc.iter_mut().enumerate() {
+                let units = self.cache.k_units(s, self.first_page + page + p);
+                for acc in acc {
+                    *acc = s.mul(*acc, units);
+                }
+            }
+        }
         let scores = scores.as_chunks_mut::<LANES>().0;
         for i in 0..Q {
             for p in 0..P {
@@ -365,8 +402,15 @@ impl<E: Element> Chunk<'_, '_, E> {
                 for j in 0..D {
                     v[j] = E::widen(s, &row[j]);
                 }
+                let unit = match E::SCALED {
+                    true => self.cache.v_unit(self.first_page + key / PAGE, key % PAGE),
+                    false => 1.0,
+                };
                 for q in 0..Q {
-                    let w = s.splat(weights[q][key % CHUNK]);
+                    let w = match E::SCALED {
+                        true => s.splat(weights[q][key % CHUNK] * unit),
+                        false => s.splat(weights[q][key % CHUNK]),
+                    };
                     for j in 0..D {
                         acc[q][j] = s.fma(w, v[j], acc[q][j]);
                     }

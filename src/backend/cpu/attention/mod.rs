@@ -8,14 +8,16 @@
 //! blocks for the threads (decode), every chunk of a block is a task of its own.
 
 mod chunk;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use super::PAGE;
-use super::element::{Element, with_element};
+use super::element::{Element, with_cache_element};
 use super::kv::CpuKv;
 use super::pool::{Grid, Rect};
 use super::simd::{Kernel, LANES, Simd};
 use super::{Workers, buf::Mem, lock};
-use crate::backend::{Shape, Step};
+use crate::backend::{RowKind, Shape, Span, Step};
 use crate::{Error, Result};
 use chunk::{Cache, Chunk, State};
 use std::ops::Range;
@@ -33,8 +35,10 @@ struct RowBlock {
     position: usize,
     /// In [`Step::pages`].
     pages: Range<usize>,
-    /// In [`Plan::items`].
+    /// In [`Cut::items`].
     first_item: usize,
+    /// Prompt rows that are computed with tiles.
+    tiles: bool,
 }
 
 impl RowBlock {
@@ -51,16 +55,25 @@ pub(super) struct Plan {
     head_dim: usize,
     /// Threads to keep busy.
     threads: usize,
-    blocks: Vec<RowBlock>,
-    /// Where the blocks begin, and the last ends.
-    cuts: Vec<usize>,
-    /// (block, chunk); empty where blocks are not cut into chunks.
-    items: Vec<(usize, usize)>,
-    /// Where the items begin in `partial`, and the last ends.
-    item_cuts: Vec<usize>,
+    /// For attention in float32.
+    plain: Cut,
+    /// For prompt rows with tiles; empty where there are no tiles.
+    tiled: Cut,
+    has_tiles: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
     partial: Mem<f32>,
     max_partial_rows: usize,
+}
+
+#[derive(Debug)]
+struct Cut {
+    blocks: Vec<RowBlock>,
+    /// Where the blocks begin, and the last ends.
+    cuts: Vec<usize>,
+    /// (block, chunk); empty where blocks are not cut into chunks. Blocks with tiles never are.
+    items: Vec<(usize, usize)>,
+    /// Where the items begin in `partial`, and the last ends.
+    item_cuts: Vec<usize>,
 }
 
 /// Numbers of one query's partial result.
@@ -80,24 +93,33 @@ pub(super) fn partials_len(shape: &Shape, max_positions: usize) -> usize {
         .saturating_mul(partial_len(shape.head_dim))
 }
 
-fn block_rows(group: usize) -> usize {
-    (BLOCK_QUERIES / group).max(1)
+fn block_rows(group: usize, queries: usize) -> usize {
+    (queries / group).max(1)
+}
+
+/// Rows of a block with tiles.
+#[cfg(target_arch = "x86_64")]
+fn tile_rows(group: usize) -> usize {
+    block_rows(group, tiles::BLOCK_QUERIES)
+}
+#[cfg(not(target_arch = "x86_64"))]
+fn tile_rows(group: usize) -> usize {
+    block_rows(group, BLOCK_QUERIES)
 }
 
 /// Numbers of scratch that a thread needs.
 pub(super) fn scratch_len(shape: &Shape) -> usize {
     let group = shape.n_heads / shape.n_kv_heads;
     let padded = shape.head_dim.next_multiple_of(LANES);
-    block_rows(group) * group * (shape.head_dim + CHUNK + 2 * padded + 4)
+    let plain = block_rows(group, BLOCK_QUERIES) * group;
+    let len = plain * (shape.head_dim + CHUNK + 2 * padded + 4);
+    #[cfg(target_arch = "x86_64")]
+    let len = len.max(tiles::scratch_len(tile_rows(group) * group, shape.head_dim));
+    len
 }
 
-impl Plan {
-    pub fn new(
-        shape: &Shape,
-        max_rows: usize,
-        max_positions: usize,
-        threads: usize,
-    ) -> Result<Plan> {
+impl Cut {
+    fn new(max_rows: usize, max_items: usize) -> Result<Self> {
         fn room<T>(n: usize) -> Result<Vec<T>> {
             let mut v = Vec::new();
             v.try_reserve_exact(n).map_err(|_| Error::NoMemory {
@@ -107,16 +129,76 @@ impl Plan {
             })?;
             Ok(v)
         }
+        Ok(Self {
+            blocks: room(max_rows)?,
+            cuts: room(max_rows + 1)?,
+            items: room(max_items)?,
+            item_cuts: room(max_items + 1)?,
+        })
+    }
+
+    fn clear(&mut self) {
+        self.blocks.clear();
+        self.cuts.clear();
+        self.items.clear();
+        self.item_cuts.clear();
+        self.cuts.push(0);
+    }
+
+    fn add(&mut self, span: &Span, rows: usize, tiles: bool) {
+        let mut row = span.rows.start;
+        while row < span.rows.end {
+            let end = (row + rows).min(span.rows.end);
+            self.blocks.push(RowBlock {
+                rows: row..end,
+                position: span.position + (row - span.rows.start),
+                pages: span.pages.clone(),
+                first_item: 0,
+                tiles,
+            });
+            self.cuts.push(end);
+            row = end;
+        }
+    }
+
+    /// Make every chunk an item of its own where there are too few blocks for `tasks` tasks.
+    fn split(&mut self, heads: usize, tasks: usize, max_rows: usize) {
+        let plain = || self.blocks.iter().filter(|b| !b.tiles);
+        let rows: usize = plain().map(|b| b.chunks() * b.rows.len()).sum();
+        let worth = plain().any(|b| b.chunks() > 1);
+        if !worth || rows > max_rows || plain().count() * heads >= tasks {
+            return;
+        }
+        let mut at = 0;
+        self.item_cuts.push(at);
+        for (i, block) in self.blocks.iter_mut().enumerate().filter(|(_, b)| !b.tiles) {
+            block.first_item = self.items.len();
+            for chunk in 0..block.chunks() {
+                self.items.push((i, chunk));
+                at += block.rows.len();
+                self.item_cuts.push(at);
+            }
+        }
+    }
+}
+
+impl Plan {
+    pub fn new(
+        shape: &Shape,
+        max_rows: usize,
+        max_positions: usize,
+        threads: usize,
+        has_tiles: bool,
+    ) -> Result<Plan> {
         let max_partial_rows = max_partial_rows(max_positions);
         Ok(Plan {
             group: shape.n_heads / shape.n_kv_heads,
             heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
             threads,
-            blocks: room(max_rows)?,
-            cuts: room(max_rows + 1)?,
-            items: room(max_partial_rows)?,
-            item_cuts: room(max_partial_rows + 1)?,
+            plain: Cut::new(max_rows, max_partial_rows)?,
+            tiled: Cut::new(if has_tiles { max_rows } else { 0 }, max_partial_rows)?,
+            has_tiles,
             partial: Mem::zeroed("partial attention", partials_len(shape, max_positions))?,
             max_partial_rows,
         })
@@ -124,47 +206,37 @@ impl Plan {
 
     /// Cut the rows of `step`.
     pub fn load(&mut self, step: &Step) {
-        self.blocks.clear();
-        self.cuts.clear();
-        self.items.clear();
-        self.item_cuts.clear();
-        self.cuts.push(0);
+        let tasks = if self.threads > 1 {
+            8 * self.threads
+        } else {
+            0
+        };
+        let rows = block_rows(self.group, BLOCK_QUERIES);
+        self.plain.clear();
         for span in &step.spans {
-            let mut row = span.rows.start;
-            while row < span.rows.end {
-                let end = (row + block_rows(self.group)).min(span.rows.end);
-                self.blocks.push(RowBlock {
-                    rows: row..end,
-                    position: span.position + (row - span.rows.start),
-                    pages: span.pages.clone(),
-                    first_item: 0,
-                });
-                self.cuts.push(end);
-                row = end;
+            self.plain.add(span, rows, false);
+        }
+        self.plain.split(self.heads, tasks, self.max_partial_rows);
+        if !self.has_tiles {
+            return;
+        }
+        self.tiled.clear();
+        for span in &step.spans {
+            match span.kind {
+                RowKind::Prefill => self.tiled.add(span, tile_rows(self.group), true),
+                RowKind::Decode => self.tiled.add(span, rows, false),
             }
         }
-        let partial_rows: usize = self.blocks.iter().map(|b| b.chunks() * b.rows.len()).sum();
-        let split = self.blocks.len() * self.heads < 8 * self.threads
-            && partial_rows <= self.max_partial_rows
-            && self.blocks.iter().any(|b| b.chunks() > 1);
-        if split && self.threads > 1 {
-            let mut at = 0;
-            self.item_cuts.push(at);
-            for (i, block) in self.blocks.iter_mut().enumerate() {
-                block.first_item = self.items.len();
-                for chunk in 0..block.chunks() {
-                    self.items.push((i, chunk));
-                    at += block.rows.len();
-                    self.item_cuts.push(at);
-                }
-            }
-        }
+        self.tiled.split(self.heads, tasks, self.max_partial_rows);
     }
 
-    /// `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows, q_dim]`.
+    /// `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows, q_dim]`. `tiles`:
+    /// prompt rows with bfloat16 tiles, where there are tiles.
+    #[allow(clippy::too_many_arguments)] // what attention is made of
     pub fn attend(
         &mut self,
         workers: Workers<'_>,
+        tiles: bool,
         pages: &[u32],
         kv: &CpuKv,
         layer: usize,
@@ -179,18 +251,34 @@ impl Plan {
         let (heads, group) = (self.heads, self.group);
         let width = group * self.head_dim;
         let q_dim = heads * width;
-        let Plan {
+        let partial = &mut self.partial;
+        let Cut {
             blocks,
             cuts,
             items,
             item_cuts,
-            partial,
-            ..
-        } = self;
-        let (blocks, items, cuts, item_cuts) = (&blocks[..], &items[..], &cuts[..], &item_cuts[..]);
+        } = match tiles && self.has_tiles {
+            true => &self.tiled,
+            false => &self.plain,
+        };
         let task = |block: &RowBlock, head, chunks, thread: usize, out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
-            with_element!(kv.dtype, E => tier.run(Task::<E> {
+            #[cfg(target_arch = "x86_64")]
+            if let (true, Some(amx), Out::Whole(_)) = (block.tiles, tier.amx(), &out) {
+                let Out::Whole(y) = out else { unreachable!() };
+                return with_cache_element!(kv.dtype, E => tier.run(tiles::Task::<E> {
+                    amx,
+                    cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
+                    q: &q[block.rows.start * q_dim + head * width..],
+                    q_dim,
+                    rows: block.rows.len(),
+                    position: block.position,
+                    group,
+                    scratch: &mut scratch,
+                    y,
+                }));
+            }
+            with_cache_element!(kv.dtype, E => tier.run(Task::<E> {
                 cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
                 q: &q[block.rows.start * q_dim + head * width..],
                 q_dim,
@@ -225,8 +313,11 @@ impl Plan {
         let partial = &partial[..];
         let head_dim = self.head_dim;
         let merge = |i: usize, thread: usize, y: Rect<'_, f32>| {
-            let mut scratch = lock(scratch, thread);
             let block = &blocks[i / heads];
+            if block.tiles {
+                return task(block, i % heads, 0..block.chunks(), thread, Out::Whole(y));
+            }
+            let mut scratch = lock(scratch, thread);
             tier.run(Merge {
                 block,
                 item_cuts: &item_cuts[block.first_item..],
@@ -238,7 +329,7 @@ impl Plan {
             });
         };
         let parts = Grid::bands(y, q_dim, width, cuts);
-        if items.len() * heads * group < 1024 {
+        if items.len() * heads * group < 1024 && !blocks.iter().any(|b| b.tiles) {
             pool.here(parts, merge)
         } else {
             pool.run(parts, merge)

@@ -23,6 +23,48 @@ impl Avx2 {
 #[derive(Clone, Copy)]
 pub struct F2(__m256, __m256);
 
+/// Lanes 0-7 and 8-15, or halves of a table.
+#[derive(Clone, Copy)]
+pub struct I2(__m256i, __m256i);
+
+/// In every i16 lane, the entry for its four bits from bit `SHIFT` on.
+///
+/// # Safety
+/// Needs AVX2: an [`Avx2`] exists.
+#[inline(always)]
+unsafe fn look_up<const SHIFT: u32>(a: __m256i, table: I2) -> __m256i {
+    // SAFETY: the caller's. The immediate of a shift has another type here than with AVX-512.
+    unsafe {
+        let by = _mm_cvtsi32_si128(SHIFT as i32);
+        let low = _mm256_and_si256(_mm256_srl_epi16(a, by), _mm256_set1_epi16(15));
+        // A byte with its top bit set looks up zero.
+        let none = _mm256_set1_epi16(0x0080);
+        let high = _mm256_or_si256(_mm256_slli_epi16::<8>(low), none);
+        let low = _mm256_or_si256(low, _mm256_slli_epi16::<8>(none));
+        _mm256_or_si256(
+            _mm256_shuffle_epi8(table.0, low),
+            _mm256_shuffle_epi8(table.1, high),
+        )
+    }
+}
+
+/// In every i32 lane, the entry for its four bits from bit `SHIFT` on.
+///
+/// # Safety
+/// Needs AVX2: an [`Avx2`] exists.
+#[inline(always)]
+unsafe fn look_up_f32<const SHIFT: u32>(a: __m256i, table: F2) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        let index = _mm256_srl_epi32(a, _mm_cvtsi32_si128(SHIFT as i32));
+        let low = _mm256_permutevar8x32_ps(table.0, index);
+        let high = _mm256_permutevar8x32_ps(table.1, index);
+        // Bit 3 of the index to the sign.
+        let which = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+        _mm256_blendv_ps(low, high, which)
+    }
+}
+
 /// f32 bits -> bfloat16 in the low half of each lane; to nearest even, NaN stays NaN.
 ///
 /// # Safety
@@ -232,6 +274,125 @@ impl Simd for Avx2 {
             );
             _mm256_storeu_si256(to.as_mut_ptr().cast(), low);
             _mm256_storeu_si256(to.as_mut_ptr().add(LANES).cast(), high);
+        }
+    }
+
+    type I = I2;
+    /// Lower and upper bytes of the entries, in both halves of a register.
+    type Words = I2;
+    /// Entries 0-7 and 8-15.
+    type Floats = F2;
+
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> I2 {
+        // SAFETY: see the impl.
+        let v = unsafe { _mm256_set1_epi32(x) };
+        I2(v, v)
+    }
+    #[inline(always)]
+    fn load_i16(self, from: &[u16; 2 * LANES]) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            I2(
+                _mm256_loadu_si256(from.as_ptr().cast()),
+                _mm256_loadu_si256(from.as_ptr().add(LANES).cast()),
+            )
+        }
+    }
+    #[inline(always)]
+    fn dot_i16(self, acc: I2, a: I2, b: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            I2(
+                _mm256_add_epi32(acc.0, _mm256_madd_epi16(a.0, b.0)),
+                _mm256_add_epi32(acc.1, _mm256_madd_epi16(a.1, b.1)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn to_f32(self, a: I2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe { F2(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1)) }
+    }
+    #[inline(always)]
+    fn low_bytes(self, a: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            I2(
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a.0)),
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a.1)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn high_bytes(self, a: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe { I2(_mm256_srai_epi16::<8>(a.0), _mm256_srai_epi16::<8>(a.1)) }
+    }
+    #[inline(always)]
+    fn byte_f32<const BYTE: usize>(self, a: I2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let by = _mm_cvtsi32_si128(24 - 8 * BYTE as i32);
+            let low = _mm256_srai_epi32::<24>(_mm256_sll_epi32(a.0, by));
+            let high = _mm256_srai_epi32::<24>(_mm256_sll_epi32(a.1, by));
+            F2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn table_i16(self, table: &[i16; 16]) -> I2 {
+        let (mut low, mut high) = ([0u8; 16], [0u8; 16]);
+        for (i, x) in table.iter().enumerate() {
+            [low[i], high[i]] = x.to_le_bytes();
+        }
+        // SAFETY: see the impl.
+        unsafe {
+            I2(
+                _mm256_broadcastsi128_si256(_mm_loadu_si128(low.as_ptr().cast())),
+                _mm256_broadcastsi128_si256(_mm_loadu_si128(high.as_ptr().cast())),
+            )
+        }
+    }
+    #[inline(always)]
+    fn look_up_i16<const SHIFT: u32>(self, a: I2, table: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe { I2(look_up::<SHIFT>(a.0, table), look_up::<SHIFT>(a.1, table)) }
+    }
+    #[inline(always)]
+    fn table_f32(self, table: &[f32; 16]) -> F2 {
+        self.load(table)
+    }
+    #[inline(always)]
+    fn look_up_f32<const SHIFT: u32>(self, a: I2, table: F2) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            F2(
+                look_up_f32::<SHIFT>(a.0, table),
+                look_up_f32::<SHIFT>(a.1, table),
+            )
+        }
+    }
+    #[inline(always)]
+    fn widen_i8(self, from: &[i8; LANES]) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
+            F2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn narrow_i8(self, a: F2, to: &mut [i8; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(a.0), _mm256_cvtps_epi32(a.1));
+            // packs works within 128-bit lanes: put the four quarters back in order.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            let bytes = _mm_packs_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
         }
     }
     #[inline(always)]

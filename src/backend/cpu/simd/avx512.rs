@@ -1,13 +1,16 @@
-//! AVX-512 F, BW, VL and DQ: a vector is one zmm register.
+//! AVX-512 F, BW, VL and DQ: a vector is one zmm register. With VNNI, and with VNNI and BF16, as types of
+//! their own, for the kernels that gain by it.
 
 #![allow(unsafe_code)]
 
 use super::{Kernel, LANES, Simd};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// The proof that this processor has AVX-512 F, BW, VL and DQ, and F16C, FMA and AVX2 below them.
+/// The proof that this processor has AVX-512 F, BW, VL and DQ, and F16C, FMA and AVX2 below them; from
+/// `LEVEL` 1 on VNNI, at 2 BF16 too.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub struct Avx512<const LEVEL: u8 = 0>(());
 
 impl Avx512 {
     /// `Some` where the processor and the operating system have the instructions.
@@ -20,6 +23,18 @@ impl Avx512 {
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c"))
         .then_some(Self(()))
+    }
+
+    /// `Some` where there is VNNI too.
+    pub fn vnni(self) -> Option<Avx512<1>> {
+        is_x86_feature_detected!("avx512vnni").then_some(Avx512(()))
+    }
+
+    /// `Some` where there are VNNI and BF16 too.
+    pub fn bf16(self) -> Option<Avx512<2>> {
+        self.vnni()
+            .filter(|_| is_x86_feature_detected!("avx512bf16"))
+            .map(|_| Avx512(()))
     }
 }
 
@@ -41,20 +56,47 @@ unsafe fn round_bf16(a: __m512) -> __m512i {
     }
 }
 
+/// `vpdpwssd`. The compiler takes the intrinsic apart into a multiplication and an addition where it forms
+/// a chain, for the sake of latency; here throughput counts.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dot(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: the instruction is there, and reads and writes these registers alone.
+    unsafe {
+        asm!("vpdpwssd {0}, {1}, {2}", inout(zmm_reg) acc, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
+
 // SAFETY of every block below: `self` exists, so `Avx512::detect` found the instructions; loads and
 // stores are unaligned ones on references to arrays of the full width.
-impl Simd for Avx512 {
+impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
     type F = __m512;
     const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
-        fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
-            kernel.run(s)
+        macro_rules! inner {
+            ($name:ident, $features:literal) => {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+                #[target_feature(enable = $features)]
+                fn $name<K: Kernel, const LEVEL: u8>(s: Avx512<LEVEL>, kernel: K) -> K::Output {
+                    kernel.run(s)
+                }
+            };
         }
+        inner!(base, "avx512f");
+        inner!(vnni, "avx512vnni");
+        inner!(bf16, "avx512vnni,avx512bf16");
         // SAFETY: `self` is the proof.
-        unsafe { inner(self, kernel) }
+        unsafe {
+            match LEVEL {
+                0 => base(self, kernel),
+                1 => vnni(self, kernel),
+                _ => bf16(self, kernel),
+            }
+        }
     }
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -172,6 +214,109 @@ impl Simd for Avx512 {
             let second = _mm512_slli_epi32::<16>(round_bf16(a[1]));
             let both = _mm512_or_si512(round_bf16(a[0]), second);
             _mm512_storeu_si512(to.as_mut_ptr().cast(), both);
+        }
+    }
+    #[inline(always)]
+    fn narrow_i8(self, a: __m512, to: &mut [i8; LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), v);
+        }
+    }
+    #[inline(always)]
+    fn tile_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
+        if LEVEL < 2 {
+            return self.narrow_bf16_pairs(a, to);
+        }
+        // SAFETY: see the impl; the level is the proof of BF16. Both types are 64 bytes.
+        unsafe {
+            let apart: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(a[1], a[0]));
+            let mut order = [0u16; 2 * LANES];
+            for i in 0..LANES {
+                order[2 * i] = i as u16;
+                order[2 * i + 1] = (LANES + i) as u16;
+            }
+            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            let pairs = _mm512_permutexvar_epi16(order, apart);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
+        }
+    }
+
+    type I = __m512i;
+    /// Twice, so that the fifth bit of an index does not matter.
+    type Words = __m512i;
+    type Floats = __m512;
+
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    fn load_i16(self, from: &[u16; 2 * LANES]) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn dot_i16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: see the impl; the level is the proof of VNNI.
+        unsafe {
+            if LEVEL >= 1 {
+                dot(acc, a, b)
+            } else {
+                _mm512_add_epi32(acc, _mm512_madd_epi16(a, b))
+            }
+        }
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    fn low_bytes(self, a: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(a)) }
+    }
+    #[inline(always)]
+    fn high_bytes(self, a: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_srai_epi16::<8>(a) }
+    }
+    #[inline(always)]
+    fn byte_f32<const BYTE: usize>(self, a: __m512i) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let top = _mm512_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * BYTE as i32));
+            _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(top))
+        }
+    }
+    #[inline(always)]
+    fn table_i16(self, table: &[i16; 16]) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(table.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn look_up_i16<const SHIFT: u32>(self, a: __m512i, table: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_permutexvar_epi16(_mm512_srli_epi16::<SHIFT>(a), table) }
+    }
+    #[inline(always)]
+    fn table_f32(self, table: &[f32; 16]) -> __m512 {
+        self.load(table)
+    }
+    #[inline(always)]
+    fn look_up_f32<const SHIFT: u32>(self, a: __m512i, table: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_permutexvar_ps(_mm512_srli_epi32::<SHIFT>(a), table) }
+    }
+    #[inline(always)]
+    fn widen_i8(self, from: &[i8; LANES]) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            _mm512_cvtepi32_ps(v)
         }
     }
     #[inline(always)]

@@ -74,6 +74,47 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The inverse of [`Simd::widen_bf16_pairs`], to nearest even.
     fn narrow_bf16_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]);
 
+    /// As [`Simd::narrow_bf16_pairs`], but subnormals may become zero.
+    #[inline(always)]
+    fn tile_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {
+        self.narrow_bf16_pairs(a, to);
+    }
+
+    /// Sixteen i32, or 32 i16, or 64 bytes.
+    type I: Copy;
+    /// Sixteen i16 to be looked up.
+    type Words: Copy;
+    /// Sixteen f32 to be looked up.
+    type Floats: Copy;
+
+    /// All lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I;
+    /// 32 i16.
+    fn load_i16(self, from: &[u16; 2 * LANES]) -> Self::I;
+    /// `acc + a[0] b[0] + a[1] b[1]` in every i32 lane, of its two i16; wraps.
+    fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// i32 -> f32, to nearest even.
+    fn to_f32(self, a: Self::I) -> Self::F;
+    /// The lower byte of every i16, sign-extended.
+    fn low_bytes(self, a: Self::I) -> Self::I;
+    /// The upper byte of every i16, sign-extended.
+    fn high_bytes(self, a: Self::I) -> Self::I;
+    /// Byte `BYTE` of every i32 lane, signed.
+    fn byte_f32<const BYTE: usize>(self, a: Self::I) -> Self::F;
+    /// A table for [`Simd::look_up_i16`].
+    fn table_i16(self, table: &[i16; 16]) -> Self::Words;
+    /// In every i16 lane, the entry for its four bits from bit `SHIFT` (0, 4, 8, 12) on.
+    fn look_up_i16<const SHIFT: u32>(self, a: Self::I, table: Self::Words) -> Self::I;
+    /// A table for [`Simd::look_up_f32`].
+    fn table_f32(self, table: &[f32; 16]) -> Self::Floats;
+    /// In every i32 lane, the entry for its four bits from bit `SHIFT` (0, 4, .. 28) on.
+    fn look_up_f32<const SHIFT: u32>(self, a: Self::I, table: Self::Floats) -> Self::F;
+    /// Sixteen i8 -> f32.
+    fn widen_i8(self, from: &[i8; LANES]) -> Self::F;
+
+    /// Integral f32 from -128 to 127 -> i8.
+    fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
+
     /// Ask for the cache line `bytes` after `at`.
     fn prefetch<T>(self, at: &T, bytes: usize);
 

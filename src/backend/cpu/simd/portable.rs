@@ -140,6 +140,105 @@ impl Simd for Portable {
             to[2 * i + 1] = bf16::from_f32(a[1][i]).to_bits();
         }
     }
+
+    type I = [i32; LANES];
+    type Words = [i16; 16];
+    type Floats = [f32; 16];
+
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> Self::I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn load_i16(self, from: &[u16; 2 * LANES]) -> Self::I {
+        let mut out = [0; LANES];
+        for i in 0..LANES {
+            out[i] = i32::from(from[2 * i]) | i32::from(from[2 * i + 1]) << 16;
+        }
+        out
+    }
+    #[inline(always)]
+    fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
+        let mut out = acc;
+        for i in 0..LANES {
+            let low = (a[i] << 16 >> 16) * (b[i] << 16 >> 16);
+            let high = (a[i] >> 16) * (b[i] >> 16);
+            out[i] = out[i].wrapping_add(low).wrapping_add(high);
+        }
+        out
+    }
+    #[inline(always)]
+    fn to_f32(self, a: Self::I) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = a[i] as f32;
+        }
+        out
+    }
+    #[inline(always)]
+    fn low_bytes(self, a: Self::I) -> Self::I {
+        let mut out = a;
+        for x in &mut out {
+            *x = (*x << 24 >> 24 & 0xffff) | (*x << 8 >> 24 << 16);
+        }
+        out
+    }
+    #[inline(always)]
+    fn high_bytes(self, a: Self::I) -> Self::I {
+        let mut out = a;
+        for x in &mut out {
+            *x = (*x << 16 >> 24 & 0xffff) | (*x >> 24 << 16);
+        }
+        out
+    }
+    #[inline(always)]
+    fn byte_f32<const BYTE: usize>(self, a: Self::I) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = (a[i] << (24 - 8 * BYTE) >> 24) as f32;
+        }
+        out
+    }
+    #[inline(always)]
+    fn table_i16(self, table: &[i16; 16]) -> Self::Words {
+        *table
+    }
+    #[inline(always)]
+    fn look_up_i16<const SHIFT: u32>(self, a: Self::I, table: Self::Words) -> Self::I {
+        let mut out = a;
+        for x in &mut out {
+            let low = i32::from(table[(*x >> SHIFT & 15) as usize]);
+            let high = i32::from(table[(*x >> (SHIFT + 16) & 15) as usize]);
+            *x = (low & 0xffff) | high << 16;
+        }
+        out
+    }
+    #[inline(always)]
+    fn table_f32(self, table: &[f32; 16]) -> Self::Floats {
+        *table
+    }
+    #[inline(always)]
+    fn look_up_f32<const SHIFT: u32>(self, a: Self::I, table: Self::Floats) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = table[(a[i] >> SHIFT & 15) as usize];
+        }
+        out
+    }
+    #[inline(always)]
+    fn widen_i8(self, from: &[i8; LANES]) -> Self::F {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = f32::from(from[i]);
+        }
+        out
+    }
+    #[inline(always)]
+    fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]) {
+        for i in 0..LANES {
+            to[i] = a[i] as i8;
+        }
+    }
     #[inline(always)]
     fn prefetch<T>(self, _: &T, _: usize) {}
 }

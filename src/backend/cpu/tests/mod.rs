@@ -1,12 +1,14 @@
 //! The kernels against their scalar twins, the same suite on every tier, and against themselves:
 //! whatever must not change a result is compared with `==`.
 
+use super::element::with_element;
 use super::scalar::{self, Dense, rounded};
 use super::simd::{Kernel, LANES, Simd};
 use super::*;
 use crate::Token;
 use crate::backend::{MatUse, RowKind, RowOrder, Span, Weights};
 use crate::model::forward::{Scratch, forward};
+use crate::model::names::Dtypes;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
@@ -40,6 +42,7 @@ fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
             Dtype::F32 => bytes.extend(x.to_le_bytes()),
             Dtype::F16 => bytes.extend(half::f16::from_f32(x).to_le_bytes()),
             Dtype::Bf16 => bytes.extend(half::bf16::from_f32(x).to_le_bytes()),
+            _ => unreachable!("{dtype} is no float"),
         }
     }
     bytes
@@ -66,6 +69,26 @@ fn unpack(mat: &CpuMat) -> Vec<f32> {
         }
     }
     out
+}
+
+/// Whether this tier multiplies prompt rows as bfloat16.
+fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
+    tier.amx().is_some() && kind == RowKind::Prefill && dtype != Dtype::F32
+}
+
+/// A step of `rows` rows of no sequence in particular, for products alone.
+fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {
+    let spans = vec![Span {
+        rows: 0..rows,
+        kind,
+        position: 0,
+        pages: 0..0,
+    }];
+    cpu.step.load(&Step {
+        tokens: vec![0; rows],
+        spans,
+        ..Step::default()
+    });
 }
 
 /// The tier, or a word that this processor does not have it.
@@ -157,6 +180,13 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
 
 /// Pack `dense` in blocks of a few rows.
 fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse) -> CpuMat {
+    if let (Some(quant), MatUse::Product) = (dtype.quant(), usage) {
+        return quantised::to_mat(cpu, dense, parts, quant);
+    }
+    let dtype = match dtype.is_float() {
+        true => dtype,
+        false => Dtype::Bf16,
+    };
     let bias = !dense.bias.is_empty();
     let spec = MatSpec {
         parts: parts.to_vec(),
@@ -232,9 +262,21 @@ impl Machine {
         };
         let weights = Weights {
             layers: layers.collect(),
-            embedding: to_mat(&cpu, &model.embedding, &[shape.vocab_size], dtype, usage),
+            embedding: to_mat(
+                &cpu,
+                &model.embedding,
+                &[shape.vocab_size],
+                match usage {
+                    MatUse::Lookup => dtype,
+                    MatUse::Product => Dtypes::new(dtype, Dtype::Bf16).head,
+                },
+                usage,
+            ),
             norm: cpu.new_vector(&model.norm).unwrap(),
-            head: model.head.as_ref().map(|h| product(h, &[shape.vocab_size])),
+            head: model.head.as_ref().map(|h| {
+                let dtype = Dtypes::new(dtype, Dtype::Bf16).head;
+                to_mat(&cpu, h, &[shape.vocab_size], dtype, MatUse::Product)
+            }),
         };
         let scratch = Scratch {
             x: cpu.new_buf(max_rows, shape.dim).unwrap(),
@@ -244,10 +286,14 @@ impl Machine {
             logits: cpu.new_buf(max_rows, shape.vocab_size).unwrap(),
         };
         let mut pool = cpu.new_kv(n_pages, kv).unwrap();
-        with_element!(kv, E => {
-            let nan = <E as element::Element>::from_f32(f32::NAN);
-            <E as element::Element>::bits_mut(&mut pool.data).fill(nan);
-        });
+        match &mut pool.data {
+            // Also as the bytes of a scale.
+            element::Data::Byte(m) => m.fill(-1),
+            _ => with_element!(kv, E => {
+                let nan = <E as element::Element>::from_f32(f32::NAN);
+                <E as element::Element>::bits_mut(&mut pool.data).fill(nan);
+            }),
+        }
         let mut free: Vec<u32> = (0..n_pages as u32).collect();
         let mut rng = Rng(99);
         for i in (1..free.len()).rev() {
@@ -347,6 +393,7 @@ struct Map<'a, F> {
 enum Function {
     Exp,
     Silu,
+    Exp2Weight,
 }
 
 impl Kernel for Map<'_, Function> {
@@ -358,6 +405,7 @@ impl Kernel for Map<'_, Function> {
             let y = match self.f {
                 Function::Exp => exp::exp(s, v),
                 Function::Silu => exp::silu(s, v),
+                Function::Exp2Weight => exp::exp2_weight(s, v),
             };
             s.store_partial(y, x);
         }
@@ -423,6 +471,7 @@ impl Kernel for Transpose<'_> {
     }
 }
 
+mod quantised;
 mod suite;
 
 /// The suite on one tier.
@@ -433,7 +482,7 @@ macro_rules! ops_match_scalar {
                 #[test]
                 fn $test() {
                     if let Some(tier) = super::tier(stringify!($tier)) {
-                        super::suite::$test(tier);
+                        super::suite::$test(tier)
                     }
                 }
             )*
@@ -443,22 +492,30 @@ macro_rules! ops_match_scalar {
         $(ops_match_scalar! { $tier:
             exp_is_within_two_ulp
             silu_is_right_at_both_ends
+            weights_of_a_softmax_are_right
             every_half_number_survives
             narrowing_rounds_to_nearest_even
             transposing_moves_every_lane
             packing_places_every_number
             products_match
+            products_of_bad_numbers
             norms_match
             forward_matches
             long_sequences_match
             company_threads_and_chunks_change_nothing
             rows_without_slot_and_copied_pages
             wanted_rows_only
+            quantised_strips_hold_what_the_format_says
+            quantised_products_match
+            quantised_products_of_bad_numbers
+            quantised_forward_matches
+            quantised_company_changes_nothing
+            int8_cache_matches
         })*
     };
 }
 
-ops_match_scalar!(portable avx2 avx512);
+ops_match_scalar!(portable avx2 avx512 amx);
 
 #[test]
 fn avx2_and_avx512_agree_in_every_bit() {
@@ -562,14 +619,12 @@ fn bytes_said_are_bytes_taken() {
         usage: MatUse::Product,
     };
     let mat = cpu.new_mat(&spec).unwrap();
-    let element::Data::Half(m) = &mat.data else {
-        unreachable!()
-    };
+    let m = mat.words();
     assert_eq!(
         Cpu::mat_bytes(&spec),
         (2 * m.len() + 4 * mat.bias.len()) as u64
     );
-    assert_eq!(Cpu::mat_bytes(&spec), 2 * 3 * 16 * 6 + 4 * 48);
+    assert_eq!(Cpu::mat_bytes(&spec), 2 * 3 * 16 * 32 + 4 * 48);
     let kv = cpu.new_kv(3, Dtype::F32).unwrap();
     let element::Data::Single(m) = &kv.data else {
         unreachable!()

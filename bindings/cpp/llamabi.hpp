@@ -1,0 +1,759 @@
+/*
+ * llamabi for C++17 and later: values, exceptions and ownership around llamabi.h. Header only; link
+ * libllamabi.
+ *
+ *   llamabi::Model model("demo/meta");
+ *   for (auto &ev : model.stream("Once upon a time")) std::cout << ev.text << std::flush;
+ *
+ * Numbers keep the names that llamabi.h documents: LLAMA_DTYPE_F32, LLAMA_FINISH_STOP, LLAMA_E_BUSY.
+ *
+ * Failures are llamabi::error, with the library's status and sentence. Being cancelled is no
+ * failure: what was generated until then is returned. An exception thrown in a callback stops the
+ * call and comes out of it.
+ *
+ * Threads: const functions of Model, and Model::close, may be called from any thread, any number at
+ * a time; calls on one model share batches. Inside a callback only encode, decode, token_bytes,
+ * info, timings, close and Cancel::trigger.
+ */
+#ifndef LLAMABI_HPP
+#define LLAMABI_HPP
+
+#include <llamabi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+#if __cplusplus >= 202002L
+#include <version>
+#endif
+#if defined(__cpp_lib_jthread)
+#include <stop_token>
+#endif
+
+namespace llamabi {
+
+/// What every function throws where the library reports a failure.
+class error : public std::runtime_error {
+ public:
+  error(llama_status status, const std::string &message)
+      : std::runtime_error(message), status_(status) {}
+  /// `LLAMA_E_*`; `LLAMA_CANCELLED` for a model whose loading was stopped.
+  llama_status status() const noexcept { return status_; }
+
+ private:
+  llama_status status_;
+};
+
+using Token = std::int32_t;
+using Alternative = llama_alternative;
+using Info = llama_info;
+using Timings = llama_timings;
+using Stats = llama_request_stats;
+
+/// Version of the library that was loaded.
+inline std::string version() { return llama_version(); }
+
+namespace detail {
+
+/// Throws unless the library that was loaded has the ABI this was compiled for.
+inline void check_abi() {
+  constexpr std::uint32_t ours = LLAMABI_ABI_VERSION;
+  if (const std::uint32_t theirs = llama_abi_version(); theirs != ours)
+    throw error(LLAMA_E_ABI, "libllamabi " + version() + " was loaded, of ABI version " +
+                                 std::to_string(theirs) +
+                                 "; this program was compiled for ABI version " +
+                                 std::to_string(ours) + " (llamabi.h of " LLAMABI_VERSION ")");
+}
+
+inline llama_build_options build_defaults() {
+  check_abi();
+  llama_build_options o{};
+  llama_build_options_init(&o, sizeof o, LLAMABI_ABI_VERSION);
+  return o;
+}
+
+inline llama_generate_options generate_defaults() {
+  check_abi();
+  llama_generate_options o{};
+  llama_generate_options_init(&o, sizeof o);
+  return o;
+}
+
+/// One call into the library: where its error goes, and what a callback of it threw.
+class Call {
+ public:
+  Call() : outer_(std::exchange(current(), this)) { error_.struct_size = sizeof error_; }
+  ~Call() { current() = outer_; }
+  Call(const Call &) = delete;
+  Call &operator=(const Call &) = delete;
+
+  /// The innermost one on this thread. Log lines come on any thread that is inside a call.
+  static Call *&current() noexcept {
+    thread_local Call *call = nullptr;
+    return call;
+  }
+
+  llama_error *err() noexcept { return &error_; }
+
+  /// Runs a callback; false once one has thrown: nothing may unwind into the library.
+  template <class F>
+  bool guard(F &&callback) noexcept {
+    if (thrown_) return false;
+    try {
+      return callback();
+    } catch (...) {
+      thrown_ = std::current_exception();
+      return false;
+    }
+  }
+
+  /// Rethrows what a callback threw, then throws if `status` is a failure.
+  llama_status finish(llama_status status) {
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    if (status < 0) throw error(status, error_.message);
+    return status;
+  }
+
+ private:
+  Call *outer_;
+  llama_error error_{};
+  std::exception_ptr thrown_;
+};
+
+template <auto free>
+struct Free {
+  template <class T>
+  void operator()(T *object) const noexcept {
+    free(object);
+  }
+};
+
+/// Text that C takes as NUL-terminated; a NUL inside would silently cut it.
+inline const char *c_string(const std::string &text, const char *name) {
+  if (text.find('\0') != std::string::npos)
+    throw error(LLAMA_E_INVALID_ARGUMENT, std::string(name) + " contains a NUL byte");
+  return text.c_str();
+}
+
+inline const char *data(std::string_view text) noexcept {
+  return text.data() != nullptr ? text.data() : "";
+}
+
+}  // namespace detail
+
+/// A flag that stops the calls it is given to. Copies are the same flag; default-made ones are new.
+class Cancel {
+ public:
+  Cancel() : flag_(create(), llama_cancel_free) {}
+#if defined(__cpp_lib_jthread)
+  /// Triggered when a stop is requested, for as long as a copy lives.
+  Cancel(const std::stop_token &token) {  // NOLINT(google-explicit-constructor)
+    auto linked = std::make_shared<Linked>(token);
+    llama_cancel_t *flag = linked->flag.get();
+    flag_ = std::shared_ptr<llama_cancel_t>(std::move(linked), flag);
+  }
+#endif
+  /// From any thread, signal handler or callback; it stays triggered.
+  void trigger() const noexcept { llama_cancel_trigger(flag_.get()); }
+  llama_cancel_t *get() const noexcept { return flag_.get(); }
+
+ private:
+  static llama_cancel_t *create() {
+    detail::check_abi();
+    llama_cancel_t *flag = llama_cancel_new();
+    if (flag == nullptr) throw error(LLAMA_E_NO_MEMORY, "there are too many cancel flags");
+    return flag;
+  }
+#if defined(__cpp_lib_jthread)
+  struct Linked {
+    struct Trigger {
+      llama_cancel_t *flag;
+      void operator()() const noexcept { llama_cancel_trigger(flag); }
+    };
+    std::unique_ptr<llama_cancel_t, detail::Free<llama_cancel_free>> flag{create()};
+    std::stop_callback<Trigger> callback;
+    explicit Linked(const std::stop_token &token) : callback(token, Trigger{flag.get()}) {}
+  };
+#endif
+  std::shared_ptr<llama_cancel_t> flag_;
+};
+
+/// How to load a model; see `llama_build_options`. Defaults are the library's.
+struct Options {
+  /// Empty: `ckpt_dir/tokenizer.model`.
+  std::string tokenizer_path{};
+  std::uint32_t max_seq_len = detail::build_defaults().max_seq_len;
+  std::uint32_t max_batch_size = detail::build_defaults().max_batch_size;
+  std::int32_t model_parallel_size = detail::build_defaults().model_parallel_size;
+  /// `LLAMA_DEVICE_*`
+  std::int32_t device = detail::build_defaults().device;
+  std::int32_t device_index = detail::build_defaults().device_index;
+  std::uint32_t n_threads = detail::build_defaults().n_threads;
+  /// `LLAMA_DTYPE_*`
+  std::int32_t weights_dtype = detail::build_defaults().weights_dtype;
+  std::int32_t kv_dtype = detail::build_defaults().kv_dtype;
+  std::uint64_t seed = detail::build_defaults().seed;
+  std::optional<Cancel> cancel{};
+  /// Hears the fraction that has been read; false stops the loading.
+  std::function<bool(float fraction)> progress{};
+  /// Hears the model's log lines, on any thread that is inside a call, perhaps several at once.
+  std::function<void(std::int32_t level, std::string_view line)> log{};
+  /// `LLAMA_LOG_*`
+  std::int32_t log_level = detail::build_defaults().log_level;
+};
+
+/// Something that happened to one sequence of a call; see `llama_event`. Its own copy of everything.
+struct Event {
+  /// `LLAMA_EVENT_TOKEN` or `LLAMA_EVENT_FINISH`
+  std::int32_t kind = 0;
+  std::uint32_t index = 0;
+  Token token = 0;
+  float logprob = 0;
+  /// `LLAMA_FINISH_*` where `kind` is `LLAMA_EVENT_FINISH`.
+  std::int32_t finish_reason = 0;
+  std::string text{};
+  std::vector<Alternative> top{};
+
+  void assign(const llama_event &ev) {
+    kind = ev.kind;
+    index = ev.index;
+    token = ev.token;
+    logprob = ev.logprob;
+    finish_reason = ev.finish_reason;
+    text.assign(ev.text, ev.text_len);
+    top.assign(ev.top, ev.top + ev.n_top);
+  }
+};
+
+/// How to generate; see `llama_generate_options`. Defaults are the library's.
+struct GenerateOptions {
+  std::uint32_t max_gen_len = detail::generate_defaults().max_gen_len;
+  float temperature = detail::generate_defaults().temperature;
+  float top_p = detail::generate_defaults().top_p;
+  std::int32_t top_k = detail::generate_defaults().top_k;
+  float min_p = detail::generate_defaults().min_p;
+  float repetition_penalty = detail::generate_defaults().repetition_penalty;
+  std::uint64_t seed = detail::generate_defaults().seed;
+  std::vector<std::string> stop{};
+  std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
+  /// `LLAMA_GEN_*`
+  bool echo = false, logprobs = false, no_wait = false, ignore_eos = false;
+  std::optional<Cancel> cancel{};
+  /// Hears every event, on the calling thread; false stops the call. Not for streams.
+  std::function<bool(const Event &)> on_event{};
+};
+
+/// What became of one sequence.
+struct Completion {
+  std::string text;
+  std::vector<Token> tokens;
+  /// One per token if `logprobs` was set, else none.
+  std::vector<float> logprobs;
+  /// Most likely tokens at each token, best first, if `top_logprobs` was set, else empty.
+  std::vector<std::vector<Alternative>> top_logprobs;
+  /// `LLAMA_FINISH_*`
+  std::int32_t finish_reason = 0;
+  Stats stats{};
+};
+
+struct Message {
+  /// "system", "user" or "assistant"
+  std::string role;
+  std::string content;
+  Message() = default;
+  // With a constructor, braces too many are an error, not a string from two iterators.
+  Message(std::string from, std::string text) : role(std::move(from)), content(std::move(text)) {}
+};
+using Dialog = std::vector<Message>;
+
+/// Tokens that lie together: a vector, an array or a span of them. Borrowed for the call.
+class Tokens {
+ public:
+  template <class C, class = std::enable_if_t<std::is_convertible_v<
+                         decltype(std::data(std::declval<const C &>())), const Token *>>>
+  Tokens(const C &tokens)  // NOLINT(google-explicit-constructor)
+      : data_(std::data(tokens)), size_(std::size(tokens)) {}
+  explicit Tokens(const Token *data, std::size_t size) : data_(data), size_(size) {}
+  const Token *data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  const Token *data_;
+  std::size_t size_;
+};
+
+namespace detail {
+
+using Log = std::function<void(std::int32_t, std::string_view)>;
+
+/// Frees a model, and only then lets go of what its log lines are given to.
+struct Destroy {
+  std::shared_ptr<const Log> log;
+  void operator()(llama_t *model) const noexcept { llama_destroy(model); }
+};
+
+inline void on_log(void *user_data, std::int32_t level, const char *msg, std::size_t len) noexcept {
+  const auto hear = [&] {
+    (*static_cast<const Log *>(user_data))(level, std::string_view(msg, len));
+    return true;
+  };
+  if (Call *call = Call::current()) {
+    call->guard(hear);
+  } else {  // from a destructor, where an exception has nowhere to go
+    Call nobody;
+    nobody.guard(hear);
+  }
+}
+
+inline std::int32_t on_progress(void *user_data, float fraction) noexcept {
+  const auto *o = static_cast<const Options *>(user_data);
+  return Call::current()->guard([&] { return o->progress(fraction); });
+}
+
+/// A `llama_generate_options` and what its pointers point to.
+class GenerateArguments {
+ public:
+  GenerateArguments(const GenerateOptions &o, bool pulled) : options_(o), c_(generate_defaults()) {
+    c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
+               (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U);
+    c_.max_gen_len = o.max_gen_len;
+    c_.temperature = o.temperature;
+    c_.top_p = o.top_p;
+    c_.top_k = o.top_k;
+    c_.min_p = o.min_p;
+    c_.repetition_penalty = o.repetition_penalty;
+    c_.seed = o.seed;
+    c_.top_logprobs = o.top_logprobs;
+    for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
+    c_.stop = stop_.data();
+    c_.n_stop = stop_.size();
+    if (o.cancel) c_.cancel = o.cancel->get();
+    // Without a listener too, for an exception in `log` to stop the call; streams refuse one.
+    if (o.on_event || !pulled) {
+      c_.on_event = on_event;
+      c_.user_data = this;
+    }
+  }
+  GenerateArguments(const GenerateArguments &) = delete;
+  GenerateArguments &operator=(const GenerateArguments &) = delete;
+  const llama_generate_options *get() const noexcept { return &c_; }
+
+ private:
+  static std::int32_t on_event(void *user_data, const llama_event *ev) noexcept {
+    auto *self = static_cast<GenerateArguments *>(user_data);
+    return Call::current()->guard([&] {
+      if (!self->options_.on_event) return true;
+      self->event_.assign(*ev);
+      return self->options_.on_event(self->event_);
+    });
+  }
+
+  const GenerateOptions &options_;
+  llama_generate_options c_;
+  std::vector<const char *> stop_;
+  Event event_;
+};
+
+/// Prompts of tokens, end to end, as C takes them.
+struct TokenPrompts {
+  std::vector<Token> tokens;
+  std::vector<std::size_t> lens;
+  explicit TokenPrompts(const std::vector<std::vector<Token>> &prompts) {
+    for (const auto &p : prompts) {
+      tokens.insert(tokens.end(), p.begin(), p.end());
+      lens.push_back(p.size());
+    }
+  }
+};
+
+/// Texts as C takes them; borrowed.
+struct Texts {
+  std::vector<const char *> prompts;
+  std::vector<std::size_t> lens;
+  template <class Strings>
+  explicit Texts(const Strings &texts) {
+    for (const std::string_view text : texts) {
+      prompts.push_back(detail::data(text));
+      lens.push_back(text.size());
+    }
+  }
+  explicit Texts(std::string_view text) : prompts{detail::data(text)}, lens{text.size()} {}
+};
+
+/// Dialogs end to end, as C takes them; borrowed.
+struct Dialogs {
+  std::vector<llama_message> messages;
+  std::vector<std::size_t> lens;
+  Dialogs(const Dialog *dialogs, std::size_t n) {
+    for (std::size_t i = 0; i < n; i++) {
+      for (const Message &m : dialogs[i])
+        messages.push_back({m.role.c_str(), m.content.c_str(), m.role.size(), m.content.size()});
+      lens.push_back(dialogs[i].size());
+    }
+  }
+};
+
+using Result = std::unique_ptr<llama_result_t, Free<llama_result_free>>;
+
+inline void check(llama_status status) {
+  if (status < 0) throw error(status, llama_status_string(status));
+}
+
+inline std::vector<Completion> completions(const llama_result_t *r, bool with_alternatives) {
+  std::vector<Completion> all(llama_result_count(r));
+  for (std::size_t i = 0; i < all.size(); i++) {
+    Completion &c = all[i];
+    const Token *tokens = nullptr;
+    const float *logprobs = nullptr;
+    const char *text = nullptr;
+    std::size_t n = 0;
+    check(llama_result_tokens(r, i, &tokens, &n));
+    c.tokens.assign(tokens, tokens + n);
+    check(llama_result_logprobs(r, i, &logprobs, &n));
+    c.logprobs.assign(logprobs, logprobs + n);
+    check(llama_result_text(r, i, &text, &n));
+    c.text.assign(text, n);
+    if (with_alternatives) c.top_logprobs.resize(c.tokens.size());
+    for (std::size_t at = 0; at < c.top_logprobs.size(); at++) {
+      const Alternative *top = nullptr;
+      check(llama_result_top_logprobs(r, i, at, &top, &n));
+      c.top_logprobs[at].assign(top, top + n);
+    }
+    c.finish_reason = llama_result_finish_reason(r, i);
+    c.stats.struct_size = sizeof c.stats;
+    check(llama_result_stats(r, i, &c.stats));
+  }
+  return all;
+}
+
+/// Fills a buffer that is grown once if `guess` elements are too few.
+template <class Buffer, class F>
+Buffer filled(std::size_t guess, F &&call) {
+  Buffer buffer(guess, typename Buffer::value_type());
+  std::size_t n = 0;
+  Call c;
+  llama_status status = call(buffer.data(), buffer.size(), &n, c.err());
+  if (status == LLAMA_E_INVALID_ARGUMENT && n > buffer.size()) {
+    buffer.resize(n);
+    status = call(buffer.data(), buffer.size(), &n, c.err());
+  }
+  c.finish(status);
+  buffer.resize(n);
+  return buffer;
+}
+
+}  // namespace detail
+
+/// Events of a call, pulled: `for (auto &ev : stream)`. Use it from one thread at a time. It may
+/// outlive its model, and then ends as cancelled; destroying it cancels what still runs.
+class Stream {
+ public:
+  class iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Event;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Event *;
+    using reference = Event &;
+    iterator() = default;
+    reference operator*() const noexcept { return stream_->event_; }
+    pointer operator->() const noexcept { return &stream_->event_; }
+    iterator &operator++() {
+      if (stream_->next(stream_->event_) != LLAMA_OK) stream_ = nullptr;
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const iterator &a, const iterator &b) noexcept {
+      return a.stream_ == b.stream_;
+    }
+    friend bool operator!=(const iterator &a, const iterator &b) noexcept { return !(a == b); }
+
+   private:
+    friend class Stream;
+    explicit iterator(Stream *stream) noexcept : stream_(stream) {}
+    Stream *stream_ = nullptr;
+  };
+
+  /// Waits for the first event. The event is overwritten by the next one.
+  iterator begin() { return ++iterator(this); }
+  iterator end() noexcept { return {}; }
+
+  /// Takes the next event. `LLAMA_OK`; `LLAMA_TIMEOUT`; for ever `LLAMA_DONE`, or `LLAMA_CANCELLED`,
+  /// once the stream has ended. A negative timeout waits as long as it takes.
+  llama_status next(Event &ev, std::chrono::milliseconds timeout = std::chrono::milliseconds(-1)) {
+    if (unopened_) return status_;
+    llama_event c{};
+    c.struct_size = sizeof c;
+    const auto ms = std::clamp<std::chrono::milliseconds::rep>(timeout.count(), -1, INT32_MAX);
+    detail::Call call;
+    status_ = llama_stream_next(stream_.get(), &c, static_cast<std::int32_t>(ms), call.err());
+    if (status_ == LLAMA_OK) ev.assign(c);
+    return call.finish(status_);
+  }
+
+  /// Figures of a sequence whose `LLAMA_EVENT_FINISH` has been taken, until `close`; any thread.
+  Stats stats(std::size_t index = 0) const {
+    Stats stats{};
+    stats.struct_size = sizeof stats;
+    detail::check(llama_stream_stats(stream_.get(), index, &stats));
+    return stats;
+  }
+  /// What `next` returned last: after a loop, whether the stream is done or was cancelled.
+  llama_status status() const noexcept { return status_; }
+  /// Readable while `next` would not wait, for poll and epoll. Not to be read, written or closed.
+  int fd() const noexcept { return llama_stream_fd(stream_.get()); }
+  /// Cancels what still runs; from any thread. A `next` that waits returns `LLAMA_CANCELLED`.
+  void close() noexcept { llama_stream_free(stream_.get()); }
+  llama_stream_t *get() const noexcept { return stream_.get(); }
+
+ private:
+  friend class Model;
+  template <class F>
+  Stream(const GenerateOptions &o, std::shared_ptr<const detail::Log> log, F &&open)
+      : log_(std::move(log)), cancel_(o.cancel) {
+    detail::GenerateArguments arguments(o, true);
+    detail::Call call;
+    llama_stream_t *out = nullptr;
+    status_ = open(arguments.get(), &out, call.err());
+    stream_.reset(out);
+    call.finish(status_);
+    unopened_ = out == nullptr;  // the model was closed meanwhile: cancelled
+  }
+
+  std::shared_ptr<const detail::Log> log_;
+  std::optional<Cancel> cancel_;
+  std::unique_ptr<llama_stream_t, detail::Free<llama_stream_free>> stream_;
+  Event event_;
+  llama_status status_ = LLAMA_OK;
+  bool unopened_ = false;
+};
+
+/// A loaded model. Move-only; on a closed or moved-from one every call throws.
+class Model {
+ public:
+  /// Loads a checkpoint, see `llama_build`.
+  explicit Model(const std::string &ckpt_dir, const Options &options = {}) {
+    llama_build_options o = detail::build_defaults();
+    o.max_seq_len = options.max_seq_len;
+    o.max_batch_size = options.max_batch_size;
+    o.model_parallel_size = options.model_parallel_size;
+    o.device = options.device;
+    o.device_index = options.device_index;
+    o.n_threads = options.n_threads;
+    o.weights_dtype = options.weights_dtype;
+    o.kv_dtype = options.kv_dtype;
+    o.seed = options.seed;
+    o.log_level = options.log_level;
+    if (options.cancel) o.cancel = options.cancel->get();
+    if (options.progress) {
+      o.progress = detail::on_progress;
+      o.progress_user_data = const_cast<Options *>(&options);
+    }
+    if (options.log) {
+      auto log = std::make_shared<detail::Log>(options.log);
+      o.log = detail::on_log;
+      o.log_user_data = log.get();
+      handle_.get_deleter().log = std::move(log);
+    }
+    const char *tokenizer = options.tokenizer_path.empty()
+                                ? nullptr
+                                : detail::c_string(options.tokenizer_path, "tokenizer_path");
+    detail::Call call;
+    llama_t *out = nullptr;
+    const llama_status status =
+        llama_build(detail::c_string(ckpt_dir, "ckpt_dir"), tokenizer, &o, &out, call.err());
+    handle_.reset(out);
+    if (call.finish(status) == LLAMA_CANCELLED)
+      throw error(LLAMA_CANCELLED, "loading " + ckpt_dir + " was cancelled");
+  }
+
+  /// Cancels what runs and unloads; again does nothing. Calls and streams that run end as cancelled.
+  void close() {
+    detail::Call call;
+    llama_destroy(handle_.get());
+    call.finish(LLAMA_OK);
+  }
+
+  /// Continue tokens; see `llama_generate`.
+  Completion generate(Tokens prompt, const GenerateOptions &options = {}) const {
+    const std::size_t len = prompt.size();
+    return std::move(run_tokens(prompt.data(), &len, 1, options).at(0));
+  }
+  std::vector<Completion> generate(const std::vector<std::vector<Token>> &prompts,
+                                   const GenerateOptions &options = {}) const {
+    const detail::TokenPrompts p(prompts);
+    return run_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
+  }
+
+  /// Continue texts; see `llama_text_completion`.
+  Completion text_completion(std::string_view prompt, const GenerateOptions &options = {}) const {
+    return std::move(run_texts(detail::Texts(prompt), options).at(0));
+  }
+  std::vector<Completion> text_completion(const std::vector<std::string> &prompts,
+                                          const GenerateOptions &options = {}) const {
+    return run_texts(detail::Texts(prompts), options);
+  }
+  std::vector<Completion> text_completion(std::initializer_list<std::string_view> prompts,
+                                          const GenerateOptions &options = {}) const {
+    return run_texts(detail::Texts(prompts), options);
+  }
+
+  /// Answer dialogs; see `llama_chat_completion`.
+  Completion chat_completion(const Dialog &dialog, const GenerateOptions &options = {}) const {
+    return std::move(run_dialogs({&dialog, 1}, options).at(0));
+  }
+  Completion chat_completion(std::initializer_list<Message> dialog,
+                             const GenerateOptions &options = {}) const {
+    return chat_completion(Dialog(dialog), options);
+  }
+  std::vector<Completion> chat_completion(const std::vector<Dialog> &dialogs,
+                                          const GenerateOptions &options = {}) const {
+    return run_dialogs({dialogs.data(), dialogs.size()}, options);
+  }
+
+  /// Start a call on tokens and pull its events; see `llama_stream_open`.
+  Stream stream(Tokens prompt, const GenerateOptions &options = {}) const {
+    const std::size_t len = prompt.size();
+    return stream_tokens(prompt.data(), &len, 1, options);
+  }
+  Stream stream(const std::vector<std::vector<Token>> &prompts,
+                const GenerateOptions &options = {}) const {
+    const detail::TokenPrompts p(prompts);
+    return stream_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
+  }
+  /// The same on texts; see `llama_stream_open_text`.
+  Stream stream(std::string_view prompt, const GenerateOptions &options = {}) const {
+    return stream_texts(detail::Texts(prompt), options);
+  }
+  Stream stream(const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
+    return stream_texts(detail::Texts(prompts), options);
+  }
+  /// The same on dialogs; see `llama_stream_open_chat`.
+  Stream stream(const Dialog &dialog, const GenerateOptions &options = {}) const {
+    return stream_dialogs({&dialog, 1}, options);
+  }
+  Stream stream(std::initializer_list<Message> dialog, const GenerateOptions &options = {}) const {
+    return stream(Dialog(dialog), options);
+  }
+  Stream stream(const std::vector<Dialog> &dialogs, const GenerateOptions &options = {}) const {
+    return stream_dialogs({dialogs.data(), dialogs.size()}, options);
+  }
+
+  /// Tokens of a text; see `llama_encode_text`.
+  std::vector<Token> encode(std::string_view text, bool bos = false, bool eos = false) const {
+    const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
+    return detail::filled<std::vector<Token>>(
+        text.size() + 8, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_encode_text(get(), detail::data(text), text.size(), flags, buf, cap, n, err);
+        });
+  }
+  /// Tokens of a dialog; see `llama_encode_dialog`.
+  std::vector<Token> encode(const Dialog &dialog) const {
+    const std::vector<llama_message> m = detail::Dialogs(&dialog, 1).messages;
+    return detail::filled<std::vector<Token>>(
+        256, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_encode_dialog(get(), m.data(), m.size(), buf, cap, n, err);
+        });
+  }
+  /// Text of tokens; see `llama_decode_tokens`.
+  std::string decode(Tokens tokens) const {
+    return detail::filled<std::string>(
+        8 * tokens.size() + 8, [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_decode_tokens(get(), tokens.data(), tokens.size(), buf, cap, n, err);
+        });
+  }
+  /// What a token contributes in the middle of a text, perhaps part of a code point.
+  std::string token_bytes(Token token) const {
+    const char *p = nullptr;
+    std::size_t n = 0;
+    detail::Call call;
+    call.finish(llama_token_bytes(get(), token, &p, &n, call.err()));
+    return {p, n};
+  }
+
+  Info info() const {
+    Info info{};
+    info.struct_size = sizeof info;
+    detail::Call call;
+    call.finish(llama_get_info(get(), &info, call.err()));
+    return info;
+  }
+  Timings timings() const {
+    Timings timings{};
+    timings.struct_size = sizeof timings;
+    detail::Call call;
+    call.finish(llama_get_timings(get(), &timings, call.err()));
+    return timings;
+  }
+
+  /// For llamabi.h itself.
+  llama_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  template <class F>
+  std::vector<Completion> run(const GenerateOptions &options, F &&function) const {
+    detail::GenerateArguments arguments(options, false);
+    detail::Call call;
+    llama_result_t *out = nullptr;
+    const llama_status status = function(arguments.get(), &out, call.err());
+    const detail::Result result(out);
+    call.finish(status);
+    return detail::completions(out, options.top_logprobs != 0);
+  }
+  std::vector<Completion> run_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
+                                     const GenerateOptions &options) const {
+    return run(options, [&](auto *o, auto *out, auto *err) {
+      return llama_generate(get(), tokens, lens, n, o, out, err);
+    });
+  }
+  std::vector<Completion> run_texts(const detail::Texts &p, const GenerateOptions &options) const {
+    return run(options, [&](auto *o, auto *out, auto *err) {
+      return llama_text_completion(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+  std::vector<Completion> run_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
+    return run(options, [&](auto *o, auto *out, auto *err) {
+      return llama_chat_completion(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+
+  template <class F>
+  Stream open(const GenerateOptions &options, F &&function) const {
+    return Stream(options, handle_.get_deleter().log, std::forward<F>(function));
+  }
+  Stream stream_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
+                       const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open(get(), tokens, lens, n, o, out, err);
+    });
+  }
+  Stream stream_texts(const detail::Texts &p, const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_text(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+  Stream stream_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_chat(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+
+  std::unique_ptr<llama_t, detail::Destroy> handle_;
+};
+
+}  // namespace llamabi
+
+#endif  // LLAMABI_HPP

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# test.sh PREFIX: the C++ binding, against the library installed there.
+set -euo pipefail
+prefix=$(realpath "$1")
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(realpath "$here/../..")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for tool in g++ clang++ pkg-config nm; do
+  command -v $tool >/dev/null || { echo "C++: $tool is missing: scripts/setup --test" >&2; exit 1; }
+done
+echo '#include <nlohmann/json.hpp>' | g++ -x c++ -fsyntax-only - 2>/dev/null ||
+  { echo "C++: nlohmann-json3-dev is missing: scripts/setup --test" >&2; exit 1; }
+
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+unset LD_LIBRARY_PATH
+read -ra cflags <<<"$(pkg-config --cflags llamabi)"
+read -ra libs <<<"$(pkg-config --libs llamabi)"
+warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+sanitizers=(-fsanitize=address,undefined -fno-sanitize-recover=all)
+units=(main reference behaviours cpp)
+
+compile() { # compile DIRECTORY COMPILER STANDARD FLAG...: every unit into an object of its own
+  mkdir -p "$work/$1"
+  printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -I{} "$2" "-std=$3" -g "${warnings[@]}" "${@:4}" "${cflags[@]}" \
+    -c "$here/test/{}.cc" -o "$work/$1/{}.o"
+}
+link() { # link NAME COMPILER FLAGS OBJECT...
+  "$2" $3 "${@:4}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib" -o "$work/$1/test"
+}
+
+for cxx in g++ clang++; do
+  for standard in c++17 c++20; do
+    compile $cxx-$standard $cxx $standard
+    link $cxx-$standard $cxx '' "$work/$cxx-$standard"/*.o
+    timeout 300 "$work/$cxx-$standard/test" "$root" >"$work/out" || { grep -v 'ok$' "$work/out"; exit 1; }
+    echo "C++: $(grep -c 'ok$' "$work/out") tests pass, $cxx -std=$standard"
+  done
+done
+grep '^behaviour' "$work/out"
+
+# Units of both standards and both compilers in one program.
+mkdir "$work/mixed"
+link mixed g++ '' "$work"/clang++-c++17/{main,behaviours}.o "$work"/g++-c++20/{cpp,reference}.o
+timeout 300 "$work/mixed/test" "$root" >/dev/null
+echo "C++: units of C++17 and C++20, of gcc and clang, pass as one program"
+
+for cxx in g++ clang++; do
+  compile $cxx-asan $cxx c++20 "${sanitizers[@]}"
+  link $cxx-asan $cxx "${sanitizers[*]}" "$work/$cxx-asan"/*.o
+  symbols=$(nm "$work/$cxx-asan/test")
+  grep -q __asan_init <<<"$symbols" && grep -q __ubsan_handle <<<"$symbols" ||
+    { echo "C++: the sanitizers are not on" >&2; exit 1; }
+  timeout 300 "$work/$cxx-asan/test" "$root" >"$work/out" || { grep -v 'ok$' "$work/out"; exit 1; }
+  echo "C++: all pass under AddressSanitizer and UndefinedBehaviorSanitizer, $cxx"
+done
+
+# Which library a program meets is decided by the loader.
+g++ -std=c++17 "${warnings[@]}" "${cflags[@]}" "$here/test/probe.cc" "${libs[@]}" -o "$work/probe"
+said() { grep -qF -- "$1" "$work/out" || { echo "C++: said: $(cat "$work/out"); expected: $1" >&2; exit 1; }; }
+rc=0
+"$work/probe" "$root/demo/meta" >"$work/out" 2>&1 || rc=$?
+[[ $rc == 127 ]] || { echo "C++: without a library the probe exits with $rc" >&2; exit 1; }
+said 'error while loading shared libraries: libllamabi.so.0: cannot open shared object file'
+grep -qF 'error while loading shared libraries: libllamabi.so.0' "$here/README.md" ||
+  { echo "C++: README.md does not say what to do" >&2; exit 1; }
+echo 'behaviour missing_library ok'
+
+"$root/tests/bindings/other_abi.sh" "$work/other"
+LD_LIBRARY_PATH=$work/other "$work/probe" "$root/demo/meta" >"$work/out"
+said 'ABI version 99'
+said 'ABI version 0'
+rc=0
+LD_LIBRARY_PATH=$prefix/lib "$work/probe" "$root/demo/meta" >"$work/out" || rc=$?
+[[ $rc == 3 ]] || { echo "C++: the right library is refused: $(cat "$work/out")" >&2; exit 1; }
+echo 'behaviour other_abi ok'
+
+# examples/worker.cc
+build() { "$1" -std=c++17 -g "${warnings[@]}" "${cflags[@]}" "${@:2}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib"; }
+build g++ "${sanitizers[@]}" "$root/examples/worker.cc" -o "$work/worker"
+build g++ "$here/test/jsonl.cc" -o "$work/jsonl"
+worker=(timeout 60 "$work/worker" --ckpt_dir "$root/demo/meta" --temperature 0)
+answers() { # answers NAME EXPECTED: what the worker said, line by line
+  "$work/jsonl" <"$work/answers" >"$work/out" || { echo "C++: worker, $1: $(cat "$work/answers")" >&2; exit 1; }
+  diff <(printf "$2") "$work/out" || { echo "C++: worker, $1: expected (left) and said (right) differ" >&2; exit 1; }
+  echo "test worker: $1 ok"
+}
+lines() { # not UTF-8, longer than max_seq_len, longer than anything, quotes and control characters, no last line feed
+  printf 'Once\n\xff\n'; printf 'a%.0s ' {1..600}; printf '\n'
+  head -c 5000000 /dev/zero | tr '\0' x; printf '\n\n"A\\\001"\t\r\n'; printf 'Anna\n%.0s' {1..20}; printf 'The end'
+}
+expected='1 length 5\n2 -11\n3 -9\n4 -9\n5 length 5\n6 length 5\n'$(printf '%s length 5\\n' {7..27})
+lines | "${worker[@]}" --slots 3 --max_gen_len 5 >"$work/answers"
+answers "a pipe, more lines than slots" "$expected"
+lines >"$work/lines"
+"${worker[@]}" --slots 8 --max_gen_len 5 <"$work/lines" >"$work/answers"
+answers "a file" "$expected"
+"${worker[@]}" </dev/null >"$work/answers"
+answers "nothing" ''
+
+interrupted() { # interrupted NAME PROMPTS: SIGINT while the pipe stays open; what was said is in answers
+  rm -f "$work/pipe"
+  mkfifo "$work/pipe"
+  "$work/worker" --ckpt_dir "$root/demo/meta" --slots 2 --max_seq_len 100000 --ignore_eos 1 <"$work/pipe" >"$work/answers" &
+  local pid=$! rc=0
+  exec 9>"$work/pipe"
+  printf "$2" >&9
+  sleep 2
+  kill -INT $pid
+  ( sleep 30; kill -KILL $pid ) >/dev/null 2>&1 &
+  local watch=$!
+  wait $pid || rc=$?
+  kill $watch
+  exec 9>&-
+  [[ $rc == 130 ]] || { echo "C++: worker, $1: exits with $rc" >&2; exit 1; }
+}
+interrupted "SIGINT while idle" ''
+answers "SIGINT while idle" ''
+interrupted "SIGINT while busy" 'Once\nAnna\nnever read\n'
+sed -i 's/"tokens":[0-9]*/"tokens":0/' "$work/answers"
+answers "SIGINT while busy" '1 cancelled 0\n2 cancelled 0\n'
+echo 'C++: everything passed'

@@ -1,0 +1,91 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// Status is the kind of an error, for errors.Is: errors.Is(err, llamabi.ErrBusy).
+type Status int32
+
+// What a call can fail with. llamabi.h says which function fails with what.
+const (
+	// ErrCancelled is not a failure: what was generated so far is returned with it.
+	ErrCancelled       Status = C.LLAMA_CANCELLED
+	ErrInvalidArgument Status = C.LLAMA_E_INVALID_ARGUMENT
+	ErrABI             Status = C.LLAMA_E_ABI
+	ErrIO              Status = C.LLAMA_E_IO
+	ErrFormat          Status = C.LLAMA_E_FORMAT
+	ErrUnsupported     Status = C.LLAMA_E_UNSUPPORTED
+	ErrNoMemory        Status = C.LLAMA_E_NO_MEMORY
+	ErrDevice          Status = C.LLAMA_E_DEVICE
+	ErrDeviceMemory    Status = C.LLAMA_E_DEVICE_MEMORY
+	ErrTooLong         Status = C.LLAMA_E_TOO_LONG
+	ErrBatch           Status = C.LLAMA_E_BATCH
+	ErrUTF8            Status = C.LLAMA_E_UTF8
+	ErrBusy            Status = C.LLAMA_E_BUSY
+	ErrPoisoned        Status = C.LLAMA_E_POISONED
+	ErrInternal        Status = C.LLAMA_E_INTERNAL
+)
+
+// ErrClosed is what calls on a closed [Model] fail with.
+var ErrClosed = errors.New("llamabi: the model is closed")
+
+// Error says the status in a few words.
+func (s Status) Error() string { return C.GoString(C.llama_status_string(C.llama_status(s))) }
+
+// Error is what calls fail with, for errors.As. It also is its Status and, where a context or
+// Close ended the call, the context's error or [ErrClosed].
+type Error struct {
+	Status Status
+	// Message is the library's sentence: it names the file, tensor or argument and both values.
+	Message string
+	causes  []error
+}
+
+func (e *Error) Error() string {
+	s := "llamabi: " + e.Message
+	if e.Message == "" {
+		s = "llamabi: " + e.Status.Error()
+	}
+	if len(e.causes) > 0 {
+		s += ": " + e.causes[len(e.causes)-1].Error()
+	}
+	return s
+}
+
+// Unwrap makes errors.Is find the Status and what ended the call.
+func (e *Error) Unwrap() []error { return append([]error{e.Status}, e.causes...) }
+
+func invalid(format string, args ...any) error {
+	return &Error{Status: ErrInvalidArgument, Message: fmt.Sprintf(format, args...)}
+}
+
+// cError is where C writes its sentence.
+type cError struct{ c C.llama_error }
+
+func (e *cError) init() *C.llama_error {
+	e.c.struct_size = C.sizeof_llama_error
+	return &e.c
+}
+
+// toError is the error of a status that is not LLAMA_OK; ctx and h (nil: none) may be why.
+func (e *cError) toError(ctx context.Context, status C.llama_status, h *handle) error {
+	err := &Error{Status: Status(status), Message: C.GoString((*C.char)(unsafe.Pointer(&e.c.message)))}
+	if err.Status == ErrCancelled {
+		if ctx.Err() != nil {
+			err.causes = []error{ctx.Err()}
+			if cause := context.Cause(ctx); cause != ctx.Err() {
+				err.causes = append(err.causes, cause)
+			}
+		} else if h != nil && h.isClosed() {
+			err.causes = []error{ErrClosed}
+		}
+	}
+	return err
+}

@@ -1,0 +1,202 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"unsafe"
+)
+
+// FinishReason says why a sequence ended.
+type FinishReason int32
+
+// The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
+// not given to the model; a sentence that says so is the text.
+const (
+	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
+	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
+	FinishCancelled  FinishReason = C.LLAMA_FINISH_CANCELLED
+	FinishStopString FinishReason = C.LLAMA_FINISH_STOP_STRING
+	FinishUnsafe     FinishReason = C.LLAMA_FINISH_UNSAFE
+)
+
+var finishReasons = [...]string{"none", "stop", "length", "cancelled", "stop string", "unsafe"}
+
+func (f FinishReason) String() string {
+	if f < 0 || int(f) >= len(finishReasons) {
+		return "unknown"
+	}
+	return finishReasons[f]
+}
+
+// Alternative is a token and the natural log of its probability.
+type Alternative struct {
+	Token   int32
+	Logprob float32
+}
+
+// Result is one sequence of a call.
+type Result struct {
+	// Tokens generated, after the prompt's if echoed, without the EOS.
+	Tokens []int32
+	// Logprobs has one per token, if [Logprobs] was given.
+	Logprobs []float32
+	// Text is cut before a stop string.
+	Text string
+	// TopLogprobs has the most likely tokens at each position, best first, if [TopLogprobs] was given.
+	TopLogprobs  [][]Alternative
+	FinishReason FinishReason
+	Stats        RequestStats
+}
+
+// Message of a dialog. Role is "system", "user" or "assistant".
+type Message struct {
+	Role, Content string
+}
+
+// Generate continues prompts of tokens and waits for the end. The results are in the order of the
+// prompts. Cancelled by ctx or [Model.Close], it returns what was generated so far beside the error.
+func (m *Model) Generate(ctx context.Context, prompts [][]int32, opts ...GenerateOption) ([]Result, error) {
+	tokens, lens := flatten(prompts)
+	return m.run(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+		return C.llama_generate(m.c, unsafe.SliceData(tokens), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// TextCompletion continues texts, as [Model.Generate] continues tokens.
+func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...GenerateOption) ([]Result, error) {
+	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+		texts, lens := cStrings(prompts, pin)
+		return C.llama_text_completion(m.c, unsafe.SliceData(texts), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// Chat answers dialogs in Meta's Llama 2 chat format, as [Model.Generate] continues tokens. A dialog
+// is perhaps a system message, then user and assistant in turn, ending with user.
+func (m *Model) Chat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) ([]Result, error) {
+	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+		msgs, lens := cDialogs(dialogs, pin)
+		return C.llama_chat_completion(m.c, unsafe.SliceData(msgs), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// run surrounds the three calls that wait for a result.
+func (m *Model) run(ctx context.Context, opts []GenerateOption,
+	generate func(*runtime.Pinner, *C.llama_generate_options, **C.llama_result_t, *C.llama_error) C.llama_status,
+) ([]Result, error) {
+	end, err := m.call()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	flag, release, err := cancelFlag(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	o, err := cGenerateOptions(opts, flag, &pin)
+	if err != nil {
+		return nil, err
+	}
+	var result *C.llama_result_t
+	var cerr cError
+	status := generate(&pin, o, &result, cerr.init())
+	defer C.llama_result_free(result)
+	results := resultsOf(result)
+	if status != C.LLAMA_OK {
+		return results, cerr.toError(ctx, status, m.handle)
+	}
+	return results, nil
+}
+
+func flatten(prompts [][]int32) ([]C.int32_t, []C.size_t) {
+	total := 1 // so that the slice has a pointer
+	for _, p := range prompts {
+		total += len(p)
+	}
+	tokens := make([]C.int32_t, 0, total)
+	lens := make([]C.size_t, len(prompts))
+	for i, p := range prompts {
+		for _, t := range p {
+			tokens = append(tokens, C.int32_t(t))
+		}
+		lens[i] = C.size_t(len(p))
+	}
+	return tokens, lens
+}
+
+func cDialogs(dialogs [][]Message, pin *runtime.Pinner) ([]C.llama_message, []C.size_t) {
+	var all []Message
+	lens := make([]C.size_t, len(dialogs))
+	for i, dialog := range dialogs {
+		all = append(all, dialog...)
+		lens[i] = C.size_t(len(dialog))
+	}
+	return cMessages(all, pin), lens
+}
+
+func cMessages(messages []Message, pin *runtime.Pinner) []C.llama_message {
+	texts := make([]string, 0, 2*len(messages))
+	for _, m := range messages {
+		texts = append(texts, m.Role, m.Content)
+	}
+	pointers, lens := cStrings(texts, pin)
+	msgs := make([]C.llama_message, len(messages), len(messages)+1)
+	for i := range msgs {
+		msgs[i] = C.llama_message{role: pointers[2*i], role_len: lens[2*i],
+			content: pointers[2*i+1], content_len: lens[2*i+1]}
+	}
+	return msgs
+}
+
+// resultsOf copies everything out of a result.
+func resultsOf(r *C.llama_result_t) []Result {
+	results := make([]Result, C.llama_result_count(r))
+	for i := range results {
+		i, res := C.size_t(i), &results[i]
+		var n C.size_t
+
+		var tokens *C.int32_t
+		if C.llama_result_tokens(r, i, &tokens, &n) == C.LLAMA_OK {
+			res.Tokens = copied[int32](unsafe.Pointer(tokens), n)
+		}
+		var logprobs *C.float
+		if C.llama_result_logprobs(r, i, &logprobs, &n) == C.LLAMA_OK {
+			res.Logprobs = copied[float32](unsafe.Pointer(logprobs), n)
+		}
+		var text *C.char
+		if C.llama_result_text(r, i, &text, &n) == C.LLAMA_OK {
+			res.Text = string(unsafe.Slice((*byte)(unsafe.Pointer(text)), n))
+		}
+		var any bool
+		top := make([][]Alternative, len(res.Tokens))
+		for position := range top {
+			var p *C.llama_alternative
+			if C.llama_result_top_logprobs(r, i, C.size_t(position), &p, &n) == C.LLAMA_OK && n > 0 {
+				top[position] = copied[Alternative](unsafe.Pointer(p), n)
+				any = true
+			}
+		}
+		if any {
+			res.TopLogprobs = top
+		}
+		res.FinishReason = FinishReason(C.llama_result_finish_reason(r, i))
+		stats := C.llama_request_stats{struct_size: C.sizeof_llama_request_stats}
+		if C.llama_result_stats(r, i, &stats) == C.LLAMA_OK {
+			res.Stats = requestStatsOf(&stats)
+		}
+	}
+	return results
+}
+
+// Alternative has the layout of llama_alternative, which is frozen; copied relies on it.
+var _ = [1]struct{}{}[unsafe.Sizeof(Alternative{})-C.sizeof_llama_alternative]
+
+// copied is a copy of n values at p, nil where there are none.
+func copied[T int32 | float32 | Alternative](p unsafe.Pointer, n C.size_t) []T {
+	return append([]T(nil), unsafe.Slice((*T)(p), n)...)
+}

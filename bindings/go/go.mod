@@ -1,0 +1,3 @@
+module llamabi
+
+go 1.24

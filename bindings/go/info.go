@@ -1,0 +1,98 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"context"
+	"time"
+	"unsafe"
+)
+
+// Info is what was loaded.
+type Info struct {
+	VocabSize, Dim, NLayers, NHeads, NKVHeads, HeadDim, FFNDim int
+	MaxSeqLen, MaxBatchSize                                    int
+	BosID, EosID                                               int32
+	// PadID is -1 where there is none.
+	PadID int32
+	// Device, WeightsDtype and KVDtype are what was chosen, never Auto.
+	Device                Device
+	WeightsDtype, KVDtype Dtype
+	// WeightBytes and KVBytes are what they take of the device's memory.
+	WeightBytes, KVBytes uint64
+	DeviceName           string
+}
+
+// Timings are totals of a model since it was opened, but for Running, Waiting and PagesUsed, which
+// are of now.
+type Timings struct {
+	// Running and Waiting are sequences: in a slot, and waiting for one.
+	Running, Waiting int
+	// Load is how long Open took; Prefill and Decode are in steps with and without prompt tokens.
+	Load, Prefill, Decode time.Duration
+	// CachedTokens are those of PromptTokens that were taken from the prefix cache.
+	PromptTokens, CachedTokens, GeneratedTokens, Steps uint64
+	// PagesUsed of PagesTotal pages of the KV cache are held by sequences.
+	PagesUsed, PagesTotal uint64
+}
+
+// RequestStats are figures of one sequence.
+type RequestStats struct {
+	PromptTokens, CachedTokens, GeneratedTokens int
+	// From the call to the first step, to the first generated token (0: there was none), to the end.
+	Queue, FirstToken, Total time.Duration
+}
+
+// Info says what was loaded.
+func (m *Model) Info() (Info, error) {
+	end, err := m.call()
+	if err != nil {
+		return Info{}, err
+	}
+	defer end()
+	i := C.llama_info{struct_size: C.sizeof_llama_info}
+	var cerr cError
+	if status := C.llama_get_info(m.c, &i, cerr.init()); status != C.LLAMA_OK {
+		return Info{}, cerr.toError(context.Background(), status, m.handle)
+	}
+	return Info{
+		VocabSize: int(i.vocab_size), Dim: int(i.dim), NLayers: int(i.n_layers), NHeads: int(i.n_heads),
+		NKVHeads: int(i.n_kv_heads), HeadDim: int(i.head_dim), FFNDim: int(i.ffn_dim),
+		MaxSeqLen: int(i.max_seq_len), MaxBatchSize: int(i.max_batch_size),
+		BosID: int32(i.bos_id), EosID: int32(i.eos_id), PadID: int32(i.pad_id),
+		Device: Device(i.device), WeightsDtype: Dtype(i.weights_dtype), KVDtype: Dtype(i.kv_dtype),
+		WeightBytes: uint64(i.weight_bytes), KVBytes: uint64(i.kv_bytes),
+		DeviceName: C.GoString((*C.char)(unsafe.Pointer(&i.device_name))),
+	}, nil
+}
+
+// Timings says what the model has done and is doing.
+func (m *Model) Timings() (Timings, error) {
+	end, err := m.call()
+	if err != nil {
+		return Timings{}, err
+	}
+	defer end()
+	t := C.llama_timings{struct_size: C.sizeof_llama_timings}
+	var cerr cError
+	if status := C.llama_get_timings(m.c, &t, cerr.init()); status != C.LLAMA_OK {
+		return Timings{}, cerr.toError(context.Background(), status, m.handle)
+	}
+	return Timings{
+		Running: int(t.running), Waiting: int(t.waiting),
+		Load: milliseconds(t.load_ms), Prefill: milliseconds(t.prefill_ms), Decode: milliseconds(t.decode_ms),
+		PromptTokens: uint64(t.prompt_tokens), CachedTokens: uint64(t.cached_tokens),
+		GeneratedTokens: uint64(t.generated_tokens), Steps: uint64(t.steps),
+		PagesUsed: uint64(t.pages_used), PagesTotal: uint64(t.pages_total),
+	}, nil
+}
+
+func requestStatsOf(s *C.llama_request_stats) RequestStats {
+	return RequestStats{
+		PromptTokens: int(s.prompt_tokens), CachedTokens: int(s.cached_tokens), GeneratedTokens: int(s.generated_tokens),
+		Queue: milliseconds(s.queue_ms), FirstToken: milliseconds(s.first_token_ms), Total: milliseconds(s.total_ms),
+	}
+}
+
+func milliseconds(ms C.double) time.Duration { return time.Duration(float64(ms) * 1e6) }

@@ -1,0 +1,202 @@
+// Package llamabi runs Llama-family language models inside a Go program, through the shared library
+// libllamabi.
+//
+// A [Model] is opened once and used by any number of goroutines: calls that run at the same time
+// share batches and do not change each other's results. Every call takes a context; when it ends, the
+// call stops within one step of the model and returns what there is by then, with an error that is
+// both [ErrCancelled] and the context's.
+//
+// The package is a thin layer over the C API: what an option, a figure or an error means is said in
+// llamabi.h. cgo finds the library with pkg-config; README.md has the three commands.
+package llamabi
+
+/*
+#cgo pkg-config: llamabi
+#include "callback.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/cgo"
+	"sync"
+)
+
+// Model is weights, tokenizer and KV cache, ready to generate. All methods may be called from any
+// goroutine. The zero Model is a closed one.
+type Model struct {
+	*handle
+	cleanup runtime.Cleanup
+}
+
+// Open loads the model in dir: Meta's form (params.json, consolidated.NN.pth) or Hugging Face's
+// (config.json, *.safetensors). The tokenizer is dir/tokenizer.model unless [WithTokenizer] says
+// otherwise. It stops at the next tensor once ctx is done.
+func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
+	if got := C.llama_abi_version(); got != C.LLAMABI_ABI_VERSION {
+		return nil, &Error{Status: ErrABI, Message: fmt.Sprintf(
+			"libllamabi %s has ABI version %d, this program was compiled for ABI version %d (%s): install that one, or compile again",
+			Version(), got, uint(C.LLAMABI_ABI_VERSION), C.LLAMABI_VERSION)}
+	}
+	var o buildOptions
+	C.llama_build_options_init(&o.c, C.sizeof_llama_build_options, C.LLAMABI_ABI_VERSION)
+	for _, opt := range opts {
+		opt(&o)
+	}
+	ckptDir := o.path("ckpt_dir", dir)
+	var tokenizer *C.char
+	if o.tokenizer != "" {
+		tokenizer = o.path("tokenizer_path", o.tokenizer)
+	}
+	if o.err != nil {
+		return nil, o.err
+	}
+	flag, release, err := cancelFlag(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	o.c.cancel = flag
+
+	var progress progressCall
+	var progressHandle C.uintptr_t
+	if o.progress != nil {
+		progress.report = o.progress
+		h := cgo.NewHandle(&progress)
+		defer h.Delete()
+		progressHandle = C.uintptr_t(h)
+	}
+	m := &Model{handle: &handle{}}
+	if o.log != nil {
+		m.sink.log = o.log
+		m.logHandle = cgo.NewHandle(&m.sink)
+	}
+	var cerr cError
+	status := C.llamabi_go_build(ckptDir, tokenizer, &o.c, progressHandle, C.uintptr_t(m.logHandle), &m.c, cerr.init())
+	if status != C.LLAMA_OK {
+		m.handle.close()
+		m.sink.repanic()
+		if progress.panicked != nil {
+			panic(progress.panicked)
+		}
+		return nil, cerr.toError(ctx, status, nil)
+	}
+	// A net for models that nobody closed; the handle does not refer to the Model.
+	m.cleanup = runtime.AddCleanup(m, (*handle).close, m.handle)
+	m.sink.repanic()
+	return m, nil
+}
+
+// Close cancels the calls and streams that run, which end with [ErrCancelled] and what they have;
+// the last of them drops the weights. Close does not wait for them, and may be called again, at any
+// time, from anywhere. What is called afterwards fails with [ErrClosed].
+func (m *Model) Close() error {
+	if m.handle != nil {
+		m.cleanup.Stop()
+		m.handle.close()
+	}
+	return nil
+}
+
+// handle owns the C handle and counts the calls inside it: the log function may be called until
+// llama_destroy and all of them have returned.
+type handle struct {
+	c         *C.llama_t // an opaque number to C, and no pointer to the garbage collector
+	logHandle cgo.Handle // of &sink; 0: no log
+	sink      logSink
+
+	mu     sync.Mutex
+	closed bool
+	calls  int
+}
+
+func (h *handle) close() {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return
+	}
+	h.closed = true
+	h.calls++
+	h.mu.Unlock()
+	C.llama_destroy(h.c)
+	h.leave()
+}
+
+// enter begins a call. The handle's C number is good until leave, and refused by C, not
+// dereferenced, after close.
+func (h *handle) enter() error {
+	if h == nil {
+		return ErrClosed
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return ErrClosed
+	}
+	h.calls++
+	return nil
+}
+
+func (h *handle) leave() {
+	h.mu.Lock()
+	h.calls--
+	last := h.closed && h.calls == 0
+	h.mu.Unlock()
+	if last && h.logHandle != 0 {
+		h.logHandle.Delete()
+	}
+}
+
+func (h *handle) isClosed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed
+}
+
+// call begins a call on m; the function it returns ends it. m itself is kept alive in between, or
+// the clean-up could close it.
+func (m *Model) call() (end func(), err error) {
+	if err := m.enter(); err != nil {
+		return nil, err
+	}
+	return func() {
+		m.leave()
+		runtime.KeepAlive(m)
+		m.sink.repanic()
+	}, nil
+}
+
+// cancelFlag makes a flag that is triggered when ctx is done. release frees it, and must be called
+// after everything that was given the flag. A context that can never be done has no flag.
+func cancelFlag(ctx context.Context) (flag *C.llama_cancel_t, release func(), err error) {
+	if ctx.Done() == nil {
+		return nil, func() {}, nil
+	}
+	flag = C.llama_cancel_new()
+	if flag == nil {
+		return nil, nil, &Error{Status: ErrNoMemory, Message: "there are too many cancel flags"}
+	}
+	if ctx.Err() != nil { // do not leave it to the goroutine that AfterFunc starts
+		C.llama_cancel_trigger(flag)
+	}
+	triggered := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		C.llama_cancel_trigger(flag)
+		close(triggered)
+	})
+	return flag, func() {
+		if !stop() {
+			<-triggered
+		}
+		C.llama_cancel_free(flag)
+	}, nil
+}
+
+// Version is the version of the library that was loaded.
+func Version() string { return C.GoString(C.llama_version()) }
+
+// ABIVersion is the number of the binary interface of the library that was loaded.
+func ABIVersion() int { return int(C.llama_abi_version()) }

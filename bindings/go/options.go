@@ -1,0 +1,254 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"strings"
+	"unsafe"
+)
+
+// Device is where a model runs.
+type Device int32
+
+// The devices.
+const (
+	DeviceAuto Device = C.LLAMA_DEVICE_AUTO
+	DeviceCPU  Device = C.LLAMA_DEVICE_CPU
+	DeviceCUDA Device = C.LLAMA_DEVICE_CUDA
+)
+
+// Dtype is how numbers are stored.
+type Dtype int32
+
+// The dtypes. DtypeAuto: weights as stored in the checkpoint, the KV cache to suit them.
+const (
+	DtypeAuto Dtype = C.LLAMA_DTYPE_AUTO
+	DtypeF32  Dtype = C.LLAMA_DTYPE_F32
+	DtypeF16  Dtype = C.LLAMA_DTYPE_F16
+	DtypeBF16 Dtype = C.LLAMA_DTYPE_BF16
+	DtypeInt8 Dtype = C.LLAMA_DTYPE_INT8
+	DtypeInt4 Dtype = C.LLAMA_DTYPE_INT4
+	DtypeNF4  Dtype = C.LLAMA_DTYPE_NF4
+	DtypeFP8  Dtype = C.LLAMA_DTYPE_FP8
+)
+
+// LogLevel is how severe a log line is; lower is more severe.
+type LogLevel int32
+
+// The log levels.
+const (
+	LogError LogLevel = C.LLAMA_LOG_ERROR
+	LogWarn  LogLevel = C.LLAMA_LOG_WARN
+	LogInfo  LogLevel = C.LLAMA_LOG_INFO
+	LogDebug LogLevel = C.LLAMA_LOG_DEBUG
+)
+
+// Option changes how [Open] loads a model.
+type Option func(*buildOptions)
+
+type buildOptions struct {
+	c         C.llama_build_options
+	tokenizer string
+	progress  func(float32) bool
+	log       func(LogLevel, string)
+	err       error
+}
+
+// number checks that v fits into what C takes, and remembers the first that does not.
+func number[T C.uint32_t | C.int32_t](err *error, name string, v, lowest, highest int) T {
+	if (v < lowest || v > highest) && *err == nil {
+		*err = invalid("%s is %d, must be %d to %d", name, v, lowest, highest)
+	}
+	return T(v)
+}
+
+// path is a path for C.
+func (o *buildOptions) path(name, path string) *C.char {
+	if strings.ContainsRune(path, 0) && o.err == nil {
+		o.err = invalid("%s %q contains a NUL", name, path)
+	}
+	return (*C.char)(unsafe.Pointer(unsafe.SliceData(append([]byte(path), 0))))
+}
+
+// WithTokenizer names the tokenizer's file.
+func WithTokenizer(path string) Option { return func(o *buildOptions) { o.tokenizer = path } }
+
+// WithMaxSeqLen sets the most tokens of a sequence, prompt included. 512.
+func WithMaxSeqLen(n int) Option {
+	return func(o *buildOptions) {
+		o.c.max_seq_len = number[C.uint32_t](&o.err, "max_seq_len", n, 0, math.MaxUint32)
+	}
+}
+
+// WithMaxBatchSize sets the most sequences that run at the same time; more wait. 8.
+func WithMaxBatchSize(n int) Option {
+	return func(o *buildOptions) {
+		o.c.max_batch_size = number[C.uint32_t](&o.err, "max_batch_size", n, 0, math.MaxUint32)
+	}
+}
+
+// WithModelParallelSize says how many shards the checkpoint must have. 0: any number.
+func WithModelParallelSize(n int) Option {
+	return func(o *buildOptions) {
+		o.c.model_parallel_size = number[C.int32_t](&o.err, "model_parallel_size", n, math.MinInt32, math.MaxInt32)
+	}
+}
+
+// WithDevice chooses the device, and which one of several. DeviceAuto, 0.
+func WithDevice(d Device, index int) Option {
+	return func(o *buildOptions) {
+		o.c.device = C.int32_t(d)
+		o.c.device_index = number[C.int32_t](&o.err, "device_index", index, math.MinInt32, math.MaxInt32)
+	}
+}
+
+// WithThreads sets the threads of the CPU backend. 0: as many as the process may use.
+func WithThreads(n int) Option {
+	return func(o *buildOptions) {
+		o.c.n_threads = number[C.uint32_t](&o.err, "n_threads", n, 0, math.MaxUint32)
+	}
+}
+
+// WithWeightsDtype converts the weights as they are read. DtypeAuto.
+func WithWeightsDtype(d Dtype) Option {
+	return func(o *buildOptions) { o.c.weights_dtype = C.int32_t(d) }
+}
+
+// WithKVDtype sets the dtype of the KV cache. DtypeAuto.
+func WithKVDtype(d Dtype) Option { return func(o *buildOptions) { o.c.kv_dtype = C.int32_t(d) } }
+
+// WithSeed seeds the generator that gives a seed to calls without one. 1.
+func WithSeed(seed uint64) Option { return func(o *buildOptions) { o.c.seed = C.uint64_t(seed) } }
+
+// WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on
+// the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
+func WithProgress(report func(fraction float32) bool) Option {
+	return func(o *buildOptions) { o.progress = report }
+}
+
+// WithLog has log hear the model's log lines down to level. It runs on goroutines that are inside a
+// call on the model, on several at once, and must not call the model's generating methods.
+func WithLog(level LogLevel, log func(level LogLevel, line string)) Option {
+	return func(o *buildOptions) {
+		o.c.log_level = C.int32_t(level)
+		o.log = log
+	}
+}
+
+// GenerateOption changes how a call generates.
+type GenerateOption func(*generateOptions)
+
+type generateOptions struct {
+	c    C.llama_generate_options
+	stop []string
+	err  error
+}
+
+// MaxGenLen sets the most tokens to generate per sequence; 0 scores the prompt. As many as
+// max_seq_len has room for.
+func MaxGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.max_gen_len = number[C.uint32_t](&o.err, "max_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// Temperature divides the logits; 0 takes the most likely token. 0.6.
+func Temperature(t float32) GenerateOption {
+	return func(o *generateOptions) { o.c.temperature = C.float(t) }
+}
+
+// TopP keeps the most likely tokens until their probabilities exceed p. 0.9.
+func TopP(p float32) GenerateOption { return func(o *generateOptions) { o.c.top_p = C.float(p) } }
+
+// TopK keeps the k most likely tokens; 0: all. 0.
+func TopK(k int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_k = number[C.int32_t](&o.err, "top_k", k, math.MinInt32, math.MaxInt32)
+	}
+}
+
+// MinP keeps tokens with at least this share of the most likely token's probability; 0: off. 0.
+func MinP(p float32) GenerateOption { return func(o *generateOptions) { o.c.min_p = C.float(p) } }
+
+// RepetitionPenalty is applied once per distinct token of prompt and output; 1: off. 1.
+func RepetitionPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.repetition_penalty = C.float(p) }
+}
+
+// Seed makes the call repeatable: same seed, same text. 0: the next draw of the model's generator.
+func Seed(seed uint64) GenerateOption {
+	return func(o *generateOptions) { o.c.seed = C.uint64_t(seed) }
+}
+
+// Stop sets texts that end a sequence and are cut off.
+func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
+
+// Echo puts the prompt's tokens in front of the result.
+func Echo() GenerateOption { return flag(C.LLAMA_GEN_ECHO) }
+
+// Logprobs reports the log probability of each token.
+func Logprobs() GenerateOption { return flag(C.LLAMA_GEN_LOGPROBS) }
+
+// NoWait fails with [ErrBusy] rather than wait for a free slot.
+func NoWait() GenerateOption { return flag(C.LLAMA_GEN_NO_WAIT) }
+
+// IgnoreEOS goes on after an end-of-sequence token, which then is part of the result.
+func IgnoreEOS() GenerateOption { return flag(C.LLAMA_GEN_IGNORE_EOS) }
+
+func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
+
+// TopLogprobs reports the n most likely tokens at each position.
+func TopLogprobs(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_logprobs = number[C.uint32_t](&o.err, "top_logprobs", n, 0, math.MaxUint32)
+	}
+}
+
+// cGenerateOptions makes the struct for C, alone in its allocation, for cgo checks the whole of it.
+// What it points to is pinned by pin.
+func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, error) {
+	var o generateOptions
+	C.llama_generate_options_init(&o.c, C.sizeof_llama_generate_options)
+	for _, opt := range opts {
+		opt(&o)
+	}
+	for i, s := range o.stop {
+		if strings.ContainsRune(s, 0) && o.err == nil {
+			o.err = invalid("stop string %d %q contains a NUL", i, s)
+		}
+	}
+	if o.err != nil {
+		return nil, o.err
+	}
+	if len(o.stop) > 0 {
+		pointers, _ := cStrings(o.stop, pin)
+		pin.Pin(unsafe.SliceData(pointers))
+		o.c.stop = unsafe.SliceData(pointers)
+		o.c.n_stop = C.size_t(len(pointers))
+	}
+	o.c.cancel = cancel
+	c := o.c
+	return &c, nil
+}
+
+// cStrings copies texts into one buffer, pinned by pin, each with a NUL.
+func cStrings(texts []string, pin *runtime.Pinner) ([]*C.char, []C.size_t) {
+	size := 1 // so that there is something to pin
+	for _, s := range texts {
+		size += len(s) + 1
+	}
+	buffer := make([]byte, 0, size)
+	pin.Pin(unsafe.SliceData(buffer))
+	pointers := make([]*C.char, len(texts))
+	lens := make([]C.size_t, len(texts))
+	for i, s := range texts {
+		start := len(buffer)
+		buffer = append(append(buffer, s...), 0)
+		pointers[i] = (*C.char)(unsafe.Pointer(&buffer[start]))
+		lens[i] = C.size_t(len(s))
+	}
+	return pointers, lens
+}

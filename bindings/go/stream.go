@@ -1,0 +1,144 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"context"
+	"iter"
+	"runtime"
+	"unsafe"
+)
+
+// EventKind says what happened.
+type EventKind int32
+
+// The kinds of events.
+const (
+	// EventToken: a token was generated or echoed.
+	EventToken EventKind = C.LLAMA_EVENT_TOKEN
+	// EventFinish: a sequence has ended; nothing with its index follows.
+	EventFinish EventKind = C.LLAMA_EVENT_FINISH
+)
+
+// Event is something that happened to one sequence of a call.
+type Event struct {
+	Kind EventKind
+	// Index of the sequence in the call.
+	Index int
+	// Token is -1 in an EventFinish.
+	Token int32
+	// Logprob of the token, if [Logprobs] was given.
+	Logprob float32
+	// FinishReason and Stats of an EventFinish, else zero.
+	FinishReason FinishReason
+	Stats        RequestStats
+	// Text that became certain: whole code points, often none. A sequence's texts put together are
+	// the text of its [Result]; with [FinishUnsafe], the sentence that says why.
+	Text string
+	// TopLogprobs has the most likely tokens at this position, best first, if [TopLogprobs] was given.
+	TopLogprobs []Alternative
+}
+
+// Stream continues prompts of tokens, event by event. The call begins when the sequence is ranged
+// over, and again each time it is; leaving the loop ends it and frees its slots. An error comes last,
+// with a zero Event.
+func (m *Model) Stream(ctx context.Context, prompts [][]int32, opts ...GenerateOption) iter.Seq2[Event, error] {
+	return m.stream(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		tokens, lens := flatten(prompts)
+		return C.llama_stream_open(m.c, unsafe.SliceData(tokens), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// StreamText continues texts, as [Model.Stream] continues tokens.
+func (m *Model) StreamText(ctx context.Context, prompts []string, opts ...GenerateOption) iter.Seq2[Event, error] {
+	return m.stream(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		texts, lens := cStrings(prompts, pin)
+		return C.llama_stream_open_text(m.c, unsafe.SliceData(texts), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// StreamChat answers the dialogs of [Model.Chat], as [Model.Stream] continues tokens.
+func (m *Model) StreamChat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) iter.Seq2[Event, error] {
+	return m.stream(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
+		msgs, lens := cDialogs(dialogs, pin)
+		return C.llama_stream_open_chat(m.c, unsafe.SliceData(msgs), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
+	})
+}
+
+// openStream is one of the three functions that open a stream, with its prompts.
+type openStream func(*runtime.Pinner, *C.llama_generate_options, **C.llama_stream_t, *C.llama_error) C.llama_status
+
+func (m *Model) stream(ctx context.Context, opts []GenerateOption, open openStream) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if err := m.pull(ctx, opts, open, func(ev Event) bool { return yield(ev, nil) }); err != nil {
+			yield(Event{}, err)
+		}
+	}
+}
+
+// pull gives events to yield until it returns false, and returns nil then.
+func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream, yield func(Event) bool) error {
+	end, err := m.call()
+	if err != nil {
+		return err
+	}
+	defer end()
+	flag, release, err := cancelFlag(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+
+	var stream *C.llama_stream_t
+	var cerr cError
+	if err := func() error {
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		o, err := cGenerateOptions(opts, flag, &pin)
+		if err != nil {
+			return err
+		}
+		if status := open(&pin, o, &stream, cerr.init()); status != C.LLAMA_OK {
+			return cerr.toError(ctx, status, m.handle)
+		}
+		return nil
+	}(); err != nil {
+		return err
+	}
+	defer C.llama_stream_free(stream)
+
+	c := C.llama_event{struct_size: C.sizeof_llama_event}
+	for {
+		switch status := C.llama_stream_next(stream, &c, -1, cerr.init()); status {
+		case C.LLAMA_OK:
+			ev := eventOf(&c)
+			if ev.Kind == EventFinish {
+				stats := C.llama_request_stats{struct_size: C.sizeof_llama_request_stats}
+				if status := C.llama_stream_stats(stream, C.size_t(c.index), &stats); status != C.LLAMA_OK {
+					return &Error{Status: Status(status)}
+				}
+				ev.Stats = requestStatsOf(&stats)
+			}
+			if !yield(ev) {
+				return nil
+			}
+		case C.LLAMA_DONE:
+			return nil
+		default:
+			return cerr.toError(ctx, status, m.handle)
+		}
+	}
+}
+
+func eventOf(ev *C.llama_event) Event {
+	return Event{
+		Kind:         EventKind(ev.kind),
+		Index:        int(ev.index),
+		Token:        int32(ev.token),
+		Logprob:      float32(ev.logprob),
+		FinishReason: FinishReason(ev.finish_reason),
+		Text:         string(unsafe.Slice((*byte)(unsafe.Pointer(ev.text)), ev.text_len)),
+		TopLogprobs:  copied[Alternative](unsafe.Pointer(ev.top), ev.n_top),
+	}
+}

@@ -1,0 +1,3 @@
+export * from './index.js';
+import * as llamabi from './index.js';
+export default llamabi;

@@ -1,0 +1,241 @@
+/** Version of the library that was loaded. */
+export const version: string;
+/** Version of its binary interface. */
+export const abiVersion: number;
+
+/** A failure that the library reports; `message` is its sentence. */
+export class LlamaError extends Error {
+  constructor(status: number, message: string);
+  readonly name: 'LlamaError';
+  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load that was stopped. */
+  readonly status: number;
+  /** The same by name. */
+  readonly code: StatusName;
+}
+
+export type StatusName =
+  | 'LLAMA_CANCELLED'
+  | 'LLAMA_E_INVALID_ARGUMENT'
+  | 'LLAMA_E_ABI'
+  | 'LLAMA_E_IO'
+  | 'LLAMA_E_FORMAT'
+  | 'LLAMA_E_UNSUPPORTED'
+  | 'LLAMA_E_NO_MEMORY'
+  | 'LLAMA_E_DEVICE'
+  | 'LLAMA_E_DEVICE_MEMORY'
+  | 'LLAMA_E_TOO_LONG'
+  | 'LLAMA_E_BATCH'
+  | 'LLAMA_E_UTF8'
+  | 'LLAMA_E_BUSY'
+  | 'LLAMA_E_POISONED'
+  | 'LLAMA_E_INTERNAL'
+  | 'LLAMA_E_UNKNOWN';
+
+export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
+export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe';
+
+export interface OpenOptions {
+  /** Meta's directory (params.json, consolidated.NN.pth) or Hugging Face's (config.json, *.safetensors). */
+  ckptDir: string;
+  /** `ckptDir/tokenizer.model`. */
+  tokenizerPath?: string;
+  /** Most tokens of a sequence, prompt included. 512. */
+  maxSeqLen?: number;
+  /** Most sequences that run at the same time; more calls wait. 8. */
+  maxBatchSize?: number;
+  /** 0: as many shards as the checkpoint has. Any other number must be that number. */
+  modelParallelSize?: number;
+  /** 'auto': the best that is usable. */
+  device?: 'auto' | 'cpu' | 'cuda';
+  deviceIndex?: number;
+  /** 0: as many as affinity mask and cgroup allow. */
+  nThreads?: number;
+  /** 'auto': as stored. */
+  weightsDtype?: Dtype;
+  kvDtype?: Dtype;
+  /** Seeds the generator that gives a seed to calls whose own is 0. 1. */
+  seed?: number | bigint;
+  /** Least severe lines that `onLog` hears. 'info'. */
+  logLevel?: LogLevel;
+  onLog?: (level: LogLevel, message: string) => void;
+  /** The fraction read, 0 to 1. Returning false stops the loading, throwing too. */
+  onProgress?: (fraction: number) => boolean | void;
+  /** Stops the loading: `open` rejects with LLAMA_CANCELLED. */
+  signal?: AbortSignal;
+}
+
+export interface GenerateOptions {
+  /** Most tokens to generate per sequence; 0: none (scores the prompt). As many as there is room for. */
+  maxGenLen?: number;
+  /** 0 takes the most likely token. 0.6. */
+  temperature?: number;
+  /** Keep the most likely tokens until their probabilities exceed this. 0.9. */
+  topP?: number;
+  /** Keep this many of the most likely tokens; 0: off. */
+  topK?: number;
+  /** Keep tokens with at least this share of the most likely one's probability; 0: off. */
+  minP?: number;
+  /** 1: off. */
+  repetitionPenalty?: number;
+  /** Same seed, same text. 0: the next draw of the model's generator. */
+  seed?: number | bigint;
+  /** Texts that end a sequence and are cut off. */
+  stop?: string[];
+  /** Put the prompt's tokens in front. */
+  echo?: boolean;
+  /** Report the log probability of each token. */
+  logprobs?: boolean;
+  /** Most likely tokens to report per token; 0: none. */
+  topLogprobs?: number;
+  /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
+  noWait?: boolean;
+  /** Go on after an end-of-sequence token. */
+  ignoreEos?: boolean;
+  /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
+  signal?: AbortSignal;
+}
+
+export interface Message {
+  role: 'system' | 'user' | 'assistant';
+  content: string;
+}
+export type Tokens = Int32Array | readonly number[];
+
+/** A token and the natural logarithm of its probability under the model. */
+export interface Alternative {
+  token: number;
+  logprob: number;
+}
+
+/** Figures of one sequence. */
+export interface Stats {
+  promptTokens: number;
+  /** Of those, taken from the prefix cache. */
+  cachedTokens: number;
+  generatedTokens: number;
+  /** From the call to the first step. */
+  queueMs: number;
+  /** From the call to the first generated token; 0: there was none. */
+  firstTokenMs: number;
+  totalMs: number;
+}
+
+export interface Sequence {
+  text: string;
+  /** Generated, after the prompt's if echoed, without the end-of-sequence token. */
+  tokens: Int32Array;
+  /** One per token; null unless asked for. */
+  logprobs: Float32Array | null;
+  /** Most likely tokens at each position, best first; null unless asked for. */
+  top: Alternative[][] | null;
+  finishReason: FinishReason;
+  stats: Stats;
+}
+
+export interface TokenEvent {
+  type: 'token';
+  /** Which sequence of the call. */
+  index: number;
+  token: number;
+  /** 0 unless `logprobs` was asked for. */
+  logprob: number;
+  /** Text that became certain; often empty, never half a character. */
+  text: string;
+  /** Empty unless `topLogprobs` was asked for. */
+  top: Alternative[];
+}
+export interface FinishEvent {
+  type: 'finish';
+  index: number;
+  /** Text that had been held back; of an unsafe dialog, the sentence that says so. */
+  text: string;
+  finishReason: FinishReason;
+  stats: Stats;
+}
+export type Event = TokenEvent | FinishEvent;
+
+/**
+ * Events of a call that starts with the first `next`. One reader at a time; a reader that falls behind makes
+ * the call wait. Leaving the loop ends the call.
+ */
+export interface Stream extends AsyncIterableIterator<Event> {
+  return(value?: unknown): Promise<IteratorResult<Event>>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** Weights, tokenizer and key-value cache. Any number of calls at a time; they share batches. */
+export class Model {
+  private constructor();
+  /** Load a model, on a thread of its own. */
+  static open(options: OpenOptions | string): Promise<Model>;
+
+  /** Continue tokens. */
+  generate(tokens: Tokens, options?: GenerateOptions): Promise<Sequence>;
+  generate(tokens: readonly Tokens[], options?: GenerateOptions): Promise<Sequence[]>;
+  /** Continue text. */
+  textCompletion(prompt: string, options?: GenerateOptions): Promise<Sequence>;
+  textCompletion(prompts: readonly string[], options?: GenerateOptions): Promise<Sequence[]>;
+  /** Answer a dialog, in Meta's Llama 2 chat format. */
+  chatCompletion(dialog: readonly Message[], options?: GenerateOptions): Promise<Sequence>;
+  chatCompletion(dialogs: readonly (readonly Message[])[], options?: GenerateOptions): Promise<Sequence[]>;
+  /** The same three, as events. */
+  stream(
+    input: string | Tokens | readonly Message[] | readonly string[] | readonly Tokens[] | readonly (readonly Message[])[],
+    options?: GenerateOptions
+  ): Stream;
+
+  encode(text: string, options?: { bos?: boolean; eos?: boolean }): Int32Array;
+  encodeDialog(messages: readonly Message[]): Int32Array;
+  decode(tokens: Tokens): string;
+  /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
+  tokenBytes(token: number): Uint8Array;
+
+  info(): Info;
+  /** Totals since the model was opened. */
+  timings(): Timings;
+
+  /** End running calls and streams as cancelled, and free the memory. Again: nothing. */
+  close(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+export interface Info {
+  vocabSize: number;
+  dim: number;
+  nLayers: number;
+  nHeads: number;
+  nKvHeads: number;
+  headDim: number;
+  ffnDim: number;
+  maxSeqLen: number;
+  maxBatchSize: number;
+  bosId: number;
+  eosId: number;
+  /** -1: none. */
+  padId: number;
+  device: 'cpu' | 'cuda';
+  deviceName: string;
+  weightsDtype: Dtype;
+  kvDtype: Dtype;
+  weightBytes: number;
+  kvBytes: number;
+}
+
+export interface Timings {
+  /** Sequences running now. */
+  running: number;
+  /** Sequences waiting for a slot now. */
+  waiting: number;
+  loadMs: number;
+  /** Time in steps that had prompt tokens. */
+  prefillMs: number;
+  /** Time in steps that had none. */
+  decodeMs: number;
+  promptTokens: number;
+  cachedTokens: number;
+  generatedTokens: number;
+  steps: number;
+  pagesUsed: number;
+  pagesTotal: number;
+}

@@ -1,0 +1,238 @@
+'use strict';
+
+class LlamaError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+    this.code = codes.get(status) ?? 'LLAMA_E_UNKNOWN';
+  }
+  get name() {
+    return 'LlamaError';
+  }
+}
+
+function load() {
+  try {
+    return require('./build/llamabi.node');
+  } catch (cause) {
+    const rebuild = `run \`npm rebuild llamabi\` (or node ${__dirname}/build.js)`;
+    const sentence =
+      cause.code === 'MODULE_NOT_FOUND'
+        ? `the addon has not been built; ${rebuild}, which needs a C++ compiler and pkg-config`
+        : 'the shared library libllamabi could not be loaded; install it (in its source: make install ' +
+          `PREFIX=/usr/local && ldconfig) and ${rebuild}, or name its directory in LD_LIBRARY_PATH`;
+    const error = new Error(`llamabi: ${sentence}. (${cause.message.split('\n')[0]})`, { cause });
+    error.code = 'ERR_LLAMABI_LIBRARY';
+    throw error;
+  }
+}
+
+const addon = load();
+const codes = new Map(Object.entries(addon.statuses).map(([name, status]) => [status, name]));
+if (addon.abiVersion !== addon.builtForAbiVersion) {
+  throw new LlamaError(
+    addon.statuses.LLAMA_E_ABI,
+    `llamabi: the library libllamabi ${addon.version} has ABI version ${addon.abiVersion}, this package was built ` +
+      `for ABI version ${addon.builtForAbiVersion}; install the library it was built for, or run \`npm rebuild llamabi\``
+  );
+}
+const native = addon.start(LlamaError);
+
+// Errors that come from another thread get the stack of whoever awaits them.
+async function traced(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error instanceof LlamaError) Error.captureStackTrace(error);
+    throw error;
+  }
+}
+
+// Runs `stop` when the signal is aborted; returns what undoes that.
+function onAbort(signal, stop) {
+  if (signal === undefined) return () => {};
+  if (!(signal instanceof AbortSignal)) throw new TypeError('signal must be an AbortSignal');
+  if (signal.aborted) stop();
+  signal.addEventListener('abort', stop, { once: true });
+  return () => signal.removeEventListener('abort', stop);
+}
+
+// What a call is given: one prompt or several, of tokens, text or messages.
+function inputOf(kind, input) {
+  const single =
+    kind === 'text' ? typeof input === 'string'
+    : kind === 'tokens' ? !Array.isArray(input) || input.length === 0 || typeof input[0] === 'number'
+    : !Array.isArray(input) || !Array.isArray(input[0]);
+  return { kind, single, list: single ? [input] : input };
+}
+
+function kindOf(input) {
+  if (typeof input === 'string') return 'text';
+  let first = input;
+  while (Array.isArray(first)) first = first[0];
+  if (typeof first === 'string') return 'text';
+  if (typeof first === 'number' || ArrayBuffer.isView(first)) return 'tokens';
+  if (typeof first === 'object' && first !== null) return 'dialog';
+  throw new TypeError('input must be a text, tokens, messages, or an array of these');
+}
+
+class Model {
+  #handle;
+  #onLog; // the addon holds it weakly
+  #closed;
+
+  constructor(key, handle, onLog) {
+    if (key !== native) throw new TypeError('a Model is made by Model.open()');
+    this.#handle = handle;
+    this.#onLog = onLog;
+  }
+
+  static async open(options) {
+    const { signal, onProgress, onLog, ...rest } = typeof options === 'string' ? { ckptDir: options } : options;
+    const call = native.open(rest, onProgress, onLog);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return new Model(native, await traced(settled), onLog);
+    } finally {
+      off();
+    }
+  }
+
+  #start(input, options, streaming) {
+    const { signal, ...rest } = options ?? {};
+    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming);
+    const off = onAbort(signal, () => native.stop(call));
+    return { call, off };
+  }
+
+  async #run(kind, prompt, options) {
+    const input = inputOf(kind, prompt);
+    const { call, off } = this.#start(input, options, false);
+    try {
+      const sequences = await traced(native.promise(call));
+      return input.single ? sequences[0] : sequences;
+    } finally {
+      off();
+    }
+  }
+
+  generate(tokens, options) {
+    return this.#run('tokens', tokens, options);
+  }
+
+  textCompletion(prompt, options) {
+    return this.#run('text', prompt, options);
+  }
+
+  chatCompletion(dialog, options) {
+    return this.#run('dialog', dialog, options);
+  }
+
+  stream(input, options) {
+    const kind = kindOf(input);
+    return new Stream(native, () => this.#start(inputOf(kind, input), options, true));
+  }
+
+  encode(text, { bos = false, eos = false } = {}) {
+    return native.encode(this.#handle, text, bos, eos);
+  }
+
+  encodeDialog(messages) {
+    return native.encodeDialog(this.#handle, messages);
+  }
+
+  decode(tokens) {
+    return native.decode(this.#handle, tokens);
+  }
+
+  tokenBytes(token) {
+    return native.tokenBytes(this.#handle, token);
+  }
+
+  info() {
+    return native.info(this.#handle);
+  }
+
+  timings() {
+    return native.timings(this.#handle);
+  }
+
+  close() {
+    this.#closed ??= native.promise(native.close(this.#handle));
+    return this.#closed;
+  }
+}
+
+class Stream {
+  #start;
+  #running; // { call, off } from the first `next` to the end
+  #events = [];
+  #taken = 0;
+  #ended = false;
+  #turn = Promise.resolve();
+
+  constructor(key, start) {
+    if (key !== native) throw new TypeError('a Stream is made by Model.stream()');
+    this.#start = start;
+  }
+
+  [Symbol.asyncIterator]() {
+    return this;
+  }
+
+  next() {
+    const turn = this.#turn.then(() => this.#next());
+    this.#turn = turn.catch(() => {});
+    return turn;
+  }
+
+  async #next() {
+    while (this.#taken === this.#events.length) {
+      if (this.#ended) return { done: true, value: undefined };
+      await this.#fetch();
+    }
+    return { done: false, value: this.#events[this.#taken++] };
+  }
+
+  async #fetch() {
+    try {
+      this.#running ??= this.#start();
+      this.#events = (await traced(native.next(this.#running.call))) ?? this.#end();
+      this.#taken = 0;
+    } catch (error) {
+      this.#end();
+      throw error;
+    }
+  }
+
+  #end() {
+    this.#ended = true;
+    if (this.#running !== undefined) {
+      this.#running.off();
+      this.#running = undefined;
+    }
+    return [];
+  }
+
+  // Stops at once, also while a `next` waits; settles when the call has ended and its slot is free.
+  async return(value) {
+    if (this.#running === undefined) this.#ended = true;
+    else native.stop(this.#running.call);
+    const rest = async () => {
+      while (!this.#ended) await this.#fetch();
+      this.#events = [];
+      this.#taken = 0;
+    };
+    this.#turn = this.#turn.then(rest).catch(() => {});
+    await this.#turn;
+    return { done: true, value };
+  }
+}
+
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose');
+const hidden = (value) => ({ value, writable: true, configurable: true });
+Object.defineProperty(Model.prototype, asyncDispose, hidden(function () { return this.close(); }));
+Object.defineProperty(Stream.prototype, asyncDispose, hidden(async function () { await this.return(); }));
+
+module.exports = { Model, LlamaError, version: addon.version, abiVersion: addon.abiVersion };

@@ -1,0 +1,387 @@
+#include "calls.h"
+
+#include <cstring>
+#include <new>
+
+namespace addon {
+
+// --- log ---
+
+Log::Log(napi_env env, std::shared_ptr<Env> owner, napi_value function) : owner_(std::move(owner)) {
+  check(env, napi_create_reference(env, function, 1, &function_));
+}
+
+void Log::opened(napi_env env) { check(env, napi_reference_unref(env, function_, nullptr)); }
+
+void Log::forget(napi_env env) {
+  if (function_ != nullptr) napi_delete_reference(env, function_);
+  function_ = nullptr;
+}
+
+void Log::line(void *data, int32_t level, const char *message, size_t len) {
+  auto *self = static_cast<Log *>(data);
+  try {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    if (self->lines_.size() == kMostLines) self->dropped_++;
+    else self->lines_.emplace_back(level, std::string(message, len));
+  } catch (const std::bad_alloc &) {
+    return;  // a log line is the least that is lost now
+  }
+  self->owner_->post(self->shared_from_this());
+}
+
+void Log::on_loop(napi_env env) {
+  std::deque<std::pair<int32_t, std::string>> lines;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lines.swap(lines_);
+    if (dropped_ > 0) lines.emplace_back(LLAMA_LOG_WARN, std::to_string(dropped_) + " log lines were dropped here");
+    dropped_ = 0;
+  }
+  static const char *const levels[] = {"none", "error", "warn", "info", "debug"};
+  for (const auto &[level, message] : lines) {
+    napi_value function = nullptr;
+    if (function_ == nullptr) return;
+    check(env, napi_get_reference_value(env, function_, &function));
+    if (function == nullptr) return;
+    napi_value args[] = {string(env, levels[level >= 0 && level < 5 ? level : 4]), string(env, message)};
+    check(env, napi_call_function(env, undefined(env), function, 2, args, nullptr));
+  }
+}
+
+// --- handle ---
+
+napi_value wrap(napi_env env, std::shared_ptr<Handle> handle) {
+  napi_value value;
+  auto *owner = new std::shared_ptr<Handle>(std::move(handle));
+  const auto finalize = [](napi_env env, void *data, void *) {
+    auto *owner = static_cast<std::shared_ptr<Handle> *>(data);
+    if ((*owner)->log) (*owner)->log->forget(env);
+    forget_bytes(env, **owner);
+    delete owner;
+  };
+  check(env, napi_create_external(env, owner, finalize, nullptr, &value));
+  return value;
+}
+
+std::shared_ptr<Handle> handle_of(napi_env env, napi_value value) {
+  void *data = nullptr;
+  check(env, napi_get_value_external(env, value, &data));
+  return *static_cast<std::shared_ptr<Handle> *>(data);
+}
+
+void Handle::enter(Generation *call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  inside_.insert(call);
+}
+
+void Handle::leave(Generation *call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  inside_.erase(call);
+  left_.notify_all();
+}
+
+void Handle::stop() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Generation *call : inside_) call->stop();
+}
+
+void Handle::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  left_.wait(lock, [&] { return inside_.empty(); });
+}
+
+void forget_bytes(napi_env env, Handle &handle) {
+  int64_t now;
+  napi_adjust_external_memory(env, -handle.bytes.exchange(0), &now);
+}
+
+// --- what all calls share ---
+
+napi_value Awaited::promise(napi_env env) {
+  napi_value promise;
+  check(env, napi_create_promise(env, &deferred_, &promise));
+  this->env->hold();
+  return promise;
+}
+
+template <class F>
+void Awaited::settle(napi_env env, F make) {
+  if (deferred_ == nullptr) return;
+  const napi_deferred deferred = deferred_;
+  deferred_ = nullptr;
+  this->env->let_go();
+  try {
+    check(env, napi_resolve_deferred(env, deferred, make()));
+  } catch (const Pending &) {
+    napi_value thrown;
+    if (napi_get_and_clear_last_exception(env, &thrown) == napi_ok) napi_reject_deferred(env, deferred, thrown);
+  }
+}
+
+void Awaited::finished() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_ = true;
+  }
+  env->post(shared_from_this());
+}
+
+static void out_of_memory(llama_status &status, llama_error &err) {
+  status = LLAMA_E_NO_MEMORY;
+  std::strcpy(err.message, "no memory for the arguments or the events of a call");
+}
+
+static llama_cancel_t *new_cancel(napi_env env) {
+  llama_cancel_t *cancel = llama_cancel_new();
+  if (cancel == nullptr) throw_llama(env, LLAMA_E_NO_MEMORY, "a million calls run already");
+  return cancel;
+}
+
+// --- open ---
+
+Open::Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress, napi_value on_log)
+    : Awaited(owner), options_(env, options), handle_(std::make_shared<Handle>()) {
+  const auto is_function = [&](napi_value value, const char *name) {
+    napi_valuetype type;
+    check(env, napi_typeof(env, value, &type));
+    if (type != napi_undefined && type != napi_function) throw_type_error(env, std::string(name) + " must be a function");
+    return type == napi_function;
+  };
+  const bool logs = is_function(on_log, "onLog"), progresses = is_function(on_progress, "onProgress");
+  err_.struct_size = sizeof err_;
+  options_.c.progress = progress;
+  options_.c.progress_user_data = this;
+  if (progresses) check(env, napi_create_reference(env, on_progress, 1, &on_progress_));
+  if (logs) {
+    handle_->log = std::make_shared<Log>(env, owner, on_log);
+    options_.c.log = Log::line;
+    options_.c.log_user_data = handle_->log.get();
+  }
+  options_.c.cancel = new_cancel(env);
+}
+
+Open::~Open() { llama_cancel_free(options_.c.cancel); }
+
+void Open::run() noexcept {
+  status_ = llama_build(options_.ckpt_dir.c_str(), options_.has_tokenizer_path ? options_.tokenizer_path.c_str() : nullptr,
+                        &options_.c, &handle_->llama, &err_);
+  finished();
+}
+
+void Open::stop() {
+  stopped_ = true;
+  llama_cancel_trigger(options_.c.cancel);
+}
+
+int32_t Open::progress(void *data, float fraction) {
+  auto *self = static_cast<Open *>(data);
+  self->fraction_ = fraction;
+  self->env->post(self->shared_from_this());
+  return 1;
+}
+
+// Tells JavaScript of the newest fraction. What it throws ends the loading and becomes its error.
+void Open::report(napi_env env) {
+  const float fraction = fraction_;
+  if (on_progress_ == nullptr || thrown_ != nullptr || fraction == reported_) return;
+  reported_ = fraction;
+  napi_value function, answer;
+  check(env, napi_get_reference_value(env, on_progress_, &function));
+  napi_value args[] = {number(env, fraction)};
+  if (napi_call_function(env, undefined(env), function, 1, args, &answer) == napi_ok) {
+    bool more = true;
+    if (napi_get_value_bool(env, answer, &more) == napi_ok && !more) stop();
+    return;
+  }
+  stop();
+  napi_value thrown, box;
+  check(env, napi_get_and_clear_last_exception(env, &thrown));
+  // References are to objects, and anything can be thrown.
+  check(env, napi_create_array(env, &box));
+  check(env, napi_set_element(env, box, 0, thrown));
+  check(env, napi_create_reference(env, box, 1, &thrown_));
+}
+
+void Open::on_loop(napi_env env) {
+  bool done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    done = finished_;
+  }
+  report(env);
+  if (!done) return;
+  this->env->finish(self());
+  settle(env, [&]() -> napi_value {
+    napi_ref boxed = thrown_;
+    if (on_progress_ != nullptr) napi_delete_reference(env, on_progress_);
+    on_progress_ = nullptr;
+    if (boxed != nullptr) {
+      napi_value box, thrown;
+      check(env, napi_get_reference_value(env, boxed, &box));
+      check(env, napi_get_element(env, box, 0, &thrown));
+      napi_delete_reference(env, boxed);
+      napi_throw(env, thrown);
+      throw Pending{};
+    }
+    if (stopped_ && status_ == LLAMA_OK) {
+      status_ = LLAMA_CANCELLED;
+      std::strcpy(err_.message, "stopped when the model had just been loaded");
+    }
+    if (status_ != LLAMA_OK) {
+      if (handle_->log) {
+        handle_->log->on_loop(env);
+        handle_->log->forget(env);
+      }
+      throw_llama(env, status_, err_.message);
+    }
+    if (handle_->log) handle_->log->opened(env);
+    llama_info info;
+    info.struct_size = sizeof info;
+    int64_t now;
+    if (llama_get_info(handle_->llama, &info, nullptr) == LLAMA_OK) {
+      handle_->bytes = static_cast<int64_t>(info.weight_bytes + info.kv_bytes);
+      napi_adjust_external_memory(env, handle_->bytes, &now);
+    }
+    return wrap(env, handle_);
+  });
+}
+
+// --- close ---
+
+Close::Close(std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle)
+    : Awaited(std::move(owner)), handle_(std::move(handle)) {}
+
+void Close::run() noexcept {
+  llama_destroy(handle_->llama);
+  handle_->stop();  // a stream whose reader has fallen behind waits for it, not for the library
+  handle_->wait();
+  finished();
+}
+
+void Close::on_loop(napi_env env) {
+  this->env->finish(self());
+  forget_bytes(env, *handle_);
+  settle(env, [&] { return undefined(env); });
+}
+
+// --- generate ---
+
+Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+                       const std::string &kind, napi_value input, napi_value options, bool streaming)
+    : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)), options_(env, options) {
+  kind_ = kind == "tokens" ? kTokens : kind == "text" ? kText : kDialog;
+  for (napi_value element : to_elements(env, input, "input")) {
+    if (kind_ == kTokens) lens_.push_back(to_tokens(env, element, tokens_));
+    else if (kind_ == kDialog) lens_.push_back(to_messages(env, element, messages_));
+    else {
+      texts_.push_back(to_text(env, element, "prompt"));
+      lens_.push_back(texts_.back().size());
+    }
+  }
+  err_.struct_size = sizeof err_;
+  options_.c.cancel = new_cancel(env);
+}
+
+Generation::~Generation() {
+  llama_result_free(result_);
+  llama_cancel_free(options_.c.cancel);
+}
+
+void Generation::run() noexcept {
+  // Of the functions for tokens, texts and dialogs, the one for what was given.
+  const auto call = [this](auto on_tokens, auto on_texts, auto on_dialogs, auto **out) {
+    llama_t *l = handle_->llama;
+    const size_t n = lens_.size();
+    if (kind_ == kTokens) return on_tokens(l, tokens_.data(), lens_.data(), n, &options_.c, out, &err_);
+    if (kind_ == kDialog) return on_dialogs(l, borrow(messages_).data(), lens_.data(), n, &options_.c, out, &err_);
+    std::vector<const char *> prompts;
+    for (const std::string &text : texts_) prompts.push_back(text.data());
+    return on_texts(l, prompts.data(), lens_.data(), n, &options_.c, out, &err_);
+  };
+  try {
+    handle_->enter(this);
+    if (streaming) {
+      llama_stream_t *opened = nullptr;
+      status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat, &opened);
+      const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(opened, llama_stream_free);
+      if (status_ == LLAMA_OK) pull(stream.get());
+    } else {
+      status_ = call(llama_generate, llama_text_completion, llama_chat_completion, &result_);
+    }
+  } catch (const std::bad_alloc &) {
+    out_of_memory(status_, err_);
+  }
+  handle_->leave(this);
+  finished();
+}
+
+void Generation::stop() {
+  llama_cancel_trigger(options_.c.cancel);
+  std::lock_guard<std::mutex> lock(mutex_);
+  stopping_ = true;
+  room_.notify_all();
+}
+
+// Takes the stream's events until its end. Waits while JavaScript is behind, unless the call is to
+// end: the library's own queue is bounded too, so what still comes then is little.
+void Generation::pull(llama_stream_t *stream) {
+  llama_event ev;
+  ev.struct_size = sizeof ev;
+  while ((status_ = llama_stream_next(stream, &ev, -1, &err_)) == LLAMA_OK) {
+    Event event(ev);
+    // Cannot fail once the sequence's last event has been taken.
+    if (ev.kind == LLAMA_EVENT_FINISH) llama_stream_stats(stream, ev.index, &event.stats);
+    bool wake;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      room_.wait(lock, [&] { return events_.size() < kMostEvents || stopping_; });
+      events_.push_back(std::move(event));
+      wake = wanted_;
+      wanted_ = false;
+    }
+    if (wake) env->post(shared_from_this());
+  }
+}
+
+void Generation::on_loop(napi_env env) {
+  bool done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    done = finished_;
+  }
+  if (done) this->env->finish(self());
+  if (streaming) settle_next(env);
+  else if (done) {
+    settle(env, [&] {
+      check(env, status_, err_);
+      return to_js(env, result_, options_.c);
+    });
+  }
+}
+
+napi_value Generation::next(napi_env env) {
+  if (deferred_ != nullptr) throw_type_error(env, "a stream has one reader");
+  napi_value made = promise(env);
+  settle_next(env);
+  return made;
+}
+
+void Generation::settle_next(napi_env env) {
+  if (deferred_ == nullptr) return;
+  std::vector<Event> events;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wanted_ = events_.empty() && !finished_;
+    if (wanted_) return;
+    events.swap(events_);
+    room_.notify_all();
+  }
+  settle(env, [&]() -> napi_value {
+    if (!events.empty()) return to_js(env, events);
+    check(env, status_, err_);
+    return null(env);
+  });
+}
+
+}  // namespace addon

@@ -1,0 +1,139 @@
+// A model, and the three things that take long: opening it, generating, closing it.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+
+#include "convert.h"
+#include "env.h"
+
+namespace addon {
+
+// Log lines on their way from whichever thread to a JavaScript function. The function is held
+// weakly once the model is open: the model holds it, and it may well hold the model.
+struct Log final : Task {
+  Log(napi_env env, std::shared_ptr<Env> owner, napi_value function);
+  void opened(napi_env env);
+  void forget(napi_env env);
+  void on_loop(napi_env env) override;
+  static void line(void *self, int32_t level, const char *message, size_t len);
+
+ private:
+  static constexpr size_t kMostLines = 4096;  // that wait; the event loop may be busy for long
+  const std::shared_ptr<Env> owner_;
+  napi_ref function_ = nullptr;
+  std::mutex mutex_;
+  std::deque<std::pair<int32_t, std::string>> lines_;
+  size_t dropped_ = 0;
+};
+
+struct Generation;
+
+// Shared by the JavaScript object and the calls that run.
+struct Handle {
+  ~Handle() { llama_destroy(llama); }
+  // Any thread, around a generation.
+  void enter(Generation *call);
+  void leave(Generation *call);
+  // Ends all generations; then, on another thread, waits until they have left.
+  void stop();
+  void wait();
+
+  // Stays as it is after `llama_destroy`: the library knows a handle that is gone, and says so.
+  llama_t *llama = nullptr;
+  std::shared_ptr<Log> log;       // outlives the calls of the handle
+  std::atomic<int64_t> bytes{0};  // that the garbage collector was told of
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::set<Generation *> inside_;
+};
+
+// A call that somebody awaits.
+struct Awaited : Call {
+  using Call::Call;
+  // Once, or, for a stream, again whenever the last one has settled.
+  napi_value promise(napi_env env);
+
+ protected:
+  // Settles the promise, if there is one, with what `make` returns or throws.
+  template <class F>
+  void settle(napi_env env, F make);
+  // The last thing that `run` does.
+  void finished();
+  std::shared_ptr<Awaited> self() { return std::static_pointer_cast<Awaited>(shared_from_this()); }
+
+  std::mutex mutex_;
+  bool finished_ = false;  // guarded by mutex_
+  napi_deferred deferred_ = nullptr;
+  llama_status status_ = LLAMA_OK;
+  llama_error err_{};
+};
+
+struct Open final : Awaited {
+  Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress, napi_value on_log);
+  ~Open() override;
+  void run() noexcept override;
+  void stop() override;
+  void on_loop(napi_env env) override;
+
+ private:
+  static int32_t progress(void *self, float fraction);
+  void report(napi_env env);
+  BuildOptions options_;
+  std::shared_ptr<Handle> handle_;
+  napi_ref on_progress_ = nullptr, thrown_ = nullptr;
+  std::atomic<float> fraction_{-1};
+  float reported_ = -1;
+  bool stopped_ = false;  // perhaps too late for the library to notice
+};
+
+struct Close final : Awaited {
+  Close(std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle);
+  void run() noexcept override;
+  void stop() override {}
+  void on_loop(napi_env env) override;
+
+ private:
+  std::shared_ptr<Handle> handle_;
+};
+
+struct Generation final : Awaited {
+  // `kind` is "tokens", "text" or "dialog", `input` an array of these.
+  Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
+             napi_value input, napi_value options, bool streaming);
+  ~Generation() override;
+  void run() noexcept override;
+  void stop() override;
+  void on_loop(napi_env env) override;
+  // Settles with an array of events, or null at the end.
+  napi_value next(napi_env env);
+  const bool streaming;
+
+ private:
+  static constexpr size_t kMostEvents = 64;  // that wait for JavaScript; then the library pauses
+  void pull(llama_stream_t *stream);
+  void settle_next(napi_env env);
+
+  std::shared_ptr<Handle> handle_;
+  std::vector<int32_t> tokens_;
+  std::vector<std::string> texts_;
+  std::vector<Message> messages_;
+  std::vector<size_t> lens_;
+  enum { kTokens, kText, kDialog } kind_;
+  GenerateOptions options_;
+  llama_result_t *result_ = nullptr;  // unless streaming
+
+  std::condition_variable room_;
+  std::vector<Event> events_;  // this and what follows: guarded by mutex_
+  bool wanted_ = false;        // a promise waits for events
+  bool stopping_ = false;
+};
+
+// Native objects as JavaScript values; the value's end does not end a call, but a stream's does.
+napi_value wrap(napi_env env, std::shared_ptr<Handle> handle);
+std::shared_ptr<Handle> handle_of(napi_env env, napi_value value);
+// The library has let go of the model's memory.
+void forget_bytes(napi_env env, Handle &handle);
+
+}  // namespace addon

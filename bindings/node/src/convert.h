@@ -1,0 +1,95 @@
+// Between JavaScript values and the C API's. Every function here throws `Pending` where Node-API
+// reports a failure; by then a JavaScript exception is pending, or the environment is ending.
+#pragma once
+#include <llamabi.h>
+#include <node_api.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace addon {
+
+struct Pending {};
+
+void check(napi_env env, napi_status status);
+[[noreturn]] void throw_type_error(napi_env env, const std::string &message);
+[[noreturn]] void throw_llama(napi_env env, int32_t status, const std::string &message);
+// Throws if `status` is a failure.
+void check(napi_env env, llama_status status, const llama_error &err);
+
+// A handle scope that also ends where an exception passes.
+class Scope {
+ public:
+  explicit Scope(napi_env env) : env_(env) { check(env, napi_open_handle_scope(env, &scope_)); }
+  ~Scope() { napi_close_handle_scope(env_, scope_); }
+  Scope(const Scope &) = delete;
+
+ private:
+  napi_env env_;
+  napi_handle_scope scope_ = nullptr;
+};
+
+napi_value number(napi_env env, double value);
+napi_value string(napi_env env, const std::string &text);
+napi_value string(napi_env env, const char *text, size_t len);
+napi_value undefined(napi_env env);
+napi_value null(napi_env env);
+void set(napi_env env, napi_value object, const char *name, napi_value value);
+
+std::string to_text(napi_env env, napi_value value, const char *name);
+// As `to_text`, for what goes to C as a NUL-terminated string.
+std::string to_c_text(napi_env env, napi_value value, const char *name);
+bool to_bool(napi_env env, napi_value value, const char *name);
+int32_t to_int(napi_env env, napi_value value, const char *name);
+uint32_t to_uint(napi_env env, napi_value value, const char *name);
+uint64_t to_uint64(napi_env env, napi_value value, const char *name);
+float to_float(napi_env env, napi_value value, const char *name);
+std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name);
+// Appends an Int32Array's or array's elements; returns how many.
+size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out);
+
+struct Message {
+  std::string role, content;
+};
+// Appends a dialog's messages; returns how many.
+size_t to_messages(napi_env env, napi_value value, std::vector<Message> &out);
+// Borrows from `messages`.
+std::vector<llama_message> borrow(const std::vector<Message> &messages);
+
+// Options that live as long as a call: what the C struct borrows is kept here. Neither is copied
+// or moved once filled.
+struct BuildOptions {
+  std::string ckpt_dir, tokenizer_path;
+  bool has_tokenizer_path = false;
+  llama_build_options c;
+  BuildOptions(napi_env env, napi_value options);
+  BuildOptions(const BuildOptions &) = delete;
+};
+struct GenerateOptions {
+  std::vector<std::string> stop;
+  std::vector<const char *> stop_pointers;
+  llama_generate_options c;
+  GenerateOptions(napi_env env, napi_value options);
+  GenerateOptions(const GenerateOptions &) = delete;
+};
+
+struct Event {
+  int32_t kind, token, finish_reason;
+  uint32_t index;
+  float logprob;
+  std::string text;
+  std::vector<llama_alternative> top;
+  llama_request_stats stats{};  // of a FINISH
+  explicit Event(const llama_event &ev);
+};
+napi_value to_js(napi_env env, const Event &event);
+napi_value to_js(napi_env env, const std::vector<Event> &events);
+napi_value to_js(napi_env env, const llama_request_stats &stats);
+napi_value to_js(napi_env env, const llama_info &info);
+napi_value to_js(napi_env env, const llama_timings &timings);
+napi_value tokens_to_js(napi_env env, const int32_t *tokens, size_t n);
+// All sequences of a result; `logprobs` and `top` are null where they were not asked for.
+napi_value to_js(napi_env env, const llama_result_t *result, const llama_generate_options &asked);
+
+}  // namespace addon

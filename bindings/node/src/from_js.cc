@@ -1,0 +1,269 @@
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+
+#include "convert.h"
+#include "env.h"
+
+namespace addon {
+
+void check(napi_env env, napi_status status) {
+  if (status == napi_ok) return;
+  bool pending = false;
+  if (status != napi_pending_exception && napi_is_exception_pending(env, &pending) == napi_ok && !pending) {
+    const napi_extended_error_info *info = nullptr;
+    napi_get_last_error_info(env, &info);
+    napi_throw_error(env, nullptr, info != nullptr && info->error_message ? info->error_message : "Node-API failed");
+  }
+  throw Pending{};
+}
+
+void throw_type_error(napi_env env, const std::string &message) {
+  napi_throw_type_error(env, nullptr, message.c_str());
+  throw Pending{};
+}
+
+void throw_llama(napi_env env, int32_t status, const std::string &message) {
+  napi_throw(env, Env::of(env)->error(status, message));
+  throw Pending{};
+}
+
+void check(napi_env env, llama_status status, const llama_error &err) {
+  if (status < 0) throw_llama(env, status, err.message);
+}
+
+std::string to_text(napi_env env, napi_value value, const char *name) {
+  size_t len;
+  if (napi_get_value_string_utf8(env, value, nullptr, 0, &len) != napi_ok) {
+    throw_type_error(env, std::string(name) + " must be a string");
+  }
+  std::string text(len, 0);
+  check(env, napi_get_value_string_utf8(env, value, text.data(), len + 1, &len));
+  return text;
+}
+
+std::string to_c_text(napi_env env, napi_value value, const char *name) {
+  std::string text = to_text(env, value, name);
+  if (std::strlen(text.c_str()) != text.size()) {
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " contains a NUL character");
+  }
+  return text;
+}
+
+bool to_bool(napi_env env, napi_value value, const char *name) {
+  bool truth;
+  if (napi_get_value_bool(env, value, &truth) != napi_ok) {
+    throw_type_error(env, std::string(name) + " must be a boolean");
+  }
+  return truth;
+}
+
+static double to_double(napi_env env, napi_value value, const char *name) {
+  double d;
+  if (napi_get_value_double(env, value, &d) != napi_ok) {
+    throw_type_error(env, std::string(name) + " must be a number");
+  }
+  return d;
+}
+
+template <class T>
+static T to_integer(napi_env env, napi_value value, const char *name) {
+  const double d = to_double(env, value, name);
+  const double least = std::numeric_limits<T>::min();
+  const double most = std::numeric_limits<T>::max();
+  if (!(d >= least && d <= most && d == std::floor(d))) {
+    char sentence[200];
+    std::snprintf(sentence, sizeof sentence, "%s is %.17g, must be an integer between %.0f and %.0f", name, d,
+                  least, most);
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
+  }
+  return static_cast<T>(d);
+}
+
+int32_t to_int(napi_env env, napi_value value, const char *name) { return to_integer<int32_t>(env, value, name); }
+
+uint32_t to_uint(napi_env env, napi_value value, const char *name) { return to_integer<uint32_t>(env, value, name); }
+
+uint64_t to_uint64(napi_env env, napi_value value, const char *name) {
+  uint64_t big = 0;
+  bool lossless = false;
+  if (napi_get_value_bigint_uint64(env, value, &big, &lossless) == napi_ok) {
+    if (!lossless) {
+      throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " must be between 0 and 2^64 - 1");
+    }
+    return big;
+  }
+  const double d = to_double(env, value, name);
+  if (!(d >= 0 && d <= 9007199254740991.0 && d == std::floor(d))) {
+    char sentence[200];
+    std::snprintf(sentence, sizeof sentence, "%s is %.17g, must be an integer between 0 and 2^53 - 1, or a bigint",
+                  name, d);
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
+  }
+  return static_cast<uint64_t>(d);
+}
+
+float to_float(napi_env env, napi_value value, const char *name) {
+  return static_cast<float>(to_double(env, value, name));
+}
+
+std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name) {
+  bool is_array = false;
+  check(env, napi_is_array(env, value, &is_array));
+  if (!is_array) throw_type_error(env, std::string(name) + " must be an array");
+  uint32_t n;
+  check(env, napi_get_array_length(env, value, &n));
+  std::vector<napi_value> elements(n);
+  for (uint32_t i = 0; i < n; i++) check(env, napi_get_element(env, value, i, &elements[i]));
+  return elements;
+}
+
+size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
+  bool typed = false;
+  check(env, napi_is_typedarray(env, value, &typed));
+  if (typed) {
+    napi_typedarray_type type;
+    size_t n;
+    void *data;
+    check(env, napi_get_typedarray_info(env, value, &type, &n, &data, nullptr, nullptr));
+    if (type != napi_int32_array) throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
+    const auto *tokens = static_cast<const int32_t *>(data);
+    out.insert(out.end(), tokens, tokens + n);
+    return n;
+  }
+  const size_t before = out.size();
+  bool is_array = false;
+  check(env, napi_is_array(env, value, &is_array));
+  if (!is_array) throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
+  uint32_t n;
+  check(env, napi_get_array_length(env, value, &n));
+  for (uint32_t i = 0; i < n; i++) {
+    // A scope each: a million handles at once are not free.
+    Scope scope(env);
+    napi_value element;
+    check(env, napi_get_element(env, value, i, &element));
+    out.push_back(to_int(env, element, "token"));
+  }
+  return out.size() - before;
+}
+
+size_t to_messages(napi_env env, napi_value value, std::vector<Message> &out) {
+  const auto elements = to_elements(env, value, "dialog");
+  for (napi_value element : elements) {
+    napi_value role, content;
+    napi_valuetype type;
+    check(env, napi_typeof(env, element, &type));
+    if (type != napi_object) throw_type_error(env, "a message must be an object with role and content");
+    check(env, napi_get_named_property(env, element, "role", &role));
+    check(env, napi_get_named_property(env, element, "content", &content));
+    out.push_back({to_text(env, role, "role"), to_text(env, content, "content")});
+  }
+  return elements.size();
+}
+
+std::vector<llama_message> borrow(const std::vector<Message> &messages) {
+  std::vector<llama_message> borrowed;
+  for (const Message &m : messages) {
+    borrowed.push_back({m.role.data(), m.content.data(), m.role.size(), m.content.size()});
+  }
+  return borrowed;
+}
+
+// Calls f(name, value) for each property that is not undefined. f returns false for a name it does
+// not know, which is an error: a misspelt option must not go unnoticed.
+template <class F>
+static void each_option(napi_env env, napi_value options, F f) {
+  napi_valuetype type;
+  check(env, napi_typeof(env, options, &type));
+  if (type != napi_object) throw_type_error(env, "options must be an object");
+  napi_value names;
+  check(env, napi_get_property_names(env, options, &names));
+  for (napi_value key : to_elements(env, names, "options")) {
+    const std::string name = to_text(env, key, "option");
+    napi_value value;
+    check(env, napi_get_property(env, options, key, &value));
+    check(env, napi_typeof(env, value, &type));
+    if (type == napi_undefined) continue;
+    if (!f(name, value)) throw_type_error(env, "unknown option " + name);
+  }
+}
+
+struct Name {
+  const char *name;
+  int32_t number;
+};
+
+static int32_t to_number(napi_env env, napi_value value, const char *what, std::initializer_list<Name> names) {
+  const std::string got = to_text(env, value, what);
+  std::string known;
+  for (const Name &n : names) {
+    if (got == n.name) return n.number;
+    known += std::string(known.empty() ? "" : ", ") + n.name;
+  }
+  throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(what) + " is \"" + got + "\", must be one of " + known);
+}
+
+static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
+  return to_number(env, value, what,
+                   {{"auto", LLAMA_DTYPE_AUTO}, {"f32", LLAMA_DTYPE_F32}, {"f16", LLAMA_DTYPE_F16},
+                    {"bf16", LLAMA_DTYPE_BF16}, {"int8", LLAMA_DTYPE_INT8}, {"int4", LLAMA_DTYPE_INT4},
+                    {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
+}
+
+BuildOptions::BuildOptions(napi_env env, napi_value options) {
+  llama_build_options_init(&c, sizeof c, LLAMABI_ABI_VERSION);
+  bool has_ckpt_dir = false;
+  each_option(env, options, [&](const std::string &name, napi_value v) {
+    if (name == "ckptDir") {
+      ckpt_dir = to_c_text(env, v, "ckptDir");
+      has_ckpt_dir = true;
+    } else if (name == "tokenizerPath") {
+      tokenizer_path = to_c_text(env, v, "tokenizerPath");
+      has_tokenizer_path = true;
+    } else if (name == "maxSeqLen") c.max_seq_len = to_uint(env, v, "maxSeqLen");
+    else if (name == "maxBatchSize") c.max_batch_size = to_uint(env, v, "maxBatchSize");
+    else if (name == "modelParallelSize") c.model_parallel_size = to_int(env, v, "modelParallelSize");
+    else if (name == "device") c.device = to_number(env, v, "device", {{"auto", LLAMA_DEVICE_AUTO}, {"cpu", LLAMA_DEVICE_CPU}, {"cuda", LLAMA_DEVICE_CUDA}});
+    else if (name == "deviceIndex") c.device_index = to_int(env, v, "deviceIndex");
+    else if (name == "nThreads") c.n_threads = to_uint(env, v, "nThreads");
+    else if (name == "weightsDtype") c.weights_dtype = to_dtype(env, v, "weightsDtype");
+    else if (name == "kvDtype") c.kv_dtype = to_dtype(env, v, "kvDtype");
+    else if (name == "seed") c.seed = to_uint64(env, v, "seed");
+    else if (name == "logLevel") c.log_level = to_number(env, v, "logLevel", {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN}, {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
+    else return false;
+    return true;
+  });
+  if (!has_ckpt_dir) throw_type_error(env, "ckptDir is missing");
+}
+
+GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
+  llama_generate_options_init(&c, sizeof c);
+  const auto flag = [&](napi_value v, const char *name, uint32_t bit) {
+    if (to_bool(env, v, name)) c.flags |= bit;
+  };
+  each_option(env, options, [&](const std::string &name, napi_value v) {
+    if (name == "maxGenLen") c.max_gen_len = to_uint(env, v, "maxGenLen");
+    else if (name == "temperature") c.temperature = to_float(env, v, "temperature");
+    else if (name == "topP") c.top_p = to_float(env, v, "topP");
+    else if (name == "topK") c.top_k = to_int(env, v, "topK");
+    else if (name == "minP") c.min_p = to_float(env, v, "minP");
+    else if (name == "repetitionPenalty") c.repetition_penalty = to_float(env, v, "repetitionPenalty");
+    else if (name == "seed") c.seed = to_uint64(env, v, "seed");
+    else if (name == "topLogprobs") c.top_logprobs = to_uint(env, v, "topLogprobs");
+    else if (name == "echo") flag(v, "echo", LLAMA_GEN_ECHO);
+    else if (name == "logprobs") flag(v, "logprobs", LLAMA_GEN_LOGPROBS);
+    else if (name == "noWait") flag(v, "noWait", LLAMA_GEN_NO_WAIT);
+    else if (name == "ignoreEos") flag(v, "ignoreEos", LLAMA_GEN_IGNORE_EOS);
+    else if (name == "stop") {
+      for (napi_value element : to_elements(env, v, "stop")) stop.push_back(to_c_text(env, element, "stop"));
+    } else return false;
+    return true;
+  });
+  for (const std::string &text : stop) stop_pointers.push_back(text.c_str());
+  c.stop = stop_pointers.data();
+  c.n_stop = stop_pointers.size();
+}
+
+}  // namespace addon

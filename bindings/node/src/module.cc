@@ -1,0 +1,227 @@
+// The functions that index.js calls. Not for anyone else: it checks that handles are handles.
+#include <new>
+#include <system_error>
+
+#include "calls.h"
+
+namespace addon {
+
+using Arguments = std::vector<napi_value>;
+
+// Calls `f` with the arguments and turns what C++ throws into JavaScript's exceptions.
+template <napi_value (*f)(napi_env, const Arguments &)>
+static napi_value guarded(napi_env env, napi_callback_info info) {
+  try {
+    Arguments args(6);
+    size_t n = args.size();
+    check(env, napi_get_cb_info(env, info, &n, args.data(), nullptr, nullptr));  // missing ones: undefined
+    return f(env, args);
+  } catch (const Pending &) {
+  } catch (const std::bad_alloc &) {
+    napi_throw_error(env, "LLAMA_E_NO_MEMORY", "no memory for the arguments");
+  } catch (const std::exception &e) {
+    napi_throw_error(env, nullptr, e.what());
+  }
+  return nullptr;
+}
+
+static napi_value wrap(napi_env env, std::shared_ptr<Awaited> call) {
+  napi_value value;
+  auto *owner = new std::shared_ptr<Awaited>(std::move(call));
+  const auto finalize = [](napi_env, void *data, void *) {
+    auto *owner = static_cast<std::shared_ptr<Awaited> *>(data);
+    // A stream that nobody can read any more.
+    auto *generation = dynamic_cast<Generation *>(owner->get());
+    if (generation != nullptr && generation->streaming) generation->stop();
+    delete owner;
+  };
+  check(env, napi_create_external(env, owner, finalize, nullptr, &value));
+  return value;
+}
+
+static std::shared_ptr<Awaited> call_of(napi_env env, napi_value value) {
+  void *data = nullptr;
+  check(env, napi_get_value_external(env, value, &data));
+  return *static_cast<std::shared_ptr<Awaited> *>(data);
+}
+
+static napi_value started(napi_env env, std::shared_ptr<Awaited> call) {
+  napi_value value = wrap(env, call);
+  call->env->start(call);
+  return value;
+}
+
+// open(options, onProgress, onLog) -> call, whose promise gives a handle
+static napi_value open(napi_env env, const Arguments &a) {
+  return started(env, std::make_shared<Open>(env, Env::of(env), a[0], a[1], a[2]));
+}
+
+// close(handle) -> call
+static napi_value close(napi_env env, const Arguments &a) {
+  return started(env, std::make_shared<Close>(Env::of(env), handle_of(env, a[0])));
+}
+
+// generate(handle, kind, input, options, streaming) -> call; its promise gives the sequences
+static napi_value generate(napi_env env, const Arguments &a) {
+  return started(env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]), to_text(env, a[1], "kind"),
+                                                   a[2], a[3], to_bool(env, a[4], "streaming")));
+}
+
+static napi_value promise(napi_env env, const Arguments &a) { return call_of(env, a[0])->promise(env); }
+
+static napi_value stop(napi_env env, const Arguments &a) {
+  call_of(env, a[0])->stop();
+  return nullptr;
+}
+
+static napi_value next(napi_env env, const Arguments &a) {
+  return std::static_pointer_cast<Generation>(call_of(env, a[0]))->next(env);
+}
+
+static llama_error new_error() {
+  llama_error err;
+  err.struct_size = sizeof err;
+  return err;
+}
+
+// Asks `f` for the size, then for the contents.
+template <class T, class F>
+static std::vector<T> filled(napi_env env, F f) {
+  llama_error err = new_error();
+  size_t n = 0;
+  check(env, f(nullptr, 0, &n, &err), err);
+  std::vector<T> buffer(n + 1);
+  check(env, f(buffer.data(), buffer.size(), &n, &err), err);
+  buffer.resize(n);
+  return buffer;
+}
+
+// encode(handle, text, bos, eos) -> Int32Array
+static napi_value encode(napi_env env, const Arguments &a) {
+  const auto handle = handle_of(env, a[0]);
+  const std::string text = to_text(env, a[1], "text");
+  const uint32_t flags = (to_bool(env, a[2], "bos") ? LLAMA_ENC_BOS : 0u) | (to_bool(env, a[3], "eos") ? LLAMA_ENC_EOS : 0u);
+  const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
+    return llama_encode_text(handle->llama, text.data(), text.size(), flags, buf, cap, n, err);
+  });
+  return tokens_to_js(env, tokens.data(), tokens.size());
+}
+
+// encodeDialog(handle, messages) -> Int32Array
+static napi_value encode_dialog(napi_env env, const Arguments &a) {
+  const auto handle = handle_of(env, a[0]);
+  std::vector<Message> messages;
+  to_messages(env, a[1], messages);
+  const auto borrowed = borrow(messages);
+  const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
+    return llama_encode_dialog(handle->llama, borrowed.data(), borrowed.size(), buf, cap, n, err);
+  });
+  return tokens_to_js(env, tokens.data(), tokens.size());
+}
+
+// decode(handle, tokens) -> string
+static napi_value decode(napi_env env, const Arguments &a) {
+  const auto handle = handle_of(env, a[0]);
+  std::vector<int32_t> tokens;
+  to_tokens(env, a[1], tokens);
+  const auto text = filled<char>(env, [&](char *buf, size_t cap, size_t *n, llama_error *err) {
+    return llama_decode_tokens(handle->llama, tokens.data(), tokens.size(), buf, cap, n, err);
+  });
+  return string(env, text.data(), text.size());
+}
+
+// tokenBytes(handle, token) -> Buffer
+static napi_value token_bytes(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  const char *bytes = nullptr;
+  size_t n = 0;
+  check(env, llama_token_bytes(handle_of(env, a[0])->llama, to_int(env, a[1], "token"), &bytes, &n, &err), err);
+  napi_value buffer;
+  check(env, napi_create_buffer_copy(env, n, bytes, nullptr, &buffer));
+  return buffer;
+}
+
+static napi_value info(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  llama_info info;
+  info.struct_size = sizeof info;
+  check(env, llama_get_info(handle_of(env, a[0])->llama, &info, &err), err);
+  return to_js(env, info);
+}
+
+static napi_value timings(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  llama_timings timings;
+  timings.struct_size = sizeof timings;
+  check(env, llama_get_timings(handle_of(env, a[0])->llama, &timings, &err), err);
+  return to_js(env, timings);
+}
+
+template <napi_value (*f)(napi_env, const Arguments &)>
+static void define(napi_env env, napi_value exports, const char *name) {
+  napi_value function;
+  check(env, napi_create_function(env, name, NAPI_AUTO_LENGTH, guarded<f>, nullptr, &function));
+  set(env, exports, name, function);
+}
+
+// start(LlamaError) -> the functions. Before it nothing of the library is used but its versions.
+static napi_value start(napi_env env, const Arguments &a) {
+  napi_value functions;
+  check(env, napi_create_object(env, &functions));
+  Env::open(env, a[0]);
+  define<open>(env, functions, "open");
+  define<close>(env, functions, "close");
+  define<generate>(env, functions, "generate");
+  define<promise>(env, functions, "promise");
+  define<stop>(env, functions, "stop");
+  define<next>(env, functions, "next");
+  define<encode>(env, functions, "encode");
+  define<encode_dialog>(env, functions, "encodeDialog");
+  define<decode>(env, functions, "decode");
+  define<token_bytes>(env, functions, "tokenBytes");
+  define<info>(env, functions, "info");
+  define<timings>(env, functions, "timings");
+  return functions;
+}
+
+static napi_value statuses(napi_env env) {
+  napi_value names;
+  check(env, napi_create_object(env, &names));
+#define STATUS(name) set(env, names, #name, number(env, name))
+  STATUS(LLAMA_OK);
+  STATUS(LLAMA_DONE);
+  STATUS(LLAMA_CANCELLED);
+  STATUS(LLAMA_TIMEOUT);
+  STATUS(LLAMA_E_INVALID_ARGUMENT);
+  STATUS(LLAMA_E_ABI);
+  STATUS(LLAMA_E_IO);
+  STATUS(LLAMA_E_FORMAT);
+  STATUS(LLAMA_E_UNSUPPORTED);
+  STATUS(LLAMA_E_NO_MEMORY);
+  STATUS(LLAMA_E_DEVICE);
+  STATUS(LLAMA_E_DEVICE_MEMORY);
+  STATUS(LLAMA_E_TOO_LONG);
+  STATUS(LLAMA_E_BATCH);
+  STATUS(LLAMA_E_UTF8);
+  STATUS(LLAMA_E_BUSY);
+  STATUS(LLAMA_E_POISONED);
+  STATUS(LLAMA_E_INTERNAL);
+#undef STATUS
+  return names;
+}
+
+}  // namespace addon
+
+NAPI_MODULE_INIT() {
+  using namespace addon;
+  try {
+    set(env, exports, "version", string(env, llama_version()));
+    set(env, exports, "abiVersion", number(env, llama_abi_version()));
+    set(env, exports, "builtForAbiVersion", number(env, LLAMABI_ABI_VERSION));
+    set(env, exports, "statuses", statuses(env));
+    define<start>(env, exports, "start");
+  } catch (const Pending &) {
+    return nullptr;
+  }
+  return exports;
+}

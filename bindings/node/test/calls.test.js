@@ -1,0 +1,361 @@
+'use strict';
+const { rmSync, mkdtempSync, writeFileSync } = require('node:fs');
+const { tmpdir } = require('node:os');
+const { join } = require('node:path');
+const { assert, test, behaviour, Model, root, demo, sleep, until, collect, failure, assertFails } = require('./support.js');
+
+const long = { maxGenLen: 4000, ignoreEos: true };
+
+behaviour('stop_strings', async () => {
+  const model = await demo();
+  const options = { temperature: 0, maxGenLen: 60 };
+  const whole = await model.textCompletion('Once upon a time', options);
+  const stop = whole.text.slice(20, 26);
+  const stopped = await model.textCompletion('Once upon a time', { ...options, stop: ['never there', stop] });
+  assert.equal(stopped.finishReason, 'stop_string');
+  assert.equal(stopped.text, whole.text.slice(0, whole.text.indexOf(stop)));
+  assert(stopped.tokens.length < whole.tokens.length);
+  const events = await collect(model.stream('Once upon a time', { ...options, stop: [stop] }));
+  assert.equal(events.map((event) => event.text).join(''), stopped.text);
+  assert.equal(events.at(-1).finishReason, 'stop_string');
+  await model.close();
+});
+
+behaviour('cancel_mid_prefill', async () => {
+  const model = await demo({ maxSeqLen: 8192, maxBatchSize: 1 });
+  const prompt = (first) => new Int32Array(8000).fill(300).fill(first, 1, 2).fill(1, 0, 1);
+  const start = performance.now();
+  await model.generate(prompt(400), { maxGenLen: 1 });
+  const whole = performance.now() - start;
+
+  const abort = new AbortController();
+  const call = model.generate(prompt(401), { maxGenLen: 1, signal: abort.signal });
+  await until(() => model.timings().running === 1, 'the prefill runs');
+  await sleep(whole / 10);
+  const aborted = performance.now();
+  abort.abort();
+  const cancelled = await call;
+  const took = performance.now() - aborted;
+  assert.equal(cancelled.finishReason, 'cancelled');
+  assert.equal(cancelled.tokens.length, 0);
+  assert(took < whole / 2, `${took} ms after the abort; the whole prefill takes ${whole} ms`);
+  await model.close();
+});
+
+behaviour('cancel_mid_decode', async () => {
+  const model = await demo({ maxSeqLen: 4096, maxBatchSize: 1 });
+  const options = { temperature: 0, ...long };
+  const whole = await model.textCompletion('Once', { ...options, maxGenLen: 1000 });
+  const assertPrefix = (tokens) => assert.deepEqual([...tokens.slice(0, 1000)], [...whole.tokens.slice(0, tokens.length)]);
+
+  const abort = new AbortController();
+  const events = [];
+  for await (const event of model.stream('Once', { ...options, signal: abort.signal })) {
+    events.push(event);
+    if (events.length === 5) abort.abort();
+  }
+  assert.equal(events.at(-1).finishReason, 'cancelled');
+  assert(events.length > 5 && events.length < 3000);
+  assertPrefix(events.slice(0, -1).map((event) => event.token));
+
+  const late = new AbortController();
+  const before = model.timings().generatedTokens;
+  const call = model.textCompletion('Once', { ...options, signal: late.signal });
+  await until(() => model.timings().generatedTokens > before + 5, 'tokens');
+  late.abort();
+  const cancelled = await call;
+  assert.equal(cancelled.finishReason, 'cancelled');
+  assert(cancelled.tokens.length >= 5 && cancelled.tokens.length < 3000, `${cancelled.tokens.length} tokens`);
+  assertPrefix(cancelled.tokens);
+
+  // Before the call: nothing is generated.
+  const never = await model.textCompletion('Once', { signal: AbortSignal.abort() });
+  assert.deepEqual([never.finishReason, never.text], ['cancelled', '']);
+  await model.close();
+});
+
+behaviour('abandon_stream', async () => {
+  const model = await demo({ maxSeqLen: 4096, maxBatchSize: 1 });
+  for await (const event of model.stream('Once', long)) {
+    assert.equal(event.type, 'token');
+    break;
+  }
+  assert.equal(model.timings().running, 0, 'the slot is free when the loop is left');
+  assert.equal(model.timings().pagesUsed, 0);
+  assert(model.timings().generatedTokens < 2000, 'the rest was not generated');
+
+  // Also out of a `next` that waits: here for the only slot.
+  const first = model.stream('Once', long);
+  await first.next();
+  const second = model.stream('Twice', long);
+  const waiting = second.next();
+  await until(() => model.timings().waiting === 1, 'the second waits');
+  await second.return();
+  assert.deepEqual((await waiting).value?.finishReason ?? 'cancelled', 'cancelled');
+  assert.equal(model.timings().waiting, 0);
+  await first.return();
+  assert.deepEqual(await first.next(), { done: true, value: undefined });
+  assert.equal(model.timings().running, 0);
+
+  // One that was never started has nothing to end.
+  assert.deepEqual(await model.stream('Once').return(7), { done: true, value: 7 });
+  await model.close();
+});
+
+behaviour('callers_32', async () => {
+  const model = await demo();
+  const call = (i) => model.textCompletion(`Once upon a time ${i}`, { seed: i + 1, maxGenLen: 30, logprobs: true });
+  const alone = [];
+  for (let i = 0; i < 32; i++) alone.push(await call(i));
+  const together = await Promise.all(Array.from({ length: 32 }, (_, i) => call(i)));
+  together.forEach((got, i) => {
+    for (const key of ['text', 'tokens', 'logprobs', 'finishReason']) assert.deepEqual(got[key], alone[i][key]);
+  });
+  assert(new Set(alone.map((one) => one.text)).size > 16, 'the callers ask for different things');
+  await model.close();
+});
+
+behaviour('busy', async () => {
+  const model = await demo({ maxBatchSize: 2, maxSeqLen: 4096 });
+  const streams = [model.stream('One', long), model.stream('Two', long)];
+  for (const stream of streams) await stream.next();
+  assertFails(await failure(model.textCompletion('Three', { noWait: true })), 'LLAMA_E_BUSY');
+  assertFails(await failure(model.stream('Three', { noWait: true }).next()), 'LLAMA_E_BUSY');
+  for (const stream of streams) await stream.return();
+  assert.equal((await model.textCompletion('Three', { noWait: true, maxGenLen: 1 })).finishReason, 'length');
+  await model.close();
+});
+
+behaviour('bad_arguments', async () => {
+  const model = await demo({ maxSeqLen: 64, maxBatchSize: 2 });
+  const text = (options) => failure(model.textCompletion('a', options));
+  assertFails(await text({ temperature: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'temperature', '-1');
+  assertFails(await text({ topP: 1.5 }), 'LLAMA_E_INVALID_ARGUMENT', 'top_p', '1.5');
+  assertFails(await text({ temperature: NaN }), 'LLAMA_E_INVALID_ARGUMENT', 'temperature', 'NaN');
+  assertFails(await text({ maxGenLen: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'maxGenLen', '-1');
+  assertFails(await text({ topK: 0.5 }), 'LLAMA_E_INVALID_ARGUMENT', 'topK', '0.5');
+  assertFails(await text({ seed: 2n ** 64n }), 'LLAMA_E_INVALID_ARGUMENT', 'seed');
+  assertFails(await text({ seed: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'seed', '-1');
+  assertFails(await text({ stop: ['a\0b'] }), 'LLAMA_E_INVALID_ARGUMENT', 'stop');
+  assertFails(await failure(model.generate([1, 1024])), 'LLAMA_E_INVALID_ARGUMENT', '1024');
+  assertFails(await failure(model.generate([1, 2 ** 40])), 'LLAMA_E_INVALID_ARGUMENT', 'token');
+  assertFails(await failure(model.generate([])), 'LLAMA_E_INVALID_ARGUMENT');
+  assertFails(await failure(model.chatCompletion([{ role: 'assistant', content: 'a' }])), 'LLAMA_E_INVALID_ARGUMENT', 'assistant');
+  assertFails(await failure(() => model.encodeDialog([{ role: 'user', content: '[INST]' }])), 'LLAMA_E_INVALID_ARGUMENT');
+  assertFails(await failure(() => model.decode([-1])), 'LLAMA_E_INVALID_ARGUMENT', '-1');
+  assertFails(await failure(() => model.tokenBytes(1024)), 'LLAMA_E_INVALID_ARGUMENT', '1024');
+  assertFails(await failure(model.generate(new Int32Array(65).fill(1))), 'LLAMA_E_TOO_LONG', '65', '64');
+  assertFails(await failure(model.textCompletion([])), 'LLAMA_E_BATCH', '0');
+  assertFails(await failure(model.textCompletion(['a', 'b', 'c'])), 'LLAMA_E_BATCH', '3', '2');
+  assertFails(await failure(demo({ weightsDtype: 'fp8' })), 'LLAMA_E_UNSUPPORTED');
+  assertFails(await failure(demo({ maxSeqLen: 0 })), 'LLAMA_E_INVALID_ARGUMENT', 'max_seq_len');
+  assertFails(await failure(demo({ device: 'tpu' })), 'LLAMA_E_INVALID_ARGUMENT', 'tpu');
+  assertFails(await failure(demo({ modelParallelSize: 3 })), 'LLAMA_E_INVALID_ARGUMENT', '3', '1');
+  assertFails(await failure(demo({ maxSeqLen: 2 ** 31, maxBatchSize: 2 ** 31 })), 'LLAMA_E_NO_MEMORY');
+  assertFails(await failure(demo({ tokenizerPath: root('README.md') })), 'LLAMA_E_FORMAT', 'README.md');
+  assertFails(await failure(demo({ tokenizerPath: 'a\0b' })), 'LLAMA_E_INVALID_ARGUMENT', 'tokenizerPath');
+
+  // What JavaScript calls a wrong type is a TypeError, before the library is asked.
+  for (const wrong of [
+    () => model.textCompletion('a', { temprature: 1 }),
+    () => model.textCompletion('a', { temperature: '1' }),
+    () => model.textCompletion('a', { echo: 1 }),
+    () => model.textCompletion('a', { stop: 'b' }),
+    () => model.textCompletion('a', { signal: {} }),
+    () => model.textCompletion(7),
+    () => model.textCompletion(['a', 7]),
+    () => model.generate('a'),
+    () => model.generate(new Float32Array(2)),
+    () => model.generate([1, 'a']),
+    () => model.chatCompletion([{ role: 'user' }]),
+    () => model.stream(null),
+    () => model.encode(),
+    () => Model.open(),
+    () => Model.open({}),
+    () => Model.open({ ckptDir: 7 }),
+    () => Model.open({ ckptDir: 'x', onLog: 7 }),
+    () => new Model(),
+  ]) {
+    const error = await failure(wrong);
+    assert(error instanceof TypeError, `${wrong}: ${error}`);
+  }
+  // Errors that come from another thread have the stack of the caller.
+  assert((await text({ temperature: -1 })).stack.includes('calls.test.js'));
+  assert.equal((await model.textCompletion('a', { maxGenLen: 1, topK: undefined })).tokens.length, 1);
+  await model.close();
+});
+
+behaviour('missing_checkpoint', async () => {
+  assertFails(await failure(Model.open('/no/such/model')), 'LLAMA_E_IO', '/no/such/model');
+  const empty = mkdtempSync(join(tmpdir(), 'llamabi-'));
+  assertFails(await failure(Model.open(empty)), 'LLAMA_E_IO', empty);
+  writeFileSync(join(empty, 'params.json'), 'not json');
+  assertFails(await failure(demo({ ckptDir: empty, tokenizerPath: root('demo/meta/tokenizer.model') })), 'LLAMA_E_FORMAT', 'params.json');
+  rmSync(empty, { recursive: true });
+});
+
+behaviour('unsafe_dialog', async () => {
+  const model = await demo();
+  const answers = await model.chatCompletion([[{ role: 'user', content: 'hi [/INST] there' }], [{ role: 'user', content: 'hi' }]]);
+  assert.equal(answers[0].finishReason, 'unsafe');
+  assert.match(answers[0].text, /special tags are not allowed/);
+  assert.equal(answers[0].tokens.length, 0);
+  assert.notEqual(answers[1].finishReason, 'unsafe');
+
+  // The same as a stream.
+  const events = await collect(model.stream([[{ role: 'user', content: 'hi [/INST] there' }], [{ role: 'user', content: 'hi' }]]));
+  const [last, ...others] = events.filter((event) => event.index === 0);
+  assert.deepEqual([last.type, last.finishReason, last.text, others], ['finish', 'unsafe', answers[0].text, []]);
+  assert.equal(last.stats.generatedTokens, 0);
+  assert.notEqual(events.findLast((event) => event.index === 1).finishReason, 'unsafe');
+  assert(events.some((event) => event.index === 1 && event.type === 'token'));
+  await model.close();
+});
+
+behaviour('use_after_close', async () => {
+  const model = await demo();
+  const stream = model.stream('Once');
+  await model.close();
+  await model.close();
+  for (const use of [
+    () => model.generate([1]),
+    () => model.textCompletion('a'),
+    () => model.chatCompletion([{ role: 'user', content: 'a' }]),
+    () => stream.next(),
+    () => model.encode('a'),
+    () => model.encodeDialog([{ role: 'user', content: 'a' }]),
+    () => model.decode([1]),
+    () => model.tokenBytes(1),
+    () => model.info(),
+    () => model.timings(),
+  ]) {
+    assertFails(await failure(use), 'LLAMA_E_INVALID_ARGUMENT', 'llama_t');
+  }
+  assert.deepEqual(await stream.next(), { done: true, value: undefined });
+});
+
+behaviour('close_while_running', async () => {
+  const model = await demo({ maxSeqLen: 4096, maxBatchSize: 2 });
+  const calls = Array.from({ length: 4 }, () => model.textCompletion('Once', long));
+  const stream = model.stream('Twice', long);
+  const pending = stream.next();
+  await until(() => model.timings().running === 2 && model.timings().waiting === 3, 'two run, three wait');
+  await model.close();
+  for (const call of calls) assert.equal((await call).finishReason, 'cancelled');
+  const first = (await pending).value;
+  const last = first.type === 'finish' ? first : (await collect(stream)).at(-1);
+  assert.equal(last.finishReason, 'cancelled');
+
+  // A stream whose reader has fallen behind is let go too.
+  const other = await demo({ maxSeqLen: 4096 });
+  const slow = other.stream('Once', long);
+  await slow.next();
+  await until(() => other.timings().generatedTokens > 200, 'it runs ahead of its reader');
+  await other.close();
+  assert.equal((await collect(slow)).at(-1).finishReason, 'cancelled');
+});
+
+test('dispose closes', async () => {
+  const model = await demo();
+  const dispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose');
+  const stream = model.stream('Once', { maxGenLen: 400, ignoreEos: true });
+  await stream.next();
+  await stream[dispose]();
+  assert.equal(model.timings().running, 0);
+  await model[dispose]();
+  assertFails(await failure(() => model.info()), 'LLAMA_E_INVALID_ARGUMENT');
+});
+
+test('a slow reader holds the call back, not memory', async () => {
+  const model = await demo({ maxSeqLen: 8192, maxBatchSize: 1 });
+  // Each event has the whole vocabulary: the 4 MiB that the library lets wait are some 500 events.
+  const stream = model.stream('Once', { maxGenLen: 6000, ignoreEos: true, topLogprobs: 1024 });
+  await stream.next();
+  let before;
+  await until(async () => {
+    before = model.timings().generatedTokens;
+    await sleep(200);
+    return before === model.timings().generatedTokens;
+  }, 'generation pauses', 40_000);
+  assert(before < 3000, `${before} tokens were generated for nobody`);
+  await stream.return();
+  await model.close();
+});
+
+test('progress and log', async () => {
+  const fractions = [];
+  const lines = [];
+  const model = await demo({ onProgress: (f) => void fractions.push(f), onLog: (...line) => lines.push(line), logLevel: 'debug' });
+  assert.equal(fractions.at(-1), 1);
+  assert.deepEqual(fractions, [...fractions].sort((a, b) => a - b));
+  assert(lines.some(([level, message]) => level === 'info' && message.includes('demo/meta')), `${lines}`);
+  await model.close();
+
+  assertFails(await failure(demo({ onProgress: () => false })), 'LLAMA_CANCELLED');
+  const thrown = new Error('mine');
+  assert.equal(await failure(demo({ onProgress: () => { throw thrown; } })), thrown);
+  assertFails(await failure(demo({ signal: AbortSignal.abort() })), 'LLAMA_CANCELLED');
+});
+
+test('the event loop and libuv\'s pool stay free', async () => {
+  const model = await demo({ maxSeqLen: 8192, maxBatchSize: 8 });
+  const calls = Array.from({ length: 8 }, (_, i) => model.generate(new Int32Array(3000).fill(300 + i), { maxGenLen: 1 }));
+  let ended = false;
+  const all = Promise.all(calls).then(() => (ended = true));
+  const { stat } = require('node:fs/promises');
+  let turns = 0;
+  while (!ended) {
+    const start = performance.now();
+    await stat(root('README.md')); // four threads of the pool, eight calls
+    const took = performance.now() - start;
+    assert(took < 1000, `stat took ${took} ms`);
+    turns++;
+    await sleep(5);
+  }
+  assert(turns > 10, `${turns} turns of the loop`);
+  await all;
+  await model.close();
+});
+
+test('stats of streams are those of results', async () => {
+  const model = await demo();
+  const prompts = ['Once upon a time there was a cat. '.repeat(10), 'Once upon a time'];
+  const dialogs = [[{ role: 'user', content: 'Tell me a story about a fox. '.repeat(5) }], [{ role: 'user', content: '[INST]' }]];
+  const options = { temperature: 0, maxGenLen: 40, stop: [' kind'], ignoreEos: true };
+  const calls = [
+    ['generate', prompts.map((prompt) => model.encode(prompt, { bos: true }))],
+    ['textCompletion', prompts],
+    ['chatCompletion', dialogs],
+  ];
+  for (const [method, input] of calls) {
+    await model[method](input, options);
+    const results = await model[method](input, options); // the prefix cache has their prompts
+    const begin = performance.now();
+    const events = await collect(model.stream(input, options));
+    const took = performance.now() - begin;
+    assert(events.every((event) => (event.type === 'finish') === 'stats' in event));
+    results.forEach((want, index) => {
+      const own = events.filter((event) => event.index === index);
+      const { queueMs, firstTokenMs, totalMs, ...counted } = own.at(-1).stats;
+      const { promptTokens, cachedTokens, generatedTokens } = want.stats;
+      assert.deepEqual(counted, { promptTokens, cachedTokens, generatedTokens });
+      assert.equal(generatedTokens, own.length - 1);
+      assert(0 <= queueMs && firstTokenMs <= totalMs && totalMs <= took, JSON.stringify(own.at(-1).stats));
+      if (want.finishReason !== 'unsafe') assert(queueMs <= firstTokenMs && firstTokenMs > 0, JSON.stringify(own.at(-1).stats));
+    });
+    const { cachedTokens, promptTokens } = results[0].stats;
+    assert(0 < cachedTokens && cachedTokens < promptTokens, `${method}: ${cachedTokens} of ${promptTokens} cached`);
+  }
+  await model.close();
+});
+
+test('one stream, one reader: nexts are answered in turn', async () => {
+  const model = await demo();
+  const options = { temperature: 0, maxGenLen: 8 };
+  const want = await collect(model.stream('Once', options));
+  const stream = model.stream('Once', options);
+  const got = await Promise.all(Array.from({ length: want.length + 2 }, () => stream.next()));
+  const untimed = (event) => event && { ...event, stats: undefined };
+  assert.deepEqual(got.map(({ value }) => untimed(value)), [...want.map(untimed), undefined, undefined]);
+  await model.close();
+});

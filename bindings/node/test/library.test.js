@@ -1,0 +1,57 @@
+'use strict';
+// What require() says of a library that is not there, or is another one.
+const { spawnSync } = require('node:child_process');
+const { cpSync, mkdtempSync, realpathSync, rmSync, symlinkSync, unlinkSync } = require('node:fs');
+const { tmpdir } = require('node:os');
+const { dirname, join } = require('node:path');
+const { assert, test, behaviour, node, root, assertRan } = require('./support.js');
+
+const report = (what) =>
+  `try { ${what} } catch (e) { console.log(JSON.stringify({ name: e.name, code: e.code, status: e.status, message: e.message })); }`;
+const caught = async (ran) => JSON.parse(assertRan(await ran));
+
+behaviour('missing_library', async () => {
+  // A copy of the package, built for a prefix that then goes away.
+  const dir = mkdtempSync(join(tmpdir(), 'llamabi-'));
+  const copy = join(dir, 'llamabi');
+  const prefix = spawnSync('pkg-config', ['--variable=prefix', 'llamabi'], { encoding: 'utf8' }).stdout.trim();
+  const installed = realpathSync(dirname(require.resolve('llamabi/package.json')));
+  cpSync(installed, copy, { recursive: true, filter: (path) => !/\/(build|node_modules\/(?!node-api-headers).+)$/.test(path.slice(installed.length)) });
+  symlinkSync(prefix, join(dir, 'prefix'));
+  const NODE_PATH = dirname(dirname(require.resolve('node-api-headers/package.json', { paths: [installed] })));
+  const PKG_CONFIG_PATH = join(dir, 'prefix/lib/pkgconfig');
+  const text = report(`console.log(JSON.stringify(require(${JSON.stringify(copy)}).version))`);
+
+  const unbuilt = await caught(node(['-e', text]));
+  assert.match(unbuilt.message, /not been built.*npm rebuild llamabi/);
+  const none = await node([join(copy, 'build.js')], { env: { NODE_PATH, PKG_CONFIG_PATH: dir, PKG_CONFIG_LIBDIR: dir } });
+  assert.equal(none.code, 1);
+  assert.match(none.stderr, /libllamabi is not installed.*make install PREFIX.*PKG_CONFIG_PATH/s);
+
+  assertRan(await node([join(copy, 'build.js')], { env: { NODE_PATH, PKG_CONFIG_PATH } }));
+  assert.match(await caught(node(['-e', text])), /^\d+\.\d+\.\d+$/);
+  unlinkSync(join(dir, 'prefix'));
+  const missing = await caught(node(['-e', text]));
+  assert.equal(missing.code, 'ERR_LLAMABI_LIBRARY');
+  assert.match(missing.message, /libllamabi could not be loaded; install it .*npm rebuild llamabi.*LD_LIBRARY_PATH.*libllamabi\.so/);
+  rmSync(dir, { recursive: true });
+});
+
+behaviour('other_abi', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'llamabi-'));
+  const made = spawnSync('sh', [root('tests/bindings/other_abi.sh'), dir], { encoding: 'utf8' });
+  assert.equal(made.status, 0, made.stderr);
+  const refused = await caught(node(['-e', report(`require('llamabi'); console.log('{}')`)], { env: { LD_LIBRARY_PATH: dir } }));
+  assert.deepEqual([refused.name, refused.code, refused.status], ['LlamaError', 'LLAMA_E_ABI', -2]);
+  assert.match(refused.message, /99\.0\.0 has ABI version 99, this package was built for ABI version 0/);
+  rmSync(dir, { recursive: true });
+});
+
+test('ESM and CommonJS give the same', async () => {
+  const ran = await node(['--input-type=module', '-e', `
+    import all, { Model, LlamaError, version, abiVersion } from 'llamabi';
+    import { createRequire } from 'node:module';
+    const required = createRequire(process.cwd() + '/x.js')('llamabi');
+    console.log(required.Model === Model && all.Model === Model && required.LlamaError === LlamaError && version === required.version && abiVersion === 0);`]);
+  assert.equal(assertRan(ran), 'true\n');
+});

@@ -1,0 +1,184 @@
+'use strict';
+// Ends of processes and workers, and what is left behind by ten thousand calls. In processes of
+// their own: each must end by itself, with code 0.
+const { assert, test, script, assertRan } = require('./support.js');
+
+// AddressSanitizer keeps what is freed; leaks.js is for it.
+const skip = process.env.ASAN_OPTIONS ? 'AddressSanitizer keeps freed memory' : false;
+const endless = '{ maxGenLen: 4000, ignoreEos: true }';
+
+test('a process that is done ends, whatever still runs', async () => {
+  // An abandoned stream and an open model keep nothing alive.
+  const ran = await script(`s.demo({ maxSeqLen: 4096 }).then(async (model) => {
+    globalThis.kept = [model, model.stream('Once', ${endless})];
+    await kept[1].next();
+    console.log('left');
+  })`);
+  assert.equal(assertRan(ran), 'left\n');
+});
+
+test('process.exit() while calls, streams and loads run', async () => {
+  for (const delay of [0, 1, 5, 20]) {
+    const ran = await script(`s.demo({ maxSeqLen: 4096 }).then(async (model) => {
+      for (let i = 0; i < 6; i++) model.textCompletion('Once', ${endless});
+      (async () => { for await (const event of model.stream('Once', ${endless})); })();
+      for (let i = 0; i < 4; i++) s.demo();
+      setTimeout(() => { console.log('left'); process.exit(0); }, ${delay});
+    })`);
+    assert.equal(assertRan(ran), 'left\n');
+  }
+});
+
+test('an uncaught exception ends the process as ever', async () => {
+  const ran = await script(`s.demo({ maxSeqLen: 4096, onLog: () => { throw new Error('mine'); } })`);
+  assert.deepEqual([ran.code, ran.signal], [1, null]);
+  assert.match(ran.stderr, /Error: mine/);
+});
+
+test('a stream that nobody holds any more frees its slot', async () => {
+  const ran = await script(
+    `s.demo({ maxSeqLen: 4096, maxBatchSize: 1 }).then(async (model) => {
+      const lose = async () => void (await model.stream('Once', ${endless}).next());
+      await lose();
+      s.assert.equal(model.timings().running, 1);
+      await s.until(() => (gc(), model.timings().running === 0), 'collected');
+      console.log('freed');
+    })`,
+    { flags: ['--expose-gc'] }
+  );
+  assert.equal(assertRan(ran), 'freed\n');
+});
+
+test('a model that nobody holds any more is freed, its calls run on', async () => {
+  const ran = await script(
+    `(async () => {
+      const call = s.demo({ onLog: (level, line) => {} }).then((model) => {
+        globalThis.registry = new FinalizationRegistry(() => (globalThis.freed = true));
+        registry.register(model, 0);
+        return model.textCompletion('Once', { maxGenLen: 400, ignoreEos: true });
+      });
+      const gcs = setInterval(gc, 1);
+      s.assert.equal((await call).tokens.length, 400);
+      await s.until(() => globalThis.freed, 'collected');
+      clearInterval(gcs);
+      console.log('freed');
+    })()`,
+    { flags: ['--expose-gc'] }
+  );
+  assert.equal(assertRan(ran), 'freed\n');
+});
+
+test('worker_threads: several at once, each with its model', async () => {
+  const ran = await script(`
+    const { Worker, isMainThread } = require('node:worker_threads');
+    const text = ${JSON.stringify(`
+      const s = require('./support.js');
+      s.demo({ onLog: () => {} }).then(async (model) => {
+        const { text } = await model.textCompletion('Once upon a time', { temperature: 0, maxGenLen: 30 });
+        let streamed = '';
+        for await (const event of model.stream('Once upon a time', { temperature: 0, maxGenLen: 30 })) streamed += event.text;
+        s.assert.equal(streamed, text);
+        require('node:worker_threads').parentPort.postMessage(text);
+      });`)};
+    (async () => {
+      const model = await s.demo();
+      const workers = Array.from({ length: 4 }, () => new Promise((resolve, reject) => {
+        const worker = new Worker(text, { eval: true });
+        let got;
+        worker.on('message', (message) => (got = message)).on('error', reject).on('exit', (code) => resolve([got, code]));
+      }));
+      const want = (await model.textCompletion('Once upon a time', { temperature: 0, maxGenLen: 30 })).text;
+      for (const [got, code] of await Promise.all(workers)) s.assert.deepEqual([got, code], [want, 0]);
+      console.log('equal');
+    })()`);
+  assert.equal(assertRan(ran), 'equal\n');
+});
+
+test('worker.terminate() in the middle of calls, streams and loads', async () => {
+  const ran = await script(`
+    const { Worker } = require('node:worker_threads');
+    const text = ${JSON.stringify(`
+      const s = require('./support.js');
+      const { parentPort } = require('node:worker_threads');
+      s.demo({ maxSeqLen: 4096, maxBatchSize: 2, onLog: () => {}, onProgress: () => {} }).then(async (model) => {
+        for (let i = 0; i < 3; i++) model.textCompletion('Once', ${endless});
+        (async () => { for await (const event of model.stream('Once', ${endless})); })();
+        parentPort.postMessage('running');
+        for (;;) await s.demo({ onProgress: () => {}, onLog: () => {} });
+      });`)};
+    (async () => {
+      const base = await s.demo();
+      for (let round = 0; round < 24; round++) {
+        const worker = new Worker(text, { eval: true });
+        // Every fourth while it still starts.
+        await new Promise((resolve) => round % 4 === 3 ? setTimeout(resolve, 10 + round) : worker.once('message', resolve));
+        await s.sleep(round % 7);
+        await worker.terminate();
+      }
+      // The process is sound, and nothing of the workers computes any more.
+      const { cpuUsage } = process;
+      await base.textCompletion('Once', { maxGenLen: 20 });
+      const before = cpuUsage();
+      await s.sleep(300);
+      const { user } = cpuUsage(before);
+      s.assert(user < 100_000, user + ' microseconds of 300,000');
+      console.log('sound');
+    })()`);
+  assert.equal(assertRan(ran), 'sound\n');
+});
+
+test('no leak over 10,000 calls and 2,000 streams that are left', { timeout: 120_000, skip }, async () => {
+  const ran = await script(
+    `s.demo({ maxSeqLen: 128 }).then(async (model) => {
+      const signal = new AbortController().signal;
+      const calls = async (n) => {
+        for (let i = 0; i < n; i += 20) {
+          await Promise.all(Array.from({ length: 20 }, (_, k) => k === 0
+            ? s.failure(model.textCompletion('Once', { temperature: -1 }))
+            : model.textCompletion('Once', { maxGenLen: 1, logprobs: true, topLogprobs: 5, stop: ['x'], signal })));
+        }
+      };
+      const streams = async (n) => {
+        for (let i = 0; i < n; i++) for await (const event of model.stream('Once', { signal })) break;
+      };
+      const resident = () => { gc(); gc(); return process.memoryUsage().rss; };
+      await calls(2000);
+      await streams(400);
+      const before = resident();
+      await calls(10000);
+      await streams(2000);
+      const growth = (resident() - before) / 1e6;
+      console.log('grew by ' + growth.toFixed(1) + ' MB');
+      s.assert(growth < 8, growth + ' MB');
+      s.assert.deepEqual([model.timings().running, model.timings().pagesUsed], [0, 0]);
+      s.assert.equal(require('node:events').getEventListeners(signal, 'abort').length, 0);
+    })`,
+    { flags: ['--expose-gc'] }
+  );
+  assert.match(assertRan(ran), /^grew by/);
+  console.log(`no leak: 10,000 calls, 2,000 streams: ${ran.stdout.trim()}`);
+});
+
+test('no leak over 200 models', { skip }, async () => {
+  const ran = await script(
+    `(async () => {
+      const models = async (n) => {
+        for (let i = 0; i < n; i++) {
+          const model = await s.demo({ maxSeqLen: 64, onProgress: () => {}, onLog: () => {} });
+          await model.textCompletion('Once', { maxGenLen: 1 });
+          await model.close();
+          await s.failure(s.demo({ ckptDir: '/none', onLog: () => {}, onProgress: () => {} }));
+        }
+      };
+      const resident = () => { gc(); gc(); return process.memoryUsage().rss; };
+      await models(50);
+      const before = resident();
+      await models(200);
+      const growth = (resident() - before) / 1e6;
+      s.assert(growth < 20, growth + ' MB; a model has 8');
+      console.log(growth);
+    })()`,
+    { flags: ['--expose-gc'] }
+  );
+  assertRan(ran);
+});

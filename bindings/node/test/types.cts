@@ -1,0 +1,3 @@
+import llamabi = require('llamabi');
+
+export const open = (): Promise<llamabi.Model> => llamabi.Model.open('x');

@@ -1,0 +1,34 @@
+// Compiled by tsc, never run: what the types promise and refuse.
+import { Model, LlamaError, version, type Event, type Sequence, type Stats } from 'llamabi';
+import all from 'llamabi';
+
+export async function use(): Promise<void> {
+  await using model = await Model.open({ ckptDir: 'x', maxSeqLen: 64, weightsDtype: 'bf16', onLog: (level, m) => void (level === 'warn' && m) });
+  const one: Sequence = await model.textCompletion('a', { signal: AbortSignal.timeout(1), stop: ['\n'], seed: 1n });
+  const many: Sequence[] = await model.textCompletion(['a', 'b']);
+  const answer: Sequence = await model.chatCompletion([{ role: 'user', content: 'a' }]);
+  const tokens: Sequence = await model.generate(model.encode('a', { bos: true }));
+  const batches: Sequence[] = await model.generate([[1, 2], new Int32Array([1])]);
+  const stream = model.stream('a');
+  for await (const ev of stream) {
+    const event: Event = ev;
+    if (event.type === 'token') event.top.map((a) => a.logprob.toFixed(1));
+    else {
+      const stats: Stats = event.stats;
+      event.finishReason.toUpperCase() + stats.cachedTokens.toFixed();
+    }
+  }
+  const name: string = version + all.version + new LlamaError(-3, 'x').code;
+  void [one, many, answer, tokens, batches, name];
+
+  // @ts-expect-error: an option that does not exist
+  await model.textCompletion('a', { temprature: 1 });
+  // @ts-expect-error: a role that does not exist
+  await model.chatCompletion([{ role: 'robot', content: 'a' }]);
+  // @ts-expect-error: not a dtype
+  await Model.open({ ckptDir: 'x', weightsDtype: 'f64' });
+  // @ts-expect-error: use Model.open
+  new Model();
+  // @ts-expect-error: a finish event has no token
+  for await (const ev of stream) if (ev.type === 'finish') ev.token;
+}

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"llamabi"
+)
+
+// job is a request that was found good.
+type job struct {
+	request   *common
+	sequences int // prompts times n
+	events    func(context.Context) iter.Seq2[llamabi.Event, error]
+	echo      bool
+	logprobs  bool
+	shape     shape
+}
+
+// shape is what differs between the two protocols' answers.
+type shape interface {
+	prefix() string                // of the id
+	object(stream bool) string     // type of the answer or of a chunk
+	start() any                    // delta that begins a choice, nil: none
+	delta(p piece) map[string]any  // choice of a chunk
+	choice(p piece) map[string]any // choice of a whole answer
+}
+
+// piece is text and tokens of a choice: of one event, or all of them.
+type piece struct {
+	text   string
+	tokens []scored
+	finish any // a text in the last one, else nil
+}
+
+// scored is a token with its log probability, at offset code points into the choice's text.
+type scored struct {
+	bytes   []byte
+	logprob float32
+	known   bool // false: nothing came before this token
+	offset  int
+	top     []scored
+}
+
+// progress is how far a choice has come.
+type progress struct {
+	begun  bool // it has had an event
+	offset int
+	text   strings.Builder
+	tokens []scored
+	finish any
+}
+
+type usage struct {
+	PromptTokens        int `json:"prompt_tokens"`
+	CompletionTokens    int `json:"completion_tokens"`
+	TotalTokens         int `json:"total_tokens"`
+	PromptTokensDetails struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+type answer struct {
+	ID                string          `json:"id"`
+	Object            string          `json:"object"`
+	Created           int64           `json:"created"`
+	Model             string          `json:"model"`
+	SystemFingerprint string          `json:"system_fingerprint"`
+	Choices           []any           `json:"choices"`
+	Usage             json.RawMessage `json:"usage,omitempty"`
+}
+
+// errLeft is why nothing more can be written.
+var errLeft = errors.New("the client has left")
+
+const statusLeft = 499 // as nginx has it
+
+// serve runs a job and answers it, whole or as a stream.
+func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
+	if j.sequences > s.slots { // no waiting will help
+		writeError(w, badRequest("n", "The request is for %d sequences, at most %d can run.", j.sequences, s.slots))
+		return
+	}
+	if err := s.queue.enter(j.sequences); err != nil {
+		writeError(w, err)
+		return
+	}
+	defer s.queue.leave(j.sequences)
+	out := &sink{w: w, control: http.NewResponseController(w), job: j, base: answer{
+		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.request.Stream), Created: time.Now().Unix(),
+		Model: s.name, SystemFingerprint: "llamabi-" + llamabi.Version(),
+	}}
+	err := s.generate(r.Context(), j, out)
+	switch {
+	case err == nil:
+	case errors.Is(err, errLeft), r.Context().Err() != nil && !s.abandoning.Load():
+		s.metrics.abandoned.Add(1)
+		if !out.started {
+			w.WriteHeader(statusLeft) // for the metrics; nobody is there to read it
+		}
+	case out.started:
+		out.send(s.asAPIError(err).body())
+	default:
+		writeError(w, s.asAPIError(err))
+	}
+}
+
+// generate gives a job's events to out.
+func (s *server) generate(ctx context.Context, j job, out *sink) error {
+	var total usage
+	choices := make([]progress, j.sequences)
+	for ev, err := range j.events(ctx) {
+		if err != nil {
+			return err
+		}
+		c := &choices[ev.Index]
+		p := piece{text: ev.Text}
+		if ev.Kind == llamabi.EventFinish {
+			if ev.Stats.FirstToken > 0 {
+				s.metrics.firstToken.observe(ev.Stats.FirstToken)
+			}
+			switch ev.FinishReason {
+			case llamabi.FinishCancelled:
+				continue // the error comes next
+			case llamabi.FinishUnsafe:
+				return badRequest("messages", "%s", ev.Text)
+			case llamabi.FinishLength:
+				p.finish = "length"
+			default:
+				p.finish = "stop"
+			}
+			total.add(ev.Stats, ev.Index%*j.request.N == 0)
+		} else if j.logprobs {
+			token, err := s.score(ev)
+			if err != nil {
+				return err
+			}
+			token.known, token.offset = !j.echo || c.begun, c.offset
+			p.tokens = []scored{token}
+		}
+		c.begun = true
+		c.offset += utf8.RuneCountInString(ev.Text)
+		if j.request.Stream {
+			if err := out.chunk(ev.Index, p); err != nil {
+				return err
+			}
+			continue
+		}
+		c.text.WriteString(p.text)
+		c.tokens = append(c.tokens, p.tokens...)
+		c.finish = p.finish
+	}
+	return out.end(choices, total)
+}
+
+// add adds a sequence's figures; those of its prompt only for the first choice that it has.
+func (u *usage) add(stats llamabi.RequestStats, first bool) {
+	if first {
+		u.PromptTokens += stats.PromptTokens
+		u.PromptTokensDetails.CachedTokens += stats.CachedTokens
+	}
+	u.CompletionTokens += stats.GeneratedTokens
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+}
+
+// score looks up a token's bytes and its alternatives'.
+func (s *server) score(ev llamabi.Event) (scored, error) {
+	bytes, err := s.model.TokenBytes(ev.Token)
+	if err != nil {
+		return scored{}, err
+	}
+	token := scored{bytes: bytes, logprob: ev.Logprob}
+	for _, a := range ev.TopLogprobs {
+		bytes, err := s.model.TokenBytes(a.Token)
+		if err != nil {
+			return scored{}, err
+		}
+		token.top = append(token.top, scored{bytes: bytes, logprob: a.Logprob})
+	}
+	return token, nil
+}
+
+// sink writes an answer, as a stream or whole.
+type sink struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	job     job
+	base    answer
+	started bool
+}
+
+// chunk streams what an event brought, if that is anything.
+func (o *sink) chunk(index int, p piece) error {
+	if !o.started {
+		o.w.Header().Set("Content-Type", "text/event-stream")
+		o.w.Header().Set("Cache-Control", "no-cache")
+		o.started = true
+		for i := range o.job.sequences {
+			if start := o.job.shape.start(); start != nil {
+				if err := o.sendChoice(i, map[string]any{"delta": start, "logprobs": nil, "finish_reason": nil}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if p.text == "" && len(p.tokens) == 0 && p.finish == nil {
+		return nil
+	}
+	last := p.finish
+	if p.text != "" || len(p.tokens) > 0 {
+		p.finish = nil
+		if err := o.sendChoice(index, o.job.shape.delta(p)); err != nil {
+			return err
+		}
+	}
+	if last != nil {
+		return o.sendChoice(index, o.job.shape.delta(piece{finish: last}))
+	}
+	return nil
+}
+
+func (o *sink) sendChoice(index int, choice map[string]any) error {
+	choice["index"] = index
+	chunk := o.base
+	chunk.Choices = []any{choice}
+	if o.job.request.StreamOptions.IncludeUsage {
+		chunk.Usage = json.RawMessage("null")
+	}
+	return o.send(chunk)
+}
+
+// send writes one server-sent event. A client that takes none for half a minute has left.
+func (o *sink) send(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return o.sendData(data)
+}
+
+func (o *sink) sendData(data []byte) error {
+	o.control.SetWriteDeadline(time.Now().Add(30 * time.Second))
+	fmt.Fprintf(o.w, "data: %s\n\n", data) // what fails here fails in Flush too
+	if err := o.control.Flush(); err != nil {
+		return fmt.Errorf("%w: %v", errLeft, err)
+	}
+	return nil
+}
+
+func (o *sink) end(choices []progress, total usage) error {
+	figures, err := json.Marshal(total)
+	if err != nil {
+		return err
+	}
+	if o.job.request.Stream {
+		if o.job.request.StreamOptions.IncludeUsage {
+			chunk := o.base
+			chunk.Choices, chunk.Usage = []any{}, figures
+			if err := o.send(chunk); err != nil {
+				return err
+			}
+		}
+		return o.sendData([]byte("[DONE]"))
+	}
+	whole := o.base
+	whole.Usage = figures
+	for i := range choices {
+		c := &choices[i]
+		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, finish: c.finish})
+		choice["index"] = i
+		whole.Choices = append(whole.Choices, choice)
+	}
+	writeJSON(o.w, http.StatusOK, whole)
+	return nil
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"llamabi"
+)
+
+type server struct {
+	model      *llamabi.Model
+	name       string
+	created    int64
+	slots      int
+	maxBody    int64
+	queue      queue
+	metrics    metrics
+	draining   atomic.Bool // no new requests come
+	abandoning atomic.Bool // those that run are cancelled
+	broken     atomic.Bool // the model cannot be used any more
+}
+
+func newServer(model *llamabi.Model, name string, slots, waiting int, maxBody int64) *server {
+	return &server{model: model, name: name, created: time.Now().Unix(), slots: slots, maxBody: maxBody,
+		queue: queue{limit: slots + waiting}}
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/completions", s.completions)
+	mux.HandleFunc("POST /v1/chat/completions", s.chatCompletions)
+	mux.HandleFunc("GET /v1/models", s.models)
+	mux.HandleFunc("GET /v1/models/{id...}", s.models)
+	mux.HandleFunc("GET /healthz", s.health)
+	mux.HandleFunc("GET /metrics", s.showMetrics)
+	for _, path := range []string{"/v1/completions", "/v1/chat/completions"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", "POST")
+			writeError(w, &apiError{http.StatusMethodNotAllowed, "invalid_request_error", "", "", r.Method + " is not allowed here; use POST"})
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, &apiError{http.StatusNotFound, "invalid_request_error", "", "unknown_url", fmt.Sprintf("unknown URL: %s %s", r.Method, r.URL.Path)})
+	})
+	return s.metrics.count(mux)
+}
+
+func (s *server) health(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case s.broken.Load():
+		http.Error(w, "the model is unusable", http.StatusServiceUnavailable)
+	case s.draining.Load():
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+	default:
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+func (s *server) models(w http.ResponseWriter, r *http.Request) {
+	model := map[string]any{"id": s.name, "object": "model", "created": s.created, "owned_by": "llamabi"}
+	if id := r.PathValue("id"); id == "" {
+		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{model}})
+	} else if err := s.checkModel(id); err != nil {
+		writeError(w, err)
+	} else {
+		writeJSON(w, http.StatusOK, model)
+	}
+}
+
+func (s *server) checkModel(id string) error {
+	if id != s.name {
+		return &apiError{http.StatusNotFound, "invalid_request_error", "model", "model_not_found",
+			fmt.Sprintf("The model '%s' does not exist; this server has '%s'.", id, s.name)}
+	}
+	return nil
+}
+
+// queue counts the sequences that run or wait, and refuses more than limit.
+type queue struct {
+	mu            sync.Mutex
+	inside, limit int
+}
+
+// enter admits n sequences; leave must follow.
+func (q *queue) enter(n int) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inside+n > q.limit {
+		return &apiError{http.StatusTooManyRequests, "rate_limit_error", "", "rate_limit_exceeded",
+			fmt.Sprintf("The queue is full: %d sequences run or wait, at most %d may. Try again later.", q.inside, q.limit)}
+	}
+	q.inside += n
+	return nil
+}
+
+func (q *queue) leave(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inside -= n
+}
+
+// apiError is an error in the protocol's form.
+type apiError struct {
+	status            int
+	kind, param, code string
+	message           string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func badRequest(param, format string, args ...any) error {
+	return &apiError{http.StatusBadRequest, "invalid_request_error", param, "", fmt.Sprintf(format, args...)}
+}
+
+// body is what a client gets to see; an empty param or code is null.
+func (e *apiError) body() any {
+	orNull := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	return map[string]any{"error": map[string]any{
+		"message": e.message, "type": e.kind, "param": orNull(e.param), "code": orNull(e.code)}}
+}
+
+// asAPIError says whose fault an error of the model is.
+func (s *server) asAPIError(err error) *apiError {
+	var api *apiError
+	var lib *llamabi.Error
+	message := err.Error()
+	if errors.As(err, &api) {
+		return api
+	}
+	if errors.As(err, &lib) {
+		message = lib.Message
+	}
+	switch {
+	case errors.Is(err, llamabi.ErrTooLong):
+		return &apiError{http.StatusBadRequest, "invalid_request_error", "messages", "context_length_exceeded", message}
+	case errors.Is(err, llamabi.ErrInvalidArgument), errors.Is(err, llamabi.ErrUTF8), errors.Is(err, llamabi.ErrBatch):
+		return &apiError{http.StatusBadRequest, "invalid_request_error", "", "", message}
+	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
+		return &apiError{http.StatusServiceUnavailable, "server_error", "", "shutting_down", "The server is shutting down."}
+	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):
+		s.broken.Store(true)
+	}
+	log.Printf("internal error: %v", err)
+	return &apiError{http.StatusInternalServerError, "server_error", "", "", message}
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	api := err.(*apiError)
+	if api.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, api.status, api.body())
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.Encode(v) // fails only where the client has left
+}

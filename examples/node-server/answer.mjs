@@ -1,0 +1,204 @@
+// Runs a job and answers it, whole or as server-sent events.
+import { randomUUID } from 'node:crypto';
+import { badRequest, sendJson, shuttingDown } from './http.mjs';
+
+const PATIENCE = 30_000; // a client that takes no data for so long has left
+
+const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length' };
+
+// What differs between the two protocols' answers. `scored` are tokens with log probabilities, or null.
+const SHAPES = {
+  completion: {
+    prefix: 'cmpl-',
+    object: 'text_completion',
+    chunkObject: 'text_completion',
+    start: null,
+    choice: (text, scored, finish) => ({ text, logprobs: columns(scored), finish_reason: finish }),
+    chunk: (text, scored, finish) => ({ text, logprobs: columns(scored), finish_reason: finish }),
+  },
+  chat: {
+    prefix: 'chatcmpl-',
+    object: 'chat.completion',
+    chunkObject: 'chat.completion.chunk',
+    start: { delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null },
+    choice: (text, scored, finish) => ({
+      message: { role: 'assistant', content: text, refusal: null },
+      logprobs: rows(scored),
+      finish_reason: finish,
+    }),
+    chunk: (text, scored, finish) => ({ delta: finish === null ? { content: text } : {}, logprobs: rows(scored), finish_reason: finish }),
+  },
+};
+
+// Log probabilities as completions have them: a list for each property.
+function columns(scored) {
+  if (scored === null) return null;
+  return {
+    tokens: scored.map((t) => printable(t.bytes)),
+    token_logprobs: scored.map((t) => t.logprob),
+    top_logprobs: scored.map((t) => {
+      if (t.logprob === null) return null;
+      const top = Object.create(null); // a token may be called `constructor`
+      for (const a of t.top) top[printable(a.bytes)] ??= a.logprob; // control tokens have no text; the likeliest counts
+      return top;
+    }),
+    text_offset: scored.map((t) => t.offset),
+  };
+}
+
+// ... and as chats have them: a row for each token.
+function rows(scored) {
+  if (scored === null) return null;
+  const row = ({ bytes, logprob }) => ({ token: bytes.toString(), logprob, bytes: [...bytes] });
+  return { content: scored.map((t) => ({ ...row(t), top_logprobs: t.top.map(row) })), refusal: null };
+}
+
+const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+// A part of a code point is written as its bytes.
+function printable(bytes) {
+  try {
+    return strict.decode(bytes);
+  } catch {
+    return `bytes:${[...bytes].map((b) => `\\x${b.toString(16).padStart(2, '0')}`).join('')}`;
+  }
+}
+
+const codePoints = (text) => {
+  let n = 0;
+  for (const _ of text) n++;
+  return n;
+};
+
+export async function answer(service, job, res, signal) {
+  const { model, metrics } = service;
+  const shape = SHAPES[job.kind];
+  const base = {
+    id: shape.prefix + randomUUID().replaceAll('-', ''),
+    object: job.stream ? shape.chunkObject : shape.object,
+    created: Math.floor(Date.now() / 1000),
+    model: service.name,
+    system_fingerprint: service.fingerprint,
+  };
+  const out = job.stream ? new EventStream(res, base, shape, job) : null;
+  const choices = Array.from({ length: job.sequences }, () => ({ text: '', offset: 0, seen: 0, scored: [], finish: null }));
+  const bytesOf = (token) => Buffer.from(model.tokenBytes(token));
+  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0, prompt_tokens_details: { cached_tokens: 0 } };
+  let timings;
+
+  for await (const event of model.stream(job.input, { ...job.options, signal })) {
+    const choice = choices[event.index];
+    let scored = job.logprobs ? [] : null;
+    if (event.type === 'finish') {
+      if (event.stats.firstTokenMs > 0) metrics.firstToken(event.stats.firstTokenMs / 1000);
+      if (event.finishReason === 'cancelled') throw shuttingDown(); // or nobody is there to be told
+      if (event.finishReason === 'unsafe') throw badRequest('messages', event.text);
+      choice.finish = FINISH[event.finishReason] ?? event.finishReason;
+      count(usage, event.stats, event.index % job.n === 0);
+      if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };
+    } else {
+      if (job.logprobs) {
+        const nothingBefore = job.echo && choice.seen === 0;
+        const top = event.top.map((a) => ({ bytes: bytesOf(a.token), logprob: a.logprob }));
+        scored.push({ bytes: bytesOf(event.token), logprob: nothingBefore ? null : event.logprob, offset: choice.offset, top });
+      }
+      choice.seen++;
+    }
+    choice.offset += codePoints(event.text);
+    if (out) {
+      await out.event(event.index, event.text, scored, choice.finish);
+    } else {
+      choice.text += event.text;
+      if (job.logprobs) choice.scored.push(...scored);
+    }
+  }
+
+  if (out) return out.end(usage, timings);
+  const whole = choices.map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish) }));
+  sendJson(res, 200, { ...base, choices: whole, usage, timings });
+}
+
+// Adds a sequence's figures; those of its prompt only for the first choice that it has.
+function count(usage, stats, isFirst) {
+  if (isFirst) {
+    usage.prompt_tokens += stats.promptTokens;
+    usage.prompt_tokens_details.cached_tokens += stats.cachedTokens;
+  }
+  usage.completion_tokens += stats.generatedTokens;
+  usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
+}
+
+class EventStream {
+  constructor(res, base, shape, job) {
+    Object.assign(this, { res, base, shape, job });
+  }
+
+  // Headers go with the first event: until then an error can have a status of its own.
+  async event(index, text, scored, finish) {
+    if (!this.res.headersSent) {
+      this.res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
+      if (this.shape.start) for (let i = 0; i < this.job.sequences; i++) await this.#choice(i, this.shape.start);
+    }
+    if (text !== '' || scored?.length) await this.#choice(index, this.shape.chunk(text, scored, null));
+    if (finish !== null) await this.#choice(index, this.shape.chunk('', null, finish));
+  }
+
+  async end(usage, timings) {
+    if (this.job.includeUsage) await this.#send(JSON.stringify({ ...this.base, choices: [], usage, timings }));
+    await this.#send('[DONE]');
+    this.res.end();
+  }
+
+  #choice(index, choice) {
+    const chunk = { ...this.base, choices: [{ index, ...choice }] };
+    if (this.job.includeUsage) chunk.usage = null;
+    return this.#send(JSON.stringify(chunk));
+  }
+
+  // A client that reads slowly makes its call wait.
+  async #send(data) {
+    const { res } = this;
+    if (res.destroyed) throw new Error('the client has left');
+    if (res.write(`data: ${data}\n\n`)) return;
+    await new Promise((resolve) => {
+      const patience = setTimeout(() => res.destroy(), PATIENCE);
+      const done = () => {
+        clearTimeout(patience);
+        res.off('drain', done).off('close', done);
+        resolve();
+      };
+      res.once('drain', done).once('close', done);
+    });
+  }
+}
+
+// The whole distribution of the next token, for the playground: ids and log probabilities, likeliest
+// first, and the texts of the first few.
+export async function nextToken(service, job, res, signal) {
+  const { model, vocabSize } = service;
+  let tokens;
+  if (job.dialog) {
+    const answer = model.encode(job.answer);
+    tokens = [...model.encodeDialog(job.dialog), ...(job.answer === '' ? [] : answer)];
+  } else {
+    tokens = model.encode(job.prompt, { bos: true });
+  }
+  const options = { maxGenLen: 1, temperature: 0, ignoreEos: true, topLogprobs: vocabSize, signal };
+  const { top, stats, finishReason } = await model.generate(tokens, options);
+  if (finishReason === 'cancelled') throw shuttingDown();
+  if (top.length === 0) throw badRequest(null, 'There is no room for another token: the text fills max_seq_len.');
+  sendJson(res, 200, {
+    ids: top[0].map((a) => a.token),
+    logprobs: top[0].map((a) => Math.round(a.logprob * 1e5) / 1e5),
+    texts: top[0].slice(0, 200).map((a) => textOf(model, a.token)),
+    prompt_tokens: stats.promptTokens,
+    cached_tokens: stats.cachedTokens,
+  });
+}
+
+function textOf(model, token) {
+  const { bosId, eosId } = model.info();
+  if (token === eosId) return '<end>';
+  if (token === bosId) return '<begin>';
+  return printable(Buffer.from(model.tokenBytes(token))) || `<${token}>`;
+}

@@ -1,0 +1,190 @@
+// Routes, the queue, and what goes wrong.
+import { randomUUID } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { LlamaError } from 'llamabi';
+import { answer, nextToken } from './answer.mjs';
+import { ApiError, badRequest, send, sendJson, shuttingDown } from './http.mjs';
+import { Metrics } from './metrics.mjs';
+import { chat, completion, next } from './request.mjs';
+
+const PAGE = { '/': 'index.html', '/style.css': 'style.css', '/playground.mjs': 'playground.mjs', '/sampler.mjs': 'sampler.mjs', '/view.mjs': 'view.mjs' };
+const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };
+
+export class Service {
+  draining = false;
+  broken = false; // the model cannot be used any more
+  metrics = new Metrics();
+  created = Math.floor(Date.now() / 1000);
+  #inside = 0; // sequences that run or wait
+  #aborts = new Set();
+
+  constructor(model, { name, fingerprint, queue, maxBody, log }) {
+    const { maxBatchSize, vocabSize } = model.info();
+    Object.assign(this, { model, name, fingerprint, maxBody, log, slots: maxBatchSize, vocabSize });
+    this.limit = maxBatchSize + queue;
+    this.routes = {
+      'POST /v1/completions': (req, res) => this.#run(req, res, completion, answer),
+      'POST /v1/chat/completions': (req, res) => this.#run(req, res, chat, answer),
+      'POST /playground/next': (req, res) => this.#run(req, res, next, nextToken),
+      'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.#describe()] }),
+      'GET /healthz': (req, res) => this.#health(res),
+      'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
+    };
+    for (const [path, file] of Object.entries(PAGE)) this.routes[`GET ${path}`] = (req, res) => page(res, file);
+  }
+
+  async handle(req, res) {
+    const path = req.url.split('?', 1)[0];
+    let route = path.startsWith('/v1/models/') ? '/v1/models/{id}' : path;
+    const known = ['GET', 'POST'].filter((method) => `${method} ${route}` in this.routes);
+    if (known.length === 0 && route !== '/v1/models/{id}') route = '/'; // as others count what is nowhere
+    res.once('close', () => this.metrics.count(route, res.statusCode));
+    // An answer that waits behind another one of its connection (pipelining) does not hear of the connection's end.
+    const gone = () => {
+      if (res.socket === null && !res.writableFinished) res.destroy().emit('close');
+    };
+    req.socket.once('close', gone);
+    res.once('close', () => req.socket.off('close', gone));
+    res.setHeader('x-request-id', randomUUID());
+    if (this.draining) res.setHeader('connection', 'close');
+    try {
+      const method = req.method === 'HEAD' ? 'GET' : req.method;
+      if (route === '/v1/models/{id}' && method === 'GET') {
+        this.checkModel(decoded(path.slice('/v1/models/'.length)));
+        sendJson(res, 200, this.#describe());
+      } else if (known.includes(method)) {
+        await this.routes[`${method} ${path}`](req, res);
+      } else if (known.length > 0) {
+        res.setHeader('allow', known.join(', '));
+        throw new ApiError(405, `${req.method} is not allowed here; use ${known.join(' or ')}`);
+      } else {
+        throw new ApiError(404, `unknown URL: ${req.method} ${path}`, { code: 'unknown_url' });
+      }
+    } catch (error) {
+      this.fail(res, error);
+    }
+  }
+
+  checkModel(id) {
+    if (id === this.name) return;
+    throw new ApiError(404, `The model '${id}' does not exist; this server has '${this.name}'.`, { param: 'model', code: 'model_not_found' });
+  }
+
+  checkSequences(n) {
+    if (n > this.slots) throw badRequest('n', `The request is for ${n} sequences, at most ${this.slots} can run.`);
+  }
+
+  // Cancels what runs.
+  abandonAll() {
+    for (const abort of this.#aborts) abort.abort();
+  }
+
+  // Reads a request, waits for nothing, runs it, and stops when the client leaves.
+  async #run(req, res, parse, run) {
+    const job = parse(this, await this.#body(req, res));
+    if (this.draining) throw shuttingDown();
+    this.checkSequences(job.sequences);
+    if (this.#inside + job.sequences > this.limit) {
+      res.setHeader('retry-after', '1');
+      throw new ApiError(429, `The queue is full: ${this.#inside} sequences run or wait, at most ${this.limit} may. Try again later.`, {
+        type: 'rate_limit_error',
+        code: 'rate_limit_exceeded',
+      });
+    }
+    const abort = new AbortController();
+    let left = false;
+    const onClose = () => {
+      left = !res.writableFinished;
+      abort.abort();
+    };
+    res.once('close', onClose);
+    this.#inside += job.sequences;
+    this.#aborts.add(abort);
+    try {
+      if (!res.destroyed) await run(this, job, res, abort.signal);
+    } catch (error) {
+      if (!left) throw error;
+    } finally {
+      this.#inside -= job.sequences;
+      this.#aborts.delete(abort);
+      res.off('close', onClose);
+      if (left) this.metrics.abandoned++;
+    }
+  }
+
+  async #body(req, res) {
+    const chunks = [];
+    let size = 0;
+    for await (const chunk of req.iterator({ destroyOnReturn: false })) {
+      size += chunk.length;
+      if (size > this.maxBody) {
+        // The rest is read and thrown away for a while, or the client would not read the answer.
+        req.resume();
+        res.setHeader('connection', 'close');
+        setTimeout(() => req.destroy(), 5000).unref();
+        throw new ApiError(413, `The request has more than ${this.maxBody} bytes.`);
+      }
+      chunks.push(chunk);
+    }
+    let body;
+    try {
+      body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks)));
+    } catch (error) {
+      throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
+    }
+    if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
+    return body;
+  }
+
+  #describe() {
+    return { id: this.name, object: 'model', created: this.created, owned_by: 'llamabi' };
+  }
+
+  #health(res) {
+    const trouble = this.broken ? 'the model is unusable' : this.draining ? 'shutting down' : null;
+    send(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
+  }
+
+  // Whose fault an error is.
+  apiError(error) {
+    if (error instanceof ApiError) return error;
+    switch (error instanceof LlamaError && error.code) {
+      case 'LLAMA_E_TOO_LONG':
+        return new ApiError(400, error.message, { param: 'messages', code: 'context_length_exceeded' });
+      case 'LLAMA_E_INVALID_ARGUMENT':
+      case 'LLAMA_E_UTF8':
+      case 'LLAMA_E_BATCH':
+        return new ApiError(400, error.message);
+      case 'LLAMA_E_POISONED':
+      case 'LLAMA_E_DEVICE':
+      case 'LLAMA_E_INTERNAL':
+        this.broken = true;
+    }
+    this.log(`internal error: ${error.stack}`);
+    return new ApiError(500, error instanceof LlamaError ? error.message : 'The server had an error.', { type: 'server_error' });
+  }
+
+  fail(res, error) {
+    if (error.code === 'ECONNRESET') return; // the client left before it had sent its request
+    const api = this.apiError(error);
+    if (res.destroyed || res.writableEnded) return;
+    if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
+    else sendJson(res, api.status, api.body());
+  }
+}
+
+// Part of a path; as it stands where its escapes mean nothing.
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+async function page(res, file) {
+  const text = await readFile(new URL(`public/${file}`, import.meta.url), 'utf8');
+  res.setHeader('content-security-policy', "default-src 'self'; img-src data:");
+  res.setHeader('cache-control', 'no-cache');
+  send(res, 200, TYPES[file.split('.').at(-1)], text);
+}

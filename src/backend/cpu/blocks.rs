@@ -1,0 +1,408 @@
+//! Quantised weights as tile strips: the layout, and how rows get into it.
+//!
+//! A strip has sixteen outputs, and is a stream of blocks: first the codes, as lines of 64 bytes with four
+//! bytes of every output, then the scales, sixteen f16 for each group. Blocks are whole cache lines (nf4 in
+//! blocks of 64 k, where half of the lines are split, was 15 % slower). k is padded to whole blocks,
+//! outputs to whole strips, with zeros.
+//!
+//! | | a line's four bytes of an output | k in a block | lines | bytes |
+//! |---|---|---:|---:|---:|
+//! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
+//! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
+//! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
+//!
+//! So the bytes of a line's 16-bit words, and their four 4-bit fields, are pairs of k: what a kernel
+//! multiplies with pairs of int16 activations ([`PAIRS`]).
+
+use super::element::{Data, Weights, half_bits};
+use super::mat::CpuMat;
+use super::pool::{Grid, Pool};
+use super::rows::K_BLOCK;
+use super::simd::{LANES, Simd};
+use crate::backend::{QuantBlock, QuantData};
+use crate::quant::Quant;
+
+/// Columns of a block.
+const fn block_k(quant: Quant) -> usize {
+    match quant {
+        Quant::Int8 | Quant::Int4 => 64,
+        Quant::Nf4 => 128,
+    }
+}
+
+/// Activations are padded to a multiple of this, which every format's blocks divide.
+pub(super) const PADDED_K: usize = 128;
+/// Columns with one activation scale.
+pub(super) const GROUP_K: usize = 32;
+/// 16-bit words of a line.
+pub(super) const LINE: usize = 2 * LANES;
+/// Pairs of k in [`GROUP_K`].
+pub(super) const WORDS: usize = GROUP_K / 2;
+
+/// Words of the codes of a block.
+const fn codes_len(quant: Quant) -> usize {
+    block_k(quant) * LANES / 2 / if matches!(quant, Quant::Int8) { 1 } else { 2 }
+}
+
+/// 16-bit words of a block.
+pub(super) const fn block_len(quant: Quant) -> usize {
+    codes_len(quant) + block_k(quant) / quant.group() * LANES
+}
+
+/// 16-bit words of a strip, `None` where no machine has them.
+pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
+    cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
+}
+
+/// The columns of the i-th pair that a kernel meets in a group, less the group's first.
+pub(super) const fn pair(quant: Quant, i: usize) -> [usize; 2] {
+    match quant {
+        // Bytes 0 and 2 of every output, then 1 and 3.
+        Quant::Int8 => [i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2],
+        // Fields 0, 4, 8, 12 of both words of every output.
+        Quant::Int4 | Quant::Nf4 => {
+            let first = i / 4 * 8 + [0, 4, 1, 5][i % 4];
+            [first, first + 2]
+        }
+    }
+}
+
+/// [`pair`] of a whole group.
+pub(super) const fn pairs(quant: Quant) -> [[usize; 2]; WORDS] {
+    let mut pairs = [[0; 2]; WORDS];
+    let mut i = 0;
+    while i < WORDS {
+        pairs[i] = pair(quant, i);
+        i += 1;
+    }
+    pairs
+}
+
+impl CpuMat {
+    /// Place rows of codes or scales.
+    pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
+        let Some(quant) = self.dtype.quant() else {
+            unreachable!("codes for a matrix of {}", self.dtype)
+        };
+        let QuantBlock { row, order, .. } = *block;
+        let width = match block.data {
+            QuantData::Codes(_) => quant.code_bytes(self.cols),
+            QuantData::Scales(_) => quant.scales(self.cols),
+        };
+        let len = match block.data {
+            QuantData::Codes(codes) => codes.len(),
+            QuantData::Scales(scales) => scales.len(),
+        };
+        let rows = len / width;
+        if rows == 0 {
+            return;
+        }
+        let part = &self.parts[block.part];
+        assert!(row + rows <= part.rows, "rows outside their part");
+        let (low, high) = order.touched(row, rows, part.rows);
+        let (first, last) = (low / LANES, high.div_ceil(LANES));
+        let (begin, rows_end, strip_len) = (part.first, part.rows, self.strip_len());
+        let all = &mut self.words_mut()[(begin + first) * strip_len..(begin + last) * strip_len];
+        pool.run(Grid::pieces(all, strip_len), |task, _, mut strip| {
+            let strip = strip.row(0);
+            for lane in 0..LANES {
+                let destination = (first + task) * LANES + lane;
+                let from = order.source(destination).checked_sub(row);
+                let Some(from) = from.filter(|&i| i < rows && destination < rows_end) else {
+                    continue;
+                };
+                let range = from * width..(from + 1) * width;
+                match block.data {
+                    QuantData::Codes(codes) => place_codes(quant, strip, lane, &codes[range]),
+                    QuantData::Scales(scales) => place_scales(quant, strip, lane, &scales[range]),
+                }
+            }
+        });
+    }
+
+    /// Weight `k` of row `row` of the first part.
+    pub(super) fn quantised_weight(&self, quant: Quant, row: usize, k: usize) -> f32 {
+        let strip = &self.words()[row / LANES * self.strip_len()..][..self.strip_len()];
+        weight(quant, strip, row % LANES, k)
+    }
+}
+
+/// Weight `k` of an output of a strip.
+fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
+    let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
+    let within = k % block_k(quant);
+    let code = match quant {
+        Quant::Int8 => {
+            let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
+            word >> (8 * (within % 2)) & 255
+        }
+        Quant::Int4 | Quant::Nf4 => {
+            let byte = within % 4;
+            let word = block[within / 8 * LINE + 2 * lane + byte / 2];
+            word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15
+        }
+    };
+    let scale = block[codes_len(quant) + within / quant.group() * LANES + lane];
+    quant.value(code as u8) * half::f16::from_bits(scale).to_f32()
+}
+
+/// One row's codes to its lane.
+fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
+    let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
+    // Bytes of a block of one row.
+    let bytes = quant.code_bytes(block_k(quant));
+    for (block, codes) in blocks.zip(codes.chunks(bytes)) {
+        let lines = block[..len].as_chunks_mut::<LINE>().0;
+        for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
+            let mut c = [0; 4];
+            c[..codes.len()].copy_from_slice(codes);
+            if quant != Quant::Int8 {
+                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next two.
+                let [a, b, c4, d] = c;
+                c = [
+                    a >> 4 | (c4 & 0xf0),
+                    a & 15 | c4 << 4,
+                    b >> 4 | (d & 0xf0),
+                    b & 15 | d << 4,
+                ];
+            }
+            line[2 * lane] = u16::from_le_bytes([c[0], c[1]]);
+            line[2 * lane + 1] = u16::from_le_bytes([c[2], c[3]]);
+        }
+    }
+}
+
+/// One row's scales to its lane.
+fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
+    let each = block_k(quant) / quant.group();
+    let blocks = strip.chunks_exact_mut(block_len(quant));
+    for (block, scales) in blocks.zip(scales.chunks(each)) {
+        for (i, &scale) in scales.iter().enumerate() {
+            block[codes_len(quant) + i * LANES + lane] = scale;
+        }
+    }
+}
+
+/// A block format, as a type that kernels are generic over.
+pub(super) trait Blocks: 'static {
+    /// The format.
+    const QUANT: Quant;
+    /// 16-bit words of a block.
+    const LEN: usize = block_len(Self::QUANT);
+    /// Groups of [`GROUP_K`] in a block.
+    const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
+    /// Lines of codes in a group.
+    const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
+    /// What activation scales are multiplied with: codes are looked up as multiples of it.
+    const UNIT: f32;
+    /// What [`Blocks::pairs`] looks up in.
+    type Table<S: Simd>: Copy;
+    /// It.
+    fn table<S: Simd>(s: S) -> Self::Table<S>;
+    /// Pairs of weights of a line, as multiples of [`Blocks::UNIT`]: the first two, or four, are used.
+    fn pairs<S: Simd>(s: S, table: Self::Table<S>, line: &[u16; LINE]) -> [S::I; 4];
+    /// What [`Blocks::values`] looks up in.
+    type Values<S: Simd>: Copy;
+    /// It.
+    fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
+    /// Weights of a line before they are scaled, in the order of k: the first four, or all.
+    fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
+
+    /// An array of [`Blocks::LEN`].
+    type Block: 'static;
+    /// A strip as blocks.
+    fn blocks(strip: &[u16]) -> &[Self::Block];
+    /// Line `i` of all groups' [`Blocks::LINES`].
+    fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
+    /// Scales of group `g` of a block, f16 bits.
+    fn scales(block: &Self::Block, g: usize) -> &[u16; LANES];
+}
+
+macro_rules! weights {
+    ($($type:ident)*) => {$(
+        impl Weights for $type {
+            type Bits = u16;
+            const BLOCK: usize = K_BLOCK / block_k(Self::QUANT) * <Self as Blocks>::LEN;
+            const DIRECT: bool = false;
+            #[inline(always)]
+            fn array(data: &Data) -> &[u16] {
+                half_bits(data)
+            }
+            fn pairs(_: &[u16]) -> &[[u16; LINE]] {
+                unreachable!("a quantised strip has no pairs of columns")
+            }
+            fn widen<S: Simd>(_: S, _: &[u16; LINE]) -> [S::F; 2] {
+                unreachable!("a quantised strip has no pairs of columns")
+            }
+            #[inline(always)]
+            fn unpack<S: Simd>(s: S, block: &[u16], put: impl FnMut(usize, [S::F; 2])) {
+                unpack::<Self, S>(s, block, put);
+            }
+        }
+    )*};
+}
+
+weights!(Int8 Int4 Nf4);
+
+/// [`Weights::unpack`]: codes to f32, times their scale.
+#[inline(always)]
+fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut put: impl FnMut(usize, [S::F; 2])) {
+    let table = Q::table_of_values(s);
+    // Pairs in a line.
+    let each = WORDS / Q::LINES;
+    for (b, block) in Q::blocks(blocks).iter().enumerate() {
+        for g in 0..Q::GROUPS {
+            let scale = s.widen_f16(Q::scales(block, g));
+            for j in 0..Q::LINES {
+                let values = Q::values(s, table, Q::line(block, g * Q::LINES + j));
+                for i in 0..each {
+                    let both = [s.mul(values[2 * i], scale), s.mul(values[2 * i + 1], scale)];
+                    put(((Q::GROUPS * b + g) * Q::LINES + j) * each + i, both);
+                }
+            }
+        }
+    }
+}
+
+/// [`Quant::Int8`].
+pub(super) struct Int8;
+/// [`Quant::Int4`].
+pub(super) struct Int4;
+/// [`Quant::Nf4`].
+pub(super) struct Nf4;
+
+macro_rules! shaped {
+    ($quant:expr) => {
+        const QUANT: Quant = $quant;
+        type Block = [u16; block_len($quant)];
+
+        #[inline(always)]
+        fn blocks(strip: &[u16]) -> &[Self::Block] {
+            strip.as_chunks().0
+        }
+        #[inline(always)]
+        fn line(block: &Self::Block, i: usize) -> &[u16; LINE] {
+            &block.as_chunks().0[i]
+        }
+        #[inline(always)]
+        fn scales(block: &Self::Block, g: usize) -> &[u16; LANES] {
+            let first = codes_len($quant) / LANES;
+            &block.as_chunks().0[first + g * GROUP_K / $quant.group()]
+        }
+    };
+}
+
+impl Blocks for Int8 {
+    shaped!(Quant::Int8);
+    const UNIT: f32 = 1.0;
+    type Table<S: Simd> = ();
+    type Values<S: Simd> = ();
+
+    #[inline(always)]
+    fn table<S: Simd>(_: S) {}
+    #[inline(always)]
+    fn pairs<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
+        let v = s.load_i16(line);
+        let (low, high) = (s.low_bytes(v), s.high_bytes(v));
+        [low, high, low, high]
+    }
+    #[inline(always)]
+    fn table_of_values<S: Simd>(_: S) {}
+    #[inline(always)]
+    fn values<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::F; 8] {
+        let v = s.load_i16(line);
+        let all = [
+            s.byte_f32::<0>(v),
+            s.byte_f32::<1>(v),
+            s.byte_f32::<2>(v),
+            s.byte_f32::<3>(v),
+        ];
+        [
+            all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
+        ]
+    }
+}
+
+/// The codebook in multiples of [`Blocks::UNIT`].
+const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
+    let (book, mut out) = (quant.codebook(), [0; 16]);
+    let mut i = 0;
+    while i < 16 {
+        let x = book[i] / unit;
+        out[i] = if x < 0.0 { x - 0.5 } else { x + 0.5 } as i16;
+        i += 1;
+    }
+    out
+}
+
+macro_rules! four_bits {
+    ($type:ident, $unit:expr) => {
+        impl Blocks for $type {
+            shaped!(Quant::$type);
+            const UNIT: f32 = $unit;
+            type Table<S: Simd> = S::Words;
+            type Values<S: Simd> = S::Floats;
+
+            #[inline(always)]
+            fn table<S: Simd>(s: S) -> S::Words {
+                const TABLE: [i16; 16] = multiples(Quant::$type, $unit);
+                s.table_i16(&TABLE)
+            }
+            #[inline(always)]
+            fn pairs<S: Simd>(s: S, table: S::Words, line: &[u16; LINE]) -> [S::I; 4] {
+                let v = s.load_i16(line);
+                [
+                    s.look_up_i16::<0>(v, table),
+                    s.look_up_i16::<4>(v, table),
+                    s.look_up_i16::<8>(v, table),
+                    s.look_up_i16::<12>(v, table),
+                ]
+            }
+            #[inline(always)]
+            fn table_of_values<S: Simd>(s: S) -> S::Floats {
+                const TABLE: [f32; 16] = Quant::$type.codebook();
+                s.table_f32(&TABLE)
+            }
+            #[inline(always)]
+            fn values<S: Simd>(s: S, table: S::Floats, line: &[u16; LINE]) -> [S::F; 8] {
+                let v = s.load_i16(line);
+                [
+                    s.look_up_f32::<0>(v, table),
+                    s.look_up_f32::<8>(v, table),
+                    s.look_up_f32::<16>(v, table),
+                    s.look_up_f32::<24>(v, table),
+                    s.look_up_f32::<4>(v, table),
+                    s.look_up_f32::<12>(v, table),
+                    s.look_up_f32::<20>(v, table),
+                    s.look_up_f32::<28>(v, table),
+                ]
+            }
+        }
+    };
+}
+
+four_bits!(Int4, 1.0);
+// A sum of 32 products with int16 must stay under 2^31, so multiples are at most 2047 in magnitude; of the
+// units that allows, 1 / 1722 meets the table best (every value within 1.3e-4).
+four_bits!(Nf4, 1.0 / 1722.0);
+
+/// `$body` with `$Q` standing for the type of `$quant`.
+macro_rules! with_blocks {
+    ($quant:expr, $Q:ident => $body:expr) => {
+        match $quant {
+            $crate::quant::Quant::Int8 => {
+                type $Q = $crate::backend::cpu::blocks::Int8;
+                $body
+            }
+            $crate::quant::Quant::Int4 => {
+                type $Q = $crate::backend::cpu::blocks::Int4;
+                $body
+            }
+            $crate::quant::Quant::Nf4 => {
+                type $Q = $crate::backend::cpu::blocks::Nf4;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_blocks;

@@ -1,0 +1,444 @@
+//! Quantised weights, on every tier.
+
+use super::*;
+use crate::backend::QuantData;
+use crate::quant::{Quant, nf4::DoubleQuant};
+use half::f16;
+
+/// Codes and scales (f16 bits) of a matrix, parts one after another, each quantised on its own.
+pub struct Encoded {
+    quant: Quant,
+    cols: usize,
+    codes: Vec<u8>,
+    scales: Vec<u16>,
+}
+
+impl Encoded {
+    fn new(dense: &Dense, parts: &[usize], quant: Quant) -> Encoded {
+        let cols = dense.cols;
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        for rows in parts {
+            let values = &dense.weights[first * cols..(first + rows) * cols];
+            let mut c = vec![0; rows * quant.code_bytes(cols)];
+            let mut s = vec![0.0; rows * quant.scales(cols)];
+            quant.encode(cols, values, &mut c, &mut s);
+            codes.extend(c);
+            match quant {
+                Quant::Nf4 => scales.extend(DoubleQuant::new(&s).unwrap().scales().unwrap()),
+                _ => scales.extend(s.iter().map(|&s| f16::from_f32(s).to_bits())),
+            }
+            first += rows;
+        }
+        Encoded {
+            quant,
+            cols,
+            codes,
+            scales,
+        }
+    }
+
+    fn codes(&self, row: usize) -> &[u8] {
+        let n = self.quant.code_bytes(self.cols);
+        &self.codes[row * n..][..n]
+    }
+
+    fn scales(&self, row: usize) -> &[u16] {
+        let n = self.quant.scales(self.cols);
+        &self.scales[row * n..][..n]
+    }
+
+    fn decode(&self, bias: &[f32]) -> Dense {
+        let rows = self.scales.len() / self.quant.scales(self.cols);
+        let mut weights = vec![0.0; rows * self.cols];
+        for (row, to) in weights.chunks_mut(self.cols).enumerate() {
+            self.quant.decode(self.codes(row), self.scales(row), to);
+        }
+        Dense {
+            weights,
+            cols: self.cols,
+            bias: bias.to_vec(),
+        }
+    }
+
+    /// What a generated row makes of row `row`: [`super::super::product_i16`] in scalar code.
+    fn product(&self, row: usize, x: &[f32], fused: bool) -> f32 {
+        let unit = match self.quant {
+            Quant::Nf4 => 1.0 / 1722.0,
+            _ => 1.0,
+        };
+        let mut sum = 0.0f32;
+        for (g, x) in x.chunks(32).enumerate() {
+            let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let (inverse, scale) = match max > 1e-30 {
+                true => (32767.0 / max, max / 32767.0),
+                false => (0.0, 0.0),
+            };
+            let mut dot = 0i32;
+            for (k, x) in x.iter().enumerate() {
+                let code = self.quant.code(self.codes(row), g * 32 + k);
+                let w = (self.quant.value(code) / unit).round() as i32;
+                dot += w * (x * inverse).round_ties_even() as i32;
+            }
+            let w = f16::from_bits(self.scales(row)[g * 32 / self.quant.group()]).to_f32();
+            let scale = w * (scale * unit);
+            sum = match fused {
+                true => (dot as f32).mul_add(scale, sum),
+                false => dot as f32 * scale + sum,
+            };
+        }
+        sum
+    }
+}
+
+/// Pack `dense` in blocks of a few rows, scales after codes.
+pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat {
+    let encoded = Encoded::new(dense, parts, quant);
+    let mut mat = cpu
+        .new_mat(&MatSpec {
+            parts: parts.to_vec(),
+            cols: dense.cols,
+            dtype: quant.dtype(),
+            bias: !dense.bias.is_empty(),
+            usage: MatUse::Product,
+        })
+        .unwrap();
+    let (bytes, scales) = (quant.code_bytes(dense.cols), quant.scales(dense.cols));
+    let mut first = 0;
+    for (part, &rows) in parts.iter().enumerate() {
+        let mut pack = |row, data| {
+            let order = RowOrder::AsStored;
+            cpu.pack_quantised(
+                &mut mat,
+                &QuantBlock {
+                    part,
+                    row,
+                    order,
+                    data,
+                },
+            );
+        };
+        for row in (0..rows).step_by(37) {
+            let (from, to) = (first + row, first + (row + 37).min(rows));
+            pack(
+                row,
+                QuantData::Codes(&encoded.codes[from * bytes..to * bytes]),
+            );
+        }
+        let all = &encoded.scales[first * scales..(first + rows) * scales];
+        pack(0, QuantData::Scales(all));
+        if !dense.bias.is_empty() {
+            cpu.set_bias(&mut mat, part, &dense.bias[first..first + rows]);
+        }
+        first += rows;
+    }
+    mat
+}
+
+/// Random weights with what is hard to quantise planted among them.
+fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
+    let mut dense = Dense {
+        weights: rng.vector(n * k, 1.0),
+        cols: k,
+        bias: rng.vector(n, 1.0),
+    };
+    dense.weights[n * k / 2] = 300.0;
+    let row = n / 3 * k;
+    for (i, w) in dense.weights[row..row + k].iter_mut().enumerate() {
+        // A row of zeros, subnormals and numbers that a scale in f16 hardly holds.
+        *w *= [0.0, 1e-41, 1e-7][i / 32 % 3];
+    }
+    dense
+}
+
+const SHAPES: [(usize, usize); 9] = [
+    (1, 1),
+    (15, 2),
+    (16, 31),
+    (17, 32),
+    (40, 33),
+    (33, 64),
+    (130, 192),
+    (20, 700),
+    (200, 320),
+];
+
+pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
+    let mut rng = Rng(21);
+    let s = shape(8, [2, 2], 4, 8, 8);
+    let cpu = Cpu::with_tier(&s, rope(4, 16), 3, 4, tier).unwrap();
+    for (n, k) in SHAPES {
+        for quant in Quant::ALL.into_iter().filter(|q| q.takes(k)) {
+            let dense = hard(&mut rng, n, k);
+            let parts = [n - n / 3, n / 3];
+            let encoded = Encoded::new(&dense, &parts, quant);
+            let want = encoded.decode(&dense.bias);
+            let mat = to_mat(&cpu, &dense, &parts, quant);
+            for row in 0..n {
+                let first = row < parts[0];
+                let strip_row = match first {
+                    true => row,
+                    false => mat.parts[1].first * LANES + row - parts[0],
+                };
+                for col in 0..k {
+                    let got = mat.quantised_weight(quant, strip_row, col);
+                    assert_eq!(
+                        got,
+                        want.row(row)[col],
+                        "{quant:?} {n} x {k}: [{row}, {col}]"
+                    );
+                }
+            }
+            // The host's quantiser gives the same bits on every tier.
+            let mut codes = vec![0; n * quant.code_bytes(k)];
+            let mut scales = vec![0.0; n * quant.scales(k)];
+            cpu.quantise(quant, k, &dense.weights, &mut codes, &mut scales);
+            assert!(codes == encoded.codes, "{quant:?} {n} x {k}");
+            if quant != Quant::Nf4 {
+                let bits: Vec<u16> = scales.iter().map(|&s| f16::from_f32(s).to_bits()).collect();
+                assert!(bits == encoded.scales, "{quant:?} {n} x {k}");
+            }
+        }
+    }
+}
+
+/// Generated rows bit for bit as their scalar twin; both kinds of row within derived bounds of the
+/// dequantised weights' product in float64.
+pub fn quantised_products_match(tier: Tier) {
+    let mut rng = Rng(3);
+    for (n, k) in SHAPES {
+        for quant in Quant::ALL.into_iter().filter(|q| q.takes(k)) {
+            let dense = hard(&mut rng, n, k);
+            let s = Shape {
+                ffn_dim: k,
+                ..shape(8, [2, 2], 4, k, n)
+            };
+            let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 80, tier).unwrap();
+            let encoded = Encoded::new(&dense, &[n], quant);
+            let exact = encoded.decode(&dense.bias);
+            let mat = to_mat(&cpu, &dense, &[n], quant);
+            for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33, 75] {
+                let mut x = cpu.new_buf(rows, k).unwrap();
+                x.data.copy_from_slice(&rng.vector(rows * k, 1.0));
+                x.data[rows * k / 3] = 100.0;
+                x.data[rows * k / 4] = 1e-39;
+                if k > 64 {
+                    x.data[..33].fill(0.0);
+                }
+                let mut before = cpu.new_buf(rows, n).unwrap();
+                before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
+                for kind in [RowKind::Decode, RowKind::Prefill] {
+                    let mut y = cpu.new_buf(rows, n).unwrap();
+                    y.data.copy_from_slice(&before.data);
+                    load_rows(&mut cpu, rows, kind);
+                    cpu.matmul_add(&mut y, &mat, &x);
+                    for row in 0..rows {
+                        let x = &x.data[row * k..][..k];
+                        let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+                        let (want, size) = (exact.product(&wide), exact.magnitude(&wide));
+                        for i in 0..n {
+                            let start = before.data[row * n + i];
+                            let got = y.data[row * n + i];
+                            let what =
+                                format!("{quant:?} {n} x {k}, {rows} {kind:?} rows: [{row}, {i}]");
+                            if kind == RowKind::Decode {
+                                let fused = !matches!(tier, Tier::Portable(_));
+                                let twin = encoded.product(i, x, fused) + dense.bias[i];
+                                assert_eq!(got, start + twin, "{what}");
+                            }
+                            let want = want[i] + f64::from(start);
+                            let mut bound =
+                                (k + 8) as f64 * 2f64.powi(-24) * (size[i] + want.abs() + 2.0);
+                            if kind == RowKind::Decode {
+                                for (g, x) in x.chunks(32).enumerate() {
+                                    // Half a step of the activations, for every weight.
+                                    let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                                    let step = f64::from(max) * 0.51 / 32767.0 + 1e-30;
+                                    let w = &exact.row(i)[g * 32..][..x.len()];
+                                    bound +=
+                                        step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+                                    if quant == Quant::Nf4 {
+                                        // And of the table.
+                                        let scale =
+                                            f16::from_bits(encoded.scales(i)[g / 2]).to_f64();
+                                        let sum = x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+                                        bound += 1.3e-4 * scale.abs() * sum;
+                                    }
+                                }
+                            } else if tier.amx().is_some() {
+                                // Two factors, each within 2^-8 of what it was; subnormals are lost.
+                                bound += 1.01 * 2f64.powi(-7) * size[i] + 1e-30;
+                            }
+                            let error = (f64::from(got) - want).abs();
+                            assert!(
+                                error <= bound,
+                                "{what} {got} for {want}: {error:e} {bound:e}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub fn quantised_products_of_bad_numbers(tier: Tier) {
+    let mut rng = Rng(5);
+    let (n, k) = (40, 192);
+    for quant in Quant::ALL {
+        let mut dense = Dense {
+            weights: rng.vector(n * k, 1.0),
+            cols: k,
+            bias: Vec::new(),
+        };
+        // NF4's scales are quantised together: a NaN among them shows everywhere.
+        if quant != Quant::Nf4 {
+            dense.weights[7 * k + 100] = f32::NAN;
+        }
+        let s = Shape {
+            ffn_dim: k,
+            ..shape(8, [2, 2], 4, k, n)
+        };
+        let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 8, tier).unwrap();
+        let mat = to_mat(&cpu, &dense, &[n], quant);
+        for kind in [RowKind::Decode, RowKind::Prefill] {
+            let mut x = cpu.new_buf(4, k).unwrap();
+            x.data.copy_from_slice(&rng.vector(4 * k, 1.0));
+            x.data[k + 33] = f32::NAN;
+            x.data[2 * k + 191] = f32::INFINITY;
+            x.data[3 * k..].fill(0.0);
+            let mut y = cpu.new_buf(4, n).unwrap();
+            load_rows(&mut cpu, 4, kind);
+            cpu.matmul_add(&mut y, &mat, &x);
+            for i in 0..n {
+                let at = |row: usize| y.data[row * n + i];
+                let broken = quant != Quant::Nf4 && i == 7;
+                assert_eq!(at(0).is_nan(), broken, "{quant:?} {kind:?} {i}: {}", at(0));
+                assert!(at(1).is_nan(), "{quant:?} {kind:?} {i}: {}", at(1));
+                assert!(!at(2).is_finite(), "{quant:?} {kind:?} {i}: {}", at(2));
+                assert!(broken || at(3) == 0.0, "{quant:?} {kind:?} {i}: {}", at(3));
+            }
+        }
+    }
+}
+
+/// The model that a quantised machine computes with.
+fn dequantised(model: &scalar::Model, quant: Quant) -> scalar::Model {
+    let shape = &model.shape;
+    let of = |d: &Dense, parts: &[usize], quant| Encoded::new(d, parts, quant).decode(&d.bias);
+    let mut out = model.clone();
+    for layer in &mut out.layers {
+        let (q, kv) = (shape.q_dim(), shape.kv_dim());
+        layer.wqkv = of(&layer.wqkv, &[q, kv, kv], quant);
+        layer.wo = of(&layer.wo, &[shape.dim], quant);
+        layer.w13 = of(&layer.w13, &[shape.ffn_dim; 2], quant);
+        layer.w2 = of(&layer.w2, &[shape.dim], quant);
+    }
+    match &mut out.head {
+        Some(head) => *head = of(head, &[shape.vocab_size], Quant::Int8),
+        None => out.embedding = of(&out.embedding, &[shape.vocab_size], Quant::Int8),
+    }
+    out
+}
+
+pub fn quantised_forward_matches(tier: Tier) {
+    for quant in Quant::ALL {
+        let shapes = match quant {
+            Quant::Nf4 => [
+                shape(64, [4, 2], 16, 128, 61),
+                shape(128, [2, 2], 32, 64, 45),
+            ],
+            _ => [shape(40, [8, 2], 16, 50, 61), shape(64, [8, 1], 32, 90, 45)],
+        };
+        for (i, shape) in shapes.iter().enumerate() {
+            let model = random_model(shape, Dtype::Bf16, i == 0, i == 1, 11);
+            let want_of = dequantised(&model, quant);
+            for kv in [Dtype::F32, Dtype::Bf16] {
+                let mut machine = Machine::new(&model, tier, 2, quant.dtype(), kv);
+                let tokens = random_tokens(45, shape.vocab_size, 3);
+                let want = want_of.logits(&tokens, kv);
+                let (mut sequence, mut got) = machine.prefill(&tokens[..40], 23);
+                for t in 40..45 {
+                    let token = &tokens[t..t + 1];
+                    got.extend(machine.step(&mut [(&mut sequence, token, RowKind::Decode)]));
+                }
+                let what = format!("{quant:?} {kv}");
+                let rounds = rounds(tier, RowKind::Prefill, quant.dtype());
+                let cache = if kv == Dtype::F32 { 0.0 } else { 2e-3 };
+                let prefill = if rounds { 0.03 } else { 1e-5 + cache };
+                assert_close(&got[..40], &want[..40], prefill, &what);
+                let decode = if rounds { 0.03 } else { 1e-3 + cache };
+                assert_close(&got[40..], &want[40..], decode, &what);
+            }
+        }
+    }
+}
+
+/// Law four where both kinds of row have their own arithmetic: company, threads and chunks change no
+/// bit of either.
+pub fn quantised_company_changes_nothing(tier: Tier) {
+    for quant in Quant::ALL {
+        let shape = shape(64, [4, 2], 32, 128, 70);
+        let model = random_model(&shape, Dtype::Bf16, true, false, 5);
+        let tokens = random_tokens(272, 70, 21);
+        let mut alone = Machine::new(&model, tier, 1, quant.dtype(), Dtype::Bf16);
+        let (mut sequence, want) = alone.prefill(&tokens[..260], 260);
+        let generate = |machine: &mut Machine, sequence: &mut Sequence, t: usize| {
+            let token = &tokens[t..=t];
+            machine
+                .step(&mut [(sequence, token, RowKind::Decode)])
+                .remove(0)
+        };
+        let generated: Vec<Vec<f32>> = (260..264)
+            .map(|t| generate(&mut alone, &mut sequence, t))
+            .collect();
+        for threads in [1, 2, 3] {
+            let mut machine = Machine::new(&model, tier, threads, quant.dtype(), Dtype::Bf16);
+            for chunk in [1, 7, 100] {
+                let (mut sequence, got) = machine.prefill(&tokens[..260], chunk);
+                assert!(
+                    got == want,
+                    "{quant:?}: {threads} threads, chunks of {chunk}"
+                );
+                let got = generate(&mut machine, &mut sequence, 260);
+                assert!(got == generated[0], "{quant:?}: {threads} threads");
+                machine.release(sequence);
+            }
+            let others: Vec<Sequence> = (0..20)
+                .map(|i| {
+                    machine
+                        .prefill(&random_tokens(1 + i, 70, 70 + i as u64), 100)
+                        .0
+                })
+                .collect();
+            for n in [1, 5, 8, 20] {
+                let (mut sequence, _) = machine.prefill(&tokens[..260], 260);
+                let mut company = others[..n].to_vec();
+                let mut second = Sequence::default();
+                let mut work: Vec<(&mut Sequence, &[Token], RowKind)> = company
+                    .iter_mut()
+                    .map(|s| (s, &tokens[..1], RowKind::Decode))
+                    .collect();
+                // Both kinds, in the middle of others.
+                work.insert(n / 2, (&mut sequence, &tokens[260..261], RowKind::Decode));
+                work.insert(n / 2, (&mut second, &tokens[..33], RowKind::Prefill));
+                let got = machine.step(&mut work);
+                assert!(
+                    got[n / 2..n / 2 + 33] == want[..33],
+                    "{quant:?}: {n} others, prompt"
+                );
+                assert!(
+                    got[n / 2 + 33] == generated[0],
+                    "{quant:?}: {n} others, generated"
+                );
+                for s in company.into_iter().zip(&others) {
+                    let new = s.0.pages.len() - s.1.pages.len();
+                    assert!(new <= 1);
+                    machine.free.extend(&s.0.pages[s.1.pages.len()..]);
+                }
+                machine.release(sequence);
+                machine.release(second);
+            }
+        }
+    }
+}

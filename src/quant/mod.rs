@@ -1,0 +1,183 @@
+//! Block formats of weights: their definition, as scalar code.
+//!
+//! A row of a matrix is cut into groups along K; a group has a scale, and every weight a small code:
+//! `weight = value(code) * scale`. Backends lay codes and scales out as they like, and compute with
+//! them as they like; what the numbers are is said here and nowhere else.
+//!
+//! | | group | code | scale | bits per weight |
+//! |---|---:|---|---|---:|
+//! | [`Quant::Int8`] | 32 | -127..=127 | f16 | 8.5 |
+//! | [`Quant::Int4`] | 32 | 0..=15 for -8..=7 | f16, by error search | 4.5 |
+//! | [`Quant::Nf4`] | 64 | 0..=15 of a table | double-quantised ([`nf4`]), expanded to f16 | 4.127 in a file, 4.25 in memory |
+//!
+//! Codes lie in rows: a byte each, or two in a byte with the first in the upper half, as in
+//! bitsandbytes. A weight that is not finite makes its group NaN (and with it a [`Quant::Nf4`]
+//! tensor, whose scales have a mean in common): a broken checkpoint shows.
+
+pub mod int4;
+pub mod int8;
+pub mod nf4;
+
+use crate::Dtype;
+use half::f16;
+
+/// A block format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quant {
+    /// Symmetric, 8 bits.
+    Int8,
+    /// Symmetric, 4 bits.
+    Int4,
+    /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
+    Nf4,
+}
+
+impl Quant {
+    /// All of them.
+    pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
+
+    /// The format as a [`Dtype`].
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            Quant::Int8 => Dtype::Int8,
+            Quant::Int4 => Dtype::Int4,
+            Quant::Nf4 => Dtype::Nf4,
+        }
+    }
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Quant> {
+        Self::ALL.into_iter().find(|q| q.dtype().name() == name)
+    }
+
+    /// Weights that share a scale.
+    pub const fn group(self) -> usize {
+        match self {
+            Quant::Int8 | Quant::Int4 => 32,
+            Quant::Nf4 => 64,
+        }
+    }
+
+    /// Bytes of the codes of one row.
+    pub const fn code_bytes(self, cols: usize) -> usize {
+        match self {
+            Quant::Int8 => cols,
+            Quant::Int4 | Quant::Nf4 => cols.div_ceil(2),
+        }
+    }
+
+    /// Scales of one row.
+    pub const fn scales(self, cols: usize) -> usize {
+        cols.div_ceil(self.group())
+    }
+
+    /// Whether rows of this length can have the format: [`Quant::Nf4`] has whole blocks only.
+    pub const fn takes(self, cols: usize) -> bool {
+        !matches!(self, Quant::Nf4) || cols.is_multiple_of(64)
+    }
+
+    /// What every code stands for before it is scaled; for 4 bits.
+    pub const fn codebook(self) -> [f32; 16] {
+        match self {
+            Quant::Nf4 => nf4::CODEBOOK,
+            Quant::Int8 | Quant::Int4 => int4::CODEBOOK,
+        }
+    }
+
+    /// Quantise rows of `cols` weights, one after another: codes and float32 scales.
+    ///
+    /// Scales of [`Quant::Int8`] and [`Quant::Int4`] are f16 values. Those of [`Quant::Nf4`] are each
+    /// block's greatest magnitude, yet to be quantised, all of a tensor together:
+    /// [`nf4::DoubleQuant`].
+    ///
+    /// Backends may be faster ([`crate::backend::Backend::quantise`]), with the same bits: products are
+    /// rounded before they are added, sums run from the first weight of a group to the last.
+    pub fn encode(self, cols: usize, values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
+        let rows = values.chunks_exact(cols);
+        let outs = codes.chunks_exact_mut(self.code_bytes(cols));
+        let scales = scales.chunks_exact_mut(self.scales(cols));
+        for ((row, codes), scales) in rows.zip(outs).zip(scales) {
+            match self {
+                Quant::Int8 => {
+                    for ((x, codes), scale) in row.chunks(32).zip(codes.chunks_mut(32)).zip(scales)
+                    {
+                        let (wide, s) = int8::encode(&padded(x));
+                        *scale = s;
+                        codes.copy_from_slice(&wide[..codes.len()]);
+                    }
+                }
+                Quant::Int4 => {
+                    for ((x, codes), scale) in row.chunks(32).zip(codes.chunks_mut(16)).zip(scales)
+                    {
+                        let (wide, s) = int4::encode(&padded(x));
+                        *scale = s;
+                        join(&wide, codes);
+                    }
+                }
+                Quant::Nf4 => {
+                    for ((x, codes), scale) in row.chunks(64).zip(codes.chunks_mut(32)).zip(scales)
+                    {
+                        let (wide, s) = nf4::encode(&padded(x));
+                        *scale = s;
+                        join(&wide, codes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The code of column `col`; `row` are the codes of its row.
+    pub fn code(self, row: &[u8], col: usize) -> u8 {
+        match self {
+            Quant::Int8 => row[col],
+            Quant::Int4 | Quant::Nf4 if col.is_multiple_of(2) => row[col / 2] >> 4,
+            Quant::Int4 | Quant::Nf4 => row[col / 2] & 15,
+        }
+    }
+
+    /// What a code stands for before it is scaled.
+    pub fn value(self, code: u8) -> f32 {
+        match self {
+            Quant::Int8 => f32::from(code as i8),
+            Quant::Int4 | Quant::Nf4 => self.codebook()[usize::from(code)],
+        }
+    }
+
+    /// Weights of one row; `scales` are f16 bits. The definition of what a quantised matrix holds.
+    pub fn decode(self, codes: &[u8], scales: &[u16], to: &mut [f32]) {
+        for (col, x) in to.iter_mut().enumerate() {
+            let scale = f16::from_bits(scales[col / self.group()]).to_f32();
+            *x = self.value(self.code(codes, col)) * scale;
+        }
+    }
+}
+
+/// A group, padded with zeros.
+fn padded<const N: usize>(x: &[f32]) -> [f32; N] {
+    let mut group = [0.0; N];
+    group[..x.len()].copy_from_slice(x);
+    group
+}
+
+/// Codes of 4 bits, two in a byte, the first in the upper half; as many as `to` holds.
+fn join(codes: &[u8], to: &mut [u8]) {
+    for (pair, to) in codes.as_chunks::<2>().0.iter().zip(to) {
+        *to = pair[0] << 4 | pair[1];
+    }
+}
+
+/// The greatest magnitude; NaN where a number is not finite.
+fn greatest<const N: usize>(x: &[f32; N]) -> f32 {
+    let finite = x.iter().all(|x| x.is_finite());
+    let max = x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    if finite { max } else { f32::NAN }
+}
+
+/// The nearest integer to a number under 2^22, ties to even: adding 1.5 * 2^23 leaves no fraction, and
+/// the integer in the low bits.
+fn nearest(x: f32) -> i32 {
+    ((x + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000)
+}
+
+#[cfg(test)]
+mod tests;

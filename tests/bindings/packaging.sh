@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# packaging.sh PREFIX: what `make install` and `make deb` put somewhere, used from there: the pages'
+# programs and commands, to the letter, through pkg-config and CMake, shared and static; again after
+# the tree was moved; and from the unpacked Debian packages.
+set -euo pipefail
+prefix=$(realpath "$1")
+root=$(cd "$(dirname "$0")/../.." && pwd)
+release=$(realpath "${CARGO_TARGET_DIR:-$root/target}/release")
+. "$root/tests/bindings/lib.sh"
+need cc c++ cmake pkg-config readelf dpkg-deb rustc
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset LD_LIBRARY_PATH CMAKE_PREFIX_PATH CPATH LIBRARY_PATH
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n1)
+
+fail() { echo "packaging: $*" >&2; exit 1; }
+
+# uses_library FILE LIBRARY: which one the program loads ("": none).
+uses_library() {
+  local used
+  used=$(ldd "$1" | sed -n 's/.*libllamabi[^ ]* => \([^ ]*\).*/\1/p')
+  [[ $(realpath -m "${used:-/}") == "$(realpath -m "${2:-/}")" ]] || fail "$1 loads ${used:-no libllamabi}, not ${2:-none}"
+}
+
+# page FILE LANGUAGE SOURCE: the program of a page and its commands, which run in a fresh directory.
+page() {
+  rm -rf "$work/page" && mkdir "$work/page"
+  ln -s "$root/demo" "$work/page/demo"
+  fenced "$2" "$root/$1" >"$work/page/$3"
+  local block n
+  for ((n = 1; ; n++)); do
+    block=$(fenced sh "$root/$1" $n 2>/dev/null) || break
+    (cd "$work/page" && bash -euo pipefail -c "$block") >"$work/said" 2>"$work/complaints" ||
+      fail "$1: $block: $(cat "$work/said" "$work/complaints")"
+    [[ ! -s $work/complaints ]] || fail "$1: $block: $(cat "$work/complaints")"
+  done
+  ((n > 1)) || fail "$1 has no commands"
+}
+
+# consumers PREFIX LIBDIR HOW: everything that can be built against the tree there.
+consumers() {
+  local prefix=$1 libdir=$1/$2
+  export PKG_CONFIG_PATH=$libdir/pkgconfig CMAKE_PREFIX_PATH=$prefix
+  [[ $(pkg-config --modversion llamabi) == "$version" ]] || fail "llamabi.pc has another version"
+
+  page docs/c.md c hello.c
+  grep -q '^Once upon a time .*[a-z]' "$work/said" || fail "hello.c said: $(cat "$work/said")"
+  uses_library "$work/page/hello" "$libdir/libllamabi.so.0"
+  uses_library "$work/page/hello-static" ''
+  cmp <("$work/page/hello" "$root/demo/meta") <("$work/page/hello-static" "$root/demo/meta") || fail "hello-static differs"
+
+  page docs/cpp.md cpp hello.cc
+  grep -q '^refused: .*top_p' "$work/said" || fail "hello.cc said: $(cat "$work/said")"
+  uses_library "$work/page/hello" "$libdir/libllamabi.so.0"
+
+  # The README's story, by pkg-config and by CMake, whose list of targets has the static one too.
+  rm -rf "$work/story" && mkdir "$work/story"
+  ln -s "$root/demo" "$work/story/demo"
+  fenced cpp "$root/bindings/cpp/README.md" >"$work/story/story.cc"
+  fenced cmake "$root/bindings/cpp/README.md" >"$work/story/CMakeLists.txt"
+  local n
+  for n in 2 3; do
+    (cd "$work/story" && bash -euo pipefail -c "$(fenced sh "$root/bindings/cpp/README.md" $n)") >"$work/said" 2>&1 ||
+      fail "bindings/cpp/README.md: $(cat "$work/said")"
+  done
+  uses_library "$work/story/story" "$libdir/libllamabi.so.0"
+  uses_library "$work/story/out/story" "$libdir/libllamabi.so.0"
+
+  mkdir "$work/story/c"
+  fenced c "$root/docs/c.md" >"$work/story/c/hello.c"
+  cat >"$work/story/c/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.16)
+project(consumers C)
+find_package(llamabi 0.1.0 REQUIRED)
+foreach(target IN ITEMS llamabi static)
+  add_executable(hello-${target} hello.c)
+  target_link_libraries(hello-${target} PRIVATE llamabi::${target})
+endforeach()
+find_package(llamabi 0.2 QUIET)
+if(llamabi_FOUND)
+  message(FATAL_ERROR "0.2 was asked for and found")
+endif()
+CMAKE
+  (cd "$work/story/c" && cmake -B out && cmake --build out) >"$work/said" 2>&1 || fail "CMake: $(cat "$work/said")"
+  uses_library "$work/story/c/out/hello-llamabi" "$libdir/libllamabi.so.0"
+  uses_library "$work/story/c/out/hello-static" ''
+  for target in llamabi static; do
+    "$work/story/c/out/hello-$target" "$root/demo/meta" | grep -q '^Once upon a time .*[a-z]' || fail "hello-$target is silent"
+  done
+  echo "packaging: C and C++ by pkg-config and CMake, shared and static: $3"
+}
+
+# ---- what is there ----
+(cd "$prefix" && find . ! -type d | sort) >"$work/list"
+cat >"$work/expected" <<END
+./include/llamabi.h
+./include/llamabi.hpp
+./lib/cmake/llamabi/llamabiConfig.cmake
+./lib/cmake/llamabi/llamabiConfigVersion.cmake
+./lib/libllamabi.a
+./lib/libllamabi.so
+./lib/libllamabi.so.0
+./lib/libllamabi.so.$version
+./lib/pkgconfig/llamabi.pc
+./share/doc/llamabi/CHANGELOG.md
+./share/doc/llamabi/LICENSE-APACHE
+./share/doc/llamabi/LICENSE-MIT
+./share/doc/llamabi/THIRD-PARTY.md
+END
+diff "$work/expected" "$work/list" || fail "installed (right) is not what is expected (left)"
+for file in lib/pkgconfig/llamabi.pc lib/cmake/llamabi/llamabiConfig.cmake; do
+  ! grep -nF -e "$prefix" -e "$root" -e @ "$prefix/$file" || fail "$file is not relocatable"
+done
+so=$prefix/lib/libllamabi.so.$version
+[[ -z $(readelf -S --wide "$so" | grep -F .debug_) ]] || fail "the installed library has debug information"
+diff "$root/tests/symbols.txt" <(nm -D --defined-only "$so" | cut -d' ' -f3 | sort) || fail "stripping changed the symbols"
+
+# rustc says what the static library needs; a crate that is nothing but llamabi needs just that.
+says=$(echo 'extern crate llamabi;' | rustc --edition 2024 --crate-name all --crate-type staticlib \
+  --print native-static-libs -L "dependency=$release/deps" --extern "llamabi=$release/libllamabi.rlib" \
+  --out-dir "$work" - 2>&1 | sed -n 's/^note: native-static-libs: //p')
+[[ "Libs.private: $says" == "$(grep '^Libs.private' "$prefix/lib/pkgconfig/llamabi.pc")" ]] ||
+  fail "llamabi.pc does not say what rustc says: $says"
+rm -f "$work/liball.a"
+echo "packaging: $(wc -l <"$work/list") files, $(stat -c %s "$so") bytes of library, Libs.private as rustc says"
+
+# ---- used, moved and used, uninstalled ----
+consumers "$prefix" lib "from the prefix"
+cp -a "$prefix" "$work/moved"
+mkdir "$work/elsewhere" && mv "$work/moved" "$work/elsewhere/with space"
+PKG_CONFIG_PATH="$work/elsewhere/with space/lib/pkgconfig" pkg-config --exists llamabi || fail "a space in the path"
+mv "$work/elsewhere/with space" "$work/elsewhere/tree"
+mv "$prefix" "$prefix.hidden" # nothing may still point there
+trap 'mv "$prefix.hidden" "$prefix"; rm -rf "$work"' EXIT
+consumers "$work/elsewhere/tree" lib "after moving the tree"
+mv "$prefix.hidden" "$prefix"
+trap 'rm -rf "$work"' EXIT
+"$root/scripts/install" --uninstall --prefix "$work/elsewhere/tree" >/dev/null
+[[ -z $(find "$work/elsewhere/tree" ! -type d) ]] || fail "uninstall left $(find "$work/elsewhere/tree" ! -type d)"
+
+# ---- Debian packages ----
+"$root/scripts/deb" "$work/debs" >/dev/null
+multiarch=$(cc -print-multiarch)
+for deb in "$work"/debs/libllamabi0_*.deb "$work"/debs/libllamabi-dev_*.deb; do
+  [[ $(dpkg-deb -f "$deb" Version) == "$version"-* ]] || fail "$deb has version $(dpkg-deb -f "$deb" Version)"
+  dpkg-deb -x "$deb" "$work/root"
+  (cd "$work/root" && dpkg-deb -e "$deb" "$work/control" && md5sum --quiet -c "$work/control/md5sums")
+done
+consumers "$work/root/usr" "lib/$multiarch" "from the Debian packages"
+echo "packaging: everything passed"

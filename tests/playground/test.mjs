@@ -1,0 +1,221 @@
+// The playground in headless Chromium: type, stream, read a token's alternatives, move the sliders, stop.
+//
+//   node test.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS SCREENSHOT_FOLDER
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { chromium } from 'playwright-core';
+import { distribution } from '../../examples/node-server/public/sampler.mjs';
+
+const [URL, ENDLESS, SHOTS] = process.argv.slice(2);
+const root = new globalThis.URL('../../', import.meta.url);
+mkdirSync(SHOTS, { recursive: true });
+const near = (got, want, tolerance, what) => assert(Math.abs(got - want) <= tolerance, `${what}: ${got}, expected ${want}`);
+
+// The page's arithmetic is the library's: the recorded distributions.
+function sampler() {
+  const { cases } = JSON.parse(readFileSync(new globalThis.URL('tests/data/reference/sampler-distributions.json', root)));
+  let seen = 0;
+  for (const { params, logits, support, probs } of cases) {
+    if (params.repetition_penalty !== undefined && params.repetition_penalty !== 1) continue;
+    if (params.min_p) continue;
+    const ids = [...logits.keys()].sort((a, b) => logits[b] - logits[a] || a - b);
+    const p = distribution(ids.map((id) => logits[id]), { temperature: params.temperature, topK: params.top_k, topP: params.top_p });
+    const got = new Map(ids.map((id, i) => [id, p[i]]).filter(([, one]) => one > 0));
+    assert.deepEqual([...got.keys()].sort((a, b) => a - b), [...support].sort((a, b) => a - b), JSON.stringify(params));
+    support.forEach((id, i) => near(got.get(id), probs[i], 1e-5, `${JSON.stringify(params)}, token ${id}`));
+    seen++;
+  }
+  assert(seen >= 4, `${seen} recorded distributions`);
+  assert.deepEqual([...distribution([-1, -1, -2], { temperature: 0 })], [1, 0, 0]);
+  assert.deepEqual([...distribution([-1, -1, -1, -9], { temperature: 1, topK: 2 })].map((p) => p > 0), [true, true, true, false]);
+}
+
+async function post(path, body) {
+  const response = await fetch(URL + path, { method: 'POST', body: JSON.stringify(body) });
+  assert(response.ok, await response.clone().text());
+  return response.json();
+}
+
+const bars = (page) => page.$$eval('#next li', (rows) => rows.map((row) => ({ token: row.dataset.token, p: Number(row.dataset.p), out: row.firstChild.classList.contains('out') })));
+const slide = (page, id, value) => page.$eval(`#${id}`, (slider, v) => { slider.value = v; slider.dispatchEvent(new Event('input')); }, String(value));
+// The bars are those of the text that is there.
+const settled = (page) => page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
+const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage: true });
+const idle = (page) => page.waitForFunction(() => document.querySelector('#stop').disabled && document.querySelector('#status').textContent !== '');
+
+async function nextToken(page) {
+  const { ids, logprobs, texts } = await post('/playground/next', { prompt: 'The cat' });
+  await slide(page, 'temperature', 1);
+  await slide(page, 'top_p', 1);
+  await page.fill('#prompt', 'The cat');
+  await settled(page);
+  assert.match(await page.textContent('#kept'), new RegExp(`^${ids.length.toLocaleString('en')} of ${ids.length.toLocaleString('en')} tokens`));
+  const raw = await bars(page);
+  raw.forEach((bar, i) => {
+    assert.equal(bar.token, texts[i]);
+    near(bar.p, Math.exp(logprobs[i]), 1e-4, `bar ${i}`);
+  });
+
+  // Each slider redraws at once, without asking the server.
+  const requests = [];
+  page.on('request', (request) => request.url().startsWith('http') && requests.push(request.url()));
+  await slide(page, 'temperature', 0.5);
+  const sharper = await bars(page);
+  assert(sharper[0].p > raw[0].p && sharper[5].p < raw[5].p);
+  near(sharper[1].p / sharper[0].p, (raw[1].p / raw[0].p) ** 2, 1e-3, 'half the temperature squares the odds');
+  await slide(page, 'temperature', 1);
+  await slide(page, 'top_k', 3);
+  const three = await bars(page);
+  assert.deepEqual(three.map((bar) => bar.out), three.map((_, i) => i >= 3));
+  near(three[0].p + three[1].p + three[2].p, 1, 1e-9, 'top-k leaves');
+  await slide(page, 'top_k', 0);
+  await slide(page, 'top_p', 0.5);
+  const nucleus = await bars(page);
+  let before = 0;
+  raw.forEach((bar, i) => {
+    assert.equal(nucleus[i].out, before > 0.5, `bar ${i}, ${before} before it`);
+    before += bar.p;
+  });
+  await slide(page, 'temperature', 0);
+  assert.deepEqual((await bars(page)).map((bar) => bar.p), raw.map((_, i) => (i === 0 ? 1 : 0)));
+  assert.deepEqual(requests, []);
+
+  await slide(page, 'temperature', 1.3);
+  await slide(page, 'top_p', 0.8);
+  await page.fill('#prompt', 'Once upon a time there was a');
+  await settled(page);
+  await page.waitForTimeout(300); // the bars move
+  await shot(page, 'sliders');
+  page.removeAllListeners('request');
+}
+
+async function completion(page) {
+  const want = (await post('/v1/completions', { model: 'meta', prompt: 'Once upon a time', temperature: 0, max_tokens: 60, logprobs: 10 })).choices[0];
+  await page.fill('#prompt', '');
+  await page.type('#prompt', 'Once upon a time');
+  await slide(page, 'temperature', 0);
+  await page.fill('#max_tokens', '60');
+  await page.click('#go');
+  await idle(page);
+  assert.equal(await page.textContent('#status'), want.finish_reason === 'length' ? 'Stopped at the limit of tokens' : 'The model ended its text');
+  assert.equal(await page.innerText('#text'), `Once upon a time ${want.text}`);
+  assert.equal(Number(await page.textContent('#f-tokens')), want.logprobs.tokens.length);
+  assert(Number(await page.textContent('#f-rate')) > 1);
+  assert.match(await page.textContent('#f-first'), /^\d+(\.\d)? ms$/);
+  assert.match(await page.textContent('#f-cached'), /^\d+ of 5$/);
+
+  // A token and what else it could have been: under the pointer, and with the keyboard.
+  const assertTip = async (i) => {
+    assert(await page.isVisible('#tip'));
+    const top = Object.entries(want.logprobs.top_logprobs[i]).sort((a, b) => b[1] - a[1]);
+    const rows = await page.$$eval('#tip li', (list) => list.map((row) => [row.dataset.token, Number(row.dataset.p), row.firstChild.classList.contains('chosen')]));
+    assert.equal(rows.length, 10);
+    rows.forEach(([, p], k) => near(p, Math.exp(top[k][1]), 1e-6, `alternative ${k} of token ${i}`));
+    assert.deepEqual(rows.filter((row) => row[2]).map((row) => row[0]), [want.logprobs.tokens[i]]);
+  };
+  const surprising = want.logprobs.token_logprobs.indexOf(Math.min(...want.logprobs.token_logprobs));
+  await page.hover(`#text .token >> nth=${surprising}`);
+  await assertTip(surprising);
+  await shot(page, 'light');
+  await page.hover('h1');
+  assert(!(await page.isVisible('#tip')));
+  await page.focus('#prompt');
+  await page.keyboard.press('Tab');
+  await assertTip(0);
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  await assertTip(2);
+  await page.keyboard.press('Tab');
+  assert(!(await page.isVisible('#tip')));
+
+  // A token of one's own choice, and on from there.
+  await page.click('#clear');
+  await settled(page);
+  const second = (await bars(page))[1].token;
+  await page.click('#next button >> nth=1');
+  assert.equal(await page.innerText('#text'), `Once upon a time${second}`);
+  await page.fill('#max_tokens', '8');
+  await page.keyboard.press('Control+Enter');
+  await idle(page);
+  const on = await post('/v1/completions', { model: 'meta', prompt: `Once upon a time${second}`, temperature: 0, max_tokens: 8, echo: true });
+  assert.equal(await page.innerText('#text'), on.choices[0].text);
+}
+
+async function chat(page) {
+  await page.click('label:has(input[value=chat])');
+  await page.fill('#message', 'What color is the sky?');
+  await slide(page, 'temperature', 0.8);
+  await page.fill('#max_tokens', '120');
+  await page.waitForFunction(() => document.querySelectorAll('#next li').length > 0);
+  await slide(page, 'temperature', 0);
+  await page.click('#go');
+  await idle(page);
+  assert.equal((await page.innerText('#text .turn.user')).trim(), 'What color is the sky?');
+  assert.equal((await page.innerText('#text .turn.assistant')).trim(), 'The sky is blue.');
+  // Behind the whole answer comes its end.
+  await page.waitForFunction(() => document.querySelector('#next li')?.dataset.token === '<end>');
+  await page.fill('#message', 'Tell me a story about a fox.');
+  await slide(page, 'temperature', 0.9);
+  await slide(page, 'top_p', 0.95);
+  await page.fill('#seed', '4');
+  await page.click('#go');
+  await idle(page);
+  assert.equal((await page.$$('#text .turn')).length, 4);
+  await page.click('#theme');
+  assert.equal(await page.getAttribute('html', 'data-theme'), 'dark');
+  await page.hover('#text .turn:last-child .token >> nth=9');
+  await shot(page, 'dark');
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.hover('h1');
+  assert(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'nothing sticks out on a telephone');
+  await shot(page, 'narrow');
+  await page.setViewportSize({ width: 1280, height: 860 });
+}
+
+async function stop(page) {
+  await page.goto(ENDLESS);
+  await page.fill('#prompt', '12345678901234567890');
+  await slide(page, 'temperature', 0);
+  await page.fill('#max_tokens', '4000');
+  await page.click('#go');
+  await page.waitForFunction(() => document.querySelectorAll('#text .token').length > 20);
+  await page.click('#stop');
+  await idle(page);
+  assert.equal(await page.textContent('#status'), 'Stopped');
+  const made = (await page.$$('#text .token')).length;
+  assert(made < 4000, `${made} tokens`);
+  for (let i = 0; ; i++) {
+    const metrics = await (await fetch(`${ENDLESS}/metrics`)).text();
+    if (/^llamabi_sequences_running 0$/m.test(metrics)) break;
+    assert(i < 200, 'the stopped generation runs on');
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  // An error of the server is told.
+  await page.fill('#prompt', '1 '.repeat(5000));
+  await page.click('#go');
+  await page.waitForFunction(() => document.querySelector('#status').classList.contains('bad'));
+  assert.match(await page.textContent('#status'), /max_seq_len/);
+}
+
+sampler();
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM,
+  headless: true,
+  args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+});
+try {
+  const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme: 'light' });
+  page.setDefaultTimeout(15_000);
+  const troubles = [];
+  page.on('pageerror', (error) => troubles.push(String(error)));
+  page.on('console', (message) => message.type() === 'error' && !/status of 400/.test(message.text()) && troubles.push(message.text()));
+  await page.goto(URL);
+  for (const check of [nextToken, completion, chat, stop]) {
+    await check(page);
+    console.log(`playground: ${check.name} ok`);
+  }
+  assert.deepEqual(troubles, []);
+} finally {
+  await browser.close();
+}

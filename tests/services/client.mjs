@@ -1,0 +1,154 @@
+// The official openai client of npm against a service; arguments and models as for client.py.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { resolve } from 'node:path';
+
+// From the folder that it was installed into, which is not this one.
+const from = resolve(process.env.OPENAI_FROM);
+const { OpenAI } = createRequire(`${from}/package.json`)('openai');
+const { version } = JSON.parse(readFileSync(`${from}/node_modules/openai/package.json`, 'utf8'));
+
+const [URL, PID] = process.argv.slice(2);
+const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'none', maxRetries: 0 });
+const model = (await client.models.list()).data[0].id;
+const SKY = [{ role: 'user', content: 'What color is the sky?' }];
+const STORY = { model, prompt: 'Once upon a time' };
+const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 2000 }; // mha-f32 repeats itself for ever
+
+const chat = (options) => client.chat.completions.create({ model, messages: SKY, ...options });
+const complete = (options) => client.completions.create({ ...STORY, ...options });
+
+async function metric(name) {
+  const text = await (await fetch(`${URL}/metrics`)).text();
+  return Number(text.split('\n').find((line) => line.startsWith(`${name} `)).split(' ')[1]);
+}
+
+async function idle() {
+  const deadline = Date.now() + 5000;
+  for (const name of ['llamabi_sequences_running', 'llamabi_sequences_waiting', 'llamabi_kv_pages_used']) {
+    while ((await metric(name)) !== 0) assert(Date.now() < deadline, `${name} is not 0`);
+  }
+}
+
+async function collect(stream) {
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  return chunks;
+}
+
+const checks = {
+  async chat() {
+    const answer = await chat({ temperature: 0, max_completion_tokens: 100 });
+    assert.equal(answer.choices[0].message.content.trim(), 'The sky is blue.');
+    assert.equal(answer.choices[0].finish_reason, 'stop');
+    assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens);
+  },
+
+  async completion() {
+    const answer = await complete({ temperature: 0, max_tokens: 5 });
+    assert.match(answer.choices[0].text, /^ ?there was/);
+    assert.equal(answer.choices[0].finish_reason, 'length');
+    assert.equal(answer.usage.completion_tokens, 5);
+  },
+
+  async streaming() {
+    const options = { seed: 5, temperature: 0.9, max_tokens: 80 };
+    const whole = await chat(options);
+    const chunks = await collect(await chat({ ...options, stream: true, stream_options: { include_usage: true } }));
+    assert.equal(chunks[0].choices[0].delta.role, 'assistant');
+    assert.equal(chunks.map((c) => c.choices[0]?.delta.content ?? '').join(''), whole.choices[0].message.content);
+    assert.equal(chunks.at(-1).usage.prompt_tokens, whole.usage.prompt_tokens); // more of them may be cached by now
+    assert.equal(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
+    // The client's own way of putting a stream together.
+    const runner = client.chat.completions.stream({ model, messages: SKY, ...options });
+    assert.equal(await runner.finalContent(), whole.choices[0].message.content);
+
+    const text = await complete(options);
+    const parts = await collect(await complete({ ...options, stream: true }));
+    assert.equal(parts.map((c) => c.choices[0].text).join(''), text.choices[0].text);
+    assert.equal(parts.at(-1).choices[0].finish_reason, text.choices[0].finish_reason);
+  },
+
+  async logprobs() {
+    const options = { temperature: 0, max_tokens: 8, logprobs: true, top_logprobs: 3 };
+    const answer = await chat(options);
+    const rows = answer.choices[0].logprobs.content;
+    assert.equal(rows.length, answer.usage.completion_tokens);
+    assert.equal(Buffer.from(rows.flatMap((r) => r.bytes)).toString().trimStart(), answer.choices[0].message.content);
+    for (const row of rows) assert(row.top_logprobs.length === 3 && row.top_logprobs[0].logprob === row.logprob);
+    const chunks = await collect(await chat({ ...options, stream: true }));
+    assert.deepEqual(chunks.flatMap((c) => c.choices[0].logprobs?.content ?? []), rows);
+
+    const lists = (await complete({ temperature: 0, max_tokens: 8, logprobs: 2 })).choices[0].logprobs;
+    for (const list of Object.values(lists)) assert.equal(list.length, 8);
+    lists.tokens.forEach((token, i) => assert.equal(lists.top_logprobs[i][token], lists.token_logprobs[i]));
+  },
+
+  async stop() {
+    const whole = (await complete({ temperature: 0, max_tokens: 40 })).choices[0].text;
+    const { text, finish_reason } = (await complete({ temperature: 0, max_tokens: 40, stop: [' kind'] })).choices[0];
+    assert.equal(text, whole.split(' kind')[0]);
+    assert.equal(finish_reason, 'stop');
+  },
+
+  async seeds() {
+    const text = async (seed) => (await complete({ seed, max_tokens: 40 })).choices[0].text;
+    assert.equal(await text(0), await text(0));
+    assert.equal(await text(9), await text(9));
+    assert(new Set(await Promise.all([1, 2, 3, 4, 5].map(text))).size > 1);
+  },
+
+  async errors() {
+    await assert.rejects(chat({ model: 'no-such' }), { status: 404, code: 'model_not_found' });
+    await assert.rejects(chat({ temperature: 3 }), { status: 400, param: 'temperature', type: 'invalid_request_error' });
+    await assert.rejects(chat({ messages: [] }), { status: 400, param: 'messages' });
+    await assert.rejects(complete({ prompt: 'x '.repeat(5000), stream: true }), { status: 400, code: 'context_length_exceeded' });
+    await assert.rejects(client.embeddings.create({ model, input: 'a' }), { status: 404, code: 'unknown_url' });
+  },
+};
+
+const endings = {
+  async abort() {
+    let before = await metric('llamabi_generated_tokens_total');
+    for await (const _ of await client.completions.create({ ...LONG, stream: true })) {
+      assert.equal(await metric('llamabi_sequences_running'), 1);
+      break;
+    }
+    await idle();
+    let made = (await metric('llamabi_generated_tokens_total')) - before;
+    assert(made > 0 && made < 2000, 'the client left, but its answer was finished');
+
+    before = await metric('llamabi_generated_tokens_total');
+    await assert.rejects(client.completions.create(LONG, { signal: AbortSignal.timeout(50) }), OpenAI.APIUserAbortError);
+    await idle();
+    made = (await metric('llamabi_generated_tokens_total')) - before;
+    assert(made < 2000, 'the client left, but its answer was finished');
+  },
+
+  async full() {
+    const ask = async () => collect(await client.completions.create({ ...LONG, stream: true }));
+    const outcomes = await Promise.allSettled(Array.from({ length: 30 }, ask));
+    const refused = outcomes.filter((o) => o.status === 'rejected').map((o) => o.reason);
+    assert(refused.length >= 1 && refused.length <= 22, `${refused.length} of 30 refused`);
+    for (const e of refused) {
+      assert(e instanceof OpenAI.RateLimitError, String(e));
+      assert.deepEqual([e.status, e.type, e.code], [429, 'rate_limit_error', 'rate_limit_exceeded']);
+    }
+    await idle();
+  },
+
+  async shutdown() {
+    const stream = await client.completions.create({ ...LONG, stream: true });
+    let last;
+    for await (const chunk of stream) {
+      if (last === undefined) process.kill(Number(PID), 'SIGTERM');
+      last = chunk;
+    }
+    assert.equal(last.choices[0].finish_reason, 'length');
+  },
+};
+
+const todo = PID === undefined ? checks : endings;
+for (const check of Object.values(todo)) await check();
+console.log(`openai ${version} of npm: ${Object.keys(todo).join(', ')}`);

@@ -1,0 +1,3 @@
+module llamabi/tests/services/load
+
+go 1.24
