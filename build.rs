@@ -1,10 +1,20 @@
-//! Link settings of the shared library: SONAME, symbol binding, and where libstdc++.a lies.
+//! Link settings of the shared library: SONAME, symbol binding, and where libstdc++.a lies. And the GPU
+//! kernels, where there is an nvcc to compile them.
 
-use std::path::Path;
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types.rs`; a test compares them through `readelf`.
 const ABI_VERSION: u32 = 0;
+
+/// Machine code for these GPUs. `90a` is Hopper with its own instructions, which nothing newer runs.
+const ARCHS: [&str; 4] = ["80", "86", "89", "90a"];
+
+/// For all newer GPUs: what the driver compiles itself.
+const PTX: &str = "80";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -20,12 +30,13 @@ fn main() {
     if let Some(dir) = libstdcxx_dir() {
         println!("cargo:rustc-link-search=native={dir}");
     }
+    kernels();
 }
 
 /// Directory of the C++ compiler's static libstdc++ (.cargo/config.toml asks for it by name).
 fn libstdcxx_dir() -> Option<String> {
     println!("cargo:rerun-if-env-changed=CXX");
-    let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let cxx = env::var("CXX").unwrap_or_else(|_| "c++".into());
     let out = Command::new(cxx)
         .arg("-print-file-name=libstdc++.a")
         .output()
@@ -33,4 +44,133 @@ fn libstdcxx_dir() -> Option<String> {
     let file = String::from_utf8(out.stdout).ok()?;
     let dir = Path::new(file.trim()).parent()?.to_str()?.to_owned();
     (!dir.is_empty()).then_some(dir)
+}
+
+/// Compile every `kernels/*.cu` and write the table that `src/backend/gpu/images.rs` includes. Without
+/// nvcc the table is empty, unless LLAMABI_REQUIRE_CUDA is 1.
+fn kernels() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    println!("cargo:rerun-if-changed=kernels");
+    for name in [
+        "LLAMABI_NVCC",
+        "LLAMABI_REQUIRE_CUDA",
+        "CUDA_HOME",
+        "CUDA_PATH",
+    ] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let required = env::var("LLAMABI_REQUIRE_CUDA").is_ok_and(|v| v == "1");
+    let Some(nvcc) = nvcc() else {
+        assert!(
+            !required,
+            "LLAMABI_REQUIRE_CUDA is 1 and there is no nvcc: `make nvcc`, or set LLAMABI_NVCC"
+        );
+        return write_table(&out, 0, &[]);
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir("kernels").into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "cu") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            compile(&nvcc, &path, &out.join(format!("{name}.fatbin")));
+            names.push(name.into_owned());
+        }
+    }
+    names.sort();
+    assert!(!required || !names.is_empty(), "there is no kernels/*.cu");
+    write_table(&out, driver(&nvcc), &names);
+}
+
+/// $LLAMABI_NVCC (`none`: as if there were none), the toolkit's usual places, `make nvcc`'s, Python's.
+fn nvcc() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("LLAMABI_NVCC") {
+        if path == "none" {
+            return None;
+        }
+        let path = PathBuf::from(path);
+        assert!(path.is_file(), "LLAMABI_NVCC: no file {}", path.display());
+        return Some(path);
+    }
+    let mut dirs = Vec::new();
+    for name in ["CUDA_HOME", "CUDA_PATH"] {
+        dirs.extend(env::var_os(name).map(|home| Path::new(&home).join("bin")));
+    }
+    dirs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    dirs.extend(children("/usr/local", "cuda").map(|home| home.join("bin")));
+    let mut packages = vec![PathBuf::from("build/nvcc")];
+    let home = env::var("HOME").unwrap_or_default();
+    let venv = env::var("VIRTUAL_ENV").unwrap_or_default();
+    let roots = [
+        format!("{home}/.local/lib"),
+        "/usr/local/lib".into(),
+        "/usr/lib".into(),
+    ];
+    for root in roots
+        .into_iter()
+        .chain((!venv.is_empty()).then(|| format!("{venv}/lib")))
+    {
+        for python in children(root, "python3") {
+            packages.extend(["site-packages", "dist-packages"].map(|dir| python.join(dir)));
+        }
+    }
+    dirs.extend(packages.into_iter().map(|dir| dir.join("nvidia/cu13/bin")));
+    dirs.into_iter()
+        .map(|dir| dir.join("nvcc"))
+        .find(|path| path.is_file())
+}
+
+/// Entries of a directory whose names begin so, the last one first.
+fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found.into_iter().rev()
+}
+
+fn compile(nvcc: &Path, source: &Path, to: &Path) {
+    let mut command = Command::new(nvcc);
+    command.args(["-std=c++17", "-O3", "-lineinfo", "--fatbin", "-Ikernels"]);
+    for arch in ARCHS {
+        command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+    }
+    command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+    command.arg("-o").arg(to).arg(source);
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+    assert!(
+        output.status.success(),
+        "{command:?} failed:\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The driver interface that loads what this nvcc makes: that of its major version.
+fn driver(nvcc: &Path) -> u32 {
+    let output = Command::new(nvcc).arg("--version").output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let major = text
+        .split("release ")
+        .nth(1)
+        .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    1000 * major.unwrap_or_else(|| panic!("{}: no version in {text:?}", nvcc.display()))
+}
+
+fn write_table(out: &Path, driver: u32, names: &[String]) {
+    let mut table = format!(
+        "/// The kernels of this build.\npub const IMAGES: Images = Images {{ driver: {driver}, fatbins: &["
+    );
+    for name in names {
+        let _ = write!(
+            table,
+            "({name:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))),"
+        );
+    }
+    table.push_str("] };\n");
+    fs::write(out.join("images.rs"), table).expect("OUT_DIR can be written");
 }

@@ -81,6 +81,16 @@ pub enum Error {
         /// Bytes asked for.
         needed: u64,
     },
+    /// Memory that the device, or `gpu_memory_bytes`, does not have.
+    #[error("{what} needs {needed} bytes of GPU memory, {available} bytes are available")]
+    DeviceMemory {
+        /// What the memory was for.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that this handle can have.
+        available: u64,
+    },
     /// A device failed.
     #[error("{0}")]
     Device(String),

@@ -1,7 +1,8 @@
 //! The handle: a checkpoint, its tokenizer and its engine, put together.
 
-use crate::backend::cpu::Cpu;
-use crate::backend::{Backend, Limits};
+use crate::backend::cpu::{self, Cpu};
+use crate::backend::gpu::{self, Gpu, cuda::Cuda};
+use crate::backend::{Backend, Limits, RopeTable, Run};
 use crate::chat::{self, Encoding, Message};
 use crate::engine::request::RequestLimits;
 use crate::engine::{
@@ -46,6 +47,8 @@ pub struct BuildOptions {
     pub device: Device,
     /// Which one of several; the CPU is 0.
     pub device_index: usize,
+    /// Most bytes of GPU memory to allocate; 0: as much as is free.
+    pub gpu_memory_bytes: u64,
     /// 0: as many as affinity and cgroup allow.
     pub n_threads: usize,
     /// `None`: as stored.
@@ -71,6 +74,7 @@ impl Default for BuildOptions {
             model_parallel_size: 0,
             device: Device::Auto,
             device_index: 0,
+            gpu_memory_bytes: 0,
             n_threads: 0,
             weights_dtype: None,
             kv_dtype: None,
@@ -172,19 +176,16 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        let start = Instant::now();
-        let log = &options.log;
         check(options)?;
-        match options.device {
-            Device::Cuda => {
-                return Err(Error::Unsupported(
-                    "device is CUDA: this build has no CUDA backend".into(),
-                ));
+        if let Some(cuda) = cuda(options)? {
+            let cuda = Arc::new(cuda);
+            match Self::build_on(cuda, ckpt_dir, tokenizer_path, options, progress) {
+                // A model in a format that the GPU's kernels do not read.
+                Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
+                    fall_back(options, &error);
+                }
+                result => return result,
             }
-            Device::Auto => log.write(Level::Info, || {
-                "device AUTO: this build has no CUDA backend, running on the CPU".into()
-            }),
-            Device::Cpu => {}
         }
         if options.device_index != 0 {
             return Err(Error::invalid(
@@ -193,7 +194,86 @@ impl Llama {
                 options.device_index,
             ));
         }
+        let log = &options.log;
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        if options.n_threads > usable {
+            log.write(Level::Warn, || {
+                let n = options.n_threads;
+                format!("n_threads is {n}, this process may use {usable} processors at a time")
+            });
+        }
+        let place = Place {
+            device: Device::Cpu,
+            available: cpu::available_bytes(),
+            no_memory: |what, needed, available| Error::NoMemory {
+                what,
+                needed,
+                available,
+            },
+        };
+        let open = |rope: RopeTable, setting: &Setting| {
+            let cpu = Cpu::new(
+                setting.shape(),
+                rope,
+                options.n_threads,
+                setting.limits.max_rows,
+            )?;
+            let name = cpu.description();
+            Ok((cpu, name))
+        };
+        Self::load(place, open, ckpt_dir, tokenizer_path, options, progress)
+    }
 
+    /// As [`Llama::build`], on this device whatever the options say.
+    ///
+    /// Fails also with [`Error::DeviceMemory`], which has all that was planned in its message.
+    pub fn build_on<D: gpu::device::Device>(
+        device: Arc<D>,
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        check(options)?;
+        let available = match options.gpu_memory_bytes {
+            0 => device.available()?,
+            limit => device.available()?.min(limit),
+        };
+        let place = Place {
+            device: Device::Cuda,
+            available,
+            no_memory: |what, needed, available| Error::DeviceMemory {
+                what,
+                needed,
+                available,
+            },
+        };
+        let open = |rope: RopeTable, setting: &Setting| {
+            let name = device.name();
+            let gpu = Gpu::new(
+                device,
+                setting.shape(),
+                &rope,
+                &setting.limits,
+                setting.weights_dtype,
+                setting.kv_dtype,
+            )?;
+            Ok((gpu, name))
+        };
+        Self::load(place, open, ckpt_dir, tokenizer_path, options, progress)
+    }
+
+    /// Read a checkpoint onto the backend that `open` makes.
+    fn load<B: Backend + 'static>(
+        place: Place,
+        open: impl FnOnce(RopeTable, &Setting) -> Result<(B, String)>,
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let start = Instant::now();
+        let log = &options.log;
         if !ckpt_dir.is_dir() {
             // Distinguish "not there" and "not a directory" in the system's own words.
             let error = match std::fs::read_dir(ckpt_dir) {
@@ -228,34 +308,34 @@ impl Llama {
             true => weights_dtype,
             false => Dtype::Bf16,
         });
-        let limits = limits::<Cpu>(options, config.shape.vocab_size);
-        let weight_bytes = weights::weight_bytes::<Cpu>(&config, dtypes);
+        let setting = Setting {
+            limits: limits::<B>(options, config.shape.vocab_size),
+            config,
+            weights_dtype,
+            kv_dtype,
+        };
+        let (limits, config) = (&setting.limits, &setting.config);
+        let weight_bytes = weights::weight_bytes::<B>(config, dtypes);
         let kv_bytes =
-            (limits.n_pages as u64).saturating_mul(Cpu::page_bytes(&config.shape, kv_dtype));
-        let plan = [
-            ("the weights", weight_bytes),
-            ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
-            (
-                "the RoPE table (max_seq_len)",
-                rope::table_bytes(&config, options.max_seq_len),
-            ),
-            (
-                "scratch buffers",
-                Runner::<Cpu>::scratch_bytes(&config.shape, &limits),
-            ),
-        ];
-        check_memory(&plan, crate::backend::cpu::available_bytes())?;
-
-        let usable = std::thread::available_parallelism().map_or(1, usize::from);
-        if options.n_threads > usable {
-            log.write(Level::Warn, || {
-                let n = options.n_threads;
-                format!("n_threads is {n}, this process may use {usable} processors at a time")
-            });
-        }
-        let rope = rope::table(&config, options.max_seq_len)?;
-        let cpu = Cpu::new(&config.shape, rope, options.n_threads, limits.max_rows)?;
-        let device_name = cpu.description();
+            (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
+        let plan = MemoryPlan {
+            items: [
+                ("the weights", weight_bytes),
+                ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
+                (
+                    "the RoPE table (max_seq_len)",
+                    rope::table_bytes(config, options.max_seq_len),
+                ),
+                (
+                    "scratch buffers",
+                    Runner::<B>::scratch_bytes(&config.shape, limits),
+                ),
+            ],
+            place,
+        };
+        plan.check()?;
+        let rope = rope::table(config, options.max_seq_len)?;
+        let (backend, device_name) = open(rope, &setting).map_err(|e| plan.explain(e))?;
         log.write(Level::Info, || {
             format!(
                 "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
@@ -269,16 +349,21 @@ impl Llama {
             cancel: options.cancel.as_ref(),
             progress,
         };
-        let weights = weights::load(&cpu, &checkpoint, &config, dtypes, &mut control)?;
+        let weights = weights::load(&backend, &checkpoint, config, dtypes, &mut control)
+            .map_err(|e| plan.explain(e))?;
         drop(checkpoint);
-        let runner = Runner::new(cpu, weights, &config.shape, kv_dtype, limits)?;
+        let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
+            .map_err(|e| plan.explain(e))?;
+        let runner: Box<dyn Run> = Box::new(runner);
+        let device = plan.place.device;
+        let config = setting.config;
 
         let mut eos_ids = config.eos_ids.clone();
         if !eos_ids.contains(&tokenizer.eos_id()) {
             eos_ids.push(tokenizer.eos_id());
         }
         let engine = Engine::new(
-            Box::new(runner),
+            runner,
             tokenizer.clone(),
             EngineOptions {
                 max_seq_len: options.max_seq_len,
@@ -293,7 +378,7 @@ impl Llama {
             config,
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
-            device: Device::Cpu,
+            device,
             weights_dtype,
             kv_dtype,
             weight_bytes,
@@ -538,25 +623,97 @@ fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     }
 }
 
-/// Everything is counted before anything is allocated; the message names the largest item.
-fn check_memory(plan: &[(&str, u64)], available: u64) -> Result<()> {
-    let needed = plan
-        .iter()
-        .fold(0u64, |sum, item| sum.saturating_add(item.1));
-    if needed <= available {
-        return Ok(());
+/// Where a model goes.
+struct Place {
+    device: Device,
+    /// Bytes that can be had there.
+    available: u64,
+    /// The error for memory that is not there: what for, bytes needed, bytes available.
+    no_memory: fn(String, u64, u64) -> Error,
+}
+
+/// What a backend is made for.
+struct Setting {
+    config: Config,
+    limits: Limits,
+    weights_dtype: Dtype,
+    kv_dtype: Dtype,
+}
+
+impl Setting {
+    fn shape(&self) -> &crate::backend::Shape {
+        &self.config.shape
     }
-    let largest = plan
-        .iter()
-        .max_by_key(|item| item.1)
-        .map_or("", |item| item.0);
-    let items: Vec<String> = plan
-        .iter()
-        .map(|(what, bytes)| format!("{what} {bytes}"))
-        .collect();
-    Err(Error::NoMemory {
-        what: format!("the model ({}; most of it {largest})", items.join(", ")),
-        needed,
-        available,
-    })
+}
+
+/// Everything is counted before anything is allocated.
+struct MemoryPlan {
+    items: [(&'static str, u64); 4],
+    place: Place,
+}
+
+impl MemoryPlan {
+    fn check(&self) -> Result<()> {
+        if self.needed() <= self.place.available {
+            return Ok(());
+        }
+        Err(self.lacking())
+    }
+
+    fn needed(&self) -> u64 {
+        let add = |sum: u64, item: &(&str, u64)| sum.saturating_add(item.1);
+        self.items.iter().fold(0, add)
+    }
+
+    fn words(&self) -> String {
+        let item = |(what, bytes): &(&str, u64)| format!("{what} {bytes}");
+        self.items.iter().map(item).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The message names all items, and the largest.
+    fn lacking(&self) -> Error {
+        let largest = self.items.iter().max_by_key(|item| item.1);
+        let largest = largest.map_or("", |item| item.0);
+        let what = format!("the model ({}; most of it {largest})", self.words());
+        (self.place.no_memory)(what, self.needed(), self.place.available)
+    }
+
+    /// A device that refuses what was planned for (others use it too): the plan belongs to the message.
+    fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::DeviceMemory {
+                what,
+                needed,
+                available,
+            } => {
+                let what = format!("{what} (of {})", self.words());
+                (self.place.no_memory)(what, needed, available)
+            }
+            error => error,
+        }
+    }
+}
+
+/// The GPU that the options ask for. AUTO makes do with the CPU, which one line of the log says.
+fn cuda(options: &BuildOptions) -> Result<Option<Cuda>> {
+    if options.device == Device::Cpu {
+        return Ok(None);
+    }
+    let images = &gpu::images::IMAGES;
+    match Cuda::open(images, options.device_index, &gpu::launch::KERNELS) {
+        Ok(cuda) => Ok(Some(cuda)),
+        Err(error) if options.device == Device::Cuda => Err(error),
+        Err(error) => {
+            fall_back(options, &error);
+            Ok(None)
+        }
+    }
+}
+
+fn fall_back(options: &BuildOptions, error: &Error) {
+    options.log.write(Level::Info, || {
+        let text = error.to_string();
+        let reason = text.strip_prefix("device is CUDA: ").unwrap_or(&text);
+        format!("device AUTO: {reason}; running on the CPU")
+    });
 }

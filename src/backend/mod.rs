@@ -4,6 +4,7 @@
 //! sees of the two together. Everything a step needs crosses in one [`Step`].
 
 pub mod cpu;
+pub mod gpu;
 
 use crate::quant::Quant;
 use crate::{Dtype, Result};
@@ -350,7 +351,7 @@ pub trait Backend: Sized + Send {
     /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
     fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
     /// Wait for `out` and give its first `wanted * vocab_size` numbers.
-    fn read<'a>(&mut self, out: &'a Self::Buf) -> Result<&'a [f32]>;
+    fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<&'a [f32]>;
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
 }

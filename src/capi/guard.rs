@@ -59,6 +59,7 @@ impl Error {
             Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
             Error::NoMemory { .. } | Error::Refused { .. } => LLAMA_E_NO_MEMORY,
             Error::Device(_) => LLAMA_E_DEVICE,
+            Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
             Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
             Error::Batch { .. } => LLAMA_E_BATCH,
             Error::Busy { .. } => LLAMA_E_BUSY,

@@ -91,6 +91,7 @@ fn default_build_options() -> llama_build_options {
         log_user_data: ptr::null_mut(),
         log_level: LLAMA_LOG_INFO,
         reserved0: 0,
+        gpu_memory_bytes: defaults.gpu_memory_bytes,
     }
 }
 
@@ -243,6 +244,7 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         model_parallel_size: not_negative("model_parallel_size", o.model_parallel_size)?,
         device,
         device_index: not_negative("device_index", o.device_index)?,
+        gpu_memory_bytes: o.gpu_memory_bytes,
         n_threads: o.n_threads as usize,
         weights_dtype: dtype("weights_dtype", o.weights_dtype)?,
         kv_dtype: dtype("kv_dtype", o.kv_dtype)?,

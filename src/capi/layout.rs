@@ -55,7 +55,7 @@ const fn field_size<S, F>(_: fn(&S) -> &F) -> usize {
 layout!(llama_build_options {
     struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
-    log, log_user_data, log_level, reserved0
+    log, log_user_data, log_level, reserved0, gpu_memory_bytes
 } reserved0);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,

@@ -183,6 +183,9 @@ pub struct llama_build_options {
     pub log_level: i32,
     /// 0.
     pub reserved0: u32,
+    /// Most bytes of GPU memory that the handle allocates; what does not fit is
+    /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free.
+    pub gpu_memory_bytes: u64,
 }
 
 /// A token and its log probability. This layout is frozen.

@@ -35,7 +35,8 @@ FIELD(llama_build_options, log, 72, 8);
 FIELD(llama_build_options, log_user_data, 80, 8);
 FIELD(llama_build_options, log_level, 88, 4);
 FIELD(llama_build_options, reserved0, 92, 4);
-SIZE(llama_build_options, 96);
+FIELD(llama_build_options, gpu_memory_bytes, 96, 8);
+SIZE(llama_build_options, 104);
 
 FIELD(llama_alternative, token, 0, 4);
 FIELD(llama_alternative, logprob, 4, 4);

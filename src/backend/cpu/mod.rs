@@ -597,7 +597,7 @@ impl Backend for Cpu {
         self.multiply(&mut out.data, width, head, x, Some(norm), Finish::Store);
     }
 
-    fn read<'a>(&mut self, out: &'a CpuBuf) -> Result<&'a [f32]> {
+    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<&'a [f32]> {
         Ok(&out.data[..self.step.wanted[ALL].to.len() * out.width])
     }
 

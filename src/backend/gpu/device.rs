@@ -1,0 +1,226 @@
+//! What the GPU backend needs of a device, and memory that gives itself back.
+//!
+//! Two implementations: [`super::cuda::Cuda`], and in the tests an emulator that runs the same
+//! kernels on the CPU. Everything the backend does with a GPU goes through this trait.
+#![allow(unsafe_code)]
+
+use crate::{Error, Result};
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+/// Threads of a block and blocks of a grid, `[x, y, z]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
+/// A rectangle of bytes in device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// First byte.
+    pub at: u64,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Bytes from the beginning of a row to that of the next.
+    pub pitch: usize,
+}
+
+/// One GPU: memory, copies and launches, all in the order in which they were asked for.
+///
+/// Copies to the device and launches do not wait; an error of theirs may be reported by a later call.
+/// After an error nothing that the device holds is of use.
+///
+/// # Safety
+/// Implementations must do what the methods say: [`Memory`] relies on addresses being those of live,
+/// distinct allocations.
+pub unsafe trait Device: Send + Sync + 'static {
+    /// Host memory that the device copies into.
+    type Host: DerefMut<Target = [f32]> + Send;
+
+    /// The device in words.
+    fn name(&self) -> String;
+
+    /// Bytes that can still be allocated.
+    fn available(&self) -> Result<u64>;
+
+    /// `bytes` bytes, aligned to 256, of unknown contents; never 0 bytes. [`Error::DeviceMemory`]
+    /// names `what`.
+    fn allocate(&self, what: &str, bytes: usize) -> Result<u64>;
+
+    /// Give an allocation back.
+    ///
+    /// # Safety
+    /// `at` is from [`Device::allocate`] of this device and is not used again.
+    unsafe fn free(&self, at: u64);
+
+    /// `n` floats of host memory.
+    fn host(&self, n: usize) -> Result<Self::Host>;
+
+    /// Set bytes to zero.
+    ///
+    /// # Safety
+    /// The bytes lie inside one live allocation.
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<()>;
+
+    /// Copy rows, end to end in `from`, to the device. `from` may be changed as soon as this returns.
+    ///
+    /// # Safety
+    /// The rows lie inside one live allocation; `from.len()` is a multiple of `to.width`.
+    unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()>;
+
+    /// Copy `rows` rows inside the device; those at `from` have the same width and pitch.
+    ///
+    /// # Safety
+    /// Both lie inside live allocations and do not overlap.
+    unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
+
+    /// Copy floats to the host and wait for them (and so for everything before).
+    ///
+    /// # Safety
+    /// The bytes lie inside one live allocation; `n` is at most `to`'s length.
+    unsafe fn read(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
+
+    /// Run a kernel whose only argument is a struct with these bytes.
+    ///
+    /// # Safety
+    /// The bytes are those of the kernel's parameter struct, and what it points to is live memory of
+    /// the sizes the kernel expects.
+    unsafe fn launch(&self, kernel: &str, geometry: Geometry, params: &[u8]) -> Result<()>;
+
+    /// Wait for everything.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// An allocation on a device; freed when dropped.
+pub struct Memory<D: Device> {
+    device: Arc<D>,
+    at: u64,
+    bytes: usize,
+}
+
+impl<D: Device> Memory<D> {
+    /// `bytes` bytes of whatever; `what` is for the message of [`Error::DeviceMemory`].
+    pub fn new(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
+        let at = device.allocate(what, bytes.max(1))?;
+        Ok(Memory {
+            device: device.clone(),
+            at,
+            bytes,
+        })
+    }
+
+    /// `bytes` bytes of zeros.
+    pub fn zeroed(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
+        let memory = Self::new(device, what, bytes)?;
+        // SAFETY: the allocation just made, to its end.
+        unsafe { device.clear(memory.at, bytes) }?;
+        Ok(memory)
+    }
+
+    /// Copy numbers to the beginning.
+    pub fn write_numbers(&self, numbers: &[u32]) -> Result<()> {
+        // SAFETY: any u32 is four initialised bytes.
+        let bytes: &[u8] =
+            unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) };
+        self.write(0, bytes.len(), bytes.len(), bytes)
+    }
+
+    /// Copy floats to `offset`, in bytes.
+    pub fn write_floats(&self, offset: usize, floats: &[f32]) -> Result<()> {
+        // SAFETY: any f32 is four initialised bytes.
+        let bytes: &[u8] =
+            unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) };
+        self.write(offset, bytes.len(), bytes.len(), bytes)
+    }
+
+    /// Copy `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`. They do not
+    /// overlap.
+    pub fn copy(
+        &self,
+        to: usize,
+        from: usize,
+        width: usize,
+        pitch: usize,
+        rows: usize,
+    ) -> Result<()> {
+        if rows == 0 || width == 0 {
+            return Ok(());
+        }
+        let last = (rows - 1)
+            .checked_mul(pitch)
+            .and_then(|n| n.checked_add(to.max(from))?.checked_add(width));
+        if last.is_none_or(|last| last > self.bytes) {
+            return Err(Error::Internal(format!(
+                "a copy of {rows} rows of {width} bytes, {pitch} apart, from {from} to {to} of {}",
+                self.bytes
+            )));
+        }
+        let at = self.at + to as u64;
+        // SAFETY: the ends of both were compared with the allocation's.
+        unsafe {
+            let to = Rows { at, width, pitch };
+            self.device.copy(to, self.at + from as u64, rows)
+        }
+    }
+
+    /// Where it begins.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copy rows of `width` bytes, end to end in `from`, to `offset`, `offset + pitch`, ...
+    pub fn write(&self, offset: usize, width: usize, pitch: usize, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let rows = from.len() / width;
+        let last = (rows - 1)
+            .checked_mul(pitch)
+            .and_then(|n| n.checked_add(offset)?.checked_add(width));
+        if !from.len().is_multiple_of(width) || last.is_none_or(|last| last > self.bytes) {
+            return Err(Error::Internal(format!(
+                "{} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
+                from.len(),
+                self.bytes
+            )));
+        }
+        let to = Rows {
+            at: self.at + offset as u64,
+            width,
+            pitch,
+        };
+        // SAFETY: the last row's end was compared with the allocation's.
+        unsafe { self.device.write(to, from) }
+    }
+
+    /// Copy the first `n` floats to the host and wait for them.
+    pub fn read(&self, to: &mut D::Host, n: usize) -> Result<()> {
+        if n > to.len() || n.saturating_mul(4) > self.bytes {
+            return Err(Error::Internal(format!(
+                "{n} floats from {} bytes on the device to {} on the host",
+                self.bytes,
+                to.len()
+            )));
+        }
+        // SAFETY: just compared with both lengths.
+        unsafe { self.device.read(to, self.at, n) }
+    }
+}
+
+impl<D: Device> Drop for Memory<D> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed`; nobody can name it any more. The device finishes what was
+        // launched before (its `free` waits).
+        unsafe { self.device.free(self.at) }
+    }
+}

@@ -1,0 +1,138 @@
+//! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers.
+
+use super::device::{Device, Memory};
+use super::pad32;
+use crate::backend::{Block, MatSpec};
+use crate::{Dtype, Error, Result};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// A weight matrix.
+pub struct GpuMat<D: Device> {
+    pub(super) weights: Memory<D>,
+    pub(super) bias: Option<Memory<D>>,
+    /// First row of each part, and the number of all rows.
+    firsts: Vec<usize>,
+    pub(super) cols: usize,
+    pub(super) stride: usize,
+    pub(super) dtype: Dtype,
+}
+
+/// Bytes of weights and bias.
+pub(super) fn bytes(spec: &MatSpec) -> u64 {
+    let rows = rows(spec) as u64;
+    let row = (pad32(spec.cols) as u64).saturating_mul(spec.dtype.size() as u64);
+    let bias = if spec.bias { 4 } else { 0 };
+    rows.saturating_mul(row.saturating_add(bias))
+}
+
+fn rows(spec: &MatSpec) -> usize {
+    spec.parts.iter().fold(0, |sum, &n| sum.saturating_add(n))
+}
+
+impl<D: Device> GpuMat<D> {
+    pub(super) fn new(device: &Arc<D>, spec: &MatSpec) -> Result<Self> {
+        let rows = rows(spec);
+        let stride = pad32(spec.cols);
+        let bytes = rows
+            .saturating_mul(stride)
+            .saturating_mul(spec.dtype.size());
+        let mut firsts = vec![0];
+        for part in &spec.parts {
+            firsts.push(firsts[firsts.len() - 1] + part);
+        }
+        let bias = |_| Memory::zeroed(device, "a bias", rows.saturating_mul(4));
+        Ok(GpuMat {
+            weights: Memory::zeroed(device, "a weight matrix", bytes)?,
+            bias: spec.bias.then_some(()).map(bias).transpose()?,
+            firsts,
+            cols: spec.cols,
+            stride,
+            dtype: spec.dtype,
+        })
+    }
+
+    /// All rows.
+    pub(super) fn rows(&self) -> usize {
+        self.firsts[self.firsts.len() - 1]
+    }
+
+    /// The address of the bias, 0 where there is none.
+    pub(super) fn bias(&self) -> u64 {
+        self.bias.as_ref().map_or(0, Memory::at)
+    }
+
+    /// Rows go up in runs: neighbours in the file are a fixed number of rows apart on the device, so a run
+    /// is one copy.
+    pub(super) fn pack(&self, block: &Block<'_>) -> Result<()> {
+        let converted;
+        let bytes = if block.dtype == self.dtype {
+            block.bytes
+        } else {
+            converted = convert(block.dtype, self.dtype, block.bytes);
+            &converted[..]
+        };
+        let size = self.dtype.size();
+        let width = block.cols * size;
+        let rows = bytes.len() / width;
+        let place = |row: usize| self.firsts[block.part] + block.order.destination(block.row + row);
+        let mut from = 0;
+        while from < rows {
+            let first = place(from);
+            let apart = if from + 1 < rows {
+                place(from + 1).wrapping_sub(first)
+            } else {
+                1
+            };
+            let mut to = from + 1;
+            while to < rows && apart.checked_mul(to - from) == place(to).checked_sub(first) {
+                to += 1;
+            }
+            if to == from + 1 || apart == 0 {
+                // A row by itself; the next one lies before it.
+                to = from + 1;
+            }
+            let offset = (first * self.stride + block.col) * size;
+            let pitch = apart.clamp(1, self.rows()) * self.stride * size;
+            self.weights
+                .write(offset, width, pitch, &bytes[from * width..to * width])?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_bias(&self, part: usize, values: &[f32]) -> Result<()> {
+        let Some(bias) = &self.bias else {
+            return Err(Error::Internal("a bias for a matrix without one".into()));
+        };
+        bias.write_floats(4 * self.firsts[part], values)
+    }
+}
+
+/// Elements of another floating-point format (`Gpu::new` refuses others), rounded to nearest even.
+fn convert(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() / from.size() * to.size());
+    let mut put = |x: f32| match to {
+        Dtype::F32 => out.extend_from_slice(&x.to_le_bytes()),
+        Dtype::F16 => out.extend_from_slice(&f16::from_f32(x).to_le_bytes()),
+        _ => out.extend_from_slice(&bf16::from_f32(x).to_le_bytes()),
+    };
+    match from {
+        Dtype::F32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .for_each(|&b| put(f32::from_le_bytes(b))),
+        Dtype::F16 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .for_each(|&b| put(f16::from_le_bytes(b).to_f32())),
+        _ => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .for_each(|&b| put(bf16::from_le_bytes(b).to_f32())),
+    }
+    out
+}

@@ -1,0 +1,146 @@
+//! `kernels/params.h`, field for field. Addresses are those of device memory.
+#![allow(unsafe_code)]
+
+use crate::Dtype;
+
+/// A kernel's parameters, as bytes.
+///
+/// # Safety
+/// `#[repr(C)]` without padding, so that every byte is initialised.
+pub(super) unsafe trait Params: Sized {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: no padding (the trait's contract); borrowed as long as `self`.
+        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
+    }
+}
+
+macro_rules! params {
+    ($name:ident, $size:literal { $($field:ident: $type:ty),* $(,)? }) => {
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(super) struct $name { $(pub $field: $type),* }
+        // params.h asserts the same number.
+        const _: () = assert!(size_of::<$name>() == $size);
+        const _: () = assert!(0 $(+ size_of::<$type>())* == $size, "no padding");
+        // SAFETY: repr(C), and the fields' sizes add up to the struct's, as just asserted.
+        unsafe impl Params for $name {}
+    };
+}
+
+params!(EmbedParams, 40 {
+    x: u64, table: u64, tokens: u64,
+    n_rows: u32, dim: u32, x_stride: u32, w_stride: u32,
+});
+params!(PrepareParams, 56 {
+    out: u64, x: u64, norm: u64, rows: u64,
+    n_rows: u32, width: u32, x_stride: u32, out_stride: u32,
+    eps: f32, zero: u32,
+});
+params!(QkvParams, 144 {
+    q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64, sin: u64,
+    rows: u64, positions: u64, slots: u64,
+    n_rows: u32, dim: u32, x_stride: u32, w_stride: u32, q_stride: u32,
+    n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
+    kv_type: u32, eps: f32, zero: u32,
+});
+params!(AttendParams, 120 {
+    y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64,
+    rows: u64, positions: u64, row_pages: u64, pages: u64,
+    n_rows: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
+    q_stride: u32, y_stride: u32, max_splits: u32, scale: f32, zero: u32,
+});
+params!(AttendPrefillParams, 88 {
+    y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64,
+    n_tiles: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
+    q_stride: u32, y_stride: u32, scale: f32,
+});
+params!(MatmulAddParams, 64 {
+    x: u64, y: u64, w: u64, bias: u64, rows: u64,
+    n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32,
+});
+params!(FfnUpParams, 72 {
+    h: u64, x: u64, norm: u64, w: u64, rows: u64,
+    n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
+    eps: f32, zero: u32,
+});
+params!(LogitsParams, 72 {
+    out: u64, x: u64, norm: u64, w: u64, rows: u64,
+    n_rows: u32, vocab_size: u32, dim: u32, x_stride: u32, w_stride: u32, out_stride: u32,
+    eps: f32, zero: u32,
+});
+
+/// GPU_F32, GPU_F16, GPU_BF16.
+pub(super) fn type_code(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F32 => 0,
+        Dtype::F16 => 1,
+        Dtype::Bf16 => 2,
+        // `Gpu::new` refuses the others; no kernel has this number.
+        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
+    }
+}
+
+/// Size and field offsets of every struct, as C's `sizeof` and `offsetof` give them.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+    use std::process::Command;
+
+    macro_rules! facts {
+        ($text:ident: $($name:ident { $($field:ident)* })*) => {$(
+            writeln!($text, "_Static_assert(sizeof({0}) == {1}, \"{0}\");", stringify!($name), size_of::<$name>()).unwrap();
+            $(writeln!(
+                $text,
+                "_Static_assert(offsetof({0}, {1}) == {2}, \"{0}.{1}\");",
+                stringify!($name), stringify!($field), std::mem::offset_of!($name, $field)
+            ).unwrap();)*
+        )*};
+    }
+
+    #[test]
+    fn structs_are_those_of_params_h() {
+        let mut c = String::from("#include <stddef.h>\n#include \"params.h\"\n");
+        facts!(c:
+            EmbedParams { x table tokens n_rows dim x_stride w_stride }
+            PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
+            QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
+                q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
+            AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
+                n_kv_heads head_dim head_stride q_stride y_stride max_splits scale zero }
+            AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
+                head_stride q_stride y_stride scale }
+            MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride }
+            FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps zero }
+            LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps zero }
+        );
+        for (name, value) in [
+            ("GPU_PAGE", super::super::PAGE as u32),
+            ("GPU_CHUNK", super::super::CHUNK as u32),
+            ("GPU_MAX_HEAD_DIM", super::super::MAX_HEAD_DIM as u32),
+            ("GPU_TILE_MMA", super::super::step::TILE_MMA as u32),
+            ("GPU_TILE_FMA", super::super::step::TILE_FMA as u32),
+            ("GPU_F32", type_code(Dtype::F32)),
+            ("GPU_F16", type_code(Dtype::F16)),
+            ("GPU_BF16", type_code(Dtype::Bf16)),
+            ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
+        ] {
+            writeln!(c, "_Static_assert({name} == {value}u, \"{name}\");").unwrap();
+        }
+        let file = std::env::temp_dir().join(format!("llamabi-params-{}.c", std::process::id()));
+        std::fs::write(&file, c).unwrap();
+        let root = env!("CARGO_MANIFEST_DIR");
+        let output = Command::new("cc")
+            .args(["-std=c11", "-fsyntax-only", "-I"])
+            .arg(format!("{root}/kernels"))
+            .arg(&file)
+            .output()
+            .unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

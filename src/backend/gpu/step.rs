@@ -1,0 +1,227 @@
+//! A [`Step`] as the kernels read it: arrays of 32-bit numbers at fixed places of one device buffer,
+//! filled by one copy.
+
+use super::device::{Device, Memory};
+use crate::backend::{RowKind, Step};
+use crate::{Error, Result, reserve};
+use std::sync::Arc;
+
+/// Rows of a tile of prefill attention with tensor cores.
+pub(super) const TILE_MMA: usize = 64;
+/// The same in float32.
+pub(super) const TILE_FMA: usize = 4;
+
+/// Numbers of decode rows that kernels are launched for: the next of these, the rest is padding. A
+/// launch then has one of few shapes, whatever the batch.
+const BUCKETS: [usize; 9] = [1, 2, 4, 8, 16, 24, 32, 48, 64];
+
+pub(super) fn bucket(n: usize) -> usize {
+    match BUCKETS.iter().find(|&&bucket| bucket >= n) {
+        _ if n == 0 => 0,
+        Some(&bucket) => bucket,
+        None => n.next_multiple_of(32),
+    }
+}
+
+/// A row that is not there.
+const PADDING: u32 = u32::MAX;
+
+/// Where each array begins, in numbers.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    tokens: usize,
+    positions: usize,
+    slots: usize,
+    row_pages: usize,
+    decode: usize,
+    prefill: usize,
+    wanted: usize,
+    tiles: usize,
+    pages: usize,
+    /// Of all, pages included.
+    len: usize,
+}
+
+impl Places {
+    fn new(max_rows: usize, n_pages: usize) -> Places {
+        // Arrays begin at multiples of 16 bytes.
+        let mut end = 0usize;
+        let mut take = |n: usize| {
+            let at = end;
+            end = end.saturating_add(n.saturating_add(3) / 4 * 4);
+            at
+        };
+        let [tokens, positions, slots, row_pages] = [0; 4].map(|_| take(max_rows));
+        let padded = bucket(max_rows);
+        let [decode, prefill, wanted] = [0; 3].map(|_| take(padded));
+        // A tile has at least one row.
+        let tiles = take(max_rows.saturating_mul(4));
+        let pages = take(n_pages);
+        Places {
+            tokens,
+            positions,
+            slots,
+            row_pages,
+            decode,
+            prefill,
+            wanted,
+            tiles,
+            pages,
+            len: end,
+        }
+    }
+}
+
+/// Bytes of the buffer.
+pub(super) fn bytes(max_rows: usize, n_pages: usize) -> usize {
+    Places::new(max_rows, n_pages).len.saturating_mul(4)
+}
+
+/// The step that is loaded.
+pub(super) struct Loaded<D: Device> {
+    memory: Memory<D>,
+    host: Vec<u32>,
+    places: Places,
+    max_rows: usize,
+    n_pages: usize,
+    tile: usize,
+    /// Rows.
+    pub n_rows: usize,
+    /// Decode rows, padding included.
+    pub n_decode: usize,
+    /// Prefill rows.
+    pub n_prefill: usize,
+    /// Rows whose logits are wanted.
+    pub n_wanted: usize,
+    /// Tiles of prefill attention.
+    pub n_tiles: usize,
+    /// The last position of the longest sequence that decodes.
+    pub longest: usize,
+}
+
+impl<D: Device> Loaded<D> {
+    /// `tile`: rows of a tile of prefill attention.
+    pub fn new(device: &Arc<D>, max_rows: usize, n_pages: usize, tile: usize) -> Result<Self> {
+        let places = Places::new(max_rows, n_pages);
+        let mut host = Vec::new();
+        reserve::vec("the rows of a step", &mut host, places.len)?;
+        host.resize(places.len, 0);
+        Ok(Loaded {
+            memory: Memory::new(device, "the rows of a step", bytes(max_rows, n_pages))?,
+            host,
+            places,
+            max_rows,
+            n_pages,
+            tile,
+            n_rows: 0,
+            n_decode: 0,
+            n_prefill: 0,
+            n_wanted: 0,
+            n_tiles: 0,
+            longest: 0,
+        })
+    }
+
+    /// Take over `step`: one copy to the device.
+    pub fn load(&mut self, step: &Step) -> Result<()> {
+        let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
+        if n_rows > self.max_rows || n_pages > self.n_pages || step.wanted.len() > self.max_rows {
+            return Err(Error::Internal(format!(
+                "a step of {n_rows} rows and {n_pages} pages, at most {} and {}",
+                self.max_rows, self.n_pages
+            )));
+        }
+        let at = self.places;
+        let host = &mut self.host[..];
+        for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
+            *to = token as u32;
+        }
+        host[at.slots..][..n_rows].copy_from_slice(&step.slots);
+        host[at.wanted..][..step.wanted.len()].copy_from_slice(&step.wanted);
+        host[at.pages..][..n_pages].copy_from_slice(&step.pages);
+        (self.n_rows, self.n_wanted) = (n_rows, step.wanted.len());
+        (self.n_prefill, self.n_tiles, self.longest) = (0, 0, 0);
+        let mut n_decode = 0;
+        for span in &step.spans {
+            let pages = span.pages.start as u32;
+            for (i, row) in span.rows.clone().enumerate() {
+                host[at.positions + row] = (span.position + i) as u32;
+                host[at.row_pages + row] = pages;
+                let (list, n) = match span.kind {
+                    RowKind::Decode => (at.decode, &mut n_decode),
+                    RowKind::Prefill => (at.prefill, &mut self.n_prefill),
+                };
+                host[list + *n] = row as u32;
+                *n += 1;
+            }
+            match span.kind {
+                RowKind::Decode => {
+                    let last = (span.position + span.rows.len()).saturating_sub(1);
+                    self.longest = self.longest.max(last);
+                }
+                RowKind::Prefill => {
+                    let first = self.n_prefill - span.rows.len();
+                    for cut in (0..span.rows.len()).step_by(self.tile) {
+                        let n = self.tile.min(span.rows.len() - cut);
+                        let numbers = [first + cut, n, span.position + cut].map(|n| n as u32);
+                        let tile = &mut host[at.tiles + 4 * self.n_tiles..][..4];
+                        tile[..3].copy_from_slice(&numbers);
+                        tile[3] = pages;
+                        self.n_tiles += 1;
+                    }
+                }
+            }
+        }
+        self.n_decode = bucket(n_decode);
+        host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
+        // Pages come last, so what is copied ends with those there are.
+        self.memory.write_numbers(&self.host[..at.pages + n_pages])
+    }
+
+    fn at(&self, place: usize) -> u64 {
+        self.memory.at() + 4 * place as u64
+    }
+    pub fn tokens(&self) -> u64 {
+        self.at(self.places.tokens)
+    }
+    pub fn positions(&self) -> u64 {
+        self.at(self.places.positions)
+    }
+    pub fn slots(&self) -> u64 {
+        self.at(self.places.slots)
+    }
+    pub fn row_pages(&self) -> u64 {
+        self.at(self.places.row_pages)
+    }
+    /// From the `skip`th on.
+    pub fn decode(&self, skip: usize) -> u64 {
+        self.at(self.places.decode + skip)
+    }
+    pub fn prefill(&self) -> u64 {
+        self.at(self.places.prefill)
+    }
+    pub fn wanted(&self) -> u64 {
+        self.at(self.places.wanted)
+    }
+    pub fn tiles(&self) -> u64 {
+        self.at(self.places.tiles)
+    }
+    pub fn pages(&self) -> u64 {
+        self.at(self.places.pages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_what_they_are_for() {
+        assert_eq!(bucket(0), 0);
+        for n in 1..300 {
+            let b = bucket(n);
+            assert!(b >= n && bucket(b) == b, "{n}: {b}");
+            assert!(b <= 2 * n, "{n}: {b}");
+        }
+    }
+}
