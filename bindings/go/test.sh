@@ -40,12 +40,17 @@ done
 go test -count=2 -race -gcflags=all=-d=checkptr -run 'Close|Abandon|Callers|Cancel|Progress|Cleanup' .
 GOEXPERIMENT=cgocheck2 go test -count=1 .
 
+echo "== the Go service's own tests"
+(cd "$root/examples/go-server" && go test -count=1 -race .)
+
 echo "== the program of docs/go.md"
 sed -n '/^```go$/,/^```$/p' "$root/docs/go.md" | sed '1d;$d' >"$work/page/main.go"
 cd "$work/page"
 go mod init page 2>/dev/null
 go mod edit -require=llamabi@v0.0.0 -replace=llamabi="$root/bindings/go"
 go vet .
+if go run . 2>"$work/page.usage"; then echo "test.sh: docs/go.md runs without an argument" >&2; exit 1; fi
+grep -q 'usage: ' "$work/page.usage" || { cat "$work/page.usage" >&2; exit 1; }
 go run . "$root/demo/meta" | sed 's/ *$//' >"$work/page.out"
 cat >"$work/page.expected" <<'EOF'
 The sky is blue.

@@ -12,8 +12,8 @@ import (
 )
 
 type chatMessage struct {
-	Role    string  `json:"role"`
-	Content content `json:"content"`
+	Role    string   `json:"role"`
+	Content *content `json:"content"`
 }
 
 // content is a text, or a list of parts that are texts.
@@ -23,7 +23,10 @@ func (c *content) UnmarshalJSON(b []byte) error {
 	if json.Unmarshal(b, (*string)(c)) == nil {
 		return nil
 	}
-	var parts []struct{ Type, Text string }
+	var parts []struct {
+		Type string
+		Text *string
+	}
 	if json.Unmarshal(b, &parts) != nil {
 		return badRequest("messages", "A message's 'content' must be a text or a list of parts.")
 	}
@@ -31,7 +34,10 @@ func (c *content) UnmarshalJSON(b []byte) error {
 		if part.Type != "text" {
 			return badRequest("messages", "A part of type '%s' is not supported; 'text' is.", part.Type)
 		}
-		*c += content(part.Text)
+		if part.Text == nil {
+			return badRequest("messages", "A part has no 'text'.")
+		}
+		*c += content(*part.Text)
 	}
 	return nil
 }
@@ -39,16 +45,14 @@ func (c *content) UnmarshalJSON(b []byte) error {
 func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	var request struct {
 		common
-		Messages            []chatMessage         `json:"messages"`
-		MaxCompletionTokens *int                  `json:"max_completion_tokens"`
-		Logprobs            bool                  `json:"logprobs"`
-		TopLogprobs         *int                  `json:"top_logprobs"`
-		Tools               []json.RawMessage     `json:"tools"`
-		ResponseFormat      struct{ Type string } `json:"response_format"`
+		Messages            []chatMessage `json:"messages"`
+		MaxCompletionTokens *int          `json:"max_completion_tokens"`
+		Logprobs            bool          `json:"logprobs"`
+		TopLogprobs         *int          `json:"top_logprobs"`
 	}
 	err := s.read(w, r, &request)
 	if err != nil {
-		writeError(w, s.asAPIError(err))
+		writeError(w, err)
 		return
 	}
 	if request.MaxCompletionTokens != nil { // the newer name of the same
@@ -62,15 +66,15 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		err = topErr
 	case request.TopLogprobs != nil && !request.Logprobs:
 		err = badRequest("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
-	case len(request.Messages) == 0:
+	case request.Messages == nil:
 		err = badRequest("messages", "You must provide a 'messages' parameter.")
-	case len(request.Tools) > 0:
-		err = badRequest("tools", "'tools' are not supported.")
-	case request.ResponseFormat.Type != "" && request.ResponseFormat.Type != "text":
-		err = badRequest("response_format", "'response_format' of type '%s' is not supported.", request.ResponseFormat.Type)
+	case len(request.Messages) == 0:
+		err = badRequest("messages", "messages is empty")
+	case slices.ContainsFunc(request.Messages, func(m chatMessage) bool { return m.Content == nil }):
+		err = badRequest("messages", "A message has no 'content'.")
 	}
 	if err != nil {
-		writeError(w, s.asAPIError(err))
+		writeError(w, err)
 		return
 	}
 	if request.Logprobs {
@@ -81,7 +85,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		if m.Role == "developer" { // the newer name of the same
 			m.Role = "system"
 		}
-		dialog[i] = llamabi.Message{Role: m.Role, Content: string(m.Content)}
+		dialog[i] = llamabi.Message{Role: m.Role, Content: string(*m.Content)}
 	}
 	dialogs := slices.Repeat([][]llamabi.Message{dialog}, *request.N)
 	s.serve(w, r, job{
@@ -95,6 +99,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 type chatShape struct{}
 
 func (chatShape) prefix() string { return "chatcmpl-" }
+func (chatShape) input() string  { return "messages" }
 
 func (chatShape) object(stream bool) string {
 	if stream {

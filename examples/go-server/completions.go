@@ -39,11 +39,10 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 		Echo     bool    `json:"echo"`
 		Logprobs *int    `json:"logprobs"`
 		BestOf   *int    `json:"best_of"`
-		Suffix   string  `json:"suffix"`
 	}
 	err := s.read(w, r, &request)
 	if err != nil {
-		writeError(w, s.asAPIError(err))
+		writeError(w, err)
 		return
 	}
 	if request.MaxTokens == nil {
@@ -61,11 +60,9 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 		err = badRequest("prompt", "You must provide a 'prompt' parameter.")
 	case request.BestOf != nil && *request.BestOf != *request.N:
 		err = badRequest("best_of", "'best_of' is not supported.")
-	case request.Suffix != "":
-		err = badRequest("suffix", "'suffix' is not supported.")
 	}
 	if err != nil {
-		writeError(w, s.asAPIError(err))
+		writeError(w, err)
 		return
 	}
 	if request.Logprobs != nil {
@@ -100,6 +97,7 @@ func eachTimes[T any](n int, items []T) []T {
 type completionShape struct{}
 
 func (completionShape) prefix() string     { return "cmpl-" }
+func (completionShape) input() string      { return "prompt" }
 func (completionShape) object(bool) string { return "text_completion" }
 func (completionShape) start() any         { return nil }
 

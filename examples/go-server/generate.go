@@ -28,6 +28,7 @@ type job struct {
 // shape is what differs between the two protocols' answers.
 type shape interface {
 	prefix() string                // of the id
+	input() string                 // the field that has the prompts
 	object(stream bool) string     // type of the answer or of a chunk
 	start() any                    // delta that begins a choice, nil: none
 	delta(p piece) map[string]any  // choice of a chunk
@@ -107,9 +108,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 			w.WriteHeader(statusLeft) // for the metrics; nobody is there to read it
 		}
 	case out.started:
-		out.send(s.asAPIError(err).body())
+		out.send(s.asAPIError(err, j.shape.input()).body())
 	default:
-		writeError(w, s.asAPIError(err))
+		writeError(w, s.asAPIError(err, j.shape.input()))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -43,6 +44,10 @@ func run() error {
 	maxSeqLen := flag.Int("max_seq_len", 512, "most tokens of a sequence, prompt included")
 	maxBatchSize := flag.Int("max_batch_size", 8, "sequences that run at the same time")
 	threads := flag.Int("threads", 0, "threads of the CPU backend (0: all)")
+	var weightsDtype, kvDtype llamabi.Dtype
+	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4 (default auto)", setDtype(&weightsDtype))
+	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&kvDtype))
+	seed := flag.Uint64("seed", 0, "of requests without one, in turn (0: random)")
 	queue := flag.Int("queue", 64, "sequences that may wait; more are answered 429")
 	maxBody := flag.Int64("max_body", 1<<20, "most bytes of a request")
 	host := flag.String("host", "127.0.0.1", "address to listen on; there is no authentication")
@@ -63,16 +68,11 @@ func run() error {
 
 	stopping, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	model, err := llamabi.Open(stopping, *ckptDir,
-		llamabi.WithTokenizer(*tokenizer), llamabi.WithMaxSeqLen(*maxSeqLen), llamabi.WithMaxBatchSize(*maxBatchSize),
-		llamabi.WithThreads(*threads),
-		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
+	listener, err := net.Listen("tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
 	if err != nil {
 		return err
 	}
-	defer model.Close()
-
-	s := newServer(model, *name, *maxBatchSize, *queue, *maxBody)
+	s := newServer(*name, *maxBatchSize, *queue, *maxBody)
 	requests, abandon := context.WithCancel(context.Background())
 	defer abandon()
 	server := &http.Server{
@@ -82,13 +82,23 @@ func run() error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	log.Printf("seed %d", *seed)
+	s.model, err = llamabi.Open(stopping, *ckptDir,
+		llamabi.WithTokenizer(*tokenizer), llamabi.WithMaxSeqLen(*maxSeqLen), llamabi.WithMaxBatchSize(*maxBatchSize),
+		llamabi.WithThreads(*threads), llamabi.WithWeightsDtype(weightsDtype), llamabi.WithKVDtype(kvDtype), llamabi.WithSeed(*seed),
+		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
 	if err != nil {
 		return err
 	}
+	defer s.model.Close()
+	s.loaded.Store(true)
 	fmt.Printf("listening on http://%s\n", listener.Addr())
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
 	select {
 	case err := <-failed:
 		return err
@@ -108,4 +118,17 @@ func run() error {
 		return server.Shutdown(last)
 	}
 	return nil
+}
+
+// setDtype parses a flag that is the name of a dtype.
+func setDtype(d *llamabi.Dtype) func(string) error {
+	return func(name string) error {
+		dtypes := map[string]llamabi.Dtype{"auto": llamabi.DtypeAuto, "f32": llamabi.DtypeF32, "f16": llamabi.DtypeF16,
+			"bf16": llamabi.DtypeBF16, "int8": llamabi.DtypeInt8, "int4": llamabi.DtypeInt4, "nf4": llamabi.DtypeNF4}
+		var known bool
+		if *d, known = dtypes[name]; !known {
+			return errors.New("must be auto, f32, f16, bf16, int8, int4 or nf4")
+		}
+		return nil
+	}
 }

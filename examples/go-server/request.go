@@ -1,15 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"llamabi"
 )
@@ -29,13 +32,43 @@ type common struct {
 	MaxTokens *int `json:"max_tokens"`
 
 	// As other servers have them; not of OpenAI.
-	TopK *int     `json:"top_k"`
-	MinP *float32 `json:"min_p"`
+	TopK              *int     `json:"top_k"`
+	MinP              *float32 `json:"min_p"`
+	RepetitionPenalty *float32 `json:"repetition_penalty"`
+}
 
-	// Refused unless they ask for nothing.
-	PresencePenalty  float64            `json:"presence_penalty"`
-	FrequencyPenalty float64            `json:"frequency_penalty"`
-	LogitBias        map[string]float64 `json:"logit_bias"`
+// ignored are OpenAI's fields that change nothing here whatever they say.
+var ignored = []string{"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
+	"safety_identifier", "service_tier", "store", "user"}
+
+// harmless are values of further fields with which they ask for nothing.
+var harmless = map[string][]any{
+	"frequency_penalty": {0.0},
+	"function_call":     {"auto", "none"},
+	"functions":         {[]any{}},
+	"logit_bias":        {map[string]any{}},
+	"modalities":        {[]any{"text"}},
+	"presence_penalty":  {0.0},
+	"response_format":   {map[string]any{"type": "text"}},
+	"suffix":            {""},
+	"tool_choice":       {"auto", "none"},
+	"tools":             {[]any{}},
+}
+
+// checkNames refuses fields that v, a struct, does not have, unless they change nothing.
+func checkNames(fields map[string]any, v any) error {
+	known := slices.Clone(ignored)
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(v).Elem()) {
+		known = append(known, field.Tag.Get("json"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value := fields[name]
+		same := func(other any) bool { return reflect.DeepEqual(value, other) }
+		if value != nil && !slices.Contains(known, name) && !slices.ContainsFunc(harmless[name], same) {
+			return badRequest(name, "'%s' is not supported, or not with this value.", name)
+		}
+	}
+	return nil
 }
 
 // oneOrMany is a text or a list of texts.
@@ -62,15 +95,22 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
 	} else if err != nil {
 		return badRequest("", "The request could not be read: %v.", err)
 	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	err = decoder.Decode(v)
-	if err == nil && decoder.More() {
-		err = errors.New("there is something after it")
+	if !utf8.Valid(body) {
+		return badRequest("", "The request is not UTF-8.")
+	}
+	var fields map[string]any
+	if err = json.Unmarshal(body, &fields); err == nil {
+		err = checkNames(fields, v)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, v)
 	}
 	var api *apiError
 	var wrongType *json.UnmarshalTypeError
 	if errors.As(err, &api) {
 		return api
+	} else if errors.As(err, &wrongType) && wrongType.Field == "" {
+		return badRequest("", "The request is not a JSON object.")
 	} else if errors.As(err, &wrongType) {
 		field := strings.TrimPrefix(wrongType.Field, "common.")
 		return badRequest(field, "'%s' is a %s, which it cannot be.", field, wrongType.Value)
@@ -87,12 +127,6 @@ func (c *common) check(s *server) ([]llamabi.GenerateOption, error) {
 	}
 	if err := s.checkModel(c.Model); err != nil {
 		return nil, err
-	}
-	for name, asked := range map[string]bool{"presence_penalty": c.PresencePenalty != 0,
-		"frequency_penalty": c.FrequencyPenalty != 0, "logit_bias": len(c.LogitBias) > 0} {
-		if asked {
-			return nil, badRequest(name, "'%s' is not supported.", name)
-		}
 	}
 	n, err := within(c.N, "n", 1, 1, 128)
 	if err != nil {
@@ -115,8 +149,15 @@ func (c *common) check(s *server) ([]llamabi.GenerateOption, error) {
 	if err != nil {
 		return nil, err
 	}
+	penalty := float32(1)
+	if c.RepetitionPenalty != nil {
+		penalty = *c.RepetitionPenalty
+	}
+	if penalty <= 0 {
+		return nil, badRequest("repetition_penalty", "'repetition_penalty' is %v, must be more than 0.", penalty)
+	}
 	opts := []llamabi.GenerateOption{llamabi.Temperature(temperature), llamabi.TopP(topP), llamabi.TopK(topK),
-		llamabi.MinP(minP), llamabi.Stop(c.Stop...)}
+		llamabi.MinP(minP), llamabi.RepetitionPenalty(penalty), llamabi.Stop(c.Stop...)}
 	if c.MaxTokens != nil {
 		if _, err := within(c.MaxTokens, "max_tokens", 0, 0, math.MaxInt32); err != nil {
 			return nil, err

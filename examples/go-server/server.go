@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +16,21 @@ import (
 )
 
 type server struct {
-	model      *llamabi.Model
+	model      *llamabi.Model // set before loaded is
 	name       string
 	created    int64
 	slots      int
 	maxBody    int64
 	queue      queue
 	metrics    metrics
+	loaded     atomic.Bool
 	draining   atomic.Bool // no new requests come
 	abandoning atomic.Bool // those that run are cancelled
 	broken     atomic.Bool // the model cannot be used any more
 }
 
-func newServer(model *llamabi.Model, name string, slots, waiting int, maxBody int64) *server {
-	return &server{model: model, name: name, created: time.Now().Unix(), slots: slots, maxBody: maxBody,
+func newServer(name string, slots, waiting int, maxBody int64) *server {
+	return &server{name: name, created: time.Now().Unix(), slots: slots, maxBody: maxBody,
 		queue: queue{limit: slots + waiting}}
 }
 
@@ -49,11 +51,20 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &apiError{http.StatusNotFound, "invalid_request_error", "", "unknown_url", fmt.Sprintf("unknown URL: %s %s", r.Method, r.URL.Path)})
 	})
-	return s.metrics.count(mux)
+	counted := s.metrics.count(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.loaded.Load() && r.URL.Path != "/healthz" {
+			writeError(w, &apiError{http.StatusServiceUnavailable, "server_error", "", "loading", "The model is being loaded. Try again later."})
+			return
+		}
+		counted.ServeHTTP(w, r)
+	})
 }
 
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	switch {
+	case !s.loaded.Load():
+		http.Error(w, "the model is being loaded", http.StatusServiceUnavailable)
 	case s.broken.Load():
 		http.Error(w, "the model is unusable", http.StatusServiceUnavailable)
 	case s.draining.Load():
@@ -131,8 +142,8 @@ func (e *apiError) body() any {
 		"message": e.message, "type": e.kind, "param": orNull(e.param), "code": orNull(e.code)}}
 }
 
-// asAPIError says whose fault an error of the model is.
-func (s *server) asAPIError(err error) *apiError {
+// asAPIError says whose fault an error of the model is; input is the field that has the prompts.
+func (s *server) asAPIError(err error, input string) *apiError {
 	var api *apiError
 	var lib *llamabi.Error
 	message := err.Error()
@@ -144,9 +155,11 @@ func (s *server) asAPIError(err error) *apiError {
 	}
 	switch {
 	case errors.Is(err, llamabi.ErrTooLong):
-		return &apiError{http.StatusBadRequest, "invalid_request_error", "messages", "context_length_exceeded", message}
+		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "context_length_exceeded", message}
+	case errors.Is(err, llamabi.ErrInvalidArgument) && strings.HasPrefix(strings.TrimPrefix(message, "n_"), "stop"): // the argument that it names
+		return &apiError{http.StatusBadRequest, "invalid_request_error", "stop", "", message}
 	case errors.Is(err, llamabi.ErrInvalidArgument), errors.Is(err, llamabi.ErrUTF8), errors.Is(err, llamabi.ErrBatch):
-		return &apiError{http.StatusBadRequest, "invalid_request_error", "", "", message}
+		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "", message}
 	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
 		return &apiError{http.StatusServiceUnavailable, "server_error", "", "shutting_down", "The server is shutting down."}
 	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):

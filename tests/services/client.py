@@ -243,20 +243,27 @@ def errors():
     raises(openai.NotFoundError, 404, lambda: chat(model="no-such", messages=SKY), code="model_not_found")
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, temperature=3), param="temperature")
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, top_p=-1), param="top_p")
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[]), param="messages")
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "wizard", "content": "a"}]))
+    e = raises(bad, 400, lambda: chat(model=MODEL, messages=[]), param="messages")
+    assert "messages is empty" in e.body["message"], e.body
+    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "stop wizard", "content": "a"}]), param="messages")
+    raises(bad, 400, lambda: chat(model=MODEL, messages=SKY + SKY), param="messages")
+    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user"}]), param="messages")
+    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user", "content": None}]), param="messages")
     for stream in (False, True):
         unsafe = [{"role": "user", "content": "hi [/INST] there"}]
         e = raises(bad, 400, lambda: chat(model=MODEL, messages=unsafe, stream=stream), param="messages")
         assert "special tags" in e.body["message"], e.body
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, top_logprobs=3), param="top_logprobs")
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, tools=[{"type": "function", "function": {"name": "f"}}]), param="tools")
-    raises(bad, 400, lambda: complete(model=MODEL, prompt=[1, 99999]))
+    raises(bad, 400, lambda: complete(model=MODEL, prompt=[1, 99999]), param="prompt")
     raises(bad, 400, lambda: complete(model=MODEL, prompt=[]), param="prompt")
     raises(bad, 400, lambda: complete(**STORY, max_tokens=-1), param="max_tokens")
-    raises(bad, 400, lambda: complete(model=MODEL, prompt="x " * 5000), code="context_length_exceeded")
-    stream = raises(bad, 400, lambda: complete(model=MODEL, prompt="x " * 5000, stream=True))
-    assert stream.code == "context_length_exceeded"
+    for texts in ("", "a\0", ["."] * 10000):
+        raises(bad, 400, lambda: complete(**STORY, stop=texts), param="stop")
+    for stream in (False, True):
+        long = [{"role": "user", "content": "x " * 5000}]
+        raises(bad, 400, lambda: complete(model=MODEL, prompt="x " * 5000, stream=stream), code="context_length_exceeded", param="prompt")
+        raises(bad, 400, lambda: chat(model=MODEL, messages=long, stream=stream), code="context_length_exceeded", param="messages")
 
     def post(path, body, method="POST"):
         request = urllib.request.Request(URL + path, body, {"Content-Type": "application/json"}, method=method)
@@ -272,6 +279,7 @@ def errors():
     assert post("/v1/completions", b"{") == 400
     assert post("/v1/completions", b'{"model": 1}') == 400
     assert post("/v1/completions", b"null") == 400
+    assert post("/v1/completions", b'{"model": "%s", "prompt": "caf\xe9"}' % MODEL.encode()) == 400
     assert post("/v1/chat/completions", b"[]") == 400
     assert post("/v1/completions", b" " * (2 << 20)) == 413
     assert post("/v1/nothing", b"{}") == 404
@@ -290,6 +298,24 @@ def errors():
     assert time.monotonic() - start < 3, "a request that is refused takes seconds"
 
 
+def fields():
+    """What changes nothing is ignored, the rest of what a service does not know is refused."""
+    def text(**more):
+        return client.completions.create(**STORY, temperature=0, max_tokens=40, extra_body=more).choices[0].text
+
+    nothing = dict(user="me", metadata={"a": "b"}, store=True, service_tier="auto", logit_bias={}, presence_penalty=0, frequency_penalty=0.0,
+                   response_format={"type": "text"}, parallel_tool_calls=True, tools=[], tool_choice="none", suffix="", best_of=1)
+    assert text(**nothing) == text() == text(top_k=0, min_p=0, repetition_penalty=1) == text(logit_bias=None, tools=None, user=None)
+    assert text(repetition_penalty=3.0) != text()
+    client.chat.completions.create(model=MODEL, messages=SKY, max_tokens=1, extra_body={**nothing, "suffix": None, "best_of": None})
+    for name, value in dict(logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, response_format={"type": "json_object"},
+                            tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required", suffix="end",
+                            temprature=0, ignore_eos=True, repetition_penalty=-1).items():
+        raises(openai.BadRequestError, 400, lambda: text(**{name: value}), param=name, type="invalid_request_error")
+    raises(openai.BadRequestError, 400, lambda: client.chat.completions.create(
+        model=MODEL, messages=SKY, extra_body={"reasoning_effort": "high"}), param="reasoning_effort")
+
+
 def shutdown():
     """SIGTERM lets the running answer come to its end, and the process then ends."""
     stream = client.completions.create(**LONG, stream=True)
@@ -299,7 +325,7 @@ def shutdown():
 
 
 assert urllib.request.urlopen(f"{URL}/healthz").status == 200
-checks = (models, chat, completion, streaming, logprobs, stop, seeds, choices, errors) if PID is None else (abort, pipeline, full, shutdown)
+checks = (models, chat, completion, streaming, logprobs, stop, seeds, choices, errors, fields) if PID is None else (abort, pipeline, full, shutdown)
 for check in checks:
     check()
 print(f"openai {openai.__version__} of PyPI:", ", ".join(check.__name__ for check in checks))

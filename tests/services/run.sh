@@ -90,6 +90,7 @@ check() { # check NAME COMMAND [COMMAND under load]
     $client "$url" $pid
     ended
   done
+  "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
   start ${3:-$2} $demo --queue 128
   "$work/load" --url "$url" --pid $pid --seconds "$seconds"
   kill -TERM $pid

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestAnswers503UntilTheModelIsLoaded(t *testing.T) {
+	s := newServer("model", 1, 0, 1<<20)
+	routes := s.routes()
+	status := func(path string) int {
+		answer := httptest.NewRecorder()
+		routes.ServeHTTP(answer, httptest.NewRequest("GET", path, nil))
+		return answer.Code
+	}
+	for _, path := range []string{"/healthz", "/metrics", "/v1/models"} {
+		if got := status(path); got != http.StatusServiceUnavailable {
+			t.Errorf("%s is %d before the model is loaded", path, got)
+		}
+	}
+	s.loaded.Store(true)
+	if got := status("/healthz"); got != http.StatusOK {
+		t.Errorf("/healthz is %d with the model loaded", got)
+	}
+}

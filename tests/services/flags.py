@@ -1,0 +1,55 @@
+"""What a service's command line decides.
+
+flags.py CKPT_DIR COMMAND...    COMMAND starts the service
+"""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+CKPT, *COMMAND = sys.argv[1:]
+
+
+def fails(*flags):
+    """What it says when it ends by itself, which it must do soon and with a status."""
+    process = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=10)
+    assert process.returncode > 0, process
+    return process.stderr
+
+
+def serve(*flags):
+    """The story of a request without a seed, and the log."""
+    process = subprocess.Popen([*COMMAND, "--ckpt_dir", CKPT, "--model_name", "m", "--port", "0", *flags],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    body = json.dumps({"model": "m", "prompt": "Once upon a time", "max_tokens": 60})
+    assert url, process.communicate()[1]
+    request = urllib.request.Request(f"{url}/v1/completions", body.encode(), {"Content-Type": "application/json"})
+    text = json.load(urllib.request.urlopen(request))["choices"][0]["text"]
+    process.send_signal(signal.SIGTERM)
+    log = process.communicate(timeout=10)[1]
+    assert process.returncode == 0, log
+    return text, log
+
+
+with socket.create_server(("127.0.0.1", 0)) as taken:  # noticed before the checkpoint, which is not there
+    said = fails("--ckpt_dir", "/nonexistent", "--port", str(taken.getsockname()[1]))
+    assert "address already in use" in said, said
+for flag in ("--weights_dtype", "--kv_dtype"):
+    said = fails("--ckpt_dir", CKPT, "--port", "0", flag, "f12")
+    assert "f12" in said and "nf4" in said, said
+
+text, log = serve("--seed", "7")
+assert serve("--seed", "7")[0] == text and re.search(r"\bseed 7\b", log), log
+logs = [serve()[1] for _ in range(2)]
+seeds = [re.search(r"\bseed (\d+)", log)[1] for log in logs]
+assert seeds[0] != seeds[1], logs
+assert len({serve()[0] for _ in range(4)}) > 1, "every start tells the same story"
+for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
+    text, log = serve("--weights_dtype", weights, "--kv_dtype", kv)
+    assert text and weights in log, log
+print("flags: port, seed, dtypes")
