@@ -184,6 +184,9 @@ typedef struct llama_build_options {
   int32_t log_level;
   /// 0.
   uint32_t reserved0;
+  /// Most bytes of GPU memory that the handle allocates; what does not fit is
+  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free.
+  uint64_t gpu_memory_bytes;
 } llama_build_options;
 
 /// What a function returns: 0 is success, positive is an outcome, negative a failure.
