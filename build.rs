@@ -132,7 +132,10 @@ fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf
 
 fn compile(nvcc: &Path, source: &Path, to: &Path) {
     let mut command = Command::new(nvcc);
-    command.args(["-std=c++17", "-O3", "-lineinfo", "--fatbin", "-Ikernels"]);
+    // What kernels/ptxas.sh compiles them with too.
+    let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
+    command.args(flags.split_whitespace());
+    command.args(["-lineinfo", "--fatbin", "-Ikernels"]);
     for arch in ARCHS {
         command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
     }

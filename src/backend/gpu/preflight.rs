@@ -299,3 +299,139 @@ impl Driver {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    const KERNELS: Images = Images {
+        driver: 13_000,
+        fatbins: &[("none", &[])],
+    };
+
+    /// A driver of a few lines of C, with every function that is looked up except `lacking`.
+    fn driver(name: &str, [init, version, count, major]: [i32; 4], lacking: &str) -> PathBuf {
+        let mut c = format!(
+            "int cuInit(unsigned flags) {{ return {init}; }}\n\
+             int cuDriverGetVersion(int *n) {{ *n = {version}; return 0; }}\n\
+             int cuDeviceGetCount(int *n) {{ *n = {count}; return 0; }}\n\
+             int cuDeviceGet(int *n, int i) {{ *n = i; return 0; }}\n\
+             int cuDeviceGetAttribute(int *n, int which, int d) {{ *n = which == 75 ? {major} : 5; return 0; }}\n\
+             int cuDeviceGetName(char *to, int n, int d) {{ to[0] = 'T'; to[1] = '0' + d; to[2] = 0; return 0; }}\n"
+        );
+        for function in &FUNCTIONS[6..] {
+            if *function != lacking {
+                c += &format!("int {function}(void) {{ return 999; }}\n");
+            }
+        }
+        let base = std::env::temp_dir().join(format!("llamabi-{name}-{}", std::process::id()));
+        let (source, library) = (base.with_extension("c"), base.with_extension("so"));
+        std::fs::write(&source, c).unwrap();
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        std::fs::remove_file(source).unwrap();
+        library
+    }
+
+    fn look(name: &str, numbers: [i32; 4], lacking: &str, index: usize) -> Result<Found, String> {
+        let library = driver(name, numbers, lacking);
+        let path = library.to_str().unwrap();
+        let found = preflight(&KERNELS, &["/nonexistent/libcuda.so", path], index);
+        std::fs::remove_file(&library).unwrap();
+        found.map_err(|reason| Error::from(reason).to_string().replace(path, "LIB"))
+    }
+
+    #[test]
+    fn every_reason_is_said_in_words() {
+        let good = [0, 13_000, 2, 9];
+        let found = look("good", good, "", 1).unwrap();
+        let (arch, driver) = ((9, 5), 13_000);
+        let name = "T1".into();
+        assert_eq!(found, Found { name, arch, driver });
+        for (name, numbers, lacking, index, text) in [
+            (
+                "stub",
+                [34, 13_000, 2, 9],
+                "",
+                0,
+                "LIB is not a driver: cuInit says that it is a stub",
+            ),
+            (
+                "part",
+                good,
+                "cuLaunchKernel",
+                0,
+                "LIB is not a driver: it has no cuLaunchKernel",
+            ),
+            (
+                "init",
+                [999, 13_000, 2, 9],
+                "",
+                0,
+                "the NVIDIA driver does not start: cuInit gives error 999",
+            ),
+            (
+                "hidden",
+                [100, 13_000, 2, 9],
+                "",
+                0,
+                "the NVIDIA driver finds no GPU",
+            ),
+            (
+                "none",
+                [0, 13_000, 0, 9],
+                "",
+                0,
+                "the NVIDIA driver finds no GPU",
+            ),
+            (
+                "old",
+                [0, 12_080, 2, 9],
+                "",
+                0,
+                "the NVIDIA driver is too old: it offers CUDA 12.8, this build needs CUDA 13.0",
+            ),
+            (
+                "volta",
+                [0, 13_000, 2, 7],
+                "",
+                0,
+                "T0 has compute capability 7.5, this build has kernels for 8.0 and newer",
+            ),
+        ] {
+            let error = look(name, numbers, lacking, index).unwrap_err();
+            assert_eq!(error, format!("device is CUDA: {text}"));
+        }
+        let error = look("index", good, "", 2).unwrap_err();
+        assert_eq!(
+            error,
+            "device_index is 2, must be less than 2, the GPUs there are"
+        );
+        let error = preflight(&KERNELS, &["/nonexistent/libcuda.so"], 0).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("no NVIDIA driver: /nonexistent/libcuda.so: "),
+            "{text}"
+        );
+    }
+
+    /// A library without kernels has no use for a driver and does not open one.
+    #[test]
+    fn no_kernels_no_driver() {
+        let images = Images {
+            driver: 0,
+            fatbins: &[],
+        };
+        assert_eq!(preflight(&images, &LIBRARIES, 0), Err(Reason::NoKernels));
+    }
+}
