@@ -72,7 +72,13 @@ fn missing_and_wrong_directories() {
     assert_failure(
         fails(&file, None, &options),
         LLAMA_E_IO,
-        &["params.json", "ot a directory"],
+        &["params.json", "the directory it lies in"],
+    );
+
+    assert_failure(
+        fails(Path::new(""), None, &options),
+        LLAMA_E_IO,
+        &["ckpt_dir", "empty"],
     );
 
     // Not a checkpoint at all: the sentence says what was looked for.

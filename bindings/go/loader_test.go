@@ -42,13 +42,13 @@ func TestOtherABI(t *testing.T) {
 // The system's loader refuses to start the program; README.md quotes it and says what to do.
 func TestMissingLibrary(t *testing.T) {
 	if isChild() {
-		t.Skip("the library is found without LD_LIBRARY_PATH")
+		return // It was started all the same; the parent sees that.
 	}
 	behaviour(t, "missing_library")
 	const sentence = "error while loading shared libraries: libllamabi.so.0: cannot open shared object file"
 	out, err := child(t, t.TempDir())
 	if err == nil {
-		t.Skip("the library is found without LD_LIBRARY_PATH")
+		t.Skip("libllamabi is installed where the system's loader looks: it cannot be missing here")
 	}
 	if !strings.Contains(out, sentence) {
 		t.Errorf("the loader says: %s", out)

@@ -286,7 +286,7 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         None if n == LLAMA_DTYPE_AUTO => Ok(None),
         None if n == LLAMA_DTYPE_FP8 => Err(Failure::new(
             LLAMA_E_UNSUPPORTED,
-            format!("{name} is FP8: 8-bit floats need a GPU, and this build has no CUDA backend"),
+            format!("{name} is FP8: 8-bit floats are not offered yet"),
         )),
         None => Err(unknown(name, n, "LLAMA_DTYPE_*")),
     }

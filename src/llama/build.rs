@@ -1,0 +1,421 @@
+//! From a checkpoint's directory to a handle: which device, whether it fits, and the loading.
+
+use super::plan::{MemoryPlan, Place};
+use super::{BuildOptions, Device, Info, Llama};
+use crate::backend::cpu::{self, Cpu};
+use crate::backend::gpu::{self, Gpu, cuda::Cuda};
+use crate::backend::{Backend, Limits, RopeTable, Run};
+use crate::engine::{Engine, EngineOptions};
+use crate::format::Checkpoint;
+use crate::log::Level;
+use crate::model::config::Form;
+use crate::model::names::Dtypes;
+use crate::model::weights::{self, LoadControl};
+use crate::model::{Config, Runner, rope};
+use crate::tokenizer::{self, Tokenizer};
+use crate::{Dtype, Error, Result};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Llama {
+    /// Load `ckpt_dir` (Meta's or Hugging Face's form) with the tokenizer at `tokenizer_path`
+    /// (`None`: `ckpt_dir/tokenizer.model`).
+    ///
+    /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
+    /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
+    /// the file, tensor or option. Nothing is left behind by a failed build.
+    pub fn build(
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let order = Order::new(ckpt_dir, tokenizer_path, options)?;
+        if let Some(cuda) = cuda(options)? {
+            match order.load_on_gpu(Arc::new(cuda), progress) {
+                // A model in a format that the GPU's kernels do not read.
+                Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
+                    fall_back(options, &error);
+                }
+                result => return result,
+            }
+        }
+        order.load_on_cpu(progress)
+    }
+
+    /// As [`Llama::build`], on this device whatever the options say.
+    ///
+    /// Fails also with [`Error::DeviceMemory`], which has all that was planned in its message.
+    pub fn build_on<D: gpu::device::Device>(
+        device: Arc<D>,
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        Order::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
+    }
+}
+
+/// What is to be built.
+struct Order<'a> {
+    ckpt_dir: &'a Path,
+    tokenizer_path: Option<&'a Path>,
+    options: &'a BuildOptions,
+    /// When it was asked for.
+    start: Instant,
+}
+
+/// A checkpoint that has been opened, and the tokenizer that fits it.
+struct Opened {
+    tokenizer: Arc<dyn Tokenizer>,
+    config: Config,
+    checkpoint: Checkpoint,
+}
+
+/// What a backend is made for.
+struct Setting {
+    config: Config,
+    limits: Limits,
+    dtypes: Dtypes,
+    kv_dtype: Dtype,
+}
+
+impl<'a> Order<'a> {
+    fn new(
+        ckpt_dir: &'a Path,
+        tokenizer_path: Option<&'a Path>,
+        options: &'a BuildOptions,
+    ) -> Result<Order<'a>> {
+        let start = Instant::now();
+        check(options)?;
+        Ok(Order {
+            ckpt_dir,
+            tokenizer_path,
+            options,
+            start,
+        })
+    }
+
+    fn load_on_cpu(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
+        let options = self.options;
+        if options.device_index != 0 {
+            return Err(Error::invalid(
+                "device_index",
+                "0 on the CPU",
+                options.device_index,
+            ));
+        }
+        let place = Place {
+            device: Device::Cpu,
+            available: cpu::available_bytes(),
+            no_memory: |what, needed, available| Error::NoMemory {
+                what,
+                needed,
+                available,
+            },
+        };
+        let open = |rope: RopeTable, setting: &Setting| {
+            let usable = std::thread::available_parallelism().map_or(1, usize::from);
+            if options.n_threads > usable {
+                options.log.write(Level::Warn, || {
+                    let n = options.n_threads;
+                    format!("n_threads is {n}, this process may use {usable} processors at a time")
+                });
+            }
+            let cpu = Cpu::new(
+                &setting.config.shape,
+                rope,
+                options.n_threads,
+                setting.limits.max_rows,
+            )?;
+            let name = cpu.description();
+            Ok((cpu, name))
+        };
+        self.load(place, open, progress)
+    }
+
+    fn load_on_gpu<D: gpu::device::Device>(
+        &self,
+        device: Arc<D>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let available = match self.options.gpu_memory_bytes {
+            0 => device.available()?,
+            limit => device.available()?.min(limit),
+        };
+        let place = Place {
+            device: Device::Cuda,
+            available,
+            no_memory: |what, needed, available| Error::DeviceMemory {
+                what,
+                needed,
+                available,
+            },
+        };
+        let open = |rope: RopeTable, setting: &Setting| {
+            let name = device.name();
+            let gpu = Gpu::new(
+                device,
+                &setting.config.shape,
+                &rope,
+                &setting.limits,
+                setting.dtypes.layers,
+                setting.kv_dtype,
+            )?;
+            Ok((gpu, name))
+        };
+        self.load(place, open, progress)
+    }
+
+    /// Read the checkpoint onto the backend that `open` makes.
+    fn load<B: Backend + 'static>(
+        &self,
+        place: Place,
+        open: impl FnOnce(RopeTable, &Setting) -> Result<(B, String)>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let options = self.options;
+        let Opened {
+            tokenizer,
+            config,
+            checkpoint,
+        } = self.open_checkpoint()?;
+        let setting = self.setting::<B>(config, &checkpoint)?;
+        let (config, limits, kv_dtype) = (&setting.config, &setting.limits, setting.kv_dtype);
+        let weights_dtype = setting.dtypes.layers;
+        let weight_bytes = weights::weight_bytes::<B>(config, setting.dtypes);
+        let kv_bytes =
+            (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
+        let plan = MemoryPlan {
+            items: [
+                ("the weights", weight_bytes),
+                ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
+                (
+                    "the RoPE table (max_seq_len)",
+                    rope::table_bytes(config, options.max_seq_len),
+                ),
+                (
+                    "scratch buffers",
+                    Runner::<B>::scratch_bytes(&config.shape, limits),
+                ),
+            ],
+            place,
+        };
+        plan.check()?;
+        let rope = rope::table(config, options.max_seq_len)?;
+        let (backend, device_name) = open(rope, &setting).map_err(|e| plan.explain(e))?;
+        options.log.write(Level::Info, || {
+            format!(
+                "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
+                 {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
+                self.ckpt_dir.display(),
+                config.form,
+                config.shape.n_layers
+            )
+        });
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress,
+        };
+        let weights = weights::load(&backend, &checkpoint, config, setting.dtypes, &mut control)
+            .map_err(|e| plan.explain(e))?;
+        drop(checkpoint);
+        let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
+            .map_err(|e| plan.explain(e))?;
+        let engine = self.engine(Box::new(runner), &tokenizer, config)?;
+        let info = Info {
+            max_seq_len: options.max_seq_len,
+            max_batch_size: options.max_batch_size,
+            device: plan.place.device,
+            weights_dtype,
+            kv_dtype,
+            weight_bytes,
+            kv_bytes,
+            device_name,
+            load_ms: self.start.elapsed().as_secs_f64() * 1e3,
+            config: setting.config,
+        };
+        Ok(Llama {
+            engine,
+            tokenizer,
+            info,
+        })
+    }
+
+    fn open_checkpoint(&self) -> Result<Opened> {
+        let ckpt_dir = self.ckpt_dir;
+        if ckpt_dir.as_os_str().is_empty() {
+            return Err(Error::Io {
+                path: "ckpt_dir".into(),
+                detail: "an empty path, must be a directory".into(),
+            });
+        }
+        if !ckpt_dir.is_dir() {
+            return Err(match std::fs::metadata(ckpt_dir) {
+                Err(error) => Error::io(ckpt_dir, &error),
+                Ok(_) => Error::Io {
+                    path: ckpt_dir.into(),
+                    detail: "a file; ckpt_dir is the directory it lies in".into(),
+                },
+            });
+        }
+        // Before the tokenizer, so that a directory of something else is called that.
+        Form::of(ckpt_dir)?;
+        let default_tokenizer = ckpt_dir.join("tokenizer.model");
+        let tokenizer_path = self.tokenizer_path.unwrap_or(&default_tokenizer);
+        let tokenizer = tokenizer::open(tokenizer_path)?;
+        let config = Config::read(ckpt_dir, tokenizer.vocab_size())?;
+        if tokenizer.vocab_size() > config.shape.vocab_size {
+            return Err(Error::format(
+                tokenizer_path,
+                format!(
+                    "the tokenizer has {} pieces, the model's vocabulary only {}",
+                    tokenizer.vocab_size(),
+                    config.shape.vocab_size
+                ),
+            ));
+        }
+        let checkpoint = config.open(ckpt_dir)?;
+        check_shards(self.options, &config, &checkpoint)?;
+        Ok(Opened {
+            tokenizer,
+            config,
+            checkpoint,
+        })
+    }
+
+    fn setting<B: Backend>(&self, config: Config, checkpoint: &Checkpoint) -> Result<Setting> {
+        let dtypes = Dtypes::choose(self.options.weights_dtype, checkpoint, &config);
+        let weights_dtype = dtypes.layers;
+        check_quantised(&config, weights_dtype)?;
+        let kv_dtype = self
+            .options
+            .kv_dtype
+            .unwrap_or(match weights_dtype.is_float() {
+                true => weights_dtype,
+                false => Dtype::Bf16,
+            });
+        Ok(Setting {
+            limits: limits::<B>(self.options, config.shape.vocab_size),
+            config,
+            dtypes,
+            kv_dtype,
+        })
+    }
+
+    fn engine(
+        &self,
+        runner: Box<dyn Run>,
+        tokenizer: &Arc<dyn Tokenizer>,
+        config: &Config,
+    ) -> Result<Engine> {
+        let options = self.options;
+        let mut eos_ids = config.eos_ids.clone();
+        if !eos_ids.contains(&tokenizer.eos_id()) {
+            eos_ids.push(tokenizer.eos_id());
+        }
+        let engine_options = EngineOptions {
+            max_seq_len: options.max_seq_len,
+            max_batch_size: options.max_batch_size,
+            seed: options.seed,
+            prefill_chunk: options.prefill_chunk,
+            eos_ids,
+        };
+        Engine::new(
+            runner,
+            tokenizer.clone(),
+            engine_options,
+            options.log.clone(),
+        )
+    }
+}
+
+fn check(options: &BuildOptions) -> Result<()> {
+    if options.max_seq_len == 0 {
+        return Err(Error::invalid("max_seq_len", "at least 1", 0));
+    }
+    if options.max_batch_size == 0 {
+        return Err(Error::invalid("max_batch_size", "at least 1", 0));
+    }
+    if options.prefill_chunk == Some(0) {
+        return Err(Error::invalid("prefill_chunk", "at least 1", 0));
+    }
+    Ok(())
+}
+
+/// A quantised checkpoint is used as it is.
+fn check_quantised(config: &Config, weights_dtype: Dtype) -> Result<()> {
+    match config.quantised {
+        _ if weights_dtype == Dtype::U8 => Err(Error::invalid(
+            "weights_dtype",
+            "a format of weights",
+            weights_dtype,
+        )),
+        Some(quant) if quant.dtype() != weights_dtype => Err(Error::Unsupported(format!(
+            "weights_dtype is {weights_dtype}, but the checkpoint is quantised as {}: only that and AUTO \
+             are possible",
+            quant.dtype()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_shards(options: &BuildOptions, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
+    let shards = match config.form {
+        Form::Meta if config.quantised.is_none() => checkpoint.files.len(),
+        _ => 1,
+    };
+    if options.model_parallel_size != 0 && options.model_parallel_size != shards {
+        return Err(Error::invalid(
+            "model_parallel_size",
+            format!("0 or the checkpoint's number of shards, {shards}"),
+            options.model_parallel_size,
+        ));
+    }
+    Ok(())
+}
+
+/// Rows of a step: a long prefill chunk beside every running sequence.
+const MAX_PREFILL_CHUNK: usize = 256;
+
+fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
+    let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
+    let chunk = options
+        .prefill_chunk
+        .unwrap_or(MAX_PREFILL_CHUNK)
+        .min(options.max_seq_len);
+    Limits {
+        page_size: B::PAGE_SIZE,
+        n_pages: pages.saturating_mul(options.max_batch_size),
+        max_rows: chunk.saturating_add(options.max_batch_size),
+        // Prompt rows want logits too where the prompt is echoed with logprobs.
+        max_wanted: options.max_batch_size.max(32),
+        vocab_size,
+    }
+}
+
+/// The GPU that the options ask for. AUTO makes do with the CPU, which one line of the log says.
+fn cuda(options: &BuildOptions) -> Result<Option<Cuda>> {
+    if options.device == Device::Cpu {
+        return Ok(None);
+    }
+    let images = &gpu::images::IMAGES;
+    match Cuda::open(images, options.device_index, &gpu::launch::KERNELS) {
+        Ok(cuda) => Ok(Some(cuda)),
+        Err(error) if options.device == Device::Cuda => Err(error),
+        Err(error) => {
+            fall_back(options, &error);
+            Ok(None)
+        }
+    }
+}
+
+fn fall_back(options: &BuildOptions, error: &Error) {
+    options.log.write(Level::Info, || {
+        let text = error.to_string();
+        let reason = text.strip_prefix("device is CUDA: ").unwrap_or(&text);
+        format!("device AUTO: {reason}; running on the CPU")
+    });
+}

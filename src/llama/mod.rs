@@ -1,0 +1,144 @@
+//! The handle: a checkpoint, its tokenizer and its engine, put together.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `options` | what a handle is built with, and what it says of itself |
+//! | `build` | from a directory to a handle: which device, whether it fits, the loading |
+//! | `plan` | the memory a handle takes, counted beforehand |
+//! | `completion` | the outcome of a call, put together from its events |
+
+mod build;
+mod completion;
+mod options;
+mod plan;
+
+pub use completion::{Completion, Sequence};
+pub use options::{BuildOptions, Device, Info};
+
+use crate::chat::{self, Encoding, Message};
+use crate::engine::request::RequestLimits;
+use crate::engine::{Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings};
+use crate::tokenizer::{Bound, Encoded, Tokenizer};
+use crate::{Cancel, Error, Result};
+use std::sync::Arc;
+
+/// A loaded model. Every method may be called from any thread; concurrent calls share batches.
+/// Dropping it cancels what runs.
+pub struct Llama {
+    engine: Engine,
+    tokenizer: Arc<dyn Tokenizer>,
+    info: Info,
+}
+
+impl Llama {
+    /// What was loaded.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &dyn Tokenizer {
+        &*self.tokenizer
+    }
+
+    /// Totals of the handle.
+    pub fn timings(&self) -> Timings {
+        self.engine.timings()
+    }
+
+    /// What requests are checked against.
+    pub fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            max_seq_len: self.info.max_seq_len,
+            max_batch_size: self.info.max_batch_size,
+            vocab_size: self.info.config.shape.vocab_size,
+        }
+    }
+
+    /// Start a call and pull its events.
+    pub fn stream(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
+        self.engine
+            .submit(Request::new(prompts, options, &self.request_limits())?)
+    }
+
+    /// Run a call to its end on the calling thread. `on_event` sees every event as it comes and
+    /// stops the whole call by returning `false`.
+    pub fn generate(
+        &self,
+        prompts: Vec<Prompt>,
+        options: GenerateOptions,
+        on_event: &mut dyn FnMut(&Event) -> bool,
+    ) -> Result<Completion> {
+        let (logprobs, top) = (options.logprobs, options.top_logprobs > 0);
+        let n = prompts.len();
+        let stream = self.stream(prompts, options)?;
+        completion::collect(&stream, n, logprobs, top, on_event)
+    }
+
+    /// Prompts for [`Llama::generate`] from texts: BOS and the text's tokens.
+    ///
+    /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
+    pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
+        let encode = |(index, text): (usize, &&str)| {
+            let mut tokens = vec![self.tokenizer.bos_id()];
+            match self
+                .tokenizer
+                .encode_onto(text, &mut tokens, self.bound(cancel))?
+            {
+                Encoded::Whole => Ok(Prompt::Tokens(tokens)),
+                Encoded::TooLong(least) => Err(self.too_long(index, text.len(), least)),
+            }
+        };
+        texts.iter().enumerate().map(encode).collect()
+    }
+
+    /// Prompts for [`Llama::generate`] from dialogs in Meta's chat format. A dialog with a special
+    /// tag in a message is answered with the reference's sentence. Fails as
+    /// [`Llama::text_prompts`], and on roles out of order.
+    pub fn chat_prompts(
+        &self,
+        dialogs: &[&[Message<'_>]],
+        cancel: Option<&Cancel>,
+    ) -> Result<Vec<Prompt>> {
+        let encode = |(index, dialog): (usize, &&[Message<'_>])| match chat::encode_dialog(
+            &*self.tokenizer,
+            dialog,
+            self.bound(cancel),
+        )? {
+            Encoding::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
+            Encoding::Unsafe => Ok(Prompt::Refused(chat::UNSAFE_ERROR)),
+            Encoding::TooLong(least) => {
+                let bytes = dialog.iter().map(|m| m.content.len()).sum();
+                Err(self.too_long(index, bytes, least))
+            }
+        };
+        dialogs.iter().enumerate().map(encode).collect()
+    }
+
+    /// What cannot fit is not encoded to its end.
+    fn bound<'a>(&self, cancel: Option<&'a Cancel>) -> Bound<'a> {
+        Bound {
+            max_tokens: Some(self.info.max_seq_len),
+            cancel,
+        }
+    }
+
+    fn too_long(&self, index: usize, bytes: usize, least: usize) -> Error {
+        Error::TextTooLong {
+            index,
+            bytes,
+            least,
+            max: self.info.max_seq_len,
+        }
+    }
+
+    /// Cancel what runs or waits and refuse what comes.
+    pub fn shutdown(&self) {
+        self.engine.shutdown();
+    }
+
+    /// Make every later call fail, as after a panic in one of ours.
+    pub fn poison(&self, reason: &str) {
+        self.engine.poison(reason);
+    }
+}

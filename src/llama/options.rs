@@ -1,0 +1,96 @@
+//! What a handle is built with, and what it then says of itself.
+
+use crate::log::Log;
+use crate::model::Config;
+use crate::{Cancel, Dtype};
+use std::sync::Arc;
+
+/// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Device {
+    /// The best that is usable.
+    #[default]
+    Auto = 0,
+    /// The CPU; never looks for anything else.
+    Cpu = 1,
+    /// An NVIDIA GPU.
+    Cuda = 2,
+}
+
+/// Options of [`Llama::build`].
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// Most tokens of a sequence, prompt included.
+    pub max_seq_len: usize,
+    /// Most sequences that run at the same time.
+    pub max_batch_size: usize,
+    /// Shards the checkpoint must have; 0: as many as it has. All are merged onto one device.
+    pub model_parallel_size: usize,
+    /// Where to run.
+    pub device: Device,
+    /// Which one of several; the CPU is 0.
+    pub device_index: usize,
+    /// Most bytes of GPU memory to allocate; 0: as much as is free.
+    pub gpu_memory_bytes: u64,
+    /// 0: as many as affinity and cgroup allow.
+    pub n_threads: usize,
+    /// `None`: as stored.
+    pub weights_dtype: Option<Dtype>,
+    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] has a scale per vector.
+    pub kv_dtype: Option<Dtype>,
+    /// Seed of the handle's generator.
+    pub seed: u64,
+    /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
+    pub prefill_chunk: Option<usize>,
+    /// Stops the loading.
+    pub cancel: Option<Cancel>,
+    /// Where log lines go, from the first one of the build on, to be taken out with
+    /// [`Log::drain`]; the default is silent.
+    pub log: Arc<Log>,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self {
+            max_seq_len: 512,
+            max_batch_size: 8,
+            model_parallel_size: 0,
+            device: Device::Auto,
+            device_index: 0,
+            gpu_memory_bytes: 0,
+            n_threads: 0,
+            weights_dtype: None,
+            kv_dtype: None,
+            seed: 1,
+            prefill_chunk: None,
+            cancel: None,
+            log: Arc::default(),
+        }
+    }
+}
+
+/// What was loaded.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The model.
+    pub config: Config,
+    /// As built.
+    pub max_seq_len: usize,
+    /// As built.
+    pub max_batch_size: usize,
+    /// As chosen; never [`Device::Auto`].
+    pub device: Device,
+    /// As chosen.
+    pub weights_dtype: Dtype,
+    /// As chosen.
+    pub kv_dtype: Dtype,
+    /// Bytes of the weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of the KV pool.
+    pub kv_bytes: u64,
+    /// The device in words.
+    pub device_name: String,
+    /// Time [`Llama::build`] took.
+    pub load_ms: f64,
+}

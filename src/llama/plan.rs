@@ -1,0 +1,62 @@
+//! Everything is counted before anything is allocated.
+
+use super::Device;
+use crate::{Error, Result};
+
+/// Where a model goes.
+pub(super) struct Place {
+    pub device: Device,
+    /// Bytes that can be had there.
+    pub available: u64,
+    /// The error for memory that is not there: what for, bytes needed, bytes available.
+    pub no_memory: fn(String, u64, u64) -> Error,
+}
+
+/// What a handle takes, in bytes, item by item.
+pub(super) struct MemoryPlan {
+    pub items: [(&'static str, u64); 4],
+    pub place: Place,
+}
+
+impl MemoryPlan {
+    /// Whether it fits.
+    pub fn check(&self) -> Result<()> {
+        if self.needed() <= self.place.available {
+            return Ok(());
+        }
+        Err(self.lacking())
+    }
+
+    fn needed(&self) -> u64 {
+        let add = |sum: u64, item: &(&str, u64)| sum.saturating_add(item.1);
+        self.items.iter().fold(0, add)
+    }
+
+    fn words(&self) -> String {
+        let item = |(what, bytes): &(&str, u64)| format!("{what} {bytes}");
+        self.items.iter().map(item).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The message names all items, and the largest.
+    fn lacking(&self) -> Error {
+        let largest = self.items.iter().max_by_key(|item| item.1);
+        let largest = largest.map_or("", |item| item.0);
+        let what = format!("the model ({}; most of it {largest})", self.words());
+        (self.place.no_memory)(what, self.needed(), self.place.available)
+    }
+
+    /// A device that refuses what was planned for (others use it too): the plan belongs to the message.
+    pub fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::DeviceMemory {
+                what,
+                needed,
+                available,
+            } => {
+                let what = format!("{what} (of {})", self.words());
+                (self.place.no_memory)(what, needed, available)
+            }
+            error => error,
+        }
+    }
+}
