@@ -1,0 +1,130 @@
+#include "state.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+State &state() {
+    static State *s = [] {
+        auto *made = new State; // threads may call until the process ends
+        if (const char *text = getenv("EMU_CUDA")) made->set(text);
+        return made;
+    }();
+    return *s;
+}
+
+void State::set(const char *text) {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        size_t equals = word.find('=');
+        std::string key = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
+        auto number = [&] { return strtoull(value.c_str(), nullptr, 0); };
+        Settings &s = settings;
+        if (key == "driver") s.driver = (int)number();
+        else if (key == "devices") s.devices = (int)number();
+        else if (key == "arch") s.arch = (int)number();
+        else if (key == "pitch") s.pitch = (int)number();
+        else if (key == "shared") s.shared = (int)number();
+        else if (key == "memory") s.memory = number();
+        else if (key == "seed") s.seed = random = number();
+        else if (key == "fail") {
+            size_t first = value.find(':'), second = value.find(':', first + 1);
+            s.fail = value.substr(0, first);
+            s.fail_in = value.empty() ? 0 : strtoull(value.c_str() + first + 1, nullptr, 0);
+            s.fail_code = value.empty() ? 0 : (unsigned)strtoul(value.c_str() + second + 1, nullptr, 0);
+        } else {
+            fprintf(stderr, "EMU_CUDA: unknown setting %s\n", word.c_str());
+            abort();
+        }
+    }
+}
+
+CUresult State::enter(const char *function) {
+    calls++;
+    Settings &s = settings;
+    if (!s.fail_in || !(s.fail == "*" || s.fail == function) || --s.fail_in) return CUDA_SUCCESS;
+    s.failed = function;
+    return (CUresult)s.fail_code;
+}
+
+void State::misused(const std::string &text) {
+    if (!misuses++) misuse = text;
+    fprintf(stderr, "the stand-in driver: %s\n", text.c_str());
+}
+
+void State::enqueue(CUstream stream, Work work) {
+    if (stream->recording) {
+        stream->recording->work.push_back(std::move(work));
+        return;
+    }
+    stream->queue.push_back(std::move(work));
+    if (!settings.seed) return;
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    run(stream, random % (stream->queue.size() + 1));
+}
+
+void State::run(CUstream stream, size_t pieces) {
+    while (pieces-- && !stream->queue.empty()) {
+        Work work = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        CUresult result = CUDA_SUCCESS;
+        Settings &s = settings;
+        if (s.fail_in && s.fail == "work" && --s.fail_in == 0) result = (CUresult)s.fail_code;
+        else result = work();
+        if (result != CUDA_SUCCESS) {
+            context.error = result;
+            stream->queue.clear();
+        }
+    }
+}
+
+CUresult State::finish(CUstream stream) {
+    if (stream->recording) {
+        stream->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    run(stream, stream->queue.size());
+    return context.error;
+}
+
+template <class Key> static bool within(const std::map<Key, size_t> &ranges, Key at, size_t size) {
+    auto next = ranges.upper_bound(at);
+    if (next == ranges.begin()) return false;
+    auto &[start, length] = *--next;
+    size_t offset = (size_t)(at - start);
+    return offset <= length && size <= length - offset;
+}
+
+bool State::on_device(CUdeviceptr at, size_t size) const { return within(memory, at, size); }
+bool State::is_pinned(const void *at, size_t size) const { return within(pinned, (const char *)at, size); }
+
+void State::idle(const char *function) {
+    for (CUstream stream : streams)
+        if (!stream->queue.empty()) {
+            misused(std::string(function) + " while work is under way");
+            return;
+        }
+}
+
+void State::release() {
+    size_t alive = memory.size() + pinned.size() + streams.size() + events.size() + modules.size() + graphs.size() + execs.size();
+    if (alive && !context.error) {
+        char text[200];
+        snprintf(text, sizeof text, "left behind: %zu allocations, %zu pinned, %zu streams, %zu events, %zu modules, %zu graphs", memory.size(),
+                 pinned.size(), streams.size(), events.size(), modules.size(), graphs.size() + execs.size());
+        misused(text);
+    }
+    char error[512];
+    for (auto &[at, bytes] : memory) emu_free(at, error, sizeof error);
+    for (auto &[at, bytes] : pinned) free((void *)at);
+    for (CUstream one : streams) delete one;
+    for (CUevent one : events) delete one;
+    for (CUmodule one : modules) delete one;
+    for (CUgraph one : graphs) delete one;
+    for (CUgraphExec one : execs) delete one;
+    memory.clear(), pinned.clear(), streams.clear(), events.clear(), modules.clear(), graphs.clear(), execs.clear();
+    used = 0;
+    context.error = CUDA_SUCCESS;
+}
