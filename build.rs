@@ -10,12 +10,6 @@ use std::process::Command;
 /// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types.rs`; a test compares them through `readelf`.
 const ABI_VERSION: u32 = 0;
 
-/// Machine code for these GPUs. `90a` is Hopper with its own instructions, which nothing newer runs.
-const ARCHS: [&str; 4] = ["80", "86", "89", "90a"];
-
-/// For all newer GPUs: what the driver compiles itself.
-const PTX: &str = "80";
-
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for arg in [
@@ -132,14 +126,11 @@ fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf
 
 fn compile(nvcc: &Path, source: &Path, to: &Path) {
     let mut command = Command::new(nvcc);
-    // What kernels/ptxas.sh compiles them with too.
+    // Machine code for several GPUs (90a is Hopper with its own instructions, which nothing newer runs) and
+    // PTX, which the driver compiles for all newer ones. kernels/ptxas.sh and pack.sh read the same file.
     let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
     command.args(flags.split_whitespace());
-    command.args(["-lineinfo", "--fatbin", "-Ikernels"]);
-    for arch in ARCHS {
-        command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-    }
-    command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+    command.arg("--fatbin");
     command.arg("-o").arg(to).arg(source);
     let output = command
         .output()
@@ -166,7 +157,7 @@ fn driver(nvcc: &Path) -> u32 {
 
 fn write_table(out: &Path, driver: u32, names: &[String]) {
     let mut table = format!(
-        "/// The kernels of this build.\npub const IMAGES: Images = Images {{ driver: {driver}, fatbins: &["
+        "/// The kernels of this build.\nconst EMBEDDED: (i32, &[(&str, &[u8])]) = ({driver}, &["
     );
     for name in names {
         let _ = write!(
@@ -174,6 +165,6 @@ fn write_table(out: &Path, driver: u32, names: &[String]) {
             "({name:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))),"
         );
     }
-    table.push_str("] };\n");
+    table.push_str("]);\n");
     fs::write(out.join("images.rs"), table).expect("OUT_DIR can be written");
 }

@@ -3,7 +3,7 @@
 use super::plan::{MemoryPlan, Place};
 use super::{BuildOptions, Device, Info, Llama};
 use crate::backend::cpu::{self, Cpu};
-use crate::backend::gpu::{self, Gpu, cuda::Cuda};
+use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{Backend, Limits, RopeTable, Run};
 use crate::engine::{Engine, EngineOptions};
 use crate::format::Checkpoint;
@@ -401,8 +401,11 @@ fn cuda(options: &BuildOptions) -> Result<Option<Cuda>> {
     if options.device == Device::Cpu {
         return Ok(None);
     }
-    let images = &gpu::images::IMAGES;
-    match Cuda::open(images, options.device_index, &gpu::launch::KERNELS) {
+    let open = || {
+        let images = Images::choose()?;
+        Cuda::open(&LIBRARIES, &images, options.device_index)
+    };
+    match open() {
         Ok(cuda) => Ok(Some(cuda)),
         Err(error) if options.device == Device::Cuda => Err(error),
         Err(error) => {

@@ -3,11 +3,13 @@
 //! The library is built once per change of `kernels/` and opened at run time; none of it is part of
 //! libllamabi. `LLAMABI_EMU` names another one (built with a sanitizer, say).
 
+mod build;
+
 use llamabi::backend::gpu::device::{Device, Geometry, Rows};
+use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::{Error, Result};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -42,7 +44,7 @@ struct Library {
 fn library() -> Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
-        let path = std::env::var_os("LLAMABI_EMU").map_or_else(build, PathBuf::from);
+        let path = std::env::var_os("LLAMABI_EMU").map_or_else(build::emulator, PathBuf::from);
         let name = CString::new(path.to_str().unwrap()).unwrap();
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{} cannot be opened", path.display());
@@ -68,82 +70,6 @@ fn library() -> Library {
             }
         }
     })
-}
-
-/// Compile what is newer than its object, two files at a time, and link.
-fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emu");
-    std::fs::create_dir_all(&dir).unwrap();
-    let lock = std::fs::File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let kernels = root.join("kernels");
-    let mut sources: Vec<PathBuf> = files(&kernels, "cu");
-    sources.extend([
-        kernels.join("emu/runtime.cpp"),
-        kernels.join("emu/table.cpp"),
-    ]);
-    let headers = [files(&kernels, "h"), files(&kernels.join("emu"), "h")].concat();
-    let modified = |p: &Path| p.metadata().and_then(|m| m.modified()).ok();
-    let newest = headers.iter().filter_map(|h| modified(h)).max();
-    let work: Vec<(PathBuf, PathBuf)> = sources
-        .into_iter()
-        .map(|s| {
-            let object = dir.join(s.file_stem().unwrap()).with_extension("o");
-            (s, object)
-        })
-        .collect();
-    let library = dir.join("libemu.so");
-    let stale: Vec<_> = work
-        .iter()
-        .filter(|(s, o)| modified(o) < newest || modified(o) < modified(s))
-        .collect();
-    if stale.is_empty() && library.exists() {
-        return library;
-    }
-    let run = |command: &mut Command| {
-        let output = command.output().expect("a C++ compiler");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    for pair in stale.chunks(2) {
-        std::thread::scope(|scope| {
-            for (source, object) in pair {
-                scope.spawn(move || {
-                    run(Command::new("c++")
-                        .args(["-std=c++17", "-O2", "-fPIC", "-fno-strict-aliasing"])
-                        .args([
-                            "-ffp-contract=off",
-                            "-Wno-unknown-pragmas",
-                            "-x",
-                            "c++",
-                            "-c",
-                        ])
-                        .arg(source)
-                        .arg("-o")
-                        .arg(object));
-                });
-            }
-        });
-    }
-    run(Command::new("c++")
-        .args(["-shared", "-o"])
-        .arg(&library)
-        .args(work.iter().map(|(_, object)| object)));
-    library
-}
-
-fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == extension))
-        .collect();
-    files.sort();
-    files
 }
 
 /// An emulated GPU.
@@ -245,15 +171,15 @@ unsafe impl Device for Emu {
         })
     }
 
-    unsafe fn launch(&self, kernel: &str, geometry: Geometry, params: &[u8]) -> Result<()> {
-        let name = CString::new(kernel).unwrap();
+    unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
+        let name = CString::new(kernel.name()).unwrap();
         let seed = self.seed.fetch_add(1, Ordering::Relaxed);
         let Geometry {
             grid,
             block,
             shared,
         } = geometry;
-        Self::call(kernel, |e, n| unsafe {
+        Self::call(kernel.name(), |e, n| unsafe {
             (self.library.launch)(
                 name.as_ptr(),
                 params.as_ptr().cast(),

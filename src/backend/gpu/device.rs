@@ -4,6 +4,7 @@
 //! kernels on the CPU. Everything the backend does with a GPU goes through this trait.
 #![allow(unsafe_code)]
 
+use super::kernels::Kernel;
 use crate::{Error, Result};
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// # Safety
     /// The bytes are those of the kernel's parameter struct, and what it points to is live memory of
     /// the sizes the kernel expects.
-    unsafe fn launch(&self, kernel: &str, geometry: Geometry, params: &[u8]) -> Result<()>;
+    unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
     /// Wait for everything.
     fn synchronize(&self) -> Result<()>;

@@ -1,13 +1,83 @@
-//! The kernels as nvcc made them, in the library itself.
+//! The compiled kernels: those that nvcc made for this library, or others in a folder.
+//!
+//! A folder has a fatbin for each file of `kernels/`, a file `driver` with the number that
+//! [`Images::driver`] explains, and the `params.h` that the kernels were compiled with, which must be
+//! the one this library was built from: it is all that host and kernels know of each other.
+//! `kernels/pack.sh` makes one. So a library that was built without nvcc can be given kernels, and kernels
+//! can be changed, or compiled for a profiler, without building the library.
+
+use super::preflight::Reason;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Names a folder of kernels to use instead of the library's own.
+pub const KERNELS_VARIABLE: &str = "LLAMABI_KERNELS";
+
+const PARAMS: &str = include_str!("../../../kernels/params.h");
 
 /// Compiled kernels.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Images {
     /// The driver interface that can load them: 1000 major + 10 minor. 0 where there are none.
     pub driver: i32,
     /// One for each file of `kernels/`: its name and a fatbin with machine code for several
     /// architectures and PTX for newer ones. The driver chooses.
-    pub fatbins: &'static [(&'static str, &'static [u8])],
+    pub fatbins: Vec<(Cow<'static, str>, Cow<'static, [u8]>)>,
+}
+
+impl Images {
+    /// What [`KERNELS_VARIABLE`] names, else the library's own.
+    pub fn choose() -> Result<Images, Reason> {
+        // Set to nothing is how some shells and service files unset a variable.
+        match std::env::var_os(KERNELS_VARIABLE).filter(|dir| !dir.is_empty()) {
+            None => Ok(Self::embedded()),
+            Some(dir) => Self::from_folder(dir.as_ref()),
+        }
+    }
+
+    /// The library's own.
+    pub fn embedded() -> Images {
+        let (driver, fatbins) = EMBEDDED;
+        let borrow = |&(name, bytes): &(&'static str, &'static [u8])| (name.into(), bytes.into());
+        Images {
+            driver,
+            fatbins: fatbins.iter().map(borrow).collect(),
+        }
+    }
+
+    /// Those of a folder.
+    pub fn from_folder(dir: &Path) -> Result<Images, Reason> {
+        let unusable = |path: &Path, detail: &str| {
+            Reason::Kernels(format!("{KERNELS_VARIABLE}: {}: {detail}", path.display()))
+        };
+        let read = |path: &Path| std::fs::read(path).map_err(|e| unusable(path, &e.to_string()));
+        let params = dir.join("params.h");
+        if read(&params)? != PARAMS.as_bytes() {
+            return Err(unusable(
+                &params,
+                "not the one that this library was built from",
+            ));
+        }
+        let driver = dir.join("driver");
+        let number = String::from_utf8_lossy(&read(&driver)?).trim().parse();
+        let number = number.map_err(|_| unusable(&driver, "not a number"))?;
+        let mut fatbins = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(|e| unusable(dir, &e.to_string()))? {
+            let path = entry.map_err(|e| unusable(dir, &e.to_string()))?.path();
+            if path.extension().is_some_and(|e| e == "fatbin") {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                fatbins.push((name.into_owned().into(), read(&path)?.into()));
+            }
+        }
+        fatbins.sort();
+        if fatbins.is_empty() {
+            return Err(unusable(dir, "there is no .fatbin"));
+        }
+        Ok(Images {
+            driver: number,
+            fatbins,
+        })
+    }
 }
 
 include!(concat!(env!("OUT_DIR"), "/images.rs"));

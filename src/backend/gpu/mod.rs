@@ -3,8 +3,9 @@
 //! | file | what it knows |
 //! |---|---|
 //! | [`device`] | what a device must do, and memory on it (U) |
-//! | [`cuda`], [`preflight`], [`images`] | a real GPU, whether there is one (U), the compiled kernels |
-//! | `params`, [`launch`] | the kernels' parameters and geometry (U) |
+//! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
+//! | [`kernels`], [`images`] | which kernels there are, and compiled |
+//! | `params`, `launch` | the kernels' parameters and geometry (U) |
 //! | `step`, `mat` | a step and weights on the device |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
@@ -14,10 +15,12 @@
 
 pub mod cuda;
 pub mod device;
+pub mod driver;
 pub mod images;
-pub mod launch;
+pub mod kernels;
 pub mod preflight;
 
+mod launch;
 mod mat;
 mod params;
 mod step;

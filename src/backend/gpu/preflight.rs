@@ -1,64 +1,26 @@
-//! Whether there is a GPU that this build can use, found out without anything that could panic.
-//!
-//! cudarc loads the driver's functions when they are first called and panics where one is missing, so
-//! everything it will call is looked up here first.
+//! Whether there is a GPU that this build can use, and if not, why. (U)
 #![allow(unsafe_code)]
 
+use super::driver::{COMPUTE_CAPABILITY, Driver, Failed, NO_DEVICE, STUB_LIBRARY};
 use super::images::Images;
 use crate::Error;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int};
 
-/// Names of the driver's library, in the order in which cudarc tries them.
-pub const LIBRARIES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
-
-/// The oldest driver interface that has every function `cuda.rs` calls.
+/// The oldest driver interface that has every function `cuda` calls.
 const MIN_DRIVER: i32 = 12_020;
 
 /// The oldest architecture the kernels are written for.
 pub const MIN_ARCH: (i32, i32) = (8, 0);
 
-/// What `cuda.rs` calls, by the names cudarc looks up.
-const FUNCTIONS: [&str; 32] = [
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGetCount",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetName",
-    "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuGetErrorName",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuStreamSynchronize",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemHostAlloc",
-    "cuMemFreeHost",
-    "cuMemGetInfo_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpy2DAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemsetD8Async",
-    "cuModuleLoadDataEx",
-    "cuModuleUnload",
-    "cuModuleGetFunction",
-    "cuFuncSetAttribute",
-    "cuLaunchKernel",
-];
-
 /// Why there is no usable GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// This library was built without nvcc.
+    /// This library was built without nvcc, and no other kernels are named.
     #[error("this build has no GPU kernels (nvcc was not found when it was built)")]
     NoKernels,
+    /// The kernels cannot be used.
+    #[error("the GPU kernels cannot be used: {0}")]
+    Kernels(String),
     /// The driver's library cannot be opened.
     #[error("no NVIDIA driver: {0}")]
     NoDriver(String),
@@ -71,8 +33,8 @@ pub enum Reason {
         detail: String,
     },
     /// The driver is there and refuses to start.
-    #[error("the NVIDIA driver does not start: cuInit gives error {0}")]
-    InitFailed(i32),
+    #[error("the NVIDIA driver does not start: {0}")]
+    InitFailed(Failed),
     /// The driver finds no GPU (or CUDA_VISIBLE_DEVICES hides them all).
     #[error("the NVIDIA driver finds no GPU")]
     NoDevice,
@@ -136,27 +98,38 @@ pub struct Found {
     pub driver: i32,
 }
 
-/// Look for GPU `index`, with the driver from the first of `libraries` that can be opened.
-pub fn preflight(images: &Images, libraries: &[&str], index: usize) -> Result<Found, Reason> {
+/// Look for GPU `index`, with the driver from the first of `libraries` that can be opened. Without
+/// kernels none is.
+pub fn preflight(
+    images: &Images,
+    libraries: &[&str],
+    index: usize,
+) -> Result<(Driver, Found), Reason> {
     if images.fatbins.is_empty() {
         return Err(Reason::NoKernels);
     }
     let driver = Driver::open(libraries)?;
-    for name in FUNCTIONS {
-        driver.symbol(name)?;
+    let stub = |detail: String| Reason::Stub {
+        library: driver.library.clone(),
+        detail,
+    };
+    // SAFETY: no pointers.
+    if let Err(failed) = unsafe { driver.cuInit(0) } {
+        return Err(match failed.code {
+            STUB_LIBRARY => stub("cuInit says that it is a stub".into()),
+            NO_DEVICE => Reason::NoDevice,
+            _ => Reason::InitFailed(failed),
+        });
     }
-    match driver.call1("cuInit", 0)? {
-        0 => {}
-        34 => return Err(driver.stub("cuInit says that it is a stub")),
-        100 => return Err(Reason::NoDevice),
-        code => return Err(Reason::InitFailed(code)),
-    }
-    let have = driver.number("cuDriverGetVersion")?;
+    let (mut have, mut count) = (0, 0);
+    // SAFETY: both outlive the calls.
+    unsafe { driver.cuDriverGetVersion(&mut have) }.map_err(|failed| stub(failed.to_string()))?;
     let need = images.driver.max(MIN_DRIVER);
     if have < need {
         return Err(Reason::DriverTooOld { have, need });
     }
-    let count = driver.number("cuDeviceGetCount")?;
+    // SAFETY: as above.
+    unsafe { driver.cuDeviceGetCount(&mut count) }.map_err(|failed| stub(failed.to_string()))?;
     if count <= 0 {
         return Err(Reason::NoDevice);
     }
@@ -164,7 +137,8 @@ pub fn preflight(images: &Images, libraries: &[&str], index: usize) -> Result<Fo
     if index >= count {
         return Err(Reason::NoSuchDevice { index, count });
     }
-    let (name, arch) = driver.describe(index as c_int)?;
+    let (name, arch) =
+        describe(&driver, index as c_int).map_err(|failed| stub(failed.to_string()))?;
     if arch < MIN_ARCH {
         return Err(Reason::NoImage {
             name,
@@ -172,144 +146,47 @@ pub fn preflight(images: &Images, libraries: &[&str], index: usize) -> Result<Fo
             need: MIN_ARCH,
         });
     }
-    Ok(Found {
+    let found = Found {
         name,
         arch,
         driver: have,
-    })
+    };
+    Ok((driver, found))
 }
 
-/// The driver's library. Never closed: a driver does not survive that.
-struct Driver {
-    handle: *mut c_void,
-    name: String,
-}
-
-impl Driver {
-    fn open(libraries: &[&str]) -> Result<Driver, Reason> {
-        let mut words = Vec::new();
-        for &name in libraries {
-            let c_name = CString::new(name).unwrap_or_default();
-            // SAFETY: opening a driver runs its initialisers, which is what a driver is for.
-            let handle =
-                unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-            if !handle.is_null() {
-                let name = name.into();
-                return Ok(Driver { handle, name });
-            }
-            // SAFETY: after a failed dlopen: NULL or a string that lives until the next call here.
-            let text = unsafe { libc::dlerror() };
-            if !text.is_null() {
-                // SAFETY: as above.
-                words.push(
-                    unsafe { CStr::from_ptr(text) }
-                        .to_string_lossy()
-                        .into_owned(),
-                );
-            }
+/// Name and compute capability of a device.
+fn describe(driver: &Driver, index: c_int) -> Result<(String, (i32, i32)), Failed> {
+    let (mut device, mut capability, mut text) = (0, [0; 2], [0 as c_char; 128]);
+    // SAFETY: what is written to outlives the calls; the buffer has the length given and one byte more, so
+    // the last one stays 0 whatever is written.
+    unsafe {
+        driver.cuDeviceGet(&mut device, index)?;
+        for (value, which) in capability.iter_mut().zip(COMPUTE_CAPABILITY) {
+            driver.cuDeviceGetAttribute(value, which, device)?;
         }
-        Err(Reason::NoDriver(words.join("; ")))
+        driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device)?;
     }
-
-    fn stub(&self, detail: impl Into<String>) -> Reason {
-        Reason::Stub {
-            library: self.name.clone(),
-            detail: detail.into(),
-        }
-    }
-
-    fn symbol(&self, name: &str) -> Result<*mut c_void, Reason> {
-        let c_name = CString::new(name).unwrap_or_default();
-        // SAFETY: the handle is open for ever.
-        let symbol = unsafe { libc::dlsym(self.handle, c_name.as_ptr()) };
-        if symbol.is_null() {
-            return Err(self.stub(format!("it has no {name}")));
-        }
-        Ok(symbol)
-    }
-
-    fn call1(&self, name: &str, flags: c_uint) -> Result<c_int, Reason> {
-        let symbol = self.symbol(name)?;
-        // SAFETY: CUresult cuInit(unsigned int), as cuda.h has it.
-        let function: unsafe extern "C" fn(c_uint) -> c_int =
-            unsafe { std::mem::transmute(symbol) };
-        // SAFETY: no pointers.
-        Ok(unsafe { function(flags) })
-    }
-
-    /// A function that writes one int.
-    fn number(&self, name: &str) -> Result<c_int, Reason> {
-        let symbol = self.symbol(name)?;
-        let mut n = 0;
-        // SAFETY: CUresult NAME(int *) for both names this is called with, as cuda.h has them.
-        let function: unsafe extern "C" fn(*mut c_int) -> c_int =
-            unsafe { std::mem::transmute(symbol) };
-        // SAFETY: `n` outlives the call.
-        match unsafe { function(&mut n) } {
-            0 => Ok(n),
-            code => Err(self.stub(format!("{name} gives error {code}"))),
-        }
-    }
-
-    /// Name and compute capability of a device.
-    fn describe(&self, index: c_int) -> Result<(String, (i32, i32)), Reason> {
-        type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
-        type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
-        type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
-        let (get, attribute, name) = (
-            self.symbol("cuDeviceGet")?,
-            self.symbol("cuDeviceGetAttribute")?,
-            self.symbol("cuDeviceGetName")?,
-        );
-        // SAFETY: the three signatures as cuda.h has them (CUdevice and CUdevice_attribute are ints).
-        let (get, attribute, name): (Get, Attribute, Name) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, Get>(get),
-                std::mem::transmute::<*mut c_void, Attribute>(attribute),
-                std::mem::transmute::<*mut c_void, Name>(name),
-            )
-        };
-        let failed = |what: &str, code| self.stub(format!("{what} gives error {code}"));
-        let mut device = 0;
-        // SAFETY: `device` outlives the call.
-        match unsafe { get(&mut device, index) } {
-            0 => {}
-            code => return Err(failed("cuDeviceGet", code)),
-        }
-        let mut capability = [0; 2];
-        // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
-        for (value, which) in capability.iter_mut().zip([75, 76]) {
-            // SAFETY: `value` outlives the call.
-            match unsafe { attribute(value, which, device) } {
-                0 => {}
-                code => return Err(failed("cuDeviceGetAttribute", code)),
-            }
-        }
-        let mut text = [0 as c_char; 128];
-        // SAFETY: the buffer has the length given; the last byte stays 0 whatever is written.
-        match unsafe { name(text.as_mut_ptr(), text.len() as c_int - 1, device) } {
-            0 => {}
-            code => return Err(failed("cuDeviceGetName", code)),
-        }
-        // SAFETY: NUL-terminated, as just said.
-        let name = unsafe { CStr::from_ptr(text.as_ptr()) };
-        Ok((
-            name.to_string_lossy().into_owned(),
-            (capability[0], capability[1]),
-        ))
-    }
+    // SAFETY: NUL-terminated, as just said.
+    let name = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Ok((
+        name.to_string_lossy().into_owned(),
+        (capability[0], capability[1]),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::gpu::driver::{FUNCTIONS, LIBRARIES};
     use std::path::PathBuf;
     use std::process::Command;
 
-    const KERNELS: Images = Images {
-        driver: 13_000,
-        fatbins: &[("none", &[])],
-    };
+    fn kernels() -> Images {
+        Images {
+            driver: 13_000,
+            fatbins: vec![("none".into(), Default::default())],
+        }
+    }
 
     /// A driver of a few lines of C, with every function that is looked up except `lacking`.
     fn driver(name: &str, [init, version, count, major]: [i32; 4], lacking: &str) -> PathBuf {
@@ -346,9 +223,11 @@ mod tests {
     fn look(name: &str, numbers: [i32; 4], lacking: &str, index: usize) -> Result<Found, String> {
         let library = driver(name, numbers, lacking);
         let path = library.to_str().unwrap();
-        let found = preflight(&KERNELS, &["/nonexistent/libcuda.so", path], index);
+        let found = preflight(&kernels(), &["/nonexistent/libcuda.so", path], index);
         std::fs::remove_file(&library).unwrap();
-        found.map_err(|reason| Error::from(reason).to_string().replace(path, "LIB"))
+        found
+            .map(|(_, found)| found)
+            .map_err(|reason| Error::from(reason).to_string().replace(path, "LIB"))
     }
 
     #[test]
@@ -378,7 +257,7 @@ mod tests {
                 [999, 13_000, 2, 9],
                 "",
                 0,
-                "the NVIDIA driver does not start: cuInit gives error 999",
+                "the NVIDIA driver does not start: cuInit: an error without a name (999)",
             ),
             (
                 "hidden",
@@ -417,7 +296,7 @@ mod tests {
             error,
             "device_index is 2, must be less than 2, the GPUs there are"
         );
-        let error = preflight(&KERNELS, &["/nonexistent/libcuda.so"], 0).unwrap_err();
+        let error = preflight(&kernels(), &["/nonexistent/libcuda.so"], 0).unwrap_err();
         let text = error.to_string();
         assert!(
             text.starts_with("no NVIDIA driver: /nonexistent/libcuda.so: "),
@@ -430,8 +309,9 @@ mod tests {
     fn no_kernels_no_driver() {
         let images = Images {
             driver: 0,
-            fatbins: &[],
+            fatbins: Vec::new(),
         };
-        assert_eq!(preflight(&images, &LIBRARIES, 0), Err(Reason::NoKernels));
+        let error = preflight(&images, &LIBRARIES, 0).unwrap_err();
+        assert_eq!(error, Reason::NoKernels);
     }
 }

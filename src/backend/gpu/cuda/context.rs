@@ -1,0 +1,165 @@
+//! The primary context of a GPU, and what lives in it and gives itself back. (U)
+#![allow(unsafe_code)]
+
+use crate::backend::gpu::driver::{Driver, Handle, OUT_OF_MEMORY, Outcome};
+use crate::{Error, Result};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+/// A retained context.
+pub(super) struct Context {
+    pub driver: Driver,
+    pub device: c_int,
+    raw: Handle,
+}
+
+// SAFETY: a context may be pushed on any thread (CUDA driver API, "Context Management").
+unsafe impl Send for Context {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Context {}
+
+/// The context is current on this thread while this lives.
+pub(super) struct Current<'a> {
+    driver: &'a Driver,
+    /// It does not leave the thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Context {
+    /// That of device `index`, which preflight has seen.
+    pub fn retain(driver: Driver, index: usize) -> Result<Arc<Context>> {
+        let (mut device, mut raw) = (0, ptr::null_mut());
+        // SAFETY: preflight has started the driver; both outlive the calls. Released in `drop`.
+        unsafe {
+            driver.cuDeviceGet(&mut device, index as c_int)?;
+            driver.cuDevicePrimaryCtxRetain(&mut raw, device)?;
+        }
+        Ok(Arc::new(Context {
+            driver,
+            device,
+            raw,
+        }))
+    }
+
+    pub fn enter(&self) -> Result<Current<'_>> {
+        // SAFETY: retained until `drop`.
+        unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) }?;
+        Ok(Current {
+            driver: &self.driver,
+            not_send: PhantomData,
+        })
+    }
+
+    pub fn attribute(&self, which: c_int) -> Result<c_int> {
+        let mut value = 0;
+        let to = &mut value;
+        // SAFETY: the device is there since `retain`.
+        unsafe { self.driver.cuDeviceGetAttribute(to, which, self.device) }?;
+        Ok(value)
+    }
+}
+
+// In what follows a failure while something is given back has nobody to go to: after a device error
+// everything fails, and the process goes on.
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: undoes the push of `enter`, on the same thread.
+        let _ = unsafe { self.driver.cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: undoes the retain of `retain`.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// A stream, event or module.
+pub(super) struct Owned {
+    pub raw: Handle,
+    destroy: unsafe fn(&Driver, Handle) -> Outcome,
+    context: Arc<Context>,
+}
+
+// SAFETY: may be used from any thread whose current context is theirs, which `drop` sees to.
+unsafe impl Send for Owned {}
+// SAFETY: as above; the driver's functions may be called from several threads at a time.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    /// What `create` makes, the context being current.
+    pub fn new(
+        context: &Arc<Context>,
+        create: impl FnOnce(&Driver, &mut Handle) -> Outcome,
+        destroy: unsafe fn(&Driver, Handle) -> Outcome,
+    ) -> Result<Owned> {
+        let mut raw = ptr::null_mut();
+        create(&context.driver, &mut raw)?;
+        Ok(Owned {
+            raw,
+            destroy,
+            context: context.clone(),
+        })
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: made by the function that this one undoes; nobody uses it now.
+            let _ = unsafe { (self.destroy)(&self.context.driver, self.raw) };
+        }
+    }
+}
+
+/// Page-locked host memory.
+pub(super) struct Pinned {
+    pub at: *mut u8,
+    pub bytes: usize,
+    context: Arc<Context>,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned> {
+        let _current = context.enter()?;
+        let mut at = ptr::null_mut();
+        let size = bytes.max(1);
+        // Flags 0: cached by the CPU. Write-combined memory is slow to read.
+        // SAFETY: the context is current; `at` outlives the call.
+        match unsafe { context.driver.cuMemHostAlloc(&mut at, size, 0) } {
+            Err(failed) if failed.code == OUT_OF_MEMORY => {
+                return Err(Error::Refused {
+                    what: "page-locked memory for copies".into(),
+                    needed: bytes as u64,
+                });
+            }
+            outcome => outcome?,
+        }
+        let pinned = Pinned {
+            at: at.cast(),
+            bytes,
+            context: context.clone(),
+        };
+        // SAFETY: just allocated; initialised here, so that slices of it are sound.
+        unsafe { ptr::write_bytes(pinned.at, 0, size) };
+        Ok(pinned)
+    }
+}
+
+impl Drop for Pinned {
+    /// No copy uses it any more: the owners wait for theirs.
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: allocated in `new`, used by no copy.
+            let _ = unsafe { self.context.driver.cuMemFreeHost(self.at.cast()) };
+        }
+    }
+}

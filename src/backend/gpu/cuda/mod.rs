@@ -1,0 +1,246 @@
+//! A real GPU, through the driver's own interface. (U)
+//!
+//! The primary context is used, as other code in the process does; it is current only inside our
+//! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
+#![allow(unsafe_code)]
+
+mod context;
+mod modules;
+mod staging;
+
+use super::device::{Device, Geometry, Rows};
+use super::driver::*;
+use super::images::Images;
+use super::kernels::Kernel;
+use super::preflight::{Found, preflight};
+use crate::{Error, Result};
+use context::{Context, Owned, Pinned};
+use modules::Modules;
+use staging::Staging;
+use std::ffi::c_void;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::Arc;
+
+/// Floats in page-locked host memory.
+pub struct Floats(Pinned);
+
+impl Deref for Floats {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        // SAFETY: page-aligned, initialised in `Pinned::new`, borrowed through `self`; a copy into it
+        // is waited for before `Device::read` returns.
+        unsafe { std::slice::from_raw_parts(self.0.at.cast(), self.0.bytes / 4) }
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at.cast(), self.0.bytes / 4) }
+    }
+}
+
+/// One NVIDIA GPU. What it owns goes in the order of the fields.
+pub struct Cuda {
+    staging: Staging,
+    modules: Modules,
+    stream: Owned,
+    context: Arc<Context>,
+    found: Found,
+    /// Rows of a 2D copy lie at most so many bytes apart.
+    max_pitch: usize,
+}
+
+impl Cuda {
+    /// GPU `index` with these kernels, through the driver from the first of `libraries` that can be opened.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with a [`super::preflight::Reason`] where there is no GPU to use,
+    /// [`Error::Device`] where the driver refuses something.
+    pub fn open(libraries: &[&str], images: &Images, index: usize) -> Result<Cuda> {
+        let (driver, found) = preflight(images, libraries, index)?;
+        let context = Context::retain(driver, index)?;
+        let current = context.enter()?;
+        let stream = Owned::new(
+            &context,
+            // SAFETY: the context is current; `to` outlives the call.
+            |driver, to| unsafe { driver.cuStreamCreate(to, STREAM_NON_BLOCKING) },
+            Driver::cuStreamDestroy_v2,
+        )?;
+        let cuda = Cuda {
+            modules: Modules::load(&context, images, &found)?,
+            staging: Staging::new(&context)?,
+            stream,
+            found,
+            max_pitch: context.attribute(MAX_PITCH)? as usize,
+            context: context.clone(),
+        };
+        drop(current);
+        Ok(cuda)
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.context.driver
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // What goes now may still be in use by copies on their way.
+        let _ = self.synchronize();
+    }
+}
+
+// SAFETY: addresses are the driver's; everything is done in one stream, in order.
+unsafe impl Device for Cuda {
+    type Host = Floats;
+
+    fn name(&self) -> String {
+        let Found { name, arch, driver } = &self.found;
+        let (major, minor) = (driver / 1000, driver % 1000 / 10);
+        format!(
+            "{name}, compute capability {}.{}, CUDA {major}.{minor} driver",
+            arch.0, arch.1
+        )
+    }
+
+    fn available(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current.
+        unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) }?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, what: &str, bytes: usize) -> Result<u64> {
+        let available = self.available()?;
+        let _current = self.context.enter()?;
+        let mut at = 0;
+        // SAFETY: the context is current.
+        match unsafe { self.driver().cuMemAlloc_v2(&mut at, bytes) } {
+            Err(failed) if failed.code == OUT_OF_MEMORY => Err(Error::DeviceMemory {
+                what: what.into(),
+                needed: bytes as u64,
+                available,
+            }),
+            outcome => Ok(outcome.map(|()| at)?),
+        }
+    }
+
+    unsafe fn free(&self, at: u64) {
+        // The driver's reference does not promise that freeing waits.
+        let _ = self.synchronize();
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: by this function's contract, and nothing that used it is on its way.
+            let _ = unsafe { self.driver().cuMemFree_v2(at) };
+        }
+    }
+
+    fn host(&self, n: usize) -> Result<Floats> {
+        Pinned::new(&self.context, n.saturating_mul(4)).map(Floats)
+    }
+
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.driver().cuMemsetD8Async(at, 0, bytes, self.stream.raw) }?;
+        Ok(())
+    }
+
+    unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: by this function's contract; the context is current.
+        unsafe { self.staging.write(self.driver(), self.stream.raw, to, from) }
+    }
+
+    unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        let side = Side {
+            x: 0,
+            y: 0,
+            memory: MEMORY_DEVICE,
+            host: ptr::null(),
+            device: from,
+            array: ptr::null_mut(),
+            pitch: to.pitch,
+        };
+        let all = Copy2d {
+            from: side,
+            to: Side {
+                device: to.at,
+                ..side
+            },
+            width: to.width,
+            height: rows,
+        };
+        let copy = |copy: Copy2d| {
+            // SAFETY: by this function's contract.
+            unsafe { self.driver().cuMemcpy2DAsync_v2(&copy, self.stream.raw) }
+        };
+        if to.pitch <= self.max_pitch {
+            return Ok(copy(all)?);
+        }
+        // Layers of a large pool lie farther apart than a 2D copy can.
+        for row in 0..rows {
+            let mut one = Copy2d { height: 1, ..all };
+            for side in [&mut one.from, &mut one.to] {
+                side.device += (row * to.pitch) as u64;
+                side.pitch = to.width;
+            }
+            copy(one)?;
+        }
+        Ok(())
+    }
+
+    unsafe fn read(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        let (at, stream) = (to.0.at.cast(), self.stream.raw);
+        // SAFETY: both sizes are by this function's contract; `to` stays borrowed until the copy is
+        // done.
+        unsafe {
+            self.driver()
+                .cuMemcpyDtoHAsync_v2(at, from, 4 * n, stream)?;
+            self.driver().cuStreamSynchronize(stream)?;
+        }
+        Ok(())
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
+        let _current = self.context.enter()?;
+        let mut argument: *mut c_void = params.as_ptr().cast_mut().cast();
+        let Geometry {
+            grid: [gx, gy, gz],
+            block: [bx, by, bz],
+            shared,
+        } = geometry;
+        // SAFETY: the kernel has one argument, whose bytes are copied during the call; what they point
+        // to is by this function's contract.
+        let outcome = unsafe {
+            self.driver().cuLaunchKernel(
+                self.modules.function(kernel),
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared,
+                self.stream.raw,
+                &mut argument,
+                ptr::null_mut(),
+            )
+        };
+        outcome.map_err(|failed| Error::Device(format!("{}: {failed}", kernel.name())))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: our own stream.
+        unsafe { self.driver().cuStreamSynchronize(self.stream.raw) }?;
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The kernels on a GPU: every image loaded and every kernel looked up once, when it is opened. (U)
+#![allow(unsafe_code)]
+
+use super::context::{Context, Owned};
+use crate::backend::gpu::driver::*;
+use crate::backend::gpu::images::Images;
+use crate::backend::gpu::kernels::{KERNELS, Kernel};
+use crate::backend::gpu::preflight::{Found, MIN_ARCH, Reason};
+use crate::{Error, Result};
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// The functions of [`KERNELS`], in that order; they live as long as the modules.
+pub(super) struct Modules {
+    functions: Vec<Handle>,
+    _modules: Vec<Owned>,
+}
+
+// SAFETY: functions may be used from any thread whose current context is theirs; nothing changes here.
+unsafe impl Send for Modules {}
+// SAFETY: as above.
+unsafe impl Sync for Modules {}
+
+impl Modules {
+    /// The context is current.
+    pub fn load(context: &Arc<Context>, images: &Images, found: &Found) -> Result<Modules> {
+        let mut modules = Vec::new();
+        for (file, image) in &images.fatbins {
+            modules.push(module(context, file, image, images.driver, found)?);
+        }
+        let shared = context.attribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let find = |name: &&str| function(context, &modules, name, shared);
+        Ok(Modules {
+            functions: KERNELS.iter().map(find).collect::<Result<_>>()?,
+            _modules: modules,
+        })
+    }
+
+    pub fn function(&self, kernel: Kernel) -> Handle {
+        self.functions[kernel.index()]
+    }
+}
+
+/// Load one image; PTX in it may be compiled by the driver, whose words are kept.
+fn module(
+    context: &Arc<Context>,
+    file: &str,
+    image: &[u8],
+    need: i32,
+    found: &Found,
+) -> Result<Owned> {
+    // The driver wants eight-byte alignment.
+    let mut aligned = vec![0u64; image.len().div_ceil(8) + 1];
+    for (to, from) in aligned.iter_mut().zip(image.chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes[..from.len()].copy_from_slice(from);
+        *to = u64::from_ne_bytes(bytes);
+    }
+    let mut log = [0u8; 2048];
+    let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values: [*mut c_void; 2] = [
+        log.as_mut_ptr().cast(),
+        ptr::without_provenance_mut(log.len() - 1),
+    ];
+    let mut raw = ptr::null_mut();
+    // SAFETY: `aligned` is a whole fatbin (its header has its length) and a zero behind it; the options are
+    // two, and all of it outlives the call.
+    let outcome = unsafe {
+        context.driver.cuModuleLoadDataEx(
+            &mut raw,
+            aligned.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    let Err(failed) = outcome else {
+        let take = |_: &Driver, to: &mut Handle| {
+            *to = raw;
+            Ok(())
+        };
+        return Owned::new(context, take, Driver::cuModuleUnload);
+    };
+    Err(match failed.code {
+        NO_BINARY_FOR_GPU => Reason::NoImage {
+            name: found.name.clone(),
+            have: found.arch,
+            need: MIN_ARCH,
+        }
+        .into(),
+        UNSUPPORTED_PTX_VERSION => Reason::DriverTooOld {
+            have: found.driver,
+            need,
+        }
+        .into(),
+        _ => {
+            let end = log.iter().position(|&b| b == 0).unwrap_or(0);
+            let words = String::from_utf8_lossy(&log[..end]);
+            let words = words.trim();
+            Error::Device(match words.is_empty() {
+                true => format!("loading the kernels of {file}: {failed}"),
+                false => format!("loading the kernels of {file}: {failed}: {words}"),
+            })
+        }
+    })
+}
+
+/// Look a kernel up and let it have as much shared memory as the device gives.
+fn function(context: &Context, modules: &[Owned], name: &str, shared: c_int) -> Result<Handle> {
+    let c_name = CString::new(name).unwrap_or_default();
+    let driver = &context.driver;
+    for module in modules {
+        let mut function = ptr::null_mut();
+        // SAFETY: the module is loaded, the name NUL-terminated.
+        match unsafe { driver.cuModuleGetFunction(&mut function, module.raw, c_name.as_ptr()) } {
+            Err(failed) if failed.code == NOT_FOUND => continue,
+            outcome => outcome?,
+        }
+        let most = FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function was just found.
+        unsafe { driver.cuFuncSetAttribute(function, most, shared) }?;
+        return Ok(function);
+    }
+    Err(Reason::Kernels(format!("they lack `{name}`")).into())
+}

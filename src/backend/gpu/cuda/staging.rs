@@ -1,0 +1,127 @@
+//! Copies to the device through two page-locked buffers: one is filled while the other is copied. (U)
+#![allow(unsafe_code)]
+
+use super::context::{Context, Owned, Pinned};
+use crate::Result;
+use crate::backend::gpu::device::Rows;
+use crate::backend::gpu::driver::{
+    Copy2d, Driver, EVENT_DISABLE_TIMING, Handle, MEMORY_DEVICE, MEMORY_HOST, Side,
+};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+/// Bytes of each buffer: long enough that a copy costs more than its start, short enough that the first
+/// one starts soon.
+const STAGE: usize = 4 << 20;
+
+/// A buffer and an event that says when the copy out of it is done.
+struct Stage {
+    memory: Pinned,
+    done: Owned,
+}
+
+/// The two, and which of them is next.
+pub(super) struct Staging(Mutex<([Stage; 2], usize)>);
+
+impl Staging {
+    /// The context is current.
+    pub fn new(context: &Arc<Context>) -> Result<Staging> {
+        let stage = || -> Result<Stage> {
+            let flags = EVENT_DISABLE_TIMING;
+            Ok(Stage {
+                memory: Pinned::new(context, STAGE)?,
+                done: Owned::new(
+                    context,
+                    // SAFETY: the context is current; `to` outlives the call.
+                    |driver, to| unsafe { driver.cuEventCreate(to, flags) },
+                    Driver::cuEventDestroy_v2,
+                )?,
+            })
+        };
+        Ok(Staging(Mutex::new(([stage()?, stage()?], 0))))
+    }
+
+    /// Copy rows, end to end in `from`; it may be changed as soon as this returns.
+    ///
+    /// # Safety
+    /// The context is current, the rows lie in live memory, and `from.len()` is a multiple of `to.width`.
+    pub unsafe fn write(
+        &self,
+        driver: &Driver,
+        stream: Handle,
+        to: Rows,
+        from: &[u8],
+    ) -> Result<()> {
+        if to.width == to.pitch || to.width == from.len() {
+            // One stretch of memory, cut anywhere.
+            for (i, bytes) in from.chunks(STAGE).enumerate() {
+                let rows = Rows {
+                    at: to.at + (i * STAGE) as u64,
+                    width: bytes.len(),
+                    pitch: bytes.len(),
+                };
+                // SAFETY: a part of the rows the caller vouches for.
+                unsafe { self.stage(driver, stream, rows, bytes) }?;
+            }
+            return Ok(());
+        }
+        let piece = (STAGE / to.width).max(1) * to.width;
+        for (i, rows) in from.chunks(piece).enumerate() {
+            let at = to.at + (i * (piece / to.width) * to.pitch) as u64;
+            // SAFETY: whole rows of those that the caller vouches for.
+            unsafe {
+                if piece <= STAGE {
+                    self.stage(driver, stream, Rows { at, ..to }, rows)?;
+                } else {
+                    let (width, pitch) = (rows.len(), rows.len());
+                    self.write(driver, stream, Rows { at, width, pitch }, rows)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At most [`STAGE`] bytes.
+    unsafe fn stage(&self, driver: &Driver, stream: Handle, to: Rows, from: &[u8]) -> Result<()> {
+        let mut staging = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let (stages, next) = &mut *staging;
+        let stage = &stages[*next];
+        *next = 1 - *next;
+        let (at, done) = (stage.memory.at, stage.done.raw);
+        // SAFETY: the copy that used the buffer is done before it is filled again (an event that was never
+        // recorded is done), and `from` fits. The rows lie in live memory (the caller), the source is
+        // not touched before `done`.
+        unsafe {
+            driver.cuEventSynchronize(done)?;
+            ptr::copy_nonoverlapping(from.as_ptr(), at, from.len());
+            if to.width == from.len() {
+                driver.cuMemcpyHtoDAsync_v2(to.at, at.cast(), from.len(), stream)?;
+            } else {
+                let side = Side {
+                    x: 0,
+                    y: 0,
+                    memory: MEMORY_HOST,
+                    host: at.cast(),
+                    device: 0,
+                    array: ptr::null_mut(),
+                    pitch: to.width,
+                };
+                let copy = Copy2d {
+                    from: side,
+                    to: Side {
+                        memory: MEMORY_DEVICE,
+                        host: ptr::null(),
+                        device: to.at,
+                        pitch: to.pitch,
+                        ..side
+                    },
+                    width: to.width,
+                    height: from.len() / to.width,
+                };
+                driver.cuMemcpy2DAsync_v2(&copy, stream)?;
+            }
+            driver.cuEventRecord(done, stream)?;
+        }
+        Ok(())
+    }
+}

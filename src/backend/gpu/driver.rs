@@ -1,0 +1,243 @@
+//! The NVIDIA driver: the functions of libcuda that this library calls, looked up when it is opened. (U)
+//!
+//! A table of our own and no crate's: a result is a number here, whatever the driver says (for a Rust
+//! enum an unknown one would be undefined behaviour), a function that is missing is a [`Reason`] and no
+//! panic, and every error has its function's name. Signatures and numbers are those of cuda.h; the
+//! stand-in driver of the tests is compiled against that header (`kernels/ptxas.sh`).
+#![allow(unsafe_code)]
+#![allow(non_snake_case, reason = "the driver's names")]
+#![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
+
+use super::preflight::Reason;
+use crate::Error;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+
+/// Names of the driver's library: what the driver installs; then what a link-time stub is called, too.
+pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// CUcontext, CUstream, CUevent, CUmodule, CUfunction, CUgraph, CUgraphExec.
+pub(super) type Handle = *mut c_void;
+
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const STUB_LIBRARY: u32 = 34;
+pub(super) const NO_DEVICE: u32 = 100;
+pub(super) const NO_BINARY_FOR_GPU: u32 = 209;
+pub(super) const UNSUPPORTED_PTX_VERSION: u32 = 222;
+pub(super) const NOT_FOUND: u32 = 500;
+
+pub(super) const MAX_PITCH: c_int = 11;
+pub(super) const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
+pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+pub(super) const FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
+pub(super) const JIT_ERROR_LOG_BUFFER: c_uint = 5;
+pub(super) const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
+pub(super) const MEMORY_HOST: c_uint = 1;
+pub(super) const MEMORY_DEVICE: c_uint = 2;
+
+/// One side of a [`Copy2d`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Side {
+    pub x: usize,
+    pub y: usize,
+    /// [`MEMORY_HOST`] or [`MEMORY_DEVICE`].
+    pub memory: c_uint,
+    pub host: *const c_void,
+    pub device: u64,
+    pub array: Handle,
+    pub pitch: usize,
+}
+
+/// CUDA_MEMCPY2D.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Copy2d {
+    pub from: Side,
+    pub to: Side,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// What the driver refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The function.
+    pub function: &'static str,
+    /// Its CUresult.
+    pub code: u32,
+    /// The driver's name for it, if it has one.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_deref().unwrap_or("an error without a name");
+        write!(f, "{}: {name} ({})", self.function, self.code)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        Error::Device(failed.to_string())
+    }
+}
+
+pub(super) type Outcome = Result<(), Failed>;
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        /// An opened driver.
+        #[derive(Debug)]
+        pub struct Driver {
+            /// The file.
+            pub(super) library: String,
+            $($name: unsafe extern "C" fn($($type),*) -> u32,)*
+        }
+
+        impl Driver {
+            fn look_up(library: &str, handle: *mut c_void) -> Result<Driver, Reason> {
+                Ok(Driver {
+                    library: library.into(),
+                    $($name: {
+                        let symbol = symbol(library, handle, stringify!($name))?;
+                        // SAFETY: the function of this name, with the signature that cuda.h gives it.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> u32>(symbol)
+                        }
+                    },)*
+                })
+            }
+
+            $(
+                /// As in the driver's reference.
+                ///
+                /// # Safety
+                /// As there: live handles, addresses of what the function writes, the right context.
+                #[allow(dead_code, reason = "the name of an error is not asked for this way")]
+                pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
+                    // SAFETY: the caller's.
+                    match unsafe { (self.$name)($($argument),*) } {
+                        0 => Ok(()),
+                        code => Err(self.failed(stringify!($name), code)),
+                    }
+                }
+            )*
+        }
+
+        /// Every function that is looked up.
+        #[cfg(test)]
+        pub(super) const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+functions! {
+    cuInit(flags: c_uint);
+    cuDriverGetVersion(version: *mut c_int);
+    cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet(device: *mut c_int, index: c_int);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
+    cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int);
+    cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    cuDevicePrimaryCtxRelease_v2(device: c_int);
+    cuCtxPushCurrent_v2(context: Handle);
+    cuCtxPopCurrent_v2(context: *mut Handle);
+    cuGetErrorName(code: u32, name: *mut *const c_char);
+    cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    cuStreamDestroy_v2(stream: Handle);
+    cuStreamSynchronize(stream: Handle);
+    cuEventCreate(event: *mut Handle, flags: c_uint);
+    cuEventDestroy_v2(event: Handle);
+    cuEventRecord(event: Handle, stream: Handle);
+    cuEventSynchronize(event: Handle);
+    cuMemAlloc_v2(at: *mut u64, bytes: usize);
+    cuMemFree_v2(at: u64);
+    cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost(at: *mut c_void);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: Handle);
+    cuMemsetD8Async(at: u64, byte: u8, bytes: usize, stream: Handle);
+    cuModuleLoadDataEx(
+        module: *mut Handle,
+        image: *const c_void,
+        n_options: c_uint,
+        options: *mut c_uint,
+        values: *mut *mut c_void,
+    );
+    cuModuleUnload(module: Handle);
+    cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int);
+    cuLaunchKernel(
+        function: Handle,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared: c_uint,
+        stream: Handle,
+        arguments: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+}
+
+fn symbol(library: &str, handle: *mut c_void, name: &str) -> Result<*mut c_void, Reason> {
+    let c_name = CString::new(name).unwrap_or_default();
+    // SAFETY: the handle is open for ever.
+    let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
+    if symbol.is_null() {
+        return Err(Reason::Stub {
+            library: library.into(),
+            detail: format!("it has no {name}"),
+        });
+    }
+    Ok(symbol)
+}
+
+impl Driver {
+    /// The first of `libraries` that can be opened. It is never closed: a driver does not survive that.
+    ///
+    /// # Errors
+    /// [`Reason::NoDriver`] in the loader's words, [`Reason::Stub`] for a function that is missing.
+    pub fn open(libraries: &[&str]) -> Result<Driver, Reason> {
+        let mut words = Vec::new();
+        for &library in libraries {
+            let c_name = CString::new(library).unwrap_or_default();
+            // SAFETY: opening a driver runs its initialisers, which is what a driver is for.
+            let handle =
+                unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            if !handle.is_null() {
+                return Driver::look_up(library, handle);
+            }
+            // SAFETY: after a failed dlopen: NULL or a string that lives until the next call here.
+            let text = unsafe { libc::dlerror() };
+            if !text.is_null() {
+                // SAFETY: as above.
+                let text = unsafe { CStr::from_ptr(text) };
+                words.push(text.to_string_lossy().into_owned());
+            }
+        }
+        Err(Reason::NoDriver(words.join("; ")))
+    }
+
+    fn failed(&self, function: &'static str, code: u32) -> Failed {
+        let mut name = std::ptr::null();
+        // SAFETY: writes the address of a constant, or fails.
+        let known = unsafe { (self.cuGetErrorName)(code, &mut name) } == 0 && !name.is_null();
+        let name = known.then(|| {
+            // SAFETY: the driver's own constant, as it has just said.
+            let name = unsafe { CStr::from_ptr(name) };
+            name.to_string_lossy().into_owned()
+        });
+        Failed {
+            function,
+            code,
+            name,
+        }
+    }
+}
