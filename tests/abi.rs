@@ -5,6 +5,13 @@
 //! The library is the one cargo built for this test, or that in `LLAMABI_LIB_DIR` (`make test` gives
 //! the release build).
 
+#[path = "emu/build.rs"]
+mod build;
+#[path = "abi/cuda.rs"]
+mod cuda;
+#[path = "emu/standin.rs"]
+mod standin;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,18 @@
-//! Law two: a step allocates nothing, whatever it does. The binary's allocator counts.
+//! Law two: a step allocates nothing, whatever it does: on the CPU, and on a GPU's side of the driver (a
+//! stand-in's). The binary's allocator counts.
+
+#[path = "emu/build.rs"]
+mod build;
+#[path = "emu/standin.rs"]
+mod standin;
 
 use llamabi::Dtype;
 use llamabi::backend::cpu::Cpu;
+use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
 use llamabi::model::Runner;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -38,36 +46,38 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-5,
 };
 
-fn matrix(
-    cpu: &Cpu,
+fn matrix<B: Backend>(
+    backend: &B,
     parts: &[usize],
     cols: usize,
     usage: MatUse,
     dtype: Dtype,
-) -> <Cpu as Backend>::Mat {
+) -> B::Mat {
     let quant = dtype.quant().filter(|_| usage == MatUse::Product);
     let spec = MatSpec {
         parts: parts.to_vec(),
         cols,
-        dtype: quant.map_or(Dtype::F16, |quant| quant.dtype()),
+        dtype: quant.map_or(if dtype.is_float() { dtype } else { Dtype::F16 }, |quant| {
+            quant.dtype()
+        }),
         bias: false,
         usage,
     };
-    let mut mat = cpu.new_mat(&spec).unwrap();
+    let mut mat = backend.new_mat(&spec).unwrap();
     for (part, &rows) in parts.iter().enumerate() {
         let values = (0..rows * cols).map(|i| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2);
         if let Some(quant) = quant {
             let values: Vec<f32> = values.collect();
             let mut codes = vec![0; rows * quant.code_bytes(cols)];
             let mut scales = vec![0.0; rows * quant.scales(cols)];
-            cpu.quantise(quant, cols, &values, &mut codes, &mut scales);
+            backend.quantise(quant, cols, &values, &mut codes, &mut scales);
             let scales: Vec<u16> = scales
                 .iter()
                 .map(|&s| half::f16::from_f32(s).to_bits())
                 .collect();
             for data in [QuantData::Codes(&codes), QuantData::Scales(&scales)] {
                 let (row, order) = (0, RowOrder::AsStored);
-                cpu.pack_quantised(
+                backend.pack_quantised(
                     &mut mat,
                     &QuantBlock {
                         part,
@@ -81,7 +91,7 @@ fn matrix(
         }
         let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
         let (order, dtype) = (RowOrder::AsStored, Dtype::F32);
-        cpu.pack(
+        backend.pack(
             &mut mat,
             &Block {
                 part,
@@ -97,45 +107,44 @@ fn matrix(
     mat
 }
 
-fn runner(dtype: Dtype, kv_dtype: Dtype) -> Runner<Cpu> {
+const LIMITS: Limits = Limits {
+    page_size: 16,
+    n_pages: 256,
+    max_rows: 128,
+    max_wanted: 128,
+    vocab_size: SHAPE.vocab_size,
+};
+
+fn rope() -> RopeTable {
     let positions = 1024;
     let angles = (0..positions * SHAPE.head_dim / 2).map(|i| (i % 97) as f32 / 97.0);
-    let rope = RopeTable {
+    RopeTable {
         cos: angles.clone().map(f32::cos).collect(),
         sin: angles.map(f32::sin).collect(),
-    };
-    let cpu = Cpu::new(&SHAPE, rope, 3, 128).unwrap();
+    }
+}
+
+fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B> {
+    let b = &backend;
     let ones = [1.0; SHAPE.dim];
     let (q, kv) = (SHAPE.q_dim(), SHAPE.kv_dim());
+    let product = |parts: &[usize], cols| matrix(b, parts, cols, MatUse::Product, dtype);
     let layers = (0..SHAPE.n_layers).map(|index| Layer {
         index,
-        attention_norm: cpu.new_vector(&ones).unwrap(),
-        wqkv: matrix(&cpu, &[q, kv, kv], SHAPE.dim, MatUse::Product, dtype),
-        wo: matrix(&cpu, &[SHAPE.dim], q, MatUse::Product, dtype),
-        ffn_norm: cpu.new_vector(&ones).unwrap(),
-        w13: matrix(&cpu, &[SHAPE.ffn_dim; 2], SHAPE.dim, MatUse::Product, dtype),
-        w2: matrix(&cpu, &[SHAPE.dim], SHAPE.ffn_dim, MatUse::Product, dtype),
+        attention_norm: b.new_vector(&ones).unwrap(),
+        wqkv: product(&[q, kv, kv], SHAPE.dim),
+        wo: product(&[SHAPE.dim], q),
+        ffn_norm: b.new_vector(&ones).unwrap(),
+        w13: product(&[SHAPE.ffn_dim; 2], SHAPE.dim),
+        w2: product(&[SHAPE.dim], SHAPE.ffn_dim),
     });
     let weights = Weights {
         layers: layers.collect(),
-        embedding: matrix(&cpu, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
-        norm: cpu.new_vector(&ones).unwrap(),
-        head: Some(matrix(
-            &cpu,
-            &[SHAPE.vocab_size],
-            SHAPE.dim,
-            MatUse::Product,
-            dtype,
-        )),
+        embedding: matrix(b, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
+        norm: b.new_vector(&ones).unwrap(),
+        head: Some(product(&[SHAPE.vocab_size], SHAPE.dim)),
     };
-    let limits = Limits {
-        page_size: 16,
-        n_pages: 256,
-        max_rows: 128,
-        max_wanted: 128,
-        vocab_size: SHAPE.vocab_size,
-    };
-    Runner::new(cpu, weights, &SHAPE, kv_dtype, limits).unwrap()
+    Runner::new(backend, weights, &SHAPE, kv_dtype, LIMITS).unwrap()
 }
 
 /// `rows` tokens of each of `batch` sequences of 64 pages, from `position` on.
@@ -161,6 +170,7 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
     step
 }
 
+/// One test: a second one's allocations would be counted with the first one's.
 #[test]
 fn steps_allocate_nothing() {
     for (dtype, kv_dtype) in [
@@ -168,12 +178,22 @@ fn steps_allocate_nothing() {
         (Dtype::Int8, Dtype::Int8),
         (Dtype::Int4, Dtype::Bf16),
     ] {
-        steps_of(dtype, kv_dtype);
+        let cpu = Cpu::new(&SHAPE, rope(), 3, 128).unwrap();
+        steps_of(runner(cpu, dtype, kv_dtype), 1);
+    }
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let standin = standin::Standin::new("seed=1");
+        let cuda = Arc::new(standin.open().unwrap());
+        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, dtype).unwrap();
+        // The emulator takes its time.
+        steps_of(runner(gpu, dtype, dtype), 5);
+        assert!(standin.count("launches") > 100);
+        standin.assert_clean();
     }
 }
 
-fn steps_of(dtype: Dtype, kv_dtype: Dtype) {
-    let mut runner = runner(dtype, kv_dtype);
+/// Every so many of them.
+fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));
@@ -184,6 +204,7 @@ fn steps_of(dtype: Dtype, kv_dtype: Dtype) {
         }
     }
     steps.push(step(RowKind::Prefill, 4, 500, 32));
+    let steps: Vec<_> = steps.into_iter().step_by(every).collect();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let mut logits = 0;
     for step in &steps {

@@ -1,0 +1,306 @@
+//! The driver's side of the GPU backend, on a stand-in driver that runs the kernels on the CPU and is as
+//! asynchronous as a driver may be (`kernels/emu/cuda`).
+#![allow(unsafe_code)]
+
+#[path = "emu/build.rs"]
+mod build;
+mod common;
+#[path = "emu/standin.rs"]
+mod standin;
+
+use common::{json, reference, tokens};
+use llamabi::backend::gpu::cuda::Cuda;
+use llamabi::backend::gpu::device::{Device, Memory, Rows};
+use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
+use standin::Standin;
+use std::sync::Arc;
+
+fn options() -> BuildOptions {
+    BuildOptions {
+        max_seq_len: 64,
+        max_batch_size: 4,
+        weights_dtype: Some(Dtype::F32),
+        ..BuildOptions::default()
+    }
+}
+
+fn build(cuda: Cuda, model: &str) -> llamabi::Result<Llama> {
+    let dir = reference(model);
+    Llama::build_on(Arc::new(cuda), &dir, None, &options(), &mut |_| true)
+}
+
+fn greedy(llama: &Llama, prompts: Vec<Vec<Token>>, n: usize) -> llamabi::Result<Vec<Vec<Token>>> {
+    let options = GenerateOptions {
+        temperature: 0.0,
+        max_gen_len: Some(n),
+        ..GenerateOptions::default()
+    };
+    let prompts = prompts.into_iter().map(Prompt::Tokens).collect();
+    let completion = llama.generate(prompts, options, &mut |_| true)?;
+    Ok(completion.sequences.into_iter().map(|s| s.tokens).collect())
+}
+
+/// Work as late as can be, and at random.
+#[test]
+fn reference_tokens_whenever_the_work_runs() {
+    for (seed, model) in [(0, "mha-f32/meta"), (7, "mha-f32/hf"), (8, "gqa-bf16/hf")] {
+        let standin = Standin::new(&format!("seed={seed}"));
+        let llama = build(standin.open().unwrap(), model).unwrap();
+        let (name, _) = model.split_once('/').unwrap();
+        let all = json(&reference(&format!("{name}/cases.json")));
+        let mut n = 0;
+        for case in all["cases"].as_array().unwrap() {
+            let args = &case["args"];
+            if case["kind"] != "generate" || args["echo"] == true {
+                continue;
+            }
+            let prompts = args["prompt_tokens"].as_array().unwrap();
+            let prompts = prompts.iter().map(tokens).collect();
+            let most = args["max_gen_len"].as_u64().unwrap() as usize;
+            let got = greedy(&llama, prompts, most).unwrap();
+            let want: Vec<_> = case["tokens"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(tokens)
+                .collect();
+            assert_eq!(got, want, "{model}, seed {seed}");
+            n += 1;
+        }
+        assert!(n > 1, "{model}");
+        drop(llama);
+        standin.assert_clean();
+    }
+}
+
+fn floats(n: usize, seed: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 31 + seed * 7919) % 1_000_003) as f32)
+        .collect()
+}
+
+fn bytes(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|f| f.to_le_bytes()).collect()
+}
+
+/// Everything that goes through the two page-locked buffers of 4 MiB: less, more, rows with gaps, rows
+/// that are longer than a buffer, and many small ones.
+#[test]
+fn copies_arrive_whatever_their_shape() {
+    const MIB: usize = 1 << 18; // of floats
+    for seed in [0, 5] {
+        let standin = Standin::new(&format!("seed={seed}"));
+        let cuda = Arc::new(standin.open().unwrap());
+        for (width, pitch, rows) in [
+            (1, 1, 1),
+            (3, 7, 5),
+            (MIB + 3, MIB + 3, 11),
+            (1000, 1024, 5000),
+            (4 * MIB, 4 * MIB + 8, 2),
+            (4 * MIB + 1, 5 * MIB, 3),
+        ] {
+            let what = format!("{rows} rows of {width}, {pitch} apart, seed {seed}");
+            let n = (rows - 1) * pitch + width;
+            let memory = Memory::zeroed(&cuda, "a test", 4 * n).unwrap();
+            let from = floats(width * rows, rows);
+            memory
+                .write(0, 4 * width, 4 * pitch, &bytes(&from))
+                .unwrap();
+            let mut to = cuda.host(n).unwrap();
+            memory.read(&mut to, n).unwrap();
+            for row in 0..rows {
+                let (got, rest) = to[row * pitch..].split_at(width);
+                assert!(got == &from[row * width..][..width], "{what}: row {row}");
+                let gap = &rest[..(pitch - width).min(rest.len())];
+                assert!(gap.iter().all(|&x| x == 0.0), "{what}: after row {row}");
+            }
+        }
+        let memory = Memory::new(&cuda, "a test", 4 * 5000).unwrap();
+        let from = floats(5000, 1);
+        for (i, piece) in from.chunks(5).enumerate() {
+            memory.write_floats(20 * i, piece).unwrap();
+        }
+        let mut to = cuda.host(5000).unwrap();
+        memory.read(&mut to, 5000).unwrap();
+        assert_eq!(to[..], from[..]);
+        drop((memory, to, cuda));
+        standin.assert_clean();
+    }
+}
+
+/// Layers may lie farther apart than a 2D copy can reach.
+#[test]
+fn pages_are_copied_over_any_distance() {
+    for limit in [1 << 20, 4096] {
+        let standin = Standin::new(&format!("pitch={limit}"));
+        let cuda = Arc::new(standin.open().unwrap());
+        let (width, pitch, layers) = (64, 2048, 4);
+        let memory = Memory::zeroed(&cuda, "a test", 4 * pitch * layers).unwrap();
+        let from = floats(pitch * layers, 3);
+        memory.write_floats(0, &from).unwrap();
+        let (at, gap) = (4 * 128, 4 * pitch);
+        memory.copy(at, 0, 4 * width, gap, layers).unwrap();
+        let mut to = cuda.host(pitch * layers).unwrap();
+        memory.read(&mut to, pitch * layers).unwrap();
+        for layer in 0..layers {
+            let (got, want) = (&to[layer * pitch..], &from[layer * pitch..]);
+            assert_eq!(got[128..128 + width], want[..width], "layer {layer}");
+            assert_eq!(got[..128], want[..128], "layer {layer}");
+            assert_eq!(got[128 + width..pitch], want[128 + width..pitch]);
+        }
+        let (rows, before) = (layers as u64, standin.count("copies"));
+        memory.copy(at, 0, 4 * width, gap, layers).unwrap();
+        cuda.synchronize().unwrap();
+        // One copy, or one for each layer: the stand-in counts rows.
+        assert_eq!(standin.count("copies") - before, rows);
+        drop((memory, to, cuda));
+        standin.assert_clean();
+    }
+}
+
+/// Whatever the driver refuses, and whenever: a sentence with the function's name, nothing left behind, and
+/// the next one works.
+#[test]
+fn any_call_may_fail() {
+    let once = |standin: &Standin| -> llamabi::Result<()> {
+        let llama = build(standin.open()?, "mha-f32/meta")?;
+        greedy(&llama, vec![vec![1, 500, 243]], 2)?;
+        Ok(())
+    };
+    let standin = Standin::new("");
+    once(&standin).unwrap();
+    standin.assert_clean();
+    let calls = standin.count("calls");
+    assert!(calls > 500, "{calls}");
+    // What cannot be given back is left behind.
+    let giving_back = ["Free", "Destroy", "Unload", "Release", "Ctx", "Synchronize"];
+    let mut failures = 0;
+    // All of the first, then every so many: a prime, so that it meets each kind of call.
+    for n in (1..60).chain((60..calls).step_by(13)) {
+        let standin = Standin::new(&format!("fail=*:{n}:12345"));
+        let outcome = once(&standin);
+        let (left, report) = standin.report();
+        let (_, function) = report.rsplit_once(' ').unwrap();
+        let forgiven = giving_back.iter().any(|part| function.contains(part));
+        assert!(left == 0 || forgiven, "call {n}: {report}");
+        match outcome {
+            Ok(()) => assert!(forgiven, "call {n}: {function}"),
+            Err(error) => {
+                let text = error.to_string();
+                let words = format!("{function}: an error without a name (12345)");
+                assert!(text.contains(&words), "{text}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures > 50, "{failures}");
+}
+
+/// An error of the device itself, noticed by a later call: the handle is of no more use, the process is.
+#[test]
+fn a_device_that_fails_poisons_the_handle() {
+    for work in [1, 10, 40] {
+        let standin = Standin::new("");
+        let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+        let prompt = vec![vec![1, 500, 243, 283, 146]];
+        let want = greedy(&llama, prompt.clone(), 4).unwrap();
+        standin.set(&format!("fail=work:{work}:700"));
+        let error = greedy(&llama, prompt.clone(), 4).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Device(_)), "{text}");
+        assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{text}");
+        let error = greedy(&llama, prompt.clone(), 4).unwrap_err();
+        assert!(matches!(error, Error::Poisoned(_)), "{error}");
+        drop(llama);
+        // What lived in the broken context went with it; the next one is a new context.
+        standin.assert_clean();
+        let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+        assert_eq!(greedy(&llama, prompt, 4).unwrap(), want);
+    }
+}
+
+#[test]
+fn memory_that_the_driver_refuses() {
+    let standin = Standin::new("memory=400000");
+    let error = build(standin.open().unwrap(), "mha-f32/meta")
+        .err()
+        .unwrap();
+    let text = error.to_string();
+    assert!(matches!(error, Error::DeviceMemory { .. }), "{text}");
+    assert!(text.contains("400000 bytes are available"), "{text}");
+    // There when it is planned, gone when it is asked for.
+    standin.set("memory=100000000 fail=cuMemAlloc_v2:9:2");
+    let error = build(standin.open().unwrap(), "mha-f32/meta")
+        .err()
+        .unwrap();
+    let text = error.to_string();
+    assert!(matches!(error, Error::DeviceMemory { .. }), "{text}");
+    assert!(
+        text.contains("the weights ") && text.contains("the KV pool"),
+        "{text}"
+    );
+    standin.assert_clean();
+}
+
+#[test]
+fn images_that_do_not_load() {
+    let standin = Standin::new("");
+    for (code, text) in [
+        (
+            209,
+            "Emulated GPU 0 has compute capability 9.0, this build has kernels for 8.0 and newer",
+        ),
+        (
+            222,
+            "the NVIDIA driver is too old: it offers CUDA 13.0, this build needs CUDA 13.0",
+        ),
+        (
+            7,
+            "loading the kernels of part0: cuModuleLoadDataEx: an error without a name (7)",
+        ),
+    ] {
+        standin.set(&format!("fail=cuModuleLoadDataEx:1:{code}"));
+        let error = standin.open().err().unwrap().to_string();
+        assert!(error.ends_with(text), "{error}");
+        standin.assert_clean();
+    }
+    let mut images = standin::images();
+    images.fatbins[1].1.to_mut()[0] = 0;
+    let error = standin.open_with(&images).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "loading the kernels of part1: cuModuleLoadDataEx: CUDA_ERROR_INVALID_IMAGE (200): \
+         device kernel image is invalid"
+    );
+    let mut images = standin::images();
+    images.fatbins.remove(0);
+    let error = standin.open_with(&images).err().unwrap().to_string();
+    assert!(error.contains("they lack `embed_f32`"), "{error}");
+    standin.assert_clean();
+}
+
+/// A copy out of memory that is not all there is refused before the driver sees it.
+#[test]
+fn copies_stay_inside() {
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let memory = Memory::zeroed(&cuda, "a test", 64).unwrap();
+    assert!(memory.write_floats(60, &[1.0, 2.0]).is_err());
+    let mut to = cuda.host(17).unwrap();
+    assert!(memory.read(&mut to, 17).is_err());
+    assert!(memory.copy(0, 32, 16, 32, 2).is_err());
+    // And what the driver is asked for by mistake it refuses, without taking note.
+    let rows = Rows {
+        at: memory.at(),
+        width: 68,
+        pitch: 68,
+    };
+    let error = unsafe { cuda.write(rows, &[0; 68]) }.unwrap_err();
+    assert!(
+        error.to_string().contains("CUDA_ERROR_INVALID_VALUE (1)"),
+        "{error}"
+    );
+    drop((memory, to, cuda));
+    standin.assert_clean();
+}

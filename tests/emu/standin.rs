@@ -1,0 +1,127 @@
+//! The stand-in driver (`kernels/emu/cuda`), each time one of its own.
+#![allow(unsafe_code, dead_code)]
+
+use super::build;
+use llamabi::backend::gpu::cuda::Cuda;
+use llamabi::backend::gpu::images::Images;
+use llamabi::backend::gpu::kernels::KERNELS;
+use std::ffi::{CString, c_char, c_uint, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Images as the stand-in reads them: some kernels each, as files of `kernels/` have.
+pub fn images() -> Images {
+    let image = |(i, names): (usize, &[&str])| {
+        let mut text = String::from("emu\n");
+        for name in names {
+            text += &format!("{name}\n");
+        }
+        (format!("part{i}").into(), fatbin(text.as_bytes()).into())
+    };
+    Images {
+        driver: 13_000,
+        fatbins: KERNELS.chunks(7).enumerate().map(image).collect(),
+    }
+}
+
+/// A fatbin's header and something in it.
+pub fn fatbin(contents: &[u8]) -> Vec<u8> {
+    let mut bytes = 0xba55_ed50_u32.to_le_bytes().to_vec();
+    bytes.extend([1, 0, 16, 0]);
+    bytes.extend((contents.len() as u64).to_le_bytes());
+    bytes.extend(contents);
+    bytes
+}
+
+/// What [`images`] gives, as a folder that LLAMABI_KERNELS can name.
+pub fn kernel_folder(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+    let params = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/params.h");
+    std::fs::copy(params, dir.join("params.h")).unwrap();
+    let images = images();
+    std::fs::write(dir.join("driver"), format!("{}\n", images.driver)).unwrap();
+    for (name, bytes) in images.fatbins {
+        std::fs::write(dir.join(format!("{name}.fatbin")), bytes).unwrap();
+    }
+}
+
+/// A driver that nobody else uses: the loader takes a copy for another library.
+pub struct Standin {
+    path: PathBuf,
+    set: unsafe extern "C" fn(*const c_char),
+    report: unsafe extern "C" fn(*mut c_char, usize) -> c_uint,
+}
+
+impl Standin {
+    /// With these settings (`kernels/emu/cuda/state.h`).
+    pub fn new(settings: &str) -> Standin {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let driver = build::driver();
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let copy = std::env::temp_dir().join(format!("libcuda-{}-{n}.so", std::process::id()));
+        std::fs::copy(driver, &copy).unwrap();
+        let name = CString::new(copy.to_str().unwrap()).unwrap();
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} cannot be opened", copy.display());
+        let symbol = |name: &std::ffi::CStr| {
+            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            assert!(!symbol.is_null(), "{name:?}");
+            symbol
+        };
+        let standin = unsafe {
+            Standin {
+                set: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(
+                    symbol(c"emu_cuda_set"),
+                ),
+                report: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*mut c_char, usize) -> c_uint,
+                >(symbol(c"emu_cuda_report")),
+                path: copy,
+            }
+        };
+        standin.set(settings);
+        standin
+    }
+
+    pub fn set(&self, settings: &str) {
+        let settings = CString::new(settings).unwrap();
+        unsafe { (self.set)(settings.as_ptr()) }
+    }
+
+    /// How much is left over or was misused, and in words.
+    pub fn report(&self) -> (u32, String) {
+        let mut text = [0u8; 1024];
+        let n = unsafe { (self.report)(text.as_mut_ptr().cast(), text.len()) };
+        let end = text.iter().position(|&b| b == 0).unwrap();
+        (n, String::from_utf8_lossy(&text[..end]).into_owned())
+    }
+
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let (n, text) = self.report();
+        assert_eq!(n, 0, "{text}");
+    }
+
+    /// A number of the report.
+    pub fn count(&self, what: &str) -> u64 {
+        let (_, text) = self.report();
+        let words: Vec<&str> = text.split([' ', ',', ';']).collect();
+        let at = words.iter().position(|word| *word == what).expect(what);
+        words[at - 1].parse().unwrap()
+    }
+
+    pub fn open(&self) -> llamabi::Result<Cuda> {
+        self.open_with(&images())
+    }
+
+    pub fn open_with(&self, images: &Images) -> llamabi::Result<Cuda> {
+        Cuda::open(&[self.path.to_str().unwrap()], images, 0)
+    }
+}
+
+impl Drop for Standin {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
