@@ -208,7 +208,7 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let mut logits = 0;
     for step in &steps {
-        logits += runner.run(step).unwrap().len();
+        logits += runner.run(step).unwrap().logits().len();
     }
     runner.copy_pages(&[(0, 70), (1, 71)]).unwrap();
     let after = ALLOCATIONS.load(Ordering::SeqCst);

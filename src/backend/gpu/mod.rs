@@ -27,7 +27,7 @@ mod step;
 
 pub use mat::GpuMat;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
+use super::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
 use device::{Device, Memory};
 use params::*;
@@ -506,7 +506,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn read<'a>(&'a mut self, out: &'a GpuBuf<D>) -> Result<&'a [f32]> {
+    fn read<'a>(&'a mut self, out: &'a GpuBuf<D>) -> Result<Answer<'a>> {
         self.check()?;
         let n = self.step.n_wanted * self.shape.vocab_size;
         // Waits also where nothing is wanted: a failure belongs to the step that caused it.
@@ -514,7 +514,7 @@ impl<D: Device> Backend for Gpu<D> {
             self.run(|_| Err(error));
             self.check()?;
         }
-        Ok(&self.host[..n])
+        Ok(Answer::Logits(&self.host[..n]))
     }
 
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
