@@ -59,8 +59,9 @@ fn distributions(runner: &mut Runner<Cpu>, tokens: &[Token], kind: RowKind) -> R
             }],
             pages: (0..(MAX_SEQ_LEN / Cpu::PAGE_SIZE) as u32).collect(),
             wanted: (0..rows as u32).collect(),
+            ..Step::default()
         };
-        for logits in runner.run(&step)?.chunks(vocab_size) {
+        for logits in runner.run(&step)?.logits().chunks(vocab_size) {
             let max = logits.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
             let shifted = logits.iter().map(|&x| f64::from(x - max));
             let log = shifted.clone().map(f64::exp).sum::<f64>().ln();

@@ -6,6 +6,7 @@
 // | params.h | what each kernel is given and how it is launched |
 // | gemv.h, gemm.h | products: a few rows straight from memory; many rows through tiles |
 // | embed, prepare, qkv, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
+// | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
 //
 // Compile with the flags in nvcc.flags and with nothing fast-math: products and sums are fused where fmaf says
@@ -69,6 +70,7 @@ DEVICE float load_fenced(const float *p) {
 }
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
+DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
 
 // 16 bytes to shared memory, behind the threads' back: there after cp_wait and a block_sync. Zeros where not valid.
 DEVICE void cp_async(void *to, const void *from, bool valid) {

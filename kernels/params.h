@@ -37,9 +37,15 @@ enum {
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
+
+    GPU_DRAW = -1,
+    GPU_NO_ROW = -2,
+    GPU_MAX_TOP = 128,     // most alternatives that sample finds
+    GPU_SAMPLE_SHARED = 16896,
 };
 
 #define GPU_NO_SLOT 0xffffffffu
+#define GPU_NO_MASK 0xffffffffu
 
 // ---- embed_{f32,f16,bf16}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is padding.
 // grid (n_rows), block 128, shared 0. Type: the table's.
@@ -184,6 +190,42 @@ typedef struct {
     uint32_t zero;         // 0
 } LogitsParams;
 
+// What is wanted of a row of logits. Numbers as in src/backend/choice.rs, which says what they mean.
+typedef struct {
+    int32_t given;         // a token that is only scored; GPU_DRAW: draw one; GPU_NO_ROW: padding
+    uint32_t n_tokens;     // ids from here on are not drawn
+    uint32_t mask;         // which row of masks has the earlier tokens; GPU_NO_MASK: no penalty
+    float penalty;
+    float halvings, high, low, inverse; // the temperature; halvings 0: the largest logit
+    uint32_t top_k;        // 0 is off
+    uint32_t top_p;        // over 2^32; 0xffffffff is off
+    uint32_t min_low, min_high; // least mass
+    uint32_t draw;         // over 2^24
+    uint32_t scored;       // whether logit, max, total and alternatives are wanted
+    uint32_t n_top;        // alternatives, at most GPU_MAX_TOP and vocab_size
+    uint32_t zero;         // 0
+} SampleRow;
+
+// What comes back of it; n_top pairs (id, bits of the raw logit) follow, best first.
+typedef struct {
+    int32_t token;         // drawn or given; -1: no logit is finite
+    float logit;           // raw, of the token; from here on: only where scored
+    float max;             // largest raw logit
+    uint32_t low, high;    // sum of the masses of all raw logits at temperature 1
+} SampleOut;
+
+// ---- sample: tokens from the logits of wanted rows, the same ones as the host's sampler.
+// grid (n_rows), block 512, shared GPU_SAMPLE_SHARED.
+typedef struct {
+    uint32_t *out;         // [n_rows, out_stride]: SampleOut and pairs
+    const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
+    const SampleRow *rows; // [n_rows]
+    const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token
+    uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
+    float halvings, high, low, inverse; // temperature 1
+    uint32_t zero;         // 0
+} SampleParams;
+
 // Every kernel: X(name, parameters, threads of a block).
 #define GPU_KERNELS_OF(X, T)                        \
     X(embed_##T, EmbedParams, 128)                  \
@@ -202,6 +244,7 @@ typedef struct {
     GPU_KERNELS_OF(X, f32)                          \
     GPU_KERNELS_OF(X, f16)                          \
     GPU_KERNELS_OF(X, bf16)                         \
+    X(sample, SampleParams, 512)                    \
     X(attend_prefill_f16_32, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_64, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_128, AttendPrefillParams, 128) \
@@ -219,6 +262,9 @@ static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
 static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
+static_assert(sizeof(SampleRow) == 64, "mirrored by the host");
+static_assert(sizeof(SampleOut) == 20, "mirrored by the host");
+static_assert(sizeof(SampleParams) == 72, "mirrored by the host");
 #endif
 
 #endif

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-2}
 common=(-std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
-kernels=(embed prepare qkv attend attend_prefill matmul_add ffn_up logits)
+kernels=(embed prepare qkv attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
 
 # compile OBJECT SOURCE FLAGS...: unless it is newer than everything it could depend on.
@@ -69,6 +69,7 @@ WEAK_WAIT matmul_add gemm twin says|other bits
 WRITE_AFTER_READ matmul_add gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
 SHARED_BOUNDS prepare prepare twin says|other bits
+NO_BARRIER_SELECT sample sample twin says|other bits
 MISALIGNED embed embed past a multiple of 16
 DIVERGENT_BARRIER prepare prepare divergent barrier
 END
@@ -88,6 +89,8 @@ NO_BARRIER_GEMM matmul_add gemm data race
 NO_BARRIER_ATTEND attend attend data race
 WRITE_AFTER_READ matmul_add gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
+CLEARED_EARLY sample sample data race
+NOT_ATOMIC sample sample data race
 END
       ;;
   esac
@@ -99,14 +102,14 @@ run_mode() {
   mkdir -p "$dir"
   for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
   list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
-  for name in main products attention machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
+  for name in main products attention sampling machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
   list+=("$dir/machine.o kernels/tests/machine.cu $device")
   while read -r plant file _; do
     list+=("$dir/$file-$plant.o kernels/$file.cu $device -DPLANT_$plant")
   done < <(plants "$mode")
   build "${list[@]}"
 
-  local tests=("$dir"/test-{main,products,attention}.o "$dir/runtime.o" "$dir/table.o")
+  local tests=("$dir"/test-{main,products,attention,sampling}.o "$dir/runtime.o" "$dir/table.o")
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   "$dir/machine"

@@ -7,9 +7,11 @@ mod build;
 mod standin;
 
 use llamabi::Dtype;
+use llamabi::backend::choice::Strategy;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
+use llamabi::engine::sampler::Params;
 use llamabi::model::Runner;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -170,6 +172,26 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
     step
 }
 
+/// With everything that a choice can have.
+fn choice() -> Choice {
+    let params = Params {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.9,
+        min_p: 0.01,
+        repetition_penalty: 1.2,
+    };
+    Choice {
+        given: None,
+        strategy: Strategy::from(&params),
+        draw: 1 << 23,
+        n_tokens: SHAPE.vocab_size,
+        history: 0..3,
+        logprob: true,
+        top: 5,
+    }
+}
+
 /// One test: a second one's allocations would be counted with the first one's.
 #[test]
 fn steps_allocate_nothing() {
@@ -204,15 +226,25 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
         }
     }
     steps.push(step(RowKind::Prefill, 4, 500, 32));
-    let steps: Vec<_> = steps.into_iter().step_by(every).collect();
+    let mut steps: Vec<_> = steps.into_iter().step_by(every).collect();
+    for step in steps.iter_mut().step_by(2) {
+        step.history = vec![1, 2, 3];
+        step.choices = vec![choice(); step.wanted.len()];
+    }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
-    let mut logits = 0;
+    let mut answered = 0;
     for step in &steps {
-        logits += runner.run(step).unwrap().len();
+        answered += match runner.run(step).unwrap() {
+            Answer::Logits(logits) => logits.len() / SHAPE.vocab_size,
+            Answer::Picks { picks, top } => {
+                assert_eq!(top.len(), 5 * picks.len());
+                picks.len()
+            }
+        };
     }
     runner.copy_pages(&[(0, 70), (1, 71)]).unwrap();
     let after = ALLOCATIONS.load(Ordering::SeqCst);
     assert_eq!(after - before, 0, "allocations in {} steps", steps.len());
     let rows: usize = steps.iter().map(|s| s.tokens.len()).sum();
-    assert_eq!(logits, rows * SHAPE.vocab_size);
+    assert_eq!(answered, rows);
 }

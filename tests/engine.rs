@@ -3,7 +3,7 @@
 mod engine_support;
 
 use engine_support::*;
-use llamabi::backend::{Limits, RowKind, Run, Step};
+use llamabi::backend::{Answer, Limits, RowKind, Run, Step};
 use llamabi::engine::{GenerateOptions, Next, Prompt, Stream};
 use llamabi::{Error, Result};
 use std::time::Duration;
@@ -173,7 +173,7 @@ fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
 struct Slow(Model, Duration);
 
 impl Run for Slow {
-    fn run(&mut self, step: &Step) -> Result<&[f32]> {
+    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         std::thread::sleep(self.1 * rows(step, RowKind::Prefill) as u32);
         self.0.run(step)
     }

@@ -3,7 +3,7 @@
 mod engine_support;
 
 use engine_support::*;
-use llamabi::backend::{Limits, Run, Step};
+use llamabi::backend::{Answer, Limits, Run, Step};
 use llamabi::engine::{Engine, Event, GenerateOptions, Next, Stream};
 use llamabi::log::{Level, Log};
 use llamabi::{Error, Result, Token};
@@ -194,9 +194,9 @@ struct Broken {
 }
 
 impl Run for Broken {
-    fn run(&mut self, _: &Step) -> Result<&[f32]> {
+    fn run(&mut self, _: &Step) -> Result<Answer<'_>> {
         assert!(self.short, "bad state");
-        Ok(&[0.0; 7])
+        Ok(Answer::Logits(&[0.0; 7]))
     }
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
         Ok(())

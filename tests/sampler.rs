@@ -21,8 +21,10 @@ fn distribution(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<(Tok
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
     let kept = sampler.distribution(params, previous);
-    let total: f64 = kept.iter().map(|k| k.mass).sum();
-    kept.iter().map(|k| (k.token, k.mass / total)).collect()
+    let total: u64 = kept.iter().map(|k| k.mass).sum();
+    kept.iter()
+        .map(|k| (k.token, k.mass as f64 / total as f64))
+        .collect()
 }
 
 fn support(logits: &[f32], params: &Params) -> Vec<Token> {
@@ -32,10 +34,11 @@ fn support(logits: &[f32], params: &Params) -> Vec<Token> {
         .collect()
 }
 
+/// `uniform` is in [0, 1).
 fn sample(logits: &[f32], params: &Params, previous: &[Token], uniform: f64) -> Option<Token> {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
-    sampler.sample(params, previous, uniform)
+    sampler.sample(params, previous, (uniform * 16_777_216.0) as u32)
 }
 
 /// Logits with the shape of a model's: a few high, many low. From a linear congruential generator.
@@ -164,6 +167,9 @@ fn frequencies_over_seeds_follow_the_distribution() {
     }
 }
 
+/// Less than this share of the most likely token's probability is none.
+const LEAST: f64 = 1.0 / (1u64 << 40) as f64;
+
 /// Sorting, in float64, by the words of the specification.
 fn by_sorting(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<Token> {
     let mut values: Vec<(f64, usize)> = logits.iter().map(|l| f64::from(*l)).zip(0..).collect();
@@ -192,7 +198,7 @@ fn by_sorting(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<Token>
             break;
         }
         before += weight(value);
-        if weight(value) >= f64::from(params.min_p) && weight(value) > 1e-300 {
+        if weight(value) >= f64::from(params.min_p) && weight(value) >= LEAST {
             kept.push(id as Token);
         }
     }
@@ -424,7 +430,7 @@ fn ids_beyond_the_tokenizers_are_never_sampled_but_count_in_the_softmax() {
     let logits = [0.0, 1.0, 9.0];
     let mut sampler = Sampler::new(2);
     sampler.load(&logits);
-    assert_eq!(sampler.sample(&GREEDY, &[], 0.0), Some(1));
+    assert_eq!(sampler.sample(&GREEDY, &[], 0), Some(1));
     let ids: Vec<Token> = sampler
         .distribution(&PLAIN, &[2])
         .iter()
@@ -452,7 +458,7 @@ fn log_probabilities_are_of_the_raw_logits_and_alternatives_are_in_order() {
             ..PLAIN
         },
         &[7],
-        0.5,
+        1 << 23,
     );
     let softmax = sampler.log_softmax().unwrap();
     let max = 20.0;
@@ -483,13 +489,13 @@ fn speed() {
         let logits = bell(vocabulary, 1);
         let flat: Vec<f32> = logits.iter().map(|l| l * 0.01).collect();
         let mut sampler = Sampler::new(vocabulary);
-        let mut time = |name: &str, logits: &[f32], work: &mut dyn FnMut(&mut Sampler, f64)| {
+        let mut time = |name: &str, logits: &[f32], work: &mut dyn FnMut(&mut Sampler, u32)| {
             const REPEATS: u32 = 20;
             let mut best = f64::INFINITY;
             for i in 0..REPEATS {
                 let start = std::time::Instant::now();
                 sampler.load(logits);
-                work(&mut sampler, f64::from(i) / f64::from(REPEATS));
+                work(&mut sampler, (i << 24) / REPEATS);
                 best = best.min(start.elapsed().as_secs_f64() * 1e6);
             }
             println!("{vocabulary:7} {name:28} {best:7.0} us per token");

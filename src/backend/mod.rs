@@ -3,8 +3,11 @@
 //! [`Backend`] is what a device must do for [`crate::model::forward()`]; [`Run`] is what the engine
 //! sees of the two together. Everything a step needs crosses in one [`Step`].
 
+pub mod choice;
 pub mod cpu;
 pub mod gpu;
+
+pub use choice::{Answer, Choice, Pick};
 
 use crate::quant::Quant;
 use crate::{Dtype, Result};
@@ -90,6 +93,10 @@ pub struct Step {
     pub pages: Vec<u32>,
     /// Rows whose logits are wanted, ascending.
     pub wanted: Vec<u32>,
+    /// What for: one for each of [`Step::wanted`], or none at all where the logits themselves are wanted.
+    pub choices: Vec<Choice>,
+    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end.
+    pub history: Vec<crate::Token>,
 }
 
 impl Step {
@@ -103,6 +110,8 @@ impl Step {
         self.spans.clear();
         self.pages.clear();
         self.wanted.clear();
+        self.choices.clear();
+        self.history.clear();
     }
 }
 
@@ -123,8 +132,8 @@ pub struct Limits {
 
 /// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
 pub trait Run: Send {
-    /// Compute one step. Returns the wanted rows' logits, `[wanted, vocab_size]`, row-major.
-    fn run(&mut self, step: &Step) -> Result<&[f32]>;
+    /// Compute one step. The wanted rows' logits, or what [`Step::choices`] asks for.
+    fn run(&mut self, step: &Step) -> Result<Answer<'_>>;
 
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
@@ -350,8 +359,9 @@ pub trait Backend: Sized + Send {
     fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
     /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
     fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
-    /// Wait for `out` and give its first `wanted * vocab_size` numbers.
-    fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<&'a [f32]>;
+    /// Wait for `out` and give its first `wanted * vocab_size` numbers, or what the step's choices make of
+    /// them where the device can do that itself.
+    fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
 }

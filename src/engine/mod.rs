@@ -8,7 +8,7 @@
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
 //! - `sequence`: one prompt on its way through the model
-//! - [`sampler`]: logits -> token
+//! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
 //! - `call`, [`stream`]: events -> the caller
 //! - `os`: eventfd and signals

@@ -1,17 +1,18 @@
 //! Logits to a token: repetition penalty, temperature, top-k, top-p, min-p, draw.
 //!
-//! Nothing is sorted. Top-k is a threshold on the logits. The nucleus is a weighted quickselect: the
-//! last token it keeps is also a threshold, and the draw wants ascending ids anyway. Masses are
-//! float64 and are added in a fixed order, so the outcome does not depend on the machine.
+//! Candidates are in order of descending logit, ties lowest id first. Nothing is sorted: top-k is a
+//! threshold, and the nucleus a weighted quickselect for its last token, since the draw wants ascending
+//! ids anyway. Probabilities are integers ([`crate::backend::choice`]), whose sums are exact: a device
+//! that selects and adds in another order chooses the same token.
 //!
 //! Logits that are not finite (NaN, the infinities) are impossible tokens.
 
 use super::request::GenerateOptions;
 use super::stream::Alternative;
+use crate::backend::choice::{self, Choice, ONE, Pick, Scale, Strategy, mass, mass_parts, rank};
 use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use std::cmp::Ordering;
 
 /// How a token is chosen. In range, as [`GenerateOptions::check`] sees to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,25 +41,49 @@ impl From<&GenerateOptions> for Params {
     }
 }
 
+impl From<&Params> for Strategy {
+    fn from(params: &Params) -> Self {
+        Strategy {
+            penalty: params.repetition_penalty,
+            scale: (params.temperature > 0.0).then(|| Scale::new(params.temperature)),
+            top_k: u32::try_from(params.top_k).unwrap_or(0),
+            top_p: match params.top_p < 1.0 {
+                true => (f64::from(params.top_p) * 2f64.powi(32)) as u32,
+                false => choice::ALL,
+            },
+            min_mass: ((f64::from(params.min_p) * ONE as f64).ceil() as u64).max(1),
+        }
+    }
+}
+
 /// A token that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
     /// Its id.
     pub token: Token,
-    /// Its probability times a constant: relative to the most likely token's, which has 1.
-    pub mass: f64,
+    /// Its probability times a constant: the most likely token has [`ONE`].
+    pub mass: u64,
 }
 
-/// The uniform number for the token at absolute `position` of sequence `stream` of a call: the upper
-/// 24 bits of the first word of block `position` of ChaCha8, over 2^24.
+/// The uniform number for the token at absolute `position` of sequence `stream` of a call, over 2^24: the
+/// upper 24 bits of the first word of block `position` of ChaCha8.
 ///
 /// The 256-bit key is `rand_core`'s `seed_from_u64(seed)`: eight words of PCG32 (XSH-RR) over the
 /// seed. The 64-bit nonce is `stream`. Any place of the sequence of draws can so be computed alone.
-pub fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
+pub fn uniform(seed: u64, stream: u64, position: u64) -> u32 {
     let mut chacha = ChaCha8Rng::seed_from_u64(seed);
     chacha.set_stream(stream);
     chacha.set_word_pos(u128::from(position) * 16);
-    f64::from(chacha.next_u32() >> 8) / f64::from(1u32 << 24)
+    chacha.next_u32() >> 8
+}
+
+/// What is reported beside a token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// 0 where it is not wanted.
+    pub logprob: f32,
+    /// As many as are wanted.
+    pub top: Vec<Alternative>,
 }
 
 /// Numbers that are worked on together where the compiler vectorises.
@@ -69,15 +94,22 @@ const LANES: usize = 16;
 pub struct Sampler {
     /// Ids from here on are never sampled.
     n_tokens: usize,
-    /// The loaded row with -inf for what is not finite, `[vocab_size]`.
+    /// The loaded row with -inf for what is not finite and no negative zero, `[vocab_size]`.
     logits: Vec<f32>,
     /// The same after the penalty, `[n_tokens]`.
     penalised: Vec<f32>,
     /// `exp((logit - max) / temperature)`, `[n_tokens]`.
-    masses: Vec<f64>,
+    shares: Vec<f32>,
     kept: Vec<Kept>,
-    order: Vec<Kept>,
+    order: Vec<(Place, u64)>,
     select: Vec<f32>,
+}
+
+/// A candidate's place, the best first: [`rank`], then id.
+type Place = u64;
+
+fn place(value: f32, id: usize) -> Place {
+    u64::from(rank(value)) << 32 | id as u64
 }
 
 impl Sampler {
@@ -94,10 +126,14 @@ impl Sampler {
     /// thread, there is nobody to be told that it cannot be had.
     pub fn reserve(&mut self, vocab_size: usize) -> Result<()> {
         let what = "the sampler (the vocabulary)";
-        for v in [&mut self.logits, &mut self.penalised, &mut self.select] {
+        for v in [
+            &mut self.logits,
+            &mut self.penalised,
+            &mut self.shares,
+            &mut self.select,
+        ] {
             reserve::vec(what, v, vocab_size)?;
         }
-        reserve::vec(what, &mut self.masses, vocab_size)?;
         reserve::vec(what, &mut self.kept, vocab_size)?;
         reserve::vec(what, &mut self.order, vocab_size)
     }
@@ -105,19 +141,47 @@ impl Sampler {
     /// Take a row of raw logits, `[vocab_size]`.
     pub fn load(&mut self, logits: &[f32]) {
         self.logits.clear();
-        let clean = |l: &f32| if l.is_finite() { *l } else { f32::NEG_INFINITY };
-        self.logits.extend(logits.iter().map(clean));
+        self.logits.extend(logits.iter().map(|l| clean(*l)));
     }
 
-    /// The token at a draw of `uniform` in [0, 1); `None` if no token is possible. `previous` are the
-    /// tokens before it, for the penalty; they may repeat.
-    pub fn sample(&mut self, params: &Params, previous: &[Token], uniform: f64) -> Option<Token> {
-        let kept = self.distribution(params, previous);
-        let total: f64 = kept.iter().map(|k| k.mass).sum();
-        let mut below = 0.0;
+    /// What `choice` asks for, of the loaded row; `None` if no token is possible. `history` is the
+    /// step's.
+    pub fn choose(&mut self, choice: &Choice, history: &[Token]) -> Option<(Token, Score)> {
+        let token = match choice.given {
+            Some(token) => token,
+            None => {
+                let previous = &history[choice.history.clone()];
+                self.draw(&choice.strategy, previous, choice.draw)?
+            }
+        };
+        if !choice.scored() {
+            return Some((token, Score::default()));
+        }
+        let softmax = self.log_softmax()?;
+        let score = Score {
+            logprob: match choice.logprob {
+                true => self.logprob(&softmax, token),
+                false => 0.0,
+            },
+            top: self.alternatives(&softmax, choice.top),
+        };
+        Some((token, score))
+    }
+
+    /// The token at a draw of `uniform` over 2^24; `None` if no token is possible. `previous` are the tokens
+    /// before it, for the penalty; they may repeat.
+    pub fn sample(&mut self, params: &Params, previous: &[Token], uniform: u32) -> Option<Token> {
+        self.draw(&params.into(), previous, uniform)
+    }
+
+    fn draw(&mut self, strategy: &Strategy, previous: &[Token], uniform: u32) -> Option<Token> {
+        let kept = self.keep(strategy, previous);
+        let total = kept.iter().map(|k| k.mass).sum();
+        let target = choice::target(uniform, total);
+        let mut below = 0;
         for k in kept {
             below += k.mass;
-            if below > uniform * total {
+            if below > target {
                 return Some(k.token);
             }
         }
@@ -126,18 +190,22 @@ impl Sampler {
 
     /// What may be drawn, by ascending id; empty if no token is possible.
     pub fn distribution(&mut self, params: &Params, previous: &[Token]) -> &[Kept] {
+        self.keep(&params.into(), previous)
+    }
+
+    fn keep(&mut self, strategy: &Strategy, previous: &[Token]) -> &[Kept] {
         let Self {
             n_tokens,
             logits,
             penalised,
-            masses,
+            shares,
             kept,
             order,
             select,
         } = self;
         kept.clear();
         let logits = &logits[..logits.len().min(*n_tokens)];
-        let values = match params.repetition_penalty {
+        let values = match strategy.penalty {
             1.0 => logits,
             penalty => {
                 penalise(penalised, logits, previous, penalty);
@@ -148,62 +216,64 @@ impl Sampler {
         if max == f32::NEG_INFINITY {
             return kept;
         }
-        if params.temperature == 0.0 {
+        let Some(scale) = strategy.scale else {
             let first = values.iter().position(|v| *v == max);
             kept.extend(first.map(|id| Kept {
                 token: id as Token,
-                mass: 1.0,
+                mass: ONE,
             }));
             return kept;
-        }
+        };
 
-        // A product instead of a quotient: temperatures down to the smallest f32 have a finite inverse
-        // in f64, and the most likely token's exponent stays exactly 0.
-        let (max, scale) = (f64::from(max), 1.0 / f64::from(params.temperature));
-        let mass = |value: f32| exp((f64::from(value) - max) * scale);
-        let keep = |(id, mass): (usize, f64)| Kept {
+        let keep = |(id, mass): (usize, u64)| Kept {
             token: id as Token,
             mass,
         };
-        let top_p = f64::from(params.top_p);
-        if (1..values.len()).contains(&params.top_k) {
-            let floor = kth_largest(values, params.top_k, select);
+        let top_k = strategy.top_k as usize;
+        let total = if (1..values.len()).contains(&top_k) {
+            let floor = kth_largest(values, top_k, select);
             let top = values
                 .iter()
                 .enumerate()
                 .filter(|(_, value)| **value >= floor);
             kept.extend(
-                top.map(|(id, value)| keep((id, mass(*value))))
-                    .filter(|k| k.mass > 0.0),
+                top.map(|(id, value)| keep((id, mass(scale.share(*value, max)))))
+                    .filter(|k| k.mass > 0),
             );
-            if top_p < 1.0 {
-                let total = kept.iter().map(|k| k.mass).sum();
-                keep_nucleus(kept, order, top_p, total);
-            }
+            kept.iter().map(|k| k.mass).sum()
         } else {
-            exponentials(masses, values, max, scale);
-            let total = sum_from(masses, 0.0);
-            // Where tokens of some mass and more have over top_p together, the nucleus is among
-            // them. Finding that out takes a few vectorised passes and spares most of the selection.
-            let least = match top_p < 1.0 {
-                true => [1e-1, 1e-2, 1e-3, 1e-5]
+            exponentials(shares, values, max, scale);
+            let (mut total, mut least) = (0, f32::NEG_INFINITY);
+            if strategy.top_p != choice::ALL {
+                total = total_mass(shares);
+                // Where the tokens down to some logit have more than top_p together, the nucleus is among
+                // them. Finding that out takes a few vectorised passes and spares most of the selection.
+                // Float sums do, with a margin far above their error: the nucleus itself is exact.
+                let limit = strategy.nucleus(total) as f32 / ONE as f32 * 1.01;
+                least = [3.0, 7.0, 10.0, 17.0]
                     .into_iter()
-                    .find(|least| sum_from(masses, *least) > top_p * total)
-                    .unwrap_or(f64::MIN_POSITIVE),
-                false => f64::MIN_POSITIVE,
-            };
-            let likely = masses
-                .iter()
-                .enumerate()
-                .filter(|(_, mass)| **mass >= least);
-            kept.extend(likely.map(|(id, mass)| keep((id, *mass))));
-            if top_p < 1.0 {
-                keep_nucleus(kept, order, top_p, total);
+                    .map(|halvings| max - halvings / scale.halvings)
+                    .find(|least| share_from(shares, values, *least) > limit)
+                    .unwrap_or(least);
             }
+            let likely = values
+                .iter()
+                .zip(&*shares)
+                .enumerate()
+                .filter(|(_, (value, share))| **value >= least && **share > 0.0);
+            kept.extend(
+                likely
+                    .map(|(id, (_, share))| keep((id, mass(*share))))
+                    .filter(|k| k.mass > 0),
+            );
+            total
+        };
+        if strategy.top_p != choice::ALL {
+            keep_nucleus(kept, order, values, strategy.nucleus(total));
         }
-        if params.min_p > 0.0 {
-            // The most likely token has mass 1 and is always among the kept.
-            kept.retain(|k| k.mass >= f64::from(params.min_p));
+        if strategy.min_mass > 1 {
+            // The most likely token has all the mass there can be and is always among the kept.
+            kept.retain(|k| k.mass >= strategy.min_mass);
         }
         kept
     }
@@ -215,11 +285,9 @@ impl Sampler {
         if max == f32::NEG_INFINITY {
             return None;
         }
-        let max = f64::from(max);
-        exponentials(&mut self.masses, &self.logits, max, 1.0);
-        Some(LogSoftmax {
-            log_total: max + sum_from(&self.masses, 0.0).ln(),
-        })
+        exponentials(&mut self.shares, &self.logits, max, Scale::new(1.0));
+        let total = total_mass(&self.shares);
+        Some(LogSoftmax::new(max, total))
     }
 
     /// Log probability of a token; -inf for an impossible one.
@@ -246,17 +314,39 @@ impl Sampler {
             .enumerate()
             .filter(|(_, logit)| **logit >= floor);
         order.clear();
-        order.extend(top.map(|(id, l)| Kept {
-            token: id as Token,
-            mass: f64::from(*l),
-        }));
-        order.sort_unstable_by(best_first);
-        let alternative = |k: &Kept| Alternative {
-            token: k.token,
-            logprob: softmax.logprob(logits[k.token as usize]),
+        order.extend(top.map(|(id, logit)| (place(*logit, id), 0)));
+        order.sort_unstable();
+        let alternative = |(place, _): &(Place, u64)| {
+            let id = (*place & u64::from(u32::MAX)) as usize;
+            Alternative {
+                token: id as Token,
+                logprob: softmax.logprob(logits[id]),
+            }
         };
         order.iter().take(n).map(alternative).collect()
     }
+}
+
+/// What a device's pick says, in the sampler's words; `None` if no token is possible. `top` is the list that
+/// [`Pick::top`] is a part of.
+pub fn picked(choice: &Choice, pick: &Pick, top: &[(Token, f32)]) -> Option<(Token, Score)> {
+    let token = pick.token?;
+    if !choice.scored() {
+        return Some((token, Score::default()));
+    }
+    let softmax = LogSoftmax::new(pick.max, pick.total);
+    let alternative = |&(token, logit): &(Token, f32)| Alternative {
+        token,
+        logprob: softmax.logprob(logit),
+    };
+    let score = Score {
+        logprob: match choice.logprob {
+            true => softmax.logprob(pick.logit),
+            false => 0.0,
+        },
+        top: top[pick.top.clone()].iter().map(alternative).collect(),
+    };
+    Some((token, score))
 }
 
 /// The normaliser of a row: log of the sum of exp(logit).
@@ -266,9 +356,26 @@ pub struct LogSoftmax {
 }
 
 impl LogSoftmax {
+    /// From the largest logit and the sum of masses at temperature 1.
+    fn new(max: f32, total: u64) -> Self {
+        Self {
+            log_total: f64::from(max) + (total as f64 / ONE as f64).ln(),
+        }
+    }
+
     fn logprob(&self, logit: f32) -> f32 {
         // Rounding must not make a certain token more than certain.
         ((f64::from(logit) - self.log_total) as f32).min(0.0)
+    }
+}
+
+/// -inf for what is not finite; and no negative zero, which is equal to the other and must be so by
+/// [`rank`] too.
+fn clean(logit: f32) -> f32 {
+    if logit.is_finite() {
+        logit + 0.0
+    } else {
+        f32::NEG_INFINITY
     }
 }
 
@@ -284,7 +391,7 @@ fn penalise(out: &mut Vec<f32>, logits: &[f32], previous: &[Token], penalty: f32
             } else {
                 logit * penalty
             };
-            out[at] = value.clamp(f32::MIN, f32::MAX);
+            out[at] = clean(value.clamp(f32::MIN, f32::MAX));
         }
     }
 }
@@ -306,49 +413,43 @@ fn maximum(values: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, larger)
 }
 
-/// The sum of the values that are `least` or more, in an order that depends on the length alone.
-fn sum_from(values: &[f64], least: f64) -> f64 {
-    let counted = |value: &f64| if *value >= least { *value } else { 0.0 };
+/// The sum of all masses.
+fn total_mass(shares: &[f32]) -> u64 {
+    let part = |shares: &[f32]| -> u64 {
+        let (mut highs, mut lows) = (0u32, 0i32);
+        for share in shares {
+            let (high, low) = mass_parts(*share);
+            highs = highs.wrapping_add(high);
+            lows = lows.wrapping_add(low);
+        }
+        (u64::from(highs) << 19).wrapping_add_signed(i64::from(lows))
+    };
+    // As many as 32 bits have room for. (Checks for overflow would keep it from being vectorised.)
+    shares.chunks(2048).map(part).sum()
+}
+
+/// Roughly the sum of the shares of the values that are `least` or more.
+fn share_from(shares: &[f32], values: &[f32], least: f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    let chunks = values.chunks_exact(lanes.len());
-    let rest: f64 = chunks.remainder().iter().map(counted).sum();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += counted(value);
+    let chunks = shares.chunks_exact(LANES).zip(values.chunks_exact(LANES));
+    for (shares, values) in chunks {
+        for ((lane, share), value) in lanes.iter_mut().zip(shares).zip(values) {
+            *lane += if *value >= least { *share } else { 0.0 };
         }
     }
-    lanes.into_iter().sum::<f64>() + rest
+    let rest = shares.len() / LANES * LANES;
+    let counted = shares[rest..].iter().zip(&values[rest..]);
+    let counted = counted.filter(|(_, value)| **value >= least);
+    lanes.iter().chain(counted.map(|(share, _)| share)).sum()
 }
 
-/// `out[i] = exp((values[i] - max) * scale)`. A loop over slices, with the numbers by value: as an
-/// iterator with a capturing closure it does not vectorise and takes twice as long.
-fn exponentials(out: &mut Vec<f64>, values: &[f32], max: f64, scale: f64) {
+/// `out[i] = share(values[i])`. A loop over slices: as an iterator with a capturing closure it does not
+/// vectorise and takes twice as long.
+fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: Scale) {
     out.resize(values.len(), 0.0);
     for (out, value) in out.iter_mut().zip(values) {
-        *out = exp((f64::from(*value) - max) * scale);
+        *out = scale.share(*value, max);
     }
-}
-
-/// e^x for x <= 0, relative error below 1e-11; 0 below -700. Branch-free so that it vectorises, and
-/// ours rather than the C library's so that the same seed gives the same token on every machine.
-#[inline(always)]
-fn exp(x: f64) -> f64 {
-    // Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
-    // ln 2 in two parts; the first has so few bits that n times it is exact.
-    const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
-    const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    let clamped = if x > -700.0 { x } else { -700.0 };
-    let rounded = clamped * std::f64::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = clamped - n * LN_2_HIGH - n * LN_2_LOW;
-    // Taylor to the ninth power: |r| <= ln 2 / 2, the tenth term is 7e-12.
-    let mut p = 1.0 / 362_880.0;
-    for c in [40_320.0, 5_040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
-        p = p * r + 1.0 / c;
-    }
-    let scaled = f64::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 52));
-    if x > -700.0 { scaled } else { 0.0 }
 }
 
 /// The `k`-th largest value, 1 <= k <= len.
@@ -371,33 +472,29 @@ fn kth_largest(values: &[f32], k: usize, select: &mut Vec<f32>) -> f32 {
     *select.select_nth_unstable_by(k - 1, descending).1
 }
 
-/// Most likely first, ties lowest id first.
-fn best_first(a: &Kept, b: &Kept) -> Ordering {
-    b.mass.total_cmp(&a.mass).then(a.token.cmp(&b.token))
-}
-
-/// Keep a token while the mass of those before it is at most `top_p` of `total` (Meta's rule), so the
-/// one that crosses stays and one always remains. `kept` must hold at least all of those.
-fn keep_nucleus(kept: &mut Vec<Kept>, order: &mut Vec<Kept>, top_p: f64, total: f64) {
+/// Keep a token while the mass of those before it is at most `limit` (Meta's rule), so the one that
+/// crosses stays and one always remains. `kept` must hold at least all of those.
+fn keep_nucleus(kept: &mut Vec<Kept>, order: &mut Vec<(Place, u64)>, values: &[f32], limit: u64) {
+    let place = |k: &Kept| place(values[k.token as usize], k.token as usize);
     order.clear();
-    order.extend_from_slice(kept);
+    order.extend(kept.iter().map(|k| (place(k), k.mass)));
     let mut rest = &mut order[..];
-    let mut before = 0.0;
+    let mut before = 0;
     // Invariant: the best of `rest` is in the nucleus, `before` is the mass of all better than it,
     // and the nucleus ends within `rest`.
     while rest.len() > 1 {
         let middle = rest.len() / 2;
-        let (better, _, _) = rest.select_nth_unstable_by(middle, best_first);
-        let mass: f64 = better.iter().map(|k| k.mass).sum();
-        if before + mass <= top_p * total {
+        let (better, _, _) = rest.select_nth_unstable(middle);
+        let mass: u64 = better.iter().map(|(_, mass)| mass).sum();
+        if before + mass <= limit {
             before += mass;
             rest = &mut rest[middle..];
         } else {
             rest = &mut rest[..middle];
         }
     }
-    if let Some(last) = rest.first().copied() {
-        kept.retain(|k| best_first(k, &last) != Ordering::Greater);
+    if let Some((last, _)) = rest.first().copied() {
+        kept.retain(|k| place(k) <= last);
     }
 }
 
@@ -406,19 +503,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exp_is_exact_to_eleven_digits_and_ends_at_zero() {
-        for i in 0..700_000 {
-            let x = -f64::from(i) / 1000.0;
-            assert!(
-                (exp(x) / x.exp() - 1.0).abs() < 1e-11,
-                "exp({x}) = {}",
-                exp(x)
-            );
+    fn masses_add_up_to_what_each_has() {
+        let scale = Scale::new(0.7);
+        let values: Vec<f32> = (0..5000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 * (-30.0 / (1 << 24) as f32))
+            .collect();
+        let mut shares = Vec::new();
+        exponentials(&mut shares, &values, 0.0, scale);
+        let want: u64 = shares.iter().map(|share| mass(*share)).sum();
+        assert_eq!(total_mass(&shares), want);
+        for least in [f32::NEG_INFINITY, -20.0, -1.0, 1.0] {
+            let counted = shares.iter().zip(&values).filter(|(_, v)| **v >= least);
+            let want: f64 = counted.map(|(share, _)| f64::from(*share)).sum();
+            let got = f64::from(share_from(&shares, &values, least));
+            assert!((got - want).abs() <= 1e-4 * want, "{least}: {got} {want}");
         }
-        assert_eq!(exp(0.0), 1.0);
-        assert_eq!(exp(-700.0), 0.0);
-        assert_eq!(exp(f64::NEG_INFINITY), 0.0);
-        assert_eq!(exp(-1e300), 0.0);
+        // As much as the sums of a part can be.
+        let equal = vec![1.0; 10_000];
+        assert_eq!(total_mass(&equal), 10_000 * ONE);
     }
 
     #[test]
@@ -442,13 +544,12 @@ mod tests {
     /// Expected values from a separate ChaCha8 and PCG32, written down from their specifications.
     #[test]
     fn the_draws_of_a_seed_are_fixed_for_ever() {
-        let bits = |seed, stream, position| (uniform(seed, stream, position) * 16_777_216.0) as u32;
         let draws = [
-            bits(1, 0, 0),
-            bits(1, 0, 1),
-            bits(1, 1, 0),
-            bits(2, 0, 0),
-            bits(1, 0, 4095),
+            uniform(1, 0, 0),
+            uniform(1, 0, 1),
+            uniform(1, 1, 0),
+            uniform(2, 0, 0),
+            uniform(1, 0, 4095),
         ];
         assert_eq!(draws, [9_217_037, 700_768, 14_939_565, 3_246_619, 809_112]);
     }

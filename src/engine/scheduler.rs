@@ -3,14 +3,15 @@
 use super::EngineOptions;
 use super::call::Call;
 use super::pace::Pace;
-use super::sampler::Sampler;
+use super::sampler::{Sampler, picked};
 use super::sequence::Sequence;
 use super::shared::{Shared, lock};
 use super::stream::FinishReason;
-use crate::backend::{Limits, RowKind, Span, Step};
+use crate::backend::{Answer, Limits, RowKind, Span, Step};
 use crate::kv::Pool;
 use crate::{Error, Result, Token};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// All sequences that were received and have not ended.
@@ -24,6 +25,8 @@ pub(super) struct Scheduler {
     pool: Pool,
     pace: Pace,
     sampler: Sampler,
+    /// Ids from here on are never sampled.
+    n_tokens: usize,
     limits: Limits,
     max_batch_size: usize,
     eos_ids: Vec<Token>,
@@ -46,6 +49,7 @@ impl Scheduler {
             pool: Pool::new(limits.n_pages, limits.page_size),
             pace: Pace::new(options.prefill_chunk),
             sampler,
+            n_tokens,
             limits,
             max_batch_size: options.max_batch_size,
             eos_ids: options.eos_ids.clone(),
@@ -112,7 +116,7 @@ impl Scheduler {
             if !sequence.sits_out && !sequence.in_prefill() {
                 let position = sequence.computed;
                 add_span(step, sequence, RowKind::Decode, position, 1, &self.pool);
-                step.wanted.push(step.tokens.len() as u32 - 1);
+                want(step, sequence, 0..1, self.n_tokens);
                 self.planned.push(at);
             }
         }
@@ -166,21 +170,19 @@ impl Scheduler {
         if rows == 0 {
             return 0;
         }
-        let first_row = step.tokens.len();
         add_span(step, sequence, RowKind::Prefill, position, rows, &self.pool);
         let wanted_from = match sequence.scores_prompt() {
             true => 0,
             false if position + rows == sequence.prompt_len => rows - 1,
             false => rows,
         };
-        step.wanted
-            .extend((wanted_from..rows).map(|row| (first_row + row) as u32));
+        want(step, sequence, wanted_from..rows, self.n_tokens);
         self.planned.push(at);
         rows
     }
 
-    /// Take the logits of the planned step, which took `seconds`.
-    pub fn absorb(&mut self, step: &Step, logits: &[f32], seconds: f64) {
+    /// Take what the planned step gave; it took `seconds`.
+    pub fn absorb(&mut self, step: &Step, answer: Answer<'_>, seconds: f64) {
         let decodes = step
             .spans
             .iter()
@@ -191,9 +193,7 @@ impl Scheduler {
         let before: usize = self.running.iter().map(Sequence::generated).sum();
 
         let rows = step.wanted.iter().map(|row| *row as usize);
-        let mut wanted = rows
-            .zip(logits.chunks_exact(self.limits.vocab_size))
-            .peekable();
+        let mut wanted = rows.zip(&step.choices).enumerate().peekable();
         for (span, at) in step.spans.iter().zip(&self.planned) {
             let sequence = &mut self.running[*at];
             sequence.computed = sequence.computed.max(span.position + span.rows.len());
@@ -203,12 +203,22 @@ impl Scheduler {
                     sequence.echo(sequence.computed);
                 }
             }
-            while let Some((row, logits)) = wanted.next_if(|(row, _)| *row < span.rows.end) {
+            while let Some((at, (row, choice))) =
+                wanted.next_if(|(_, (row, _))| *row < span.rows.end)
+            {
                 if sequence.end.is_some() {
                     continue;
                 }
                 let position = span.position + row - span.rows.start;
-                sequence.take_logits(position, logits, &mut self.sampler, &self.eos_ids);
+                let got = match answer {
+                    Answer::Logits(logits) => {
+                        let n = self.limits.vocab_size;
+                        self.sampler.load(&logits[at * n..][..n]);
+                        self.sampler.choose(choice, &step.history)
+                    }
+                    Answer::Picks { picks, top } => picked(choice, &picks[at], top),
+                };
+                sequence.take(position, got, &self.eos_ids);
             }
             // Nothing to generate, and every prompt token has its score.
             if sequence.end.is_none()
@@ -307,6 +317,18 @@ fn adopt_found_pages(sequence: &mut Sequence, pool: &mut Pool) {
         let own = std::mem::replace(&mut sequence.pages[sequence.known_pages], hit.page);
         pool.release(own);
         sequence.adopt(hit.node, size);
+    }
+}
+
+/// Want some rows of the step's last span, which is this sequence's.
+fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, n_tokens: usize) {
+    let Some(span) = step.spans.last() else {
+        return;
+    };
+    for row in rows {
+        let choice = sequence.choice(span.position + row, n_tokens, &mut step.history);
+        step.wanted.push((span.rows.start + row) as u32);
+        step.choices.push(choice);
     }
 }
 

@@ -1,9 +1,10 @@
 //! One prompt on its way through the model.
 
 use super::call::Call;
-use super::sampler::{Params, Sampler, uniform};
-use super::stream::{Alternative, Event, Finish, FinishReason, RequestStats, TokenEvent};
+use super::sampler::{Params, Score, uniform};
+use super::stream::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::text::TextStream;
+use crate::backend::Choice;
 use crate::kv::{NodeId, Pool};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
@@ -37,13 +38,6 @@ pub(super) struct Sequence {
     text: TextStream,
     queue_ms: f64,
     first_token_ms: f64,
-}
-
-/// What is reported beside a token.
-#[derive(Default)]
-struct Score {
-    logprob: f32,
-    top: Vec<Alternative>,
 }
 
 impl Sequence {
@@ -155,66 +149,54 @@ impl Sequence {
         }));
     }
 
-    /// Take the logits of the row at `position`: they score the next prompt token or become the next
-    /// token. Sets [`Sequence::end`] if that ends the sequence.
-    pub fn take_logits(
-        &mut self,
-        position: usize,
-        logits: &[f32],
-        sampler: &mut Sampler,
-        eos_ids: &[Token],
-    ) {
-        sampler.load(logits);
-        if position + 1 < self.prompt_len {
-            self.echo(1);
-            match self.score(sampler, self.tokens[position + 1]) {
-                Some(score) => self.echo_token(position + 1, score),
-                None => self.fail(position + 1),
-            }
-        } else {
-            self.echo(self.prompt_len);
-            self.generate(sampler, eos_ids);
-        }
-    }
-
-    /// `None` if no token is possible.
-    fn score(&self, sampler: &mut Sampler, token: Token) -> Option<Score> {
+    /// What is wanted of the row at `position`: a score for the next prompt token, or the next token.
+    /// Tokens that it is chosen by go to `history`. Ids from `n_tokens` on are never drawn.
+    pub fn choice(&self, position: usize, n_tokens: usize, history: &mut Vec<Token>) -> Choice {
         let options = &self.call.options;
-        if !options.logprobs && options.top_logprobs == 0 {
-            return Some(Score::default());
+        let (next, first) = (position + 1, history.len());
+        let given = (next < self.prompt_len).then(|| self.tokens[next]);
+        let strategy = (&Params::from(options)).into();
+        if given.is_none() && options.repetition_penalty != 1.0 {
+            history.extend_from_slice(&self.tokens[..next]);
         }
-        let softmax = sampler.log_softmax()?;
-        Some(Score {
-            logprob: if options.logprobs {
-                sampler.logprob(&softmax, token)
-            } else {
-                0.0
+        Choice {
+            given,
+            strategy,
+            draw: match given {
+                Some(_) => 0,
+                None => uniform(self.seed, u64::from(self.index), next as u64),
             },
-            top: sampler.alternatives(&softmax, options.top_logprobs),
-        })
+            n_tokens,
+            history: first..history.len(),
+            logprob: options.logprobs,
+            top: options.top_logprobs,
+        }
     }
 
-    fn fail(&mut self, position: usize) {
-        self.end = Some(Err(Error::Internal(format!(
-            "sequence {}, token position {position}: no logit is finite, so no token is possible",
-            self.index
-        ))));
+    /// Take what the row at `position` gave: the next prompt token's score or the next token. Sets
+    /// [`Sequence::end`] if that ends the sequence.
+    pub fn take(&mut self, position: usize, got: Option<(Token, Score)>, eos_ids: &[Token]) {
+        let next = position + 1;
+        let echoed = next < self.prompt_len;
+        self.echo(if echoed { 1 } else { self.prompt_len });
+        match got {
+            Some((_, score)) if echoed => self.echo_token(next, score),
+            Some((token, score)) => self.append(token, score, eos_ids),
+            None => {
+                self.end = Some(Err(Error::Internal(format!(
+                    "sequence {}, token position {next}: no logit is finite, so no token is possible",
+                    self.index
+                ))));
+            }
+        }
     }
 
-    fn generate(&mut self, sampler: &mut Sampler, eos_ids: &[Token]) {
+    fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) {
         let call = self.call.clone();
-        let position = self.tokens.len();
-        let draw = uniform(self.seed, u64::from(self.index), position as u64);
-        let Some(token) = sampler.sample(&Params::from(&call.options), &self.tokens, draw) else {
-            return self.fail(position);
-        };
         if eos_ids.contains(&token) && !call.options.ignore_eos {
             self.end = Some(Ok(FinishReason::Stop));
             return;
         }
-        let Some(score) = self.score(sampler, token) else {
-            return self.fail(position);
-        };
         self.tokens.push(token);
         if self.generated() == 1 {
             self.first_token_ms = call.age_ms();

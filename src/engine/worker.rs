@@ -2,7 +2,7 @@
 
 use super::scheduler::Scheduler;
 use super::shared::{Shared, lock};
-use crate::backend::{Run, Step};
+use crate::backend::{Answer, Run, Step};
 use crate::error::panic_text;
 use crate::log::Level;
 use crate::{Error, Result};
@@ -53,16 +53,19 @@ fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Resul
             continue;
         }
         let start = Instant::now();
-        let logits = run.run(&step)?;
+        let answer = run.run(&step)?;
         let seconds = start.elapsed().as_secs_f64();
-        if logits.len() != step.wanted.len() * vocab_size {
+        let rows = step.wanted.len();
+        let (got, what, want) = match answer {
+            Answer::Logits(logits) => (logits.len(), "logits", rows * vocab_size),
+            Answer::Picks { picks, .. } => (picks.len(), "tokens", rows),
+        };
+        if got != want {
             return Err(Error::Internal(format!(
-                "the model gave {} logits for {} rows of {vocab_size}",
-                logits.len(),
-                step.wanted.len()
+                "the model gave {got} {what} for {rows} rows of {vocab_size}"
             )));
         }
-        scheduler.absorb(&step, logits, seconds);
+        scheduler.absorb(&step, answer, seconds);
     }
     scheduler.cancel_all();
     Ok(())

@@ -1,7 +1,7 @@
 //! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
 
 use super::forward::{Scratch, forward};
-use crate::backend::{Backend, Limits, Run, Shape, Step, Weights};
+use crate::backend::{Answer, Backend, Limits, Run, Shape, Step, Weights};
 use crate::{Dtype, Result};
 
 /// A model that can run steps.
@@ -51,7 +51,7 @@ impl<B: Backend> Runner<B> {
 }
 
 impl<B: Backend> Run for Runner<B> {
-    fn run(&mut self, step: &Step) -> Result<&[f32]> {
+    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
         self.backend.load_step(step);

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use llamabi::backend::{
-    Backend, Block, Layer, Limits, MatSpec, QuantBlock, QuantData, Shape, Step,
+    Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, QuantData, Shape, Step,
 };
 use llamabi::{Dtype, Result};
 use std::cell::Cell;
@@ -158,7 +158,7 @@ impl Backend for Collect {
     fn logits(&mut self, out: &mut Vec<f32>, x: &Vec<f32>, norm: &Vec<f32>, head: &Mat) {
         unreachable!("nothing runs on this backend")
     }
-    fn read<'a>(&mut self, out: &'a Vec<f32>) -> Result<&'a [f32]> {
+    fn read<'a>(&mut self, out: &'a Vec<f32>) -> Result<Answer<'a>> {
         unreachable!("nothing runs on this backend")
     }
     fn copy_pages(&mut self, kv: &mut (), pairs: &[(u32, u32)]) -> Result<()> {

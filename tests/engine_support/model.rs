@@ -2,7 +2,7 @@
 //! step it is given.
 
 use super::toy::{EOS, VOCAB};
-use llamabi::backend::{Limits, RowKind, Run, Step};
+use llamabi::backend::{Answer, Limits, RowKind, Run, Step};
 use llamabi::{Error, Result, Token};
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -112,6 +112,7 @@ impl Model {
         let rows = step.tokens.len();
         assert!(rows > 0 && rows <= max_rows, "{rows} rows of {max_rows}");
         assert!(step.wanted.len() <= max_wanted);
+        assert_eq!(step.choices.len(), step.wanted.len());
         assert_eq!(step.slots.len(), rows);
         assert!(
             step.wanted.is_sorted_by(|a, b| a < b)
@@ -178,7 +179,7 @@ impl Model {
 }
 
 impl Run for Model {
-    fn run(&mut self, step: &Step) -> Result<&[f32]> {
+    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         self.check(step);
         self.probe.begin(step)?;
         let size = self.limits.page_size;
@@ -206,7 +207,7 @@ impl Run for Model {
                 (self.think)(&history, &mut self.logits[at..]);
             }
         }
-        Ok(&self.logits)
+        Ok(Answer::Logits(&self.logits))
     }
 
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {

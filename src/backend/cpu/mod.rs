@@ -45,7 +45,9 @@ pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, RowKind, Shape, Step};
+use super::{
+    Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, RowKind, Shape, Step,
+};
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 use buf::Mem;
@@ -597,8 +599,9 @@ impl Backend for Cpu {
         self.multiply(&mut out.data, width, head, x, Some(norm), Finish::Store);
     }
 
-    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<&'a [f32]> {
-        Ok(&out.data[..self.step.wanted[ALL].to.len() * out.width])
+    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {
+        let wanted = self.step.wanted[ALL].to.len();
+        Ok(Answer::Logits(&out.data[..wanted * out.width]))
     }
 
     fn copy_pages(&mut self, kv: &mut CpuKv, pairs: &[(u32, u32)]) -> Result<()> {

@@ -44,6 +44,7 @@ pub const KERNELS: &[&str] = &[
     "attend_prefill_bf16_32",
     "attend_prefill_bf16_64",
     "attend_prefill_bf16_128",
+    "sample",
 ];
 
 /// A kernel.

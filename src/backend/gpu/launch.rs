@@ -23,6 +23,7 @@ const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
 const FFN_UP: Family = Family::new("ffn_up_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
+const SAMPLE: Kernel = Kernel::named("sample");
 
 /// Rows that a GEMV block works on.
 const GEMV_ROWS: u32 = 8;
@@ -133,4 +134,11 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
     let grid = [p.vocab_size.div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
     run(d, LOGITS.of(dtype)?, grid, 256, 0, p)
+}
+
+/// Shared memory of [`sample`].
+pub(super) const SAMPLE_SHARED: u32 = 16_896;
+
+pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {
+    run(d, SAMPLE, [p.n_rows, 1, 1], 512, SAMPLE_SHARED, p)
 }

@@ -6,7 +6,7 @@
 //! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
 //! | [`kernels`], [`images`] | which kernels there are, and compiled |
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
-//! | `step`, `mat` | a step and weights on the device |
+//! | `step`, `mat`, `sample` | a step, weights, and the choice of tokens on the device |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
 //! to eight rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
@@ -23,11 +23,12 @@ pub mod preflight;
 mod launch;
 mod mat;
 mod params;
+mod sample;
 mod step;
 
 pub use mat::GpuMat;
 
-use super::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
+use super::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
 use device::{Device, Memory};
 use params::*;
@@ -106,6 +107,7 @@ pub struct Gpu<D: Device> {
     cos: Memory<D>,
     sin: Memory<D>,
     step: step::Loaded<D>,
+    chooser: sample::Chooser<D>,
     /// Rows as the prefill products read them, `[max_rows, pad32(widest)]`.
     prepared: Memory<D>,
     partial: Memory<D>,
@@ -155,10 +157,13 @@ impl<D: Device> Gpu<D> {
             step::TILE_FMA
         };
         let what = "scratch buffers";
+        // What comes back of a row: logits, or what was chosen.
+        let row = limits.vocab_size.max(sample::out_len());
         Ok(Gpu {
             cos: table(&rope.cos)?,
             sin: table(&rope.sin)?,
             step: step::Loaded::new(&device, limits.max_rows, limits.n_pages, tile)?,
+            chooser: sample::Chooser::new(&device, limits)?,
             prepared: Memory::new(&device, what, prepared.saturating_mul(4))?,
             partial: Memory::new(
                 &device,
@@ -166,7 +171,7 @@ impl<D: Device> Gpu<D> {
                 partial_len(shape, positions).saturating_mul(4),
             )?,
             counters: Memory::zeroed(&device, what, 4 * ATTEND_ROWS * shape.n_kv_heads)?,
-            host: device.host(limits.max_wanted.saturating_mul(limits.vocab_size))?,
+            host: device.host(limits.max_wanted.saturating_mul(row))?,
             failure: Mutex::new(None),
             shape: shape.clone(),
             weights_dtype,
@@ -249,6 +254,7 @@ impl<D: Device> Backend for Gpu<D> {
             partial_len(shape, positions),
             ATTEND_ROWS * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
+            sample::bytes(limits) / 4,
         ];
         floats.iter().fold(0u64, |sum, &n| {
             sum.saturating_add((n as u64).saturating_mul(4))
@@ -309,7 +315,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_step(&mut self, step: &Step) {
         if self.check().is_ok()
-            && let Err(error) = self.step.load(step)
+            && let Err(error) = self.step.load(step).and_then(|()| self.chooser.load(step))
         {
             self.run(|_| Err(error));
         }
@@ -486,6 +492,11 @@ impl<D: Device> Backend for Gpu<D> {
     fn logits(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>, head: &GpuMat<D>) {
         self.run(|this| {
             let vocab_size = this.shape.vocab_size as u32;
+            // Dense, so that `read` is one copy; aligned, where they are chosen from.
+            let out_stride = match this.chooser.n_rows {
+                0 => this.shape.vocab_size,
+                _ => out.stride,
+            };
             let params = LogitsParams {
                 out: out.at(),
                 x: x.at(),
@@ -497,24 +508,36 @@ impl<D: Device> Backend for Gpu<D> {
                 dim: this.shape.dim as u32,
                 x_stride: x.stride as u32,
                 w_stride: head.stride as u32,
-                // Dense, so that `read` is one copy.
-                out_stride: vocab_size,
+                out_stride: out_stride as u32,
                 eps: this.shape.norm_eps,
                 zero: 0,
             };
-            launch::logits(&*this.device, head.dtype, &params)
+            launch::logits(&*this.device, head.dtype, &params)?;
+            this.chooser.launch(&this.device, out.at(), out_stride)
         });
     }
 
-    fn read<'a>(&'a mut self, out: &'a GpuBuf<D>) -> Result<&'a [f32]> {
+    fn read<'a>(&'a mut self, out: &'a GpuBuf<D>) -> Result<Answer<'a>> {
         self.check()?;
-        let n = self.step.n_wanted * self.shape.vocab_size;
+        let chosen = self.chooser.n_rows > 0;
+        let (from, n) = match chosen {
+            true => (self.chooser.out(), self.chooser.len()),
+            false => (&out.memory, self.step.n_wanted * self.shape.vocab_size),
+        };
         // Waits also where nothing is wanted: a failure belongs to the step that caused it.
-        if let Err(error) = out.memory.read(&mut self.host, n) {
+        if let Err(error) = from.read(&mut self.host, n) {
             self.run(|_| Err(error));
             self.check()?;
         }
-        Ok(&self.host[..n])
+        let read = &self.host[..n];
+        if !chosen {
+            return Ok(Answer::Logits(read));
+        }
+        self.chooser.take(read);
+        Ok(Answer::Picks {
+            picks: &self.chooser.picks,
+            top: &self.chooser.top,
+        })
     }
 
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {

@@ -69,6 +69,25 @@ params!(LogitsParams, 72 {
     eps: f32, zero: u32,
 });
 
+params!(SampleRow, 64 {
+    given: i32, n_tokens: u32, mask: u32,
+    penalty: f32, halvings: f32, high: f32, low: f32, inverse: f32,
+    top_k: u32, top_p: u32, min_low: u32, min_high: u32, draw: u32, scored: u32, n_top: u32, zero: u32,
+});
+params!(SampleParams, 72 {
+    out: u64, logits: u64, rows: u64, masks: u64,
+    n_rows: u32, vocab_size: u32, stride: u32, mask_stride: u32, out_stride: u32,
+    halvings: f32, high: f32, low: f32, inverse: f32, zero: u32,
+});
+
+impl SampleRow {
+    /// As the kernel reads it.
+    pub fn words(&self) -> impl Iterator<Item = u32> {
+        let words = self.bytes().chunks_exact(4);
+        words.map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+    }
+}
+
 /// GPU_F32, GPU_F16, GPU_BF16.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
@@ -113,6 +132,10 @@ mod tests {
             MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride }
             FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps zero }
             LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps zero }
+            SampleRow { given n_tokens mask penalty halvings high low inverse top_k top_p min_low min_high draw scored
+                n_top zero }
+            SampleParams { out logits rows masks n_rows vocab_size stride mask_stride out_stride halvings high low
+                inverse zero }
         );
         for (name, value) in [
             ("GPU_PAGE", super::super::PAGE as u32),
@@ -124,6 +147,11 @@ mod tests {
             ("GPU_F16", type_code(Dtype::F16)),
             ("GPU_BF16", type_code(Dtype::Bf16)),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
+            ("GPU_NO_MASK", super::super::sample::NO_MASK),
+            ("GPU_DRAW", super::super::sample::DRAW as u32),
+            ("GPU_MAX_TOP", super::super::sample::MAX_TOP as u32),
+            ("GPU_SAMPLE_SHARED", super::super::launch::SAMPLE_SHARED),
+            ("sizeof(SampleOut) / 4", super::super::sample::OUT as u32),
         ] {
             writeln!(c, "_Static_assert({name} == {value}u, \"{name}\");").unwrap();
         }

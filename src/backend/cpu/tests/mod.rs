@@ -345,7 +345,7 @@ impl Machine {
             &mut self.scratch,
         );
         let width = self.scratch.logits.width;
-        let logits = self.cpu.read(&self.scratch.logits).unwrap();
+        let logits = self.cpu.read(&self.scratch.logits).unwrap().logits();
         assert_eq!(logits.len(), step.wanted.len() * width);
         logits.chunks(width).map(<[f32]>::to_vec).collect()
     }

@@ -610,6 +610,7 @@ pub fn rows_without_slot_and_copied_pages(tier: Tier) {
             }],
             pages,
             wanted: vec![0],
+            ..Step::default()
         };
         let got = machine.run(&step);
         assert!(got[0] == want[49]);
@@ -694,6 +695,7 @@ pub fn wanted_rows_only(tier: Tier) {
         }],
         pages: sequence.pages,
         wanted: vec![3, 4, 19],
+        ..Step::default()
     };
     let got = machine.run(&step);
     assert!(got[0] == want[3] && got[1] == want[4] && got[2] == want[19]);

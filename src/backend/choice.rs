@@ -1,0 +1,276 @@
+//! What becomes of a row's logits: how a token is chosen, and the arithmetic of probabilities, which the
+//! host's sampler ([`crate::engine::sampler`]) and a device's (`kernels/sample.cu`) must share to the bit.
+//!
+//! A token's probability is an integer, its *mass*: `2^39 exp((logit - max) / temperature)`, rounded.
+//! Integers add up to the same in any order, so host and device agree by construction however each of
+//! them selects and sums. (Sums of floats in a fixed order would have to be the same tree of additions
+//! over a sorted list on both: what neither of them wants to do.) Rounding moves a token by 2^-40 of the most likely one's probability, far below the 2^-24 that a draw can tell apart.
+//!
+//! The exponential is float32 with every operation rounded on its own, none fused: the same bits
+//! wherever IEEE 754 holds.
+
+use crate::Token;
+use std::ops::Range;
+
+/// Mass of the most likely token. The largest vocabulary has 2^24 tokens, so sums stay within 2^63.
+pub const ONE: u64 = 1 << 39;
+
+/// [`Strategy::top_p`] where nothing is cut off.
+pub const ALL: u32 = u32::MAX;
+
+/// A temperature, ready for [`Scale::share`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// `log2(e) / temperature`: how many halvings a logit's distance to the largest is.
+    pub halvings: f32,
+    /// One halving, `ln(2) temperature`, in two parts; the first has so few bits that 40 times it is
+    /// exact.
+    pub high: f32,
+    /// The second part.
+    pub low: f32,
+    /// `1 / temperature`.
+    pub inverse: f32,
+}
+
+impl Scale {
+    /// For a temperature above 0. Beyond 2^-100 and 2^100, where the numbers of [`Scale`] would overflow
+    /// and every other token has no chance or an equal one, it counts as those.
+    pub fn new(temperature: f32) -> Scale {
+        let limit = 2f64.powi(100);
+        let temperature = f64::from(temperature).clamp(1.0 / limit, limit);
+        let halving = std::f64::consts::LN_2 * temperature;
+        let high = f32::from_bits((halving as f32).to_bits() & !0xff);
+        Scale {
+            halvings: (std::f64::consts::LOG2_E / temperature) as f32,
+            high,
+            low: (halving - f64::from(high)) as f32,
+            inverse: (1.0 / temperature) as f32,
+        }
+    }
+
+    /// `exp((value - max) / temperature)` for `value <= max`, relative error below 3e-7; 0 below 2^-40, and
+    /// for an impossible token (-inf). `max` is finite.
+    #[inline(always)]
+    pub fn share(&self, value: f32, max: f32) -> f32 {
+        // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+        const ROUND: f32 = 12_582_912.0;
+        let distance = value - max;
+        let halvings = distance * self.halvings;
+        // What rounding took from the distance (Knuth's TwoSum): after the division by a small temperature
+        // it would count.
+        let back = distance - value;
+        let lost = (value - (distance - back)) - (max + back);
+        let rounded = halvings + ROUND;
+        let n = rounded - ROUND;
+        let r = (((distance - n * self.high) - n * self.low) + lost) * self.inverse;
+        // Taylor to the seventh power: |r| <= ln 2 / 2, the eighth term is 5e-9.
+        let mut p = 1.0 / 5040.0;
+        p = p * r + 1.0 / 720.0;
+        p = p * r + 1.0 / 120.0;
+        p = p * r + 1.0 / 24.0;
+        p = p * r + 1.0 / 6.0;
+        p = p * r + 0.5;
+        p = p * r + 1.0;
+        p = p * r + 1.0;
+        let scaled = f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23));
+        if halvings > -40.0 { scaled } else { 0.0 }
+    }
+}
+
+/// A share of the most likely token's probability as an integer: to the nearest, even of two.
+#[inline(always)]
+pub fn mass(share: f32) -> u64 {
+    let (high, low) = mass_parts(share);
+    (u64::from(high) << 19).wrapping_add_signed(i64::from(low))
+}
+
+/// `high * 2^19 + low` is the mass; `high` is at most 2^20, `low` between -2^18 and 2^18.
+#[inline(always)]
+pub fn mass_parts(share: f32) -> (u32, i32) {
+    // Adding a power of two whose last place is 1 rounds to an integer and leaves it in the low bits. Not
+    // a conversion: those do not vectorise, and on a GPU they are slow.
+    const ROUND: f32 = 8_388_608.0;
+    const ROUND_SIGNED: f32 = 12_582_912.0;
+    let scaled = share * (1 << 20) as f32;
+    let rounded = scaled + ROUND;
+    let rest = (scaled - (rounded - ROUND)) * (1 << 19) as f32 + ROUND_SIGNED;
+    (
+        rounded.to_bits().wrapping_sub(ROUND.to_bits()),
+        rest.to_bits().wrapping_sub(ROUND_SIGNED.to_bits()) as i32,
+    )
+}
+
+/// The number that an order by descending value is an ascending order of.
+#[inline(always)]
+pub fn rank(value: f32) -> u32 {
+    let bits = value.to_bits();
+    match bits >> 31 {
+        0 => !bits ^ 0x8000_0000,
+        _ => bits,
+    }
+}
+
+/// How a token is chosen, in the numbers that the choice is made with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Strategy {
+    /// Applied once per distinct earlier token; 1 is off.
+    pub penalty: f32,
+    /// `None`: the token with the largest logit, the first of several.
+    pub scale: Option<Scale>,
+    /// Tokens to keep, ties with the last of them too; 0 is off.
+    pub top_k: u32,
+    /// Keep a token while the mass before it is at most this over 2^32 of the whole; [`ALL`] is off.
+    pub top_p: u32,
+    /// Keep tokens of at least this mass; at least 1.
+    pub min_mass: u64,
+}
+
+impl Strategy {
+    /// What the mass before a token of the nucleus is at most.
+    pub fn nucleus(&self, total: u64) -> u64 {
+        ((u128::from(total) * u128::from(self.top_p)) >> 32) as u64
+    }
+}
+
+/// What is wanted of one wanted row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// This token is given and only scored; `None`: one is drawn.
+    pub given: Option<Token>,
+    /// How it is drawn.
+    pub strategy: Strategy,
+    /// The uniform number of the draw, over 2^24.
+    pub draw: u32,
+    /// Ids from here on are never drawn.
+    pub n_tokens: usize,
+    /// The tokens before it, in [`super::Step::history`], where there is a penalty; they may repeat.
+    pub history: Range<usize>,
+    /// Whether the token's log probability is wanted.
+    pub logprob: bool,
+    /// How many alternatives are wanted.
+    pub top: usize,
+}
+
+impl Choice {
+    /// Whether anything beside the token is wanted.
+    pub fn scored(&self) -> bool {
+        self.logprob || self.top > 0
+    }
+}
+
+/// A draw of `draw` over 2^24 falls on the token at which the running sum of masses exceeds this.
+pub fn target(draw: u32, total: u64) -> u64 {
+    ((u128::from(total) * u128::from(draw)) >> 24) as u64
+}
+
+/// What a device chose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// The token, drawn or given; `None` if no token is possible.
+    pub token: Option<Token>,
+    /// Its raw logit; -inf where that is not finite. From here on: only where [`Choice::scored`].
+    pub logit: f32,
+    /// The largest raw logit.
+    pub max: f32,
+    /// Sum of the masses of all raw logits at temperature 1.
+    pub total: u64,
+    /// The alternatives, in [`Answer::Picks`]'s list.
+    pub top: Range<usize>,
+}
+
+/// What a step gives.
+#[derive(Clone, Copy, Debug)]
+pub enum Answer<'a> {
+    /// The wanted rows' logits, `[wanted, vocab_size]`, row-major: where [`super::Step::choices`] is
+    /// empty, and from what cannot choose itself, or not so.
+    Logits(&'a [f32]),
+    /// Tokens, one for each wanted row.
+    Picks {
+        /// As [`super::Step::choices`] says.
+        picks: &'a [Pick],
+        /// Alternatives of all rows: tokens and their raw logits, best first, ties lowest id first.
+        top: &'a [(Token, f32)],
+    },
+}
+
+impl<'a> Answer<'a> {
+    /// The logits of a step that has no choices.
+    pub fn logits(self) -> &'a [f32] {
+        match self {
+            Answer::Logits(logits) => logits,
+            Answer::Picks { .. } => unreachable!("a step without choices gives logits"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_exponentials() {
+        for temperature in [1e-3f32, 0.1, 0.6, 1.0, 1.7, 40.0] {
+            let scale = Scale::new(temperature);
+            for max in [0.0, 1.0, 19.37, -7.25, 1e4] {
+                assert_eq!(scale.share(max, max), 1.0);
+                for i in 0..20_000 {
+                    let value = max - temperature * i as f32 * (27.0 / 20_000.0);
+                    let exact = (f64::from(value) - f64::from(max)) / f64::from(temperature);
+                    let got = f64::from(scale.share(value, max));
+                    assert!(
+                        (got / exact.exp() - 1.0).abs() < 3e-7,
+                        "exp({exact}) = {got} at {temperature}, {max}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_end_at_nothing() {
+        for temperature in [f32::from_bits(1), 1e-30, 1.0, 1e30, f32::MAX] {
+            let scale = Scale::new(temperature);
+            for max in [f32::MIN, -1.0, 0.0, 1.0, f32::MAX] {
+                assert_eq!(scale.share(max, max), 1.0, "{temperature}");
+                assert_eq!(scale.share(f32::NEG_INFINITY, max), 0.0);
+                let share = scale.share(f32::MIN, max);
+                assert!((0.0..=1.0).contains(&share), "{share} at {temperature}");
+            }
+        }
+        let scale = Scale::new(1.0);
+        assert_eq!(scale.share(-27.8, 0.0), 0.0);
+        assert!(mass(scale.share(-27.0, 0.0)) > 0);
+    }
+
+    #[test]
+    fn masses_are_rounded() {
+        assert_eq!(mass(0.0), 0);
+        assert_eq!(mass(1.0), ONE);
+        let unit = 1.0 / ONE as f32;
+        for (units, want) in [(0.49, 0), (0.5, 0), (0.51, 1), (1.0, 1), (1.5, 2), (2.5, 2)] {
+            assert_eq!(mass(units * unit), want, "{units}");
+        }
+        for bits in (0.0f32.to_bits()..=1.0f32.to_bits()).step_by(997) {
+            let share = f32::from_bits(bits);
+            let want = (f64::from(share) * ONE as f64).round_ties_even() as u64;
+            assert_eq!(mass(share), want, "{share}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_in_descending_order() {
+        let values = [
+            f32::MAX,
+            2.0,
+            1.0 + f32::EPSILON,
+            1.0,
+            1e-40,
+            0.0,
+            -1e-40,
+            -1.0,
+            f32::MIN,
+            f32::NEG_INFINITY,
+        ];
+        assert!(values.is_sorted_by(|a, b| rank(*a) < rank(*b)));
+    }
+}

@@ -1,0 +1,230 @@
+//! The choices of a step on the device: `kernels/sample.cu` on the logits, tokens instead of logits back.
+
+use super::device::{Device, Memory};
+use super::launch;
+use super::params::{SampleParams, SampleRow};
+use crate::backend::choice::{ALL, Choice, Pick, Scale};
+use crate::backend::{Limits, Step};
+use crate::{Error, Result, Token, reserve};
+use std::sync::Arc;
+
+/// Most alternatives that the kernel finds. A step with more is given as logits.
+pub(super) const MAX_TOP: usize = 128;
+/// `given` of a row that draws.
+pub(super) const DRAW: i32 = -1;
+/// `mask` of a row without a penalty.
+pub(super) const NO_MASK: u32 = u32::MAX;
+
+/// Words of a [`SampleRow`] and of what comes back before the alternatives.
+const ROW: usize = size_of::<SampleRow>() / 4;
+pub(super) const OUT: usize = 5;
+
+/// Words of a set of token ids.
+fn mask_len(vocab_size: usize) -> usize {
+    vocab_size.div_ceil(32)
+}
+
+/// Words that come back for a row at most.
+pub(super) fn out_len() -> usize {
+    OUT + 2 * MAX_TOP
+}
+
+/// Bytes of the buffers.
+pub(super) fn bytes(limits: &Limits) -> usize {
+    let row = ROW + mask_len(limits.vocab_size) + out_len();
+    limits.max_wanted.saturating_mul(4 * row)
+}
+
+/// Buffers for choices, and what became of the last ones.
+pub(super) struct Chooser<D: Device> {
+    /// `[max_wanted, ROW]`.
+    rows: Memory<D>,
+    /// `[max_wanted, mask_len]`.
+    masks: Memory<D>,
+    /// `[max_wanted, out_len]`.
+    out: Memory<D>,
+    host_rows: Vec<u32>,
+    host_masks: Vec<u32>,
+    vocab_size: usize,
+    /// Of the loaded step; empty where it wants logits.
+    pub n_rows: usize,
+    /// Most alternatives of a row.
+    n_top: usize,
+    /// Of each row: whether it is scored, and alternatives.
+    asked: Vec<(bool, usize)>,
+    /// What [`Chooser::take`] gave.
+    pub picks: Vec<Pick>,
+    pub top: Vec<(Token, f32)>,
+}
+
+impl<D: Device> Chooser<D> {
+    pub fn new(device: &Arc<D>, limits: &Limits) -> Result<Self> {
+        let (n, vocab_size, what) = (limits.max_wanted, limits.vocab_size, "the rows of a step");
+        let memory = |len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
+        let mut chooser = Chooser {
+            rows: memory(ROW)?,
+            masks: memory(mask_len(vocab_size))?,
+            out: memory(out_len())?,
+            host_rows: Vec::new(),
+            host_masks: Vec::new(),
+            vocab_size,
+            n_rows: 0,
+            n_top: 0,
+            asked: Vec::new(),
+            picks: Vec::new(),
+            top: Vec::new(),
+        };
+        reserve::vec(what, &mut chooser.host_rows, n.saturating_mul(ROW))?;
+        let masks = n.saturating_mul(mask_len(vocab_size));
+        reserve::vec(what, &mut chooser.host_masks, masks)?;
+        reserve::vec(what, &mut chooser.asked, n)?;
+        reserve::vec(what, &mut chooser.picks, n)?;
+        reserve::vec(what, &mut chooser.top, n.saturating_mul(MAX_TOP))?;
+        Ok(chooser)
+    }
+
+    /// Take over the choices of `step`, which has at most as many as there is room for.
+    pub fn load(&mut self, step: &Step) -> Result<()> {
+        (self.n_rows, self.n_top) = (0, 0);
+        let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
+        if step.choices.is_empty() || step.choices.iter().any(|choice| n_top(choice) > MAX_TOP) {
+            return Ok(());
+        }
+        let known = |token: Token| (token as usize) < self.vocab_size;
+        if step.choices.len() != step.wanted.len()
+            || !step.choices.iter().filter_map(|c| c.given).all(known)
+        {
+            return Err(Error::Internal(format!(
+                "{} choices for {} wanted rows, or of tokens that are none",
+                step.choices.len(),
+                step.wanted.len()
+            )));
+        }
+        self.host_rows.clear();
+        self.host_masks.clear();
+        self.asked.clear();
+        let mask_len = mask_len(self.vocab_size);
+        for choice in &step.choices {
+            let strategy = &choice.strategy;
+            let previous = &step.history[choice.history.clone()];
+            let mask = match strategy.penalty == 1.0 || previous.is_empty() {
+                true => NO_MASK,
+                false => {
+                    let first = self.host_masks.len();
+                    self.host_masks.resize(first + mask_len, 0);
+                    for &token in previous {
+                        let at = token as usize;
+                        if let Some(word) = self.host_masks[first..].get_mut(at / 32) {
+                            *word |= 1 << (at % 32);
+                        }
+                    }
+                    (first / mask_len) as u32
+                }
+            };
+            let n_top = choice.top.min(self.vocab_size);
+            let row = SampleRow {
+                n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
+                mask,
+                n_top: n_top as u32,
+                ..row(choice)
+            };
+            self.host_rows.extend(row.words());
+            self.asked.push((choice.scored(), n_top));
+            self.n_top = self.n_top.max(n_top);
+        }
+        self.n_rows = step.choices.len();
+        self.rows.write_numbers(&self.host_rows)?;
+        self.masks.write_numbers(&self.host_masks)
+    }
+
+    /// Words from one row's outcome to the next.
+    fn out_stride(&self) -> usize {
+        OUT + 2 * self.n_top
+    }
+
+    /// Words that [`Chooser::take`] wants.
+    pub fn len(&self) -> usize {
+        self.n_rows * self.out_stride()
+    }
+
+    /// Where they are.
+    pub fn out(&self) -> &Memory<D> {
+        &self.out
+    }
+
+    /// Choose from `logits`, a row every `stride`.
+    pub fn launch(&self, device: &D, logits: u64, stride: usize) -> Result<()> {
+        let one = Scale::new(1.0);
+        let params = SampleParams {
+            out: self.out.at(),
+            logits,
+            rows: self.rows.at(),
+            masks: self.masks.at(),
+            n_rows: self.n_rows as u32,
+            vocab_size: self.vocab_size as u32,
+            stride: stride as u32,
+            mask_stride: mask_len(self.vocab_size) as u32,
+            out_stride: self.out_stride() as u32,
+            halvings: one.halvings,
+            high: one.high,
+            low: one.low,
+            inverse: one.inverse,
+            zero: 0,
+        };
+        launch::sample(device, &params)
+    }
+
+    /// Understand what came back: 32-bit words, as floats of the same bits.
+    pub fn take(&mut self, words: &[f32]) {
+        self.picks.clear();
+        self.top.clear();
+        let rows = words.chunks_exact(self.out_stride());
+        for (words, &(scored, n_top)) in rows.zip(&self.asked) {
+            let token = words[0].to_bits() as Token;
+            let first = self.top.len();
+            let pairs = words[OUT..][..2 * n_top].chunks_exact(2);
+            self.top
+                .extend(pairs.map(|pair| (pair[0].to_bits() as Token, pair[1])));
+            let number = |at: usize| match scored {
+                true => words[at],
+                false => 0.0,
+            };
+            self.picks.push(Pick {
+                token: (token >= 0).then_some(token),
+                logit: number(1),
+                max: number(2),
+                total: u64::from(number(4).to_bits()) << 32 | u64::from(number(3).to_bits()),
+                top: first..self.top.len(),
+            });
+        }
+    }
+}
+
+/// What of a row does not depend on the model.
+fn row(choice: &Choice) -> SampleRow {
+    let strategy = &choice.strategy;
+    let greedy = Scale {
+        halvings: 0.0,
+        high: 0.0,
+        low: 0.0,
+        inverse: 0.0,
+    };
+    let scale = strategy.scale.unwrap_or(greedy);
+    SampleRow {
+        given: choice.given.unwrap_or(DRAW),
+        penalty: strategy.penalty,
+        halvings: scale.halvings,
+        high: scale.high,
+        low: scale.low,
+        inverse: scale.inverse,
+        top_k: strategy.top_k,
+        top_p: strategy.top_p,
+        min_low: strategy.min_mass as u32,
+        min_high: (strategy.min_mass >> 32) as u32,
+        draw: choice.draw,
+        scored: u32::from(choice.scored()),
+        ..SampleRow::default()
+    }
+}
+
+const _: () = assert!(ALL == u32::MAX, "what sample.cu compares top_p with");
