@@ -31,16 +31,40 @@ template <class T> struct Keys {
     const uint32_t *pages;  // of the sequence
     size_t page_stride;
     uint32_t head_stride;
+    DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages, uint32_t kv_head, uint32_t n_kv_heads,
+                       uint32_t head_stride)
+        : k((const T *)k_pages + kv_head * head_of_page<T>(head_stride)), v((const T *)v_pages + kv_head * head_of_page<T>(head_stride)),
+          pages(pages), page_stride(n_kv_heads * head_of_page<T>(head_stride)), head_stride(head_stride) {}
     DEVICE_MEMBER size_t at(uint32_t key) const {
         return pages[key / GPU_PAGE] * page_stride + (size_t)(key % GPU_PAGE) * head_stride;
     }
+    // The scale of a key's vector in k or v; 1 where there is none.
+    DEVICE_MEMBER float unit(const T *from, uint32_t key, bool valid) const {
+        if constexpr (SCALED<T>) return valid ? unit_of(from + pages[key / GPU_PAGE] * page_stride, head_stride, key % GPU_PAGE) : 0;
+        else return 1;
+    }
+};
+
+// Eight numbers on their way.
+template <class T> struct Eight {
+    Words4 raw[sizeof(T) / 2];
+    DEVICE_MEMBER void load(const T *p) {
+        UNROLL
+        for (int i = 0; i < (int)sizeof(T) / 2; i++) raw[i] = load_const((const char *)p + 16 * i);
+    }
+    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
+};
+template <> struct Eight<Cached8> {
+    Words2 raw;
+    DEVICE_MEMBER void load(const Cached8 *p) { raw = load_const8(p); }
+    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw); }
 };
 
 // Keys first .. first + n (n <= 256) for H queries in l.q; query h sees the keys before end[h]. Leaves in
 // l.max, l.sum and l.o the largest score (in units of log 2), the sum of weights and the weighted values.
 template <class T, int H>
 DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
-    constexpr int PIECES = sizeof(T) / 2, U = 4 / PIECES;
+    constexpr int U = 8 / sizeof(T); // keys on their way
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
     uint32_t width = 2;
     while (width * 8 < stride) width *= 2;
@@ -54,20 +78,20 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
         UNROLL
         for (int e = 0; e < 8; e++) q[h][e] = has ? l.q[h * stride + e0 + e] : 0;
     for (uint32_t i = 0; i < n; i += U * step) {
-        Words4 raw[U][PIECES];
+        Eight<T> raw[U] = {};
+        float unit[U];
         UNROLL
         for (int u = 0; u < U; u++) {
             uint32_t key = i + u * step + own;
-            UNROLL
-            for (int c = 0; c < PIECES; c++)
-                raw[u][c] = has && key < n ? load_const((const char *)(keys.k + keys.at(first + key) + e0) + 16 * c) : Words4{};
+            if (has && key < n) raw[u].load(keys.k + keys.at(first + key) + e0);
+            unit[u] = keys.unit(keys.k, first + key, key < n);
         }
         UNROLL
         for (int u = 0; u < U; u++) {
             if (i + u * step + warp_key >= n) break;
             uint32_t key = i + u * step + own;
             float k[8];
-            unpack8(k, raw[u], T());
+            raw[u].unpack(k);
             UNROLL
             for (int h = 0; h < H; h++) {
                 float s = 0;
@@ -75,7 +99,7 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
                 for (int e = 0; e < 8; e++) s = fmaf(q[h][e], k[e], s);
                 s = group_sum(s, width);
                 if (lane % width == 0 && key < n)
-                    l.p[h * GPU_CHUNK + key] = first + key < end[h] ? s * scale * 1.44269504f : -INFINITY_F;
+                    l.p[h * GPU_CHUNK + key] = first + key < end[h] ? s * unit[u] * scale * 1.44269504f : -INFINITY_F;
             }
         }
     }
@@ -101,23 +125,23 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
     block_sync();
     float o[H][8] = {};
     for (uint32_t i = 0; i < n; i += U * step) {
-        Words4 raw[U][PIECES];
+        Eight<T> raw[U] = {};
+        float unit[U];
         UNROLL
         for (int u = 0; u < U; u++) {
             uint32_t key = i + u * step + own;
-            UNROLL
-            for (int c = 0; c < PIECES; c++)
-                raw[u][c] = has && key < n ? load_const((const char *)(keys.v + keys.at(first + key) + e0) + 16 * c) : Words4{};
+            if (has && key < n) raw[u].load(keys.v + keys.at(first + key) + e0);
+            unit[u] = keys.unit(keys.v, first + key, key < n);
         }
         UNROLL
         for (int u = 0; u < U; u++) {
             if (i + u * step + warp_key >= n) break;
             uint32_t key = i + u * step + own;
             float v[8];
-            unpack8(v, raw[u], T());
+            raw[u].unpack(v);
             UNROLL
             for (int h = 0; h < H; h++) {
-                float p = key < n ? l.p[h * GPU_CHUNK + key] : 0;
+                float p = key < n ? l.p[h * GPU_CHUNK + key] * unit[u] : 0;
                 UNROLL
                 for (int e = 0; e < 8; e++) o[h][e] = fmaf(p, v[e], o[h][e]);
             }
@@ -148,9 +172,7 @@ template <class T, int H> DEVICE void attend_group(const AttendParams &p, const 
         l.q[i] = h < last && d < p.head_dim ? p.q[(size_t)row * p.q_stride + h * p.head_dim + d] : 0;
     }
     block_sync();
-    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
-    Keys<T> keys = {(const T *)p.k_pages + base, (const T *)p.v_pages + base, p.pages + p.row_pages[row],
-                    (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride, p.head_stride};
+    Keys<T> keys(p.k_pages, p.v_pages, p.pages + p.row_pages[row], kv_head, p.n_kv_heads, p.head_stride);
     uint32_t end[H];
     UNROLL
     for (int h = 0; h < H; h++) end[h] = n_keys;
@@ -217,9 +239,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         l.q[i] = row >= 0 && d < p.head_dim ? p.q[(size_t)row * p.q_stride + head * p.head_dim + d] : 0;
     }
     block_sync();
-    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
-    Keys<T> keys = {(const T *)p.k_pages + base, (const T *)p.v_pages + base, p.pages + tile.pages,
-                    (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride, p.head_stride};
+    Keys<T> keys(p.k_pages, p.v_pages, p.pages + tile.pages, kv_head, p.n_kv_heads, p.head_stride);
     uint32_t end[QUERIES];
     UNROLL
     for (int j = 0; j < QUERIES; j++) end[j] = tile.position + j + 1;
@@ -256,6 +276,8 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
 KERNEL(attend_f32, AttendParams, 128) { attend<float>(p); }
 KERNEL(attend_f16, AttendParams, 128) { attend<f16>(p); }
 KERNEL(attend_bf16, AttendParams, 128) { attend<bf16>(p); }
+KERNEL(attend_int8, AttendParams, 128) { attend<Cached8>(p); }
 KERNEL(attend_prefill_fma_f32, AttendPrefillParams, 128) { attend_prefill_fma<float>(p); }
 KERNEL(attend_prefill_fma_f16, AttendPrefillParams, 128) { attend_prefill_fma<f16>(p); }
 KERNEL(attend_prefill_fma_bf16, AttendPrefillParams, 128) { attend_prefill_fma<bf16>(p); }
+KERNEL(attend_prefill_fma_int8, AttendPrefillParams, 128) { attend_prefill_fma<Cached8>(p); }

@@ -1,14 +1,32 @@
 // Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache.
 //
 // Block: 128 threads, 64 rows of one head; each warp has 16 rows, keys come in tiles of 64 at absolute
-// positions, two stages of cp.async. A row's numbers depend on its own keys alone: tiles it does not see leave its
+// positions, two stages of cp.async (of the int8 cache ordinary loads, widened to f16 on the way). A row's numbers depend on its own keys alone: tiles it does not see leave its
 // state as it is, so neither the cut of a prompt into chunks nor the other rows of a tile matter.
 #include "gpu.h"
 
 #define KEYS 64
 
-// B: head_stride rounded up to 32, 64 or 128; the columns between are zeros and skipped where whole sixteens.
-template <class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillParams &p) {
+// Eight numbers of the int8 cache, times their scale and rounded, to shared memory.
+DEVICE void place8(void *to, const Cached8 *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
+    Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
+    const float unit = valid ? unit_of(head, head_stride, slot) : 0;
+    float v[8];
+    Words4 out;
+    unpack8(v, raw);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        f16 a, b;
+        from_float(a, v[2 * i] * unit);
+        from_float(b, v[2 * i + 1] * unit);
+        out.w[i] = a.bits | (uint32_t)b.bits << 16;
+    }
+    store16(to, out);
+}
+
+// C: what the cache has; T: what the tensor cores take. B: head_stride rounded up to 32, 64 or 128; the columns
+// between are zeros and skipped where whole sixteens.
+template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, c = lane % 4 * 2;
     const uint32_t head = blockIdx.x, kv_head = head / (p.n_heads / p.n_kv_heads);
@@ -21,8 +39,7 @@ template <class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillPar
     auto place = [](uint32_t row, uint32_t chunk) -> uint32_t {
         return B == 32 ? swizzle64(row, chunk) : row * B * 2 + ((chunk ^ (row & 7)) << 4);
     };
-    const size_t page_stride = (size_t)p.n_kv_heads * GPU_PAGE * p.head_stride;
-    const size_t base = (size_t)kv_head * GPU_PAGE * p.head_stride;
+    const size_t page_stride = p.n_kv_heads * head_of_page<C>(p.head_stride), base = kv_head * head_of_page<C>(p.head_stride);
     constexpr uint32_t HALF_STAGE = KEYS * B * 2;
     auto load = [&](uint32_t j) {
         unsigned char *stage = shared + j % 2 * 2 * HALF_STAGE;
@@ -32,9 +49,17 @@ template <class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillPar
             uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS, key = j * KEYS + row;
             // Behind the end lies memory nobody wrote: zeros, for 0 * NaN would be NaN.
             bool valid = key < n_keys && chunk * 8 < p.head_stride;
-            size_t at = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base + key % GPU_PAGE * p.head_stride + chunk * 8 : 0;
-            cp_async(stage + place(row, chunk), (const T *)p.k_pages + at, valid);
-            cp_async(stage + HALF_STAGE + place(row, chunk), (const T *)p.v_pages + at, valid);
+            size_t head = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base : 0;
+            const C *k = (const C *)p.k_pages + head, *v = (const C *)p.v_pages + head;
+            unsigned char *to = stage + place(row, chunk);
+            if constexpr (SCALED<C>) {
+                place8(to, k, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
+                place8(to + HALF_STAGE, v, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
+            } else {
+                size_t at = valid ? key % GPU_PAGE * p.head_stride + chunk * 8 : 0;
+                cp_async(to, k + at, valid);
+                cp_async(to + HALF_STAGE, v + at, valid);
+            }
         }
         cp_commit();
     };
@@ -151,9 +176,12 @@ template <class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillPar
     }
 }
 
-KERNEL(attend_prefill_f16_32, AttendPrefillParams, 128) { attend_prefill<f16, 32>(p); }
-KERNEL(attend_prefill_f16_64, AttendPrefillParams, 128) { attend_prefill<f16, 64>(p); }
-KERNEL(attend_prefill_f16_128, AttendPrefillParams, 128) { attend_prefill<f16, 128>(p); }
-KERNEL(attend_prefill_bf16_32, AttendPrefillParams, 128) { attend_prefill<bf16, 32>(p); }
-KERNEL(attend_prefill_bf16_64, AttendPrefillParams, 128) { attend_prefill<bf16, 64>(p); }
-KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16, 128>(p); }
+KERNEL(attend_prefill_f16_32, AttendPrefillParams, 128) { attend_prefill<f16, f16, 32>(p); }
+KERNEL(attend_prefill_f16_64, AttendPrefillParams, 128) { attend_prefill<f16, f16, 64>(p); }
+KERNEL(attend_prefill_f16_128, AttendPrefillParams, 128) { attend_prefill<f16, f16, 128>(p); }
+KERNEL(attend_prefill_bf16_32, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 32>(p); }
+KERNEL(attend_prefill_bf16_64, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 64>(p); }
+KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 128>(p); }
+KERNEL(attend_prefill_int8_32, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 32>(p); }
+KERNEL(attend_prefill_int8_64, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 64>(p); }
+KERNEL(attend_prefill_int8_128, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 128>(p); }

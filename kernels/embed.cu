@@ -19,6 +19,24 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
     }
 }
 
+// A head of int8 weights that is the embedding too.
+DEVICE void embed_quantised(const EmbedParams &p) {
+    int32_t token = p.tokens[blockIdx.x];
+    if (token < 0) return;
+    const unsigned char *codes = row_of<Int8>(p.table, p.w_stride, (uint32_t)token);
+    const f16 *scales = (const f16 *)(codes + code_bytes<Int8>(p.dim));
+    float *to = p.x + (size_t)blockIdx.x * p.x_stride;
+    for (uint32_t i = threadIdx.x * 4; i < p.dim; i += blockDim.x * 4) {
+        float v[4];
+        const uint32_t word = word_of<Int8>(codes, i);
+        Int8::decode(v, &word, 0, nullptr);
+        UNROLL
+        for (int e = 0; e < 4; e++)
+            if (i + e < p.dim) to[i + e] = v[e] * to_float(scales[i / 32]);
+    }
+}
+
 KERNEL(embed_f32, EmbedParams, 128) { embed<float>(p); }
 KERNEL(embed_f16, EmbedParams, 128) { embed<f16>(p); }
 KERNEL(embed_bf16, EmbedParams, 128) { embed<bf16>(p); }
+KERNEL(embed_int8, EmbedParams, 128) { embed_quantised(p); }

@@ -4,7 +4,7 @@
 template <class W> DEVICE void ffn_up(const FfnUpParams &p) {
     const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
     if (j >= p.ffn_dim) return;
-    const W *gate = (const W *)p.w + (size_t)j * p.w_stride, *up = gate + (size_t)p.ffn_dim * p.w_stride;
+    const unsigned char *gate = row_of<W>(p.w, p.w_stride, j), *up = row_of<W>(p.w, p.w_stride, (size_t)j + p.ffn_dim);
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
@@ -21,7 +21,7 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
     using G = Gemm<W>;
     const uint32_t j0 = blockIdx.x * (G::N / 2);
     G::run(
-        shared, (const W *)p.x, p.x_stride, (const W *)p.w, p.w_stride, p.n_rows, p.dim,
+        shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t {
             uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
@@ -39,6 +39,12 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up<float>(p); }
 KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16>(p); }
 KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16>(p); }
+KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8>(p); }
+KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4>(p); }
+KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4>(p); }
 KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }
+KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
+KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
+KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }

@@ -14,39 +14,124 @@ struct Pair { float x, y; };
 // chunks of one number lie in different banks.
 DEVICE uint32_t swizzle64(uint32_t row, uint32_t chunk) { return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4); }
 
-// Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32, three stages of cp.async.
-template <class W> struct Gemm {
-    static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3, STAGE_BYTES = (M + N) * K * 2;
+// A thread's share of the weight tiles of a block, as the type that the tensor cores take. The tile of a step is asked
+// for by `fetch` when the x of that step is, two steps before, and has to be there after `place` and the
+// step's barrier.
+template <class W> struct FloatTiles {
+    using Type = W;
+    static constexpr uint32_t BYTES = 0; // of shared memory behind the stages
+    const W *from[2];
+    bool has[2];
 
     // weight_row(r): which row of w is the tile's row r, negative for none.
+    template <class WeightRow>
+    DEVICE_MEMBER FloatTiles(unsigned char *, const void *w, uint32_t stride, uint32_t, const WeightRow &weight_row) {
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            int64_t n = weight_row(threadIdx.x / 4 + i * 64);
+            has[i] = n >= 0;
+            from[i] = (const W *)w + (size_t)(has[i] ? n : 0) * stride + threadIdx.x % 4 * 8;
+        }
+    }
+    DEVICE_MEMBER void fetch(unsigned char *tile, uint32_t step) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) cp_async(tile + swizzle64(threadIdx.x / 4 + i * 64, threadIdx.x % 4), from[i] + step * 32, has[i]);
+    }
+    DEVICE_MEMBER void place(unsigned char *, uint32_t) {}
+};
+
+// Codes times scales, rounded to f16. A thread has piece t % 8 of the lines of four rows; the next line's pieces wait
+// in shared memory where nobody else looks, the present line's are in registers, used up from word 0.
+template <class Q> struct QuantisedTiles {
+    using Type = f16;
+    static constexpr uint32_t BYTES = 4 * 256 * 16 + GPU_TABLE_BYTES;
+    unsigned char *waiting;
+    const float *table;
+    const unsigned char *w;
+    uint32_t from[4]; // in units of 16 bytes; ~0: no such row
+    Words4 pieces[4];
+    f16 scale[4]; // of the step to come
+    uint32_t k;
+
+    template <class WeightRow>
+    DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w, uint32_t stride, uint32_t k, const WeightRow &weight_row)
+        : waiting(shared + GPU_TABLE_BYTES + threadIdx.x * 16), table(Q::table(shared)), w((const unsigned char *)w), k(k) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            int64_t n = weight_row(threadIdx.x / 8 + i * 32);
+            from[i] = n < 0 ? ~0u : (uint32_t)n * stride;
+        }
+        fetch_scales(0);
+    }
+    DEVICE_MEMBER const unsigned char *row(uint32_t i) const { return w + (size_t)(from[i] == ~0u ? 0 : from[i]) * 16; }
+    DEVICE_MEMBER void fetch_scales(uint32_t step) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            scale[i] = from[i] != ~0u && step * 32 < k ? ((const f16 *)(row(i) + code_bytes<Q>(k)))[step * 32 / Q::GROUP] : f16{0};
+    }
+    DEVICE_MEMBER void fetch_line(uint32_t line) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) cp_async(waiting + i * 4096, row(i) + line * 128 + threadIdx.x % 8 * 16, from[i] != ~0u);
+    }
+    // Two steps behind: that of the step that has just taken its pieces out.
+    DEVICE_MEMBER void fetch(unsigned char *, uint32_t step) {
+        const uint32_t line = step == 0 ? 0 : (step - 2) / Q::STEPS + 1;
+        if (step == 0 || (step >= 2 && (step - 2) % Q::STEPS == 0 && line * Q::STEPS * 32 < k)) fetch_line(line);
+    }
+    DEVICE_MEMBER void place(unsigned char *tile, uint32_t step) {
+        const uint32_t piece = threadIdx.x % 8;
+        if (step % Q::STEPS == 0) {
+            cp_wait<1>();
+            UNROLL
+            for (uint32_t i = 0; i < 4; i++) pieces[i] = load_shared(waiting + i * 4096);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            float v[4];
+            f16 h[4];
+            Q::decode(v, pieces[i].w, 0, table);
+            UNROLL
+            for (int e = 0; e < 4; e++) from_float(h[e], v[e] * to_float(scale[i]));
+            store8(tile + swizzle64(threadIdx.x / 8 + i * 32, piece / 2) + piece % 2 * 8,
+                          Words2{{h[0].bits | (uint32_t)h[1].bits << 16, h[2].bits | (uint32_t)h[3].bits << 16}});
+            // The next step's word comes to the front, or its half of this word to where the first half was.
+            if (Q::WORDS == 1 && step % 2 == 0) pieces[i].w[0] >>= 8;
+            else pieces[i].w[0] = pieces[i].w[1], pieces[i].w[1] = pieces[i].w[2], pieces[i].w[2] = pieces[i].w[3];
+        }
+        fetch_scales(step + 1);
+    }
+};
+template <class W, bool> struct TilesOf { using type = FloatTiles<W>; };
+template <class W> struct TilesOf<W, true> { using type = QuantisedTiles<W>; };
+template <class W> using WeightTiles = typename TilesOf<W, QUANTISED<W>>::type;
+
+// Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32, three stages of cp.async.
+template <class W> struct Gemm {
+    using T = typename WeightTiles<W>::Type;
+    static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3, STAGE_BYTES = (M + N) * K * 2;
+
     template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const W *x, uint32_t x_stride, const W *w, uint32_t w_stride,
+    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride, const void *w, uint32_t w_stride,
                                   uint32_t m, uint32_t k, const WeightRow &weight_row, const Out &out) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32;
         const uint32_t m0 = blockIdx.y * M, warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
         const uint32_t steps = (k + K - 1) / K;
 
-        // This thread's two chunks of each operand.
-        const W *from_x[2], *from_w[2];
-        bool has_x[2], has_w[2];
-        uint32_t to[2];
+        WeightTiles<W> weights(shared + STAGES * STAGE_BYTES, w, w_stride, k, weight_row);
+        // This thread's two chunks of x.
+        const T *from_x[2];
+        bool has_x[2];
         UNROLL
         for (int i = 0; i < 2; i++) {
-            uint32_t row = t / 4 + i * 64, chunk = t % 4;
-            int64_t n = weight_row(row);
+            uint32_t row = t / 4 + i * 64;
             has_x[i] = m0 + row < m;
-            has_w[i] = n >= 0;
-            from_x[i] = x + (size_t)(has_x[i] ? m0 + row : 0) * x_stride + chunk * 8;
-            from_w[i] = w + (size_t)(has_w[i] ? n : 0) * w_stride + chunk * 8;
-            to[i] = swizzle64(row, chunk);
+            from_x[i] = (const T *)x + (size_t)(has_x[i] ? m0 + row : 0) * x_stride + t % 4 * 8;
         }
         auto load = [&](uint32_t step) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             UNROLL
-            for (int i = 0; i < 2; i++) {
-                cp_async(stage + to[i], from_x[i] + step * K, has_x[i]);
-                cp_async(stage + M * 64 + to[i], from_w[i] + step * K, has_w[i]);
-            }
+            for (uint32_t i = 0; i < 2; i++) cp_async(stage + swizzle64(t / 4 + i * 64, t % 4), from_x[i] + step * K, has_x[i]);
+            weights.fetch(stage + M * 64, step);
         };
 
         float sums[4][4][4] = {};
@@ -58,6 +143,7 @@ template <class W> struct Gemm {
             cp_commit();
         }
         for (uint32_t step = 0; step < steps; step++) {
+            weights.place(shared + step % STAGES * STAGE_BYTES + M * 64, step);
 #ifdef PLANT_WEAK_WAIT
             cp_wait<STAGES - 1>();
 #else
@@ -88,7 +174,7 @@ template <class W> struct Gemm {
                     uint32_t a[4];
                     ldmatrix(a, a_tile + swizzle64(warp_m + i * 16 + lane % 16, half * 2 + lane / 16));
                     UNROLL
-                    for (uint32_t j = 0; j < 4; j++) mma(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], W());
+                    for (uint32_t j = 0; j < 4; j++) mma(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
                 }
             }
         }
@@ -112,7 +198,7 @@ template <> struct Gemm<float> {
     static constexpr uint32_t M = 64, N = 64, K = 16, HALF = 32, PITCH = 20, STAGE = (M + N) * PITCH;
 
     template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const float *x, uint32_t x_stride, const float *w, uint32_t w_stride,
+    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride, const void *w, uint32_t w_stride,
                                   uint32_t m, uint32_t k, const WeightRow &weight_row, const Out &out) {
         const uint32_t t = threadIdx.x, tx = t % 16, ty = t / 16, m0 = blockIdx.y * M;
         const uint32_t steps = (k + 31) / 32 * 2;
@@ -120,8 +206,8 @@ template <> struct Gemm<float> {
         float *tile = (float *)shared;
         int64_t n = weight_row(row);
         const bool has_x = m0 + row < m, has_w = n >= 0;
-        const float *from_x = x + (size_t)(has_x ? m0 + row : 0) * x_stride + chunk * 4;
-        const float *from_w = w + (size_t)(has_w ? n : 0) * w_stride + chunk * 4;
+        const float *from_x = (const float *)x + (size_t)(has_x ? m0 + row : 0) * x_stride + chunk * 4;
+        const float *from_w = (const float *)w + (size_t)(has_w ? n : 0) * w_stride + chunk * 4;
         auto load = [&](uint32_t step) {
             float *to = tile + step % 2 * STAGE + row * PITCH + chunk * 4;
             cp_async(to, from_x + step * K, has_x);

@@ -4,8 +4,9 @@
 // | file | what it knows |
 // |---|---|
 // | params.h | what each kernel is given and how it is launched |
+// | quant.h | quantised weights: their layout and how they are read |
 // | gemv.h, gemm.h | products: a few rows straight from memory; many rows through tiles |
-// | embed, prepare, qkv, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
+// | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
 // | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
 //
@@ -30,7 +31,10 @@ struct f16 { uint16_t bits; };
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define PRAGMA(x) _Pragma(#x)
+#define UNROLL_BY(n) PRAGMA(unroll (n))
 #define ALIGNED16 __align__(16)
+#define CONSTANT static __constant__ const
 
 // `THREADS` is the block; with at least two blocks on an SM, so at most 128 (256 threads) or 255 registers.
 #define KERNEL(name, Params, THREADS) \
@@ -40,6 +44,7 @@ struct f16 { uint16_t bits; };
 #define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
 struct Words4 { uint32_t w[4]; };
+struct Words2 { uint32_t w[2]; };
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
@@ -55,11 +60,21 @@ DEVICE Words4 load_stream(const void *p) {
         : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
     return v;
 }
+DEVICE Words2 load_stream8(const void *p) {
+    Words2 v;
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
+    return v;
+}
 // What no thread writes while the kernel runs.
 DEVICE Words4 load_const(const void *p) {
     Words4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
         : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+    return v;
+}
+DEVICE Words2 load_const8(const void *p) {
+    Words2 v;
+    asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
 // What other blocks wrote before a fence.
@@ -69,8 +84,24 @@ DEVICE float load_fenced(const float *p) {
     return v;
 }
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
+DEVICE float load_const_float(const float *p) {
+    float v;
+    asm("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+    return v;
+}
+DEVICE void store16(void *p, Words4 v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+DEVICE void store8(void *p, Words2 v) { *(uint2 *)p = make_uint2(v.w[0], v.w[1]); }
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
+// (x & mask) | bits in one instruction; left alone, the compiler makes two of two constants.
+DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+}
+DEVICE uint32_t byte_of(uint32_t x, int i) { return __byte_perm(x, 0, 0x4440u + (uint32_t)i); }
+// 2^23 + byte `i` of x.
+DEVICE float byte_as_float(uint32_t x, int i) { return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i)); }
 
 // 16 bytes to shared memory, behind the threads' back: there after cp_wait and a block_sync. Zeros where not valid.
 DEVICE void cp_async(void *to, const void *from, bool valid) {
@@ -134,6 +165,7 @@ DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=
 #include "emu/device.h"
 #endif
 
+#include "quant.h"
 #include "gemv.h"
 #include "gemm.h"
 

@@ -6,16 +6,15 @@ template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, split = t / 32 % 4, group = t / 128;
     const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
-    const W *w = (const W *)p.w;
     // An odd row at the end is computed twice, and rows behind it for nothing: all threads reach the barrier.
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
         float sums[2][R] = {}, squares[R];
-        dot2<W, R, false>(sums, squares, w + (size_t)n0 * p.w_stride, w + (size_t)n1 * p.w_stride, (const float *)p.y,
-                          rows, nullptr, p.k, (split * 32 + lane) * 8, 1024);
-        float *parts = (float *)shared; // [group][split][2][R]
+        dot2<W, R, false>(sums, squares, row_of<W>(p.w, p.w_stride, n0), row_of<W>(p.w, p.w_stride, n1), (const float *)p.y,
+                          rows, nullptr, p.k, split * 32 + lane, 128);
+        float *parts = (float *)(shared + TABLE_BYTES<W>); // [group][split][2][R]
         UNROLL
         for (int i = 0; i < 2; i++)
             UNROLL
@@ -41,7 +40,7 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     using G = Gemm<W>;
     const uint32_t n0 = blockIdx.x * G::N;
     G::run(
-        shared, (const W *)p.y, p.y_stride, (const W *)p.w, p.w_stride, p.n_rows, p.k,
+        shared, p.y, p.y_stride, p.w, p.w_stride, p.n_rows, p.k,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
             int32_t row = p.rows[i];
@@ -58,6 +57,12 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add<float>(p); }
 KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16>(p); }
 KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16>(p); }
+KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8>(p); }
+KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4>(p); }
+KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4>(p); }
 KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }
+KERNEL(matmul_add_prefill_int8, MatmulAddParams, 256) { matmul_add_prefill<Int8>(p); }
+KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>(p); }
+KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }

@@ -11,11 +11,20 @@
 //              in the padding of activations and vectors is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO.
 //   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
 //              (NEEDED: 256 is what the allocators give).
-//   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16. Everything else is float32.
+//   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
+//              float32.
+//
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4): a row is its codes and then its scales as quant.h says, of K
+// padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
+// A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152; a
+// decode product has GPU_TABLE_BYTES more of it than one of floats.
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
 // `pages[row_pages[row] + p / 16]`, at offset p % 16; a slot is page * 16 + offset.
+//
+// In int8 (type GPU_INT8) a vector has a scale of its own (append, quant.h): [page][kv_head] { [16][head_stride] codes,
+// [16] scales }.
 //
 // Shared bytes over 49152 must be asked for (cuFuncSetAttribute, MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch of no rows is
 // left out. Everything a grid depends on may be rounded up: rows by padding, tiles by n = 0, splits freely.
@@ -31,23 +40,28 @@ enum {
     GPU_F32 = 0,
     GPU_F16 = 1,
     GPU_BF16 = 2,
+    GPU_INT8 = 3,
+    GPU_INT4 = 4,
+    GPU_NF4 = 5,
 
     GPU_PAGE = 16,         // positions in a page
     GPU_CHUNK = 256,       // keys of one split in decode attention
     GPU_MAX_HEAD_DIM = 256,
-    GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16}_*
+    GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
     GPU_MAX_TOP = 128,     // most alternatives that sample finds
     GPU_SAMPLE_SHARED = 16896,
+    GPU_BLOCK_K = 256,     // columns of a block of quantised weights
+    GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
 };
 
 #define GPU_NO_SLOT 0xffffffffu
 #define GPU_NO_MASK 0xffffffffu
 
-// ---- embed_{f32,f16,bf16}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is padding.
+// ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is padding.
 // grid (n_rows), block 128, shared 0. Type: the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
@@ -69,18 +83,18 @@ typedef struct {
     uint32_t zero;         // 0
 } PrepareParams;
 
-// ---- qkv_{f32,f16,bf16} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
+// ---- qkv_{f32,f16,bf16,int8,int4,nf4} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
 // n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
 // grid (ceil(n / 16), ceil(n_rows / 8)), block 256, shared 0. x is the residual stream, indexed by rows[i].
 //
-// ---- qkv_prefill_{f32,f16,bf16}: the same from prepared rows: x is prepare's output (type of the
+// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4}: the same from prepared rows: x is prepare's output (type of the
 // weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
 // f16, bf16: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152.
 // f32:       grid (ceil(n / 64), ceil(n_rows / 64)),   block 256, shared 20480.
 // Type: the weights'.
 typedef struct {
     float *q;              // [max_rows, q_stride] out, by rows[i]
-    void *k_pages;         // this layer's
+    void *k_pages;         // this layer's; for a cache of GPU_INT8 what append reads: fresh and fresh + kv_dim
     void *v_pages;
     const void *x;
     const float *norm;     // [pad32(dim)]
@@ -98,7 +112,17 @@ typedef struct {
     uint32_t zero;         // 0
 } QkvParams;
 
-// ---- attend_{f32,f16,bf16} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
+// ---- append_int8 (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
+// grid (2 * n_kv_heads, n_rows), block 32, shared 0.
+typedef struct {
+    void *k_pages;         // this layer's
+    void *v_pages;
+    const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
+    const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
+    uint32_t n_rows, n_kv_heads, head_dim, head_stride;
+} AppendParams;
+
+// ---- attend_{f32,f16,bf16,int8} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
 // grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
 // max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
 typedef struct {
@@ -126,11 +150,11 @@ typedef struct {
     uint32_t pages;        // where the sequence's page table begins in pages
 } AttendTile;
 
-// ---- attend_prefill_{f16,bf16}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
-// the probabilities are rounded to the type of the cache. The suffix is the smallest B >= head_stride.
+// ---- attend_prefill_{f16,bf16,int8}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
+// the probabilities are rounded to the type of the cache (int8: to f16). The suffix is the smallest B >= head_stride.
 // grid (n_heads, n_tiles), block 128, shared 512 * B.
 //
-// ---- attend_prefill_fma_{f32,f16,bf16}: the same in float32 throughout, any head_dim to 256: for float32
+// ---- attend_prefill_fma_{f32,f16,bf16,int8}: the same in float32 throughout, any head_dim to 256: for float32
 // weights, float32 caches and head_dim over 128.
 // grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
 typedef struct {
@@ -146,10 +170,10 @@ typedef struct {
     float scale;           // 1 / sqrt(head_dim)
 } AttendPrefillParams;
 
-// ---- matmul_add_{f32,f16,bf16} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
 // grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
 //
-// ---- matmul_add_prefill_{f32,f16,bf16}: y is prepare's output (norm null), compact.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4}: y is prepare's output (norm null), compact.
 // Grid of qkv_prefill with this n. Type: the weights'.
 typedef struct {
     float *x;              // [max_rows, x_stride] in and out
@@ -160,10 +184,10 @@ typedef struct {
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
 } MatmulAddParams;
 
-// ---- ffn_up_{f32,f16,bf16} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
+// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
 // grid (ceil(ffn_dim / 8), ceil(n_rows / 8)), block 256, shared 0.
 //
-// ---- ffn_up_prefill_{f32,f16,bf16}: x is prepare's output, compact; norm and eps are not read.
+// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
 // f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
 typedef struct {
@@ -177,7 +201,7 @@ typedef struct {
     uint32_t zero;         // 0
 } FfnUpParams;
 
-// ---- logits_{f32,f16,bf16} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
+// ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
 // grid (ceil(vocab_size / 16), ceil(n_rows / 8)), block 256, shared 0. Type: the weights'.
 typedef struct {
     float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
@@ -240,11 +264,30 @@ typedef struct {
     X(ffn_up_prefill_##T, FfnUpParams, 256)         \
     X(logits_##T, LogitsParams, 256)
 
+#define GPU_KERNELS_QUANTISED(X, Q)                 \
+    X(qkv_##Q, QkvParams, 256)                      \
+    X(qkv_prefill_##Q, QkvParams, 256)              \
+    X(matmul_add_##Q, MatmulAddParams, 256)         \
+    X(matmul_add_prefill_##Q, MatmulAddParams, 256) \
+    X(ffn_up_##Q, FfnUpParams, 256)                 \
+    X(ffn_up_prefill_##Q, FfnUpParams, 256)
+
 #define GPU_KERNELS(X)                              \
     GPU_KERNELS_OF(X, f32)                          \
     GPU_KERNELS_OF(X, f16)                          \
     GPU_KERNELS_OF(X, bf16)                         \
     X(sample, SampleParams, 512)                    \
+    GPU_KERNELS_QUANTISED(X, int8)                  \
+    GPU_KERNELS_QUANTISED(X, int4)                  \
+    GPU_KERNELS_QUANTISED(X, nf4)                   \
+    X(embed_int8, EmbedParams, 128)                 \
+    X(logits_int8, LogitsParams, 256)               \
+    X(append_int8, AppendParams, 32)                \
+    X(attend_int8, AttendParams, 128)               \
+    X(attend_prefill_fma_int8, AttendPrefillParams, 128) \
+    X(attend_prefill_int8_32, AttendPrefillParams, 128)  \
+    X(attend_prefill_int8_64, AttendPrefillParams, 128)  \
+    X(attend_prefill_int8_128, AttendPrefillParams, 128) \
     X(attend_prefill_f16_32, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_64, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_128, AttendPrefillParams, 128) \
@@ -256,6 +299,7 @@ typedef struct {
 static_assert(sizeof(EmbedParams) == 40, "mirrored by the host");
 static_assert(sizeof(PrepareParams) == 56, "mirrored by the host");
 static_assert(sizeof(QkvParams) == 144, "mirrored by the host");
+static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
 static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
 static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
 static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");

@@ -60,10 +60,19 @@ done >"$dir/report"
 wanted() {
   case $1 in
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
+    attend_prefill_int8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 PRMT LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
+    attend_int8 | attend_prefill_fma_int8) echo 'LDG\.E[A-Z0-9._]*\.64 PRMT' ;;
     attend_prefill_fma_*) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_prefill_f32) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 FFMA' ;;
+    *_prefill_int8 | *_prefill_int4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
+    *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_*) ;;
+    embed_int8) echo 'PRMT' ;;
+    append_int8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
+    *_int8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT' ;;
+    *_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT' ;;
+    *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$' ;;
     *) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
   esac
 }
@@ -79,7 +88,7 @@ for name in "${names[@]}"; do
   for arch in "${archs[@]}"; do
     # One line for each kernel and kind of instruction.
     awk '/^\.text\./ { kernel = substr($1, 7); sub(/:$/, "", kernel) }
-         kernel && match($0, /(LDG|LDGSTS|LDSM|LDS|HMMA|FFMA)(\.[A-Z0-9_]+)*/) { print kernel, substr($0, RSTART, RLENGTH) }' \
+         kernel && match($0, /(LDG|LDGSTS|LDSM|LDS|STG|STS|HMMA|FFMA|PRMT|LOP3)(\.[A-Z0-9_]+)*/) { print kernel, substr($0, RSTART, RLENGTH) }' \
       "$dir/$name/$arch.sass" | sort -u >"$dir/$name/$arch.used"
   done
 done
@@ -92,11 +101,15 @@ while read -r kernel; do
       grep -qhE "^$kernel $instruction" "$dir"/*/"$arch.used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
-done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##T)?,.*/\1 \2/p' |
+done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[TQ])?,.*/\1 \2/p' |
   while read -r name typed; do
-    if [[ -n $typed ]]; then printf '%s\n' "${name}f32" "${name}f16" "${name}bf16"; else echo "$name"; fi
+    case $typed in
+      '##T') printf "$name%s\n" f32 f16 bf16 ;;
+      '##Q') printf "$name%s\n" int8 int4 nf4 ;;
+      *) echo "$name" ;;
+    esac
   done)
-((count >= 39)) || complain "only $count kernels were found in params.h"
+((count >= 65)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1

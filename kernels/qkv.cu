@@ -24,6 +24,12 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
     const uint32_t slot = p.slots[row];
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
+    if (p.kv_type == GPU_INT8) { // append.cu makes codes of them: a scale needs the whole vector
+        float *to = (float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim + (n - q_dim) % kv_dim;
+        to[0] = a;
+        to[1] = b;
+        return;
+    }
     const uint32_t head = (n - q_dim) % kv_dim / p.head_dim;
     const size_t at = (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) * p.head_stride + d;
     auto store = [&](auto type) {
@@ -41,13 +47,13 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
 template <class W> DEVICE void qkv(const QkvParams &p) {
     const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
     if (n >= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim) return;
-    const W *w = (const W *)p.w + (size_t)n * p.w_stride;
+    const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n), *w1 = row_of<W>(p.w, p.w_stride, n + 1);
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, w, w + p.w_stride, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        norm_dot2<W, R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
         if (f.row >= 0) place(p, f.row, n, f.a, f.b);
     });
@@ -58,7 +64,7 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     using G = Gemm<W>;
     const uint32_t n0 = blockIdx.x * G::N, n = (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
     G::run(
-        shared, (const W *)p.x, p.x_stride, (const W *)p.w, p.w_stride, p.n_rows, p.dim,
+        shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
             int32_t row = p.rows[i];
@@ -71,6 +77,12 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
 KERNEL(qkv_f32, QkvParams, 256) { qkv<float>(p); }
 KERNEL(qkv_f16, QkvParams, 256) { qkv<f16>(p); }
 KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16>(p); }
+KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8>(p); }
+KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4>(p); }
+KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4>(p); }
 KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }
+KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
+KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
+KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-2}
 common=(-std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
-kernels=(embed prepare qkv attend attend_prefill matmul_add ffn_up logits sample)
+kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
 
 # compile OBJECT SOURCE FLAGS...: unless it is newer than everything it could depend on.
@@ -65,6 +65,7 @@ plants() {
 NO_BARRIER prepare prepare twin says|other bits
 NO_BARRIER_GEMM matmul_add gemm twin says|other bits
 NO_BARRIER_ATTEND attend attend twin says|other bits
+NO_WARP_SYNC ffn_up quantised twin says|other bits
 WEAK_WAIT matmul_add gemm twin says|other bits
 WRITE_AFTER_READ matmul_add gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
@@ -87,6 +88,7 @@ END
 NO_BARRIER prepare prepare data race
 NO_BARRIER_GEMM matmul_add gemm data race
 NO_BARRIER_ATTEND attend attend data race
+NO_WARP_SYNC ffn_up quantised data race
 WRITE_AFTER_READ matmul_add gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
 CLEARED_EARLY sample sample data race
@@ -131,7 +133,7 @@ run_mode() {
 }
 
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

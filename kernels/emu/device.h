@@ -51,12 +51,15 @@ void yield();
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
 #define UNROLL
+#define UNROLL_BY(n)
 #define ALIGNED16 alignas(16)
+#define CONSTANT static const
 #define KERNEL(name, Params, THREADS) extern "C" void name(const Params &p)
 #define SHARED(name) unsigned char *const name = emu::view().shared
 #define EMU_LINE int line = __builtin_LINE()
 
 struct ALIGNED16 Words4 { uint32_t w[4]; };
+struct alignas(8) Words2 { uint32_t w[2]; };
 
 DEVICE float as_float(uint32_t x) { float y; memcpy(&y, &x, 4); return y; }
 DEVICE uint32_t as_bits(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
@@ -88,6 +91,24 @@ DEVICE Words4 load_16(const void *p, int line) {
     if ((uintptr_t)p % 16) emu::fail(line, "16-byte load from an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
     return *(const Words4 *)p;
 }
+DEVICE Words2 load_8(const void *p, int line) {
+    if ((uintptr_t)p % 8) emu::fail(line, "8-byte load from an address that is %d past a multiple of 8", (int)((uintptr_t)p % 8));
+    return *(const Words2 *)p;
+}
+DEVICE Words2 load_stream8(const void *p, EMU_LINE) { return load_8(p, line); }
+DEVICE Words2 load_const8(const void *p, EMU_LINE) { return load_8(p, line); }
+DEVICE float load_const_float(const float *p) { return *p; }
+DEVICE void store16(void *p, Words4 v, EMU_LINE) {
+    if ((uintptr_t)p % 16) emu::fail(line, "16-byte store to an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
+    *(Words4 *)p = v;
+}
+DEVICE void store8(void *p, Words2 v, EMU_LINE) {
+    if ((uintptr_t)p % 8) emu::fail(line, "8-byte store to an address that is %d past a multiple of 8", (int)((uintptr_t)p % 8));
+    *(Words2 *)p = v;
+}
+DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
+DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
 DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words4 load_const(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }

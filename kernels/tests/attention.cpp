@@ -26,7 +26,7 @@ struct Attention {
         std::vector<uint32_t> order;
         for (uint32_t i = 0; i < n_pages; i++) order.push_back(i);
         for (uint32_t i = n_pages - 1; i > 0; i--) std::swap(order[i], order[random.below(i + 1)]);
-        size_t page = (size_t)kv_heads * 16 * stride, bytes = n_pages * page * size_of(type);
+        size_t bytes = n_pages * kv_heads * head_bytes(type, stride);
         std::vector<uint8_t> kb(bytes, 0xff), vb(bytes, 0xff);
         uint32_t next = 0;
         for (uint32_t s = 0; s < spans.size(); s++) {
@@ -37,16 +37,16 @@ struct Attention {
             v.emplace_back();
             for (uint32_t p = 0; p < length; p++)
                 for (uint32_t h = 0; h < kv_heads; h++)
-                    for (uint32_t d = 0; d < stride; d++) {
-                        size_t at = (((size_t)pages[first + p / 16] * kv_heads + h) * 16 + p % 16) * stride + d;
-                        void *kp = &kb[at * size_of(type)], *vp = &vb[at * size_of(type)];
+                    for (bool is_v : {false, true}) {
+                        uint8_t *head = &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) * head_bytes(type, stride)];
                         // The last keys outweigh all before them for half of the queries: the running maximum moves.
-                        float size = outliers && (p + 1 == length || p >= 256) ? 5 : 1;
-                        store(type, kp, d < head_dim ? random.normal() * size : 0);
-                        store(type, vp, d < head_dim ? random.normal() : 0);
-                        if (d >= head_dim) continue;
-                        k[s].push_back(widened(type, kp));
-                        v[s].push_back(widened(type, vp));
+                        float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1, unit = fabsf(random.normal()) * size / 40;
+                        if (type == GPU_INT8) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
+                        for (uint32_t d = 0; d < stride; d++) {
+                            if (type == GPU_INT8) head[p % 16 * stride + d] = d < head_dim ? (uint8_t)(1 + random.below(255)) : 128;
+                            else store(type, head + (p % 16 * stride + d) * size_of(type), d < head_dim ? random.normal() * size : 0);
+                            if (d < head_dim) (is_v ? v : k)[s].push_back(cached(type, head, stride, p % 16, d));
+                        }
                     }
             for (uint32_t i = 0; i < spans[s].n; i++) {
                 positions.push_back((int32_t)(spans[s].position + i));
@@ -101,7 +101,7 @@ struct Attention {
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
         uint32_t s = span_of[row], n = (uint32_t)positions[row] + 1;
-        double unit = !rounds ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : ldexp(1.0, -8);
+        double unit = !rounds ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10);
         for (uint32_t h = 0; h < heads; h++) {
             uint32_t kv = h / (heads / kv_heads);
             std::vector<double> score(n);
@@ -195,6 +195,17 @@ void test_attend_prefill_fma() {
     prefill(GPU_F16, true, 1, 1, 256, {{0, 5, true}});
 }
 
+void test_attend_int8() {
+    decode(GPU_INT8, 4, 1, 64, {1, 16, 17, 256, 257}, 3);
+    decode(GPU_INT8, 8, 1, 128, {33, 530}, 4);
+    decode(GPU_INT8, 2, 2, 20, {70}, 1);
+    decode(GPU_INT8, 1, 1, 256, {20}, 2);
+    prefill(GPU_INT8, false, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_INT8, false, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
+    prefill(GPU_INT8, false, 4, 2, 50, {{3, 17, true}});
+    prefill(GPU_INT8, true, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
+}
+
 // Another sequence's NaN goes nowhere; one's own comes out.
 void test_attend_nan() {
     for (bool prompt : {false, true}) {
@@ -215,5 +226,5 @@ void test_attend_nan() {
 
 extern const Test ATTENTION[] = {
     {"attend", test_attend}, {"attend_prefill", test_attend_prefill}, {"attend_prefill_fma", test_attend_prefill_fma},
-    {"attend_nan", test_attend_nan}, {nullptr, nullptr},
+    {"attend_int8", test_attend_int8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
 };

@@ -57,8 +57,14 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
 // ---- storage types, written down a second time and independently of the emulator's
 
+inline bool quantised(int type) { return type >= GPU_INT8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
-inline const char *name_of(int type) { return type == GPU_F32 ? "f32" : type == GPU_F16 ? "f16" : "bf16"; }
+inline const char *name_of(int type) {
+    static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4"};
+    return names[type];
+}
+// Of the activations that a prefill product of such weights reads.
+inline int prepared_type(int type) { return quantised(type) ? GPU_F16 : type; }
 
 inline double widened(int type, const void *p) {
     if (type == GPU_F32) {
@@ -137,22 +143,66 @@ struct Buffer {
     template <class T> T *as() const { return (T *)at; }
 };
 
-// A matrix of weights [rows, cols] with stride pad32(cols), zeros in the padding.
+// What 4-bit codes stand for: src/quant.
+inline double code_value(int type, uint32_t code) {
+    static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
+                                0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f, 0.44070983f, 0.562617f, 0.72295684f, 1.0f};
+    return type == GPU_NF4 ? nf4[code] : type == GPU_INT4 ? (double)code - 8 : (double)code - 128;
+}
+
+// Bytes of one kv head of a page, and where in it number `d` of the vector in `slot` lies; behind the vectors of an int8
+// cache lie their scales.
+inline size_t head_bytes(int type, uint32_t stride) { return type == GPU_INT8 ? 16 * stride + 64 : 16 * stride * size_of(type); }
+inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t slot, uint32_t d) {
+    if (type != GPU_INT8) return widened(type, head + (slot * stride + d) * size_of(type));
+    return ((double)head[slot * stride + d] - 128) * widened(GPU_F32, head + 16 * stride + slot * 4);
+}
+
+// A matrix of weights [rows, cols] with stride pad32(cols), zeros in the padding; or quantised, laid out as quant.h
+// says, written down here column by column.
 struct Matrix {
     int type;
     uint32_t rows, cols, stride;
     std::vector<double> values; // [rows, cols], as stored
     Buffer device;
+    static uint32_t group(int type) { return type == GPU_NF4 ? 64 : 32; }
+    static uint32_t code_bytes(int type, uint32_t cols) { return pad(cols, 256) * (type == GPU_INT8 ? 2 : 1) / 2; }
+    static uint32_t stride_of(int type, uint32_t cols) {
+        return quantised(type) ? pad(code_bytes(type, cols) + pad(cols, 256) / group(type) * 2, 64) / 16 : pad32(cols);
+    }
     Matrix(int type, uint32_t rows, uint32_t cols, Random &random, float scale)
-        : type(type), rows(rows), cols(cols), stride(pad32(cols)), values((size_t)rows * cols),
-          device((size_t)rows * stride * size_of(type)) {
+        : type(type), rows(rows), cols(cols), stride(stride_of(type, cols)), values((size_t)rows * cols),
+          device((size_t)rows * stride * (quantised(type) ? 16 : size_of(type))) {
         std::vector<uint8_t> bytes(device.size);
-        for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t i = 0; i < rows; i++) {
+            uint8_t *row = &bytes[(size_t)i * stride * (quantised(type) ? 16 : size_of(type))];
+            double unit = 0;
             for (uint32_t j = 0; j < cols; j++) {
-                void *p = &bytes[((size_t)i * stride + j) * size_of(type)];
-                store(type, p, random.normal() * scale);
-                values[(size_t)i * cols + j] = widened(type, p);
+                double &value = values[(size_t)i * cols + j];
+                if (!quantised(type)) {
+                    void *p = row + j * size_of(type);
+                    store(type, p, random.normal() * scale);
+                    value = widened(type, p);
+                    continue;
+                }
+                if (j % group(type) == 0) { // now and then a scale of zero, negative or large
+                    double greatest = type == GPU_INT8 ? 127 : type == GPU_INT4 ? 8 : 1;
+                    uint16_t s = narrowed(GPU_F16, random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);
+                    memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
+                    unit = widened(GPU_F16, &s);
+                }
+                uint32_t code = type == GPU_INT8 ? 1 + random.below(255) : random.below(16);
+                value = code_value(type, code) * unit;
+                uint32_t piece = j % 32 / 4, e = j % 4;
+                if (type == GPU_INT8) {
+                    row[j / 128 * 128 + piece * 16 + j % 128 / 32 * 4 + e] = (uint8_t)code;
+                } else {
+                    static const uint32_t nibbles[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}};
+                    uint32_t step = j % 256 / 32, nibble = nibbles[step % 2][e];
+                    row[j / 256 * 128 + piece * 16 + step / 2 * 4 + nibble / 2] |= (uint8_t)(code << nibble % 2 * 4);
+                }
             }
+        }
         device.put(bytes);
     }
     const double *row(uint32_t i) const { return &values[(size_t)i * cols]; }

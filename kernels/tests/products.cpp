@@ -8,7 +8,8 @@ const float EPS = 0.02f; // large enough to be missed where it is missing
 // Error of float32 sums relative to the sum of magnitudes: order K * 2^-24 at worst, far less in practice.
 const double SUM = 4e-6;
 // Prefill rounds activations to the weights' type: half a unit in the last place of 8 or 11 bits, twice for luck.
-double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : ldexp(1.0, -8); }
+// Quantised weights are f16 times f16 there.
+double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10); }
 
 // Which rows of `of` a launch works on: shuffled, with padding among them.
 std::vector<int32_t> row_list(uint32_t n, uint32_t of, Random &random) {
@@ -41,8 +42,9 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
 // What a prefill product reads, made by the kernel that makes it.
-Buffer prepared(int type, const Buffer &x, uint32_t x_stride, const Buffer *norm, const Buffer &rows, uint32_t n_rows,
+Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer *norm, const Buffer &rows, uint32_t n_rows,
                 uint32_t width, uint64_t seed) {
+    int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
     PrepareParams p = {out.as<void>(), x.as<float>(), norm ? norm->as<float>() : nullptr, rows.as<int32_t>(),
                        n_rows, width, x_stride, pad32(width), EPS, 0};
@@ -52,8 +54,12 @@ Buffer prepared(int type, const Buffer &x, uint32_t x_stride, const Buffer *norm
 void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
     unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1}, block[3] = {256, 1, 1};
     char error[600];
-    if (emu_launch(kernel.c_str(), params, size, grid, block, type == GPU_F32 ? 20480 : 49152, seed, error, sizeof error)) die(error);
+    size_t shared = type == GPU_F32 ? 20480 : quantised(type) ? 66048 : 49152;
+    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
+
+// Of a decode product beyond what one of floats has.
+size_t table(int type) { return quantised(type) ? GPU_TABLE_BYTES : 0; }
 
 void embed(int type, uint32_t dim) {
     Random random{7};
@@ -73,7 +79,7 @@ void embed(int type, uint32_t dim) {
         }
 }
 void test_embed() {
-    for (int type : {GPU_F32, GPU_F16, GPU_BF16})
+    for (int type : {GPU_F32, GPU_F16, GPU_BF16, GPU_INT8})
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
 }
 
@@ -138,20 +144,25 @@ struct Qkv {
 
     std::vector<uint8_t> run(const std::vector<int32_t> &rows, uint64_t seed) {
         Buffer q((size_t)max_rows * pad32(q_dim) * 4), rd(rows);
-        size_t pages = (size_t)n_pages * heads.kv * 16 * stride * size_of(kv_type);
-        Buffer k(pages), v(pages);
+        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride), kv_dim = (size_t)heads.kv * heads.dim;
+        Buffer k(pages), v(pages), fresh(max_rows * kv_dim * 8);
         uint32_t n_rows = (uint32_t)rows.size();
         QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
                        bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
                        (uint32_t)kv_type, EPS, 0};
+        if (kv_type == GPU_INT8) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         if (prefill) {
             Buffer a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
             p.x = a.as<void>();
             p.norm = nullptr;
             launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         } else {
-            launch("qkv" + suffix(type), p, tiles(n, 16), tiles(n_rows, 8), 1, 256, 0, seed);
+            launch("qkv" + suffix(type), p, tiles(n, 16), tiles(n_rows, 8), 1, 256, table(type), seed);
+        }
+        if (kv_type == GPU_INT8) {
+            AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
+            launch("append_int8", a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
         }
         auto all = q.get<uint8_t>();
         for (const Buffer *b : {&k, &v}) {
@@ -165,13 +176,13 @@ struct Qkv {
     std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row, std::vector<double> *padding = nullptr) const {
         std::vector<double> y;
         for (uint32_t i = 0; i < q_dim; i++) y.push_back(widened(GPU_F32, &all[((size_t)row * pad32(q_dim) + i) * 4]));
-        size_t pages = (size_t)n_pages * heads.kv * 16 * stride * size_of(kv_type), at = (size_t)max_rows * pad32(q_dim) * 4;
+        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride), at = (size_t)max_rows * pad32(q_dim) * 4;
         for (int part = 0; part < 2; part++, at += pages)
             for (uint32_t h = 0; h < heads.kv; h++)
                 for (uint32_t d = 0; d < stride; d++) {
                     uint32_t slot = slots[row] == GPU_NO_SLOT ? 0 : slots[row]; // nobody has slot 0
-                    size_t i = ((size_t)(slot / 16 * heads.kv + h) * 16 + slot % 16) * stride + d;
-                    double v = widened(kv_type, &all[at + i * size_of(kv_type)]);
+                    const uint8_t *head = &all[at + (size_t)(slot / 16 * heads.kv + h) * head_bytes(kv_type, stride)];
+                    double v = cached(kv_type, head, stride, slot % 16, d);
                     if (d < heads.dim) y.push_back(v);
                     else if (padding) padding->push_back(v);
                 }
@@ -193,10 +204,16 @@ struct Qkv {
             bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
         }
         std::vector<double> padding, got = row_of(all, row, &padding);
+        // Of int8, half a step of the vector that a number is of.
+        std::vector<double> steps(n, 0);
+        for (uint32_t i = q_dim; kv_type == GPU_INT8 && i < n; i++) {
+            for (uint32_t d = 0; d < heads.dim; d++) steps[i] = fmax(steps[i], fabs(sums[i / heads.dim * heads.dim + d]) / 254);
+            steps[i] += bounds[i] / 2;
+        }
         for (uint32_t i = 0; i < n; i++) {
             bool cache = i >= q_dim;
             if (cache && slots[row] == GPU_NO_SLOT) CHECK(std::isnan(got[i]), "qkv wrote a row without a slot");
-            else close("qkv", row, i, got[i], sums[i], bounds[i] + (cache ? fabs(sums[i]) * rounding(kv_type) : 0));
+            else close("qkv", row, i, got[i], sums[i], bounds[i] + (!cache ? 0 : kv_type == GPU_INT8 ? steps[i] * 1.001 : fabs(sums[i]) * rounding(kv_type)));
         }
         for (double z : padding) CHECK(slots[row] == GPU_NO_SLOT ? std::isnan(z) : z == 0, "qkv: padding of a head is %g", z);
     }
@@ -275,14 +292,14 @@ struct Dense {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
                                  n_rows, n, k, pad32(n), pad32(k), w.stride};
             if (prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else launch(name, p, tiles(n, 4), tiles(n_rows, 8), 1, 256, 512, seed);
+            else launch(name, p, tiles(n, 4), tiles(n_rows, 8), 1, 256, 512 + table(type), seed);
         } else if (kind == Up) {
             FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
             if (prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
-            else launch(name, p, tiles(n, 8), tiles(n_rows, 8), 1, 256, 0, seed);
+            else launch(name, p, tiles(n, 8), tiles(n_rows, 8), 1, 256, table(type), seed);
         } else {
             LogitsParams p = {od.as<float>(), ind.as<float>(), nd.as<float>(), w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
-            launch(name, p, tiles(n, 16), tiles(n_rows, 8), 1, 256, 0, seed);
+            launch(name, p, tiles(n, 16), tiles(n_rows, 8), 1, 256, table(type), seed);
         }
         return od.get<float>();
     }
@@ -367,9 +384,70 @@ void test_gemm() {
     dense(Add, GPU_BF16, true, 32, 64, 129);
 }
 
+// Groups cut short, blocks cut short, several blocks on their way, odd numbers of everything.
+void test_quantised() {
+    for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
+        uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2; // sizes differ a little between the formats
+        qkv(type, GPU_BF16, false, 64, {4, 2, 16}, 1 + n);
+        qkv(type, GPU_F32, false, 1030 + n, {1, 1, 2}, 8);
+        dense(Add, type, false, 5 + n, 1 + n, 2, true);
+        dense(Add, type, false, 7, 4640 + n, 1);
+        dense(Up, type, false, 17, 2316 - n, 4 - n);
+        dense(Up, type, false, 9, 256, 17);
+    }
+    qkv(GPU_INT4, GPU_INT8, false, 96, {4, 2, 20}, 9);
+    qkv(GPU_BF16, GPU_INT8, true, 40, {2, 1, 256}, 17);
+    dense(Logits, GPU_INT8, false, 67, 320, 11);
+    dense(Logits, GPU_INT8, false, 1, 2100, 1);
+}
+void test_quantised_gemm() {
+    for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
+        uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
+        dense(Add, type, true, 130, 580 + n, 65, true); // lines enough to be written again, a second tile of few rows
+        dense(Add, type, true, 3, 1 + 31 * n, 2);
+        dense(Up, type, true, 67, 257 - n, 17);
+        qkv(type, GPU_F16, true, 96 + n, {4, 1, 32}, 9);
+    }
+    dense(Add, GPU_INT4, true, 32, 64, 129);
+}
+
+// The int8 cache bit for bit as the CPU's: zeros, one number, the smallest ones, halves between codes, no numbers.
+void test_append() {
+    const uint32_t dim = 20, stride = 32, rows = 7;
+    std::vector<float> fresh(rows * 2 * dim, 0);
+    Random random{3};
+    for (uint32_t i = 0; i < rows * 2; i++) {
+        float *v = &fresh[i * dim];
+        for (uint32_t d = 0; d < dim; d++) v[d] = i / 2 == 1 ? 0 : i / 2 == 2 ? 1e-37f * (float)d : i / 2 == 3 ? (float)d - 9.5f : random.normal();
+        if (i / 2 == 3) v[7] = 127;
+        if (i == 8) v[3] = NAN;
+        if (i == 11) v[19] = -INFINITY;
+    }
+    std::vector<uint32_t> slots = {5, 16, 17, 31, 0, 2, GPU_NO_SLOT};
+    size_t bytes = 2 * head_bytes(GPU_INT8, stride);
+    Buffer k(bytes), v(bytes), fd(fresh), sd(slots);
+    AppendParams p = {k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
+    launch("append_int8", p, 2, rows, 1, 32, 0, 1);
+    for (uint32_t row = 0; row + 1 < rows; row++)
+        for (uint32_t part = 0; part < 2; part++) {
+            auto all = (part ? v : k).get<uint8_t>();
+            const uint8_t *head = &all[slots[row] / 16 * head_bytes(GPU_INT8, stride)];
+            const float *from = &fresh[(row * 2 + part) * dim];
+            float max = 0, odd = 0, unit;
+            for (uint32_t d = 0; d < dim; d++) max = fmaxf(max, fabsf(from[d])), odd += from[d] * 0.0f;
+            memcpy(&unit, head + 16 * stride + slots[row] % 16 * 4, 4);
+            float want = max / 127.0f + odd, inverse = want > 1e-30f ? 1 / want : 0;
+            CHECK(want == unit || (std::isnan(want) && std::isnan(unit)), "append: scale %g, not %g", unit, want);
+            for (uint32_t d = 0; d < stride && !std::isnan(want); d++) {
+                int code = (int)head[slots[row] % 16 * stride + d] - 128, right = d < dim ? (int)nearbyintf(from[d] * inverse) : 0;
+                CHECK(code == right, "append [%u, %u, %u]: %d, not %d", row, part, d, code, right);
+            }
+        }
+}
+
 // A row of NaN or infinity stays NaN, and its neighbours do not notice.
 void test_not_a_number() {
-    for (int type : {GPU_BF16, GPU_F32})
+    for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})
             for (bool prefill : {false, true}) {
                 if (kind == Logits && prefill) continue;
@@ -393,5 +471,6 @@ void test_not_a_number() {
 extern const Test PRODUCTS[] = {
     {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
     {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm},
+    {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},
 };

@@ -238,6 +238,62 @@ fn tiles_len(rows: usize, cols: usize) -> usize {
     0
 }
 
+/// [`Quant::encode`] on all threads of a pool.
+fn quantise(
+    tier: Tier,
+    pool: &Pool,
+    quant: Quant,
+    cols: usize,
+    values: &[f32],
+    codes: &mut [u8],
+    scales: &mut [f32],
+) {
+    let rows = values.len() / cols;
+    let each = rows.div_ceil(4 * pool.n_threads()).max(1);
+    let parts = (
+        Grid::pieces(codes, each * quant.code_bytes(cols)),
+        Grid::pieces(scales, each * quant.scales(cols)),
+    );
+    pool.run(parts, |task, _, (mut codes, mut scales)| {
+        let rows = task * each..rows.min((task + 1) * each);
+        tier.run(encode::Encode {
+            quant,
+            cols,
+            values: &values[rows.start * cols..rows.end * cols],
+            codes: codes.row(0),
+            scales: scales.row(0),
+        });
+    });
+}
+
+/// [`Quant::encode`] on all threads, for a backend whose device does not quantise.
+pub struct Quantiser {
+    tier: Tier,
+    pool: Pool,
+}
+
+impl Quantiser {
+    /// With a thread for each processor.
+    pub fn new() -> Result<Quantiser> {
+        Ok(Quantiser {
+            tier: Tier::choose()?,
+            pool: Pool::new(usable_threads())?,
+        })
+    }
+
+    /// As [`Backend::quantise`].
+    pub fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        quantise(self.tier, &self.pool, quant, cols, values, codes, scales);
+    }
+}
+
 impl Cpu {
     /// `n_threads` 0: [`usable_threads`]. `max_rows` bounds the rows of a step.
     pub fn new(shape: &Shape, rope: RopeTable, n_threads: usize, max_rows: usize) -> Result<Cpu> {
@@ -443,23 +499,7 @@ impl Backend for Cpu {
         codes: &mut [u8],
         scales: &mut [f32],
     ) {
-        let rows = values.len() / cols;
-        let each = rows.div_ceil(4 * self.pool.n_threads()).max(1);
-        let parts = (
-            Grid::pieces(codes, each * quant.code_bytes(cols)),
-            Grid::pieces(scales, each * quant.scales(cols)),
-        );
-        let tier = self.tier;
-        self.pool.run(parts, |task, _, (mut codes, mut scales)| {
-            let rows = task * each..rows.min((task + 1) * each);
-            tier.run(encode::Encode {
-                quant,
-                cols,
-                values: &values[rows.start * cols..rows.end * cols],
-                codes: codes.row(0),
-                scales: scales.row(0),
-            });
-        });
+        quantise(self.tier, &self.pool, quant, cols, values, codes, scales);
     }
 
     fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {

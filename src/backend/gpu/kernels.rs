@@ -38,6 +38,32 @@ pub const KERNELS: &[&str] = &[
     "logits_f32",
     "logits_f16",
     "logits_bf16",
+    "qkv_int8",
+    "qkv_prefill_int8",
+    "matmul_add_int8",
+    "matmul_add_prefill_int8",
+    "ffn_up_int8",
+    "ffn_up_prefill_int8",
+    "qkv_int4",
+    "qkv_prefill_int4",
+    "matmul_add_int4",
+    "matmul_add_prefill_int4",
+    "ffn_up_int4",
+    "ffn_up_prefill_int4",
+    "qkv_nf4",
+    "qkv_prefill_nf4",
+    "matmul_add_nf4",
+    "matmul_add_prefill_nf4",
+    "ffn_up_nf4",
+    "ffn_up_prefill_nf4",
+    "embed_int8",
+    "logits_int8",
+    "append_int8",
+    "attend_int8",
+    "attend_prefill_fma_int8",
+    "attend_prefill_int8_32",
+    "attend_prefill_int8_64",
+    "attend_prefill_int8_128",
     "attend_prefill_f16_32",
     "attend_prefill_f16_64",
     "attend_prefill_f16_128",
@@ -155,7 +181,12 @@ mod tests {
             let name = name.split(',').next().unwrap();
             match name.strip_suffix("##T") {
                 Some(stem) => names.extend(["f32", "f16", "bf16"].map(|t| format!("{stem}{t}"))),
-                None => names.push(name.into()),
+                None => match name.strip_suffix("##Q") {
+                    Some(stem) => {
+                        names.extend(["int8", "int4", "nf4"].map(|t| format!("{stem}{t}")));
+                    }
+                    None => names.push(name.into()),
+                },
             }
         }
         names.sort();

@@ -13,6 +13,7 @@ const EMBED: Family = Family::new("embed_*");
 const PREPARE: Family = Family::new("prepare_*");
 const QKV: Family = Family::new("qkv_*");
 const QKV_PREFILL: Family = Family::new("qkv_prefill_*");
+const APPEND_INT8: Kernel = Kernel::named("append_int8");
 const ATTEND: Family = Family::new("attend_*");
 const ATTEND_PREFILL_32: Family = Family::new("attend_prefill_*_32");
 const ATTEND_PREFILL_64: Family = Family::new("attend_prefill_*_64");
@@ -49,12 +50,22 @@ fn run<D: Device>(
     unsafe { device.launch(kernel, geometry, params.bytes()) }
 }
 
+/// Bytes of shared memory that a decode product of quantised weights has for its tables.
+pub(super) const TABLE: u32 = 512;
+
+fn table(dtype: Dtype) -> u32 {
+    if dtype.is_float() { 0 } else { TABLE }
+}
+
 /// Blocks of a tiled product of `n` columns, of which a block does `cols` for 16-bit weights (half of
 /// that for float32), and its shared memory.
 fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     match dtype {
         Dtype::F32 => ([n.div_ceil(cols / 2), n_rows.div_ceil(64), 1], 20_480),
-        _ => ([n.div_ceil(cols), n_rows.div_ceil(128), 1], 49_152),
+        _ => {
+            let shared = if dtype.is_float() { 49_152 } else { 66_048 };
+            ([n.div_ceil(cols), n_rows.div_ceil(128), 1], shared)
+        }
     }
 }
 
@@ -72,12 +83,17 @@ fn qkv_rows(p: &QkvParams) -> u32 {
 
 pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let grid = [qkv_rows(p).div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, QKV.of(dtype)?, grid, 256, 0, p)
+    run(d, QKV.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let (grid, shared) = gemm(dtype, qkv_rows(p), 128, p.n_rows);
     run(d, QKV_PREFILL.of(dtype)?, grid, 256, shared, p)
+}
+
+/// Behind qkv, where the cache is int8.
+pub(super) fn append<D: Device>(d: &D, p: &AppendParams) -> Result<()> {
+    run(d, APPEND_INT8, [2 * p.n_kv_heads, p.n_rows, 1], 32, 0, p)
 }
 
 pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()> {
@@ -86,7 +102,7 @@ pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()
     run(d, ATTEND.of(kv)?, grid, 128, shared, p)
 }
 
-/// With tensor cores; `kv` has 16 bits, `head_stride` is at most 128.
+/// With tensor cores; `kv` is not f32, `head_stride` is at most 128.
 pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParams) -> Result<()> {
     let (family, width) = match p.head_stride {
         ..=32 => (&ATTEND_PREFILL_32, 32),
@@ -109,7 +125,8 @@ pub(super) fn attend_prefill_fma<D: Device>(
 
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
     let grid = [p.n.div_ceil(4), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, MATMUL_ADD.of(dtype)?, grid, 256, 512, p)
+    let shared = 512 + table(dtype);
+    run(d, MATMUL_ADD.of(dtype)?, grid, 256, shared, p)
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -123,7 +140,7 @@ pub(super) fn matmul_add_prefill<D: Device>(
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let grid = [p.ffn_dim.div_ceil(8), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, FFN_UP.of(dtype)?, grid, 256, 0, p)
+    run(d, FFN_UP.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -133,7 +150,7 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
     let grid = [p.vocab_size.div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, LOGITS.of(dtype)?, grid, 256, 0, p)
+    run(d, LOGITS.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 /// Shared memory of [`sample`].

@@ -1,8 +1,10 @@
-//! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers.
+//! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers; or quantised, as
+//! `kernels/quant.h` has them.
 
 use super::device::{Device, Memory};
 use super::pad32;
-use crate::backend::{Block, MatSpec};
+use super::quantised;
+use crate::backend::{Block, MatSpec, QuantBlock, QuantData, RowOrder};
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -14,14 +16,26 @@ pub struct GpuMat<D: Device> {
     /// First row of each part, and the number of all rows.
     firsts: Vec<usize>,
     pub(super) cols: usize,
+    /// From row to row: in numbers, of quantised weights in [`quantised::UNIT`]s.
     pub(super) stride: usize,
+    /// Bytes of those.
+    unit: usize,
     pub(super) dtype: Dtype,
+}
+
+/// Stride, and bytes of a unit of it.
+fn stride(spec: &MatSpec) -> (usize, usize) {
+    match spec.dtype.quant() {
+        Some(quant) => (quantised::stride(quant, spec.cols), quantised::UNIT),
+        None => (pad32(spec.cols), spec.dtype.size()),
+    }
 }
 
 /// Bytes of weights and bias.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
     let rows = rows(spec) as u64;
-    let row = (pad32(spec.cols) as u64).saturating_mul(spec.dtype.size() as u64);
+    let (stride, unit) = stride(spec);
+    let row = (stride as u64).saturating_mul(unit as u64);
     let bias = if spec.bias { 4 } else { 0 };
     rows.saturating_mul(row.saturating_add(bias))
 }
@@ -33,10 +47,8 @@ fn rows(spec: &MatSpec) -> usize {
 impl<D: Device> GpuMat<D> {
     pub(super) fn new(device: &Arc<D>, spec: &MatSpec) -> Result<Self> {
         let rows = rows(spec);
-        let stride = pad32(spec.cols);
-        let bytes = rows
-            .saturating_mul(stride)
-            .saturating_mul(spec.dtype.size());
+        let (stride, unit) = stride(spec);
+        let bytes = rows.saturating_mul(stride).saturating_mul(unit);
         let mut firsts = vec![0];
         for part in &spec.parts {
             firsts.push(firsts[firsts.len() - 1] + part);
@@ -48,6 +60,7 @@ impl<D: Device> GpuMat<D> {
             firsts,
             cols: spec.cols,
             stride,
+            unit,
             dtype: spec.dtype,
         })
     }
@@ -62,8 +75,7 @@ impl<D: Device> GpuMat<D> {
         self.bias.as_ref().map_or(0, Memory::at)
     }
 
-    /// Rows go up in runs: neighbours in the file are a fixed number of rows apart on the device, so a run
-    /// is one copy.
+    /// Place a rectangle of a stored tensor of floats.
     pub(super) fn pack(&self, block: &Block<'_>) -> Result<()> {
         let converted;
         let bytes = if block.dtype == self.dtype {
@@ -73,9 +85,43 @@ impl<D: Device> GpuMat<D> {
             &converted[..]
         };
         let size = self.dtype.size();
-        let width = block.cols * size;
-        let rows = bytes.len() / width;
-        let place = |row: usize| self.firsts[block.part] + block.order.destination(block.row + row);
+        let (offset, width) = (block.col * size, block.cols * size);
+        self.rows_to(block.part, block.row, block.order, offset, width, bytes)
+    }
+
+    /// Place codes or scales of rows.
+    pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>) -> Result<()> {
+        let (Some(quant), cols) = (self.dtype.quant(), self.cols) else {
+            let dtype = self.dtype;
+            return Err(Error::Internal(format!("codes for a matrix of {dtype}")));
+        };
+        let (offset, width, bytes) = match block.data {
+            QuantData::Codes(codes) => {
+                let bytes = quantised::codes(quant, cols, codes)?;
+                (0, quantised::code_bytes(quant, cols), bytes)
+            }
+            QuantData::Scales(scales) => {
+                let bytes = scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+                let offset = quantised::code_bytes(quant, cols);
+                (offset, 2 * quant.scales(cols), bytes)
+            }
+        };
+        self.rows_to(block.part, block.row, block.order, offset, width, &bytes)
+    }
+
+    /// Rows of `width` bytes, end to end, to `offset` in their rows. They go up in runs: neighbours in the
+    /// file are a fixed number of rows apart on the device, so a run is one copy.
+    fn rows_to(
+        &self,
+        part: usize,
+        row: usize,
+        order: RowOrder,
+        offset: usize,
+        width: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let (rows, pitch) = (bytes.len() / width, self.stride * self.unit);
+        let place = |i: usize| self.firsts[part] + order.destination(row + i);
         let mut from = 0;
         while from < rows {
             let first = place(from);
@@ -92,10 +138,13 @@ impl<D: Device> GpuMat<D> {
                 // A row by itself; the next one lies before it.
                 to = from + 1;
             }
-            let offset = (first * self.stride + block.col) * size;
-            let pitch = apart.clamp(1, self.rows()) * self.stride * size;
-            self.weights
-                .write(offset, width, pitch, &bytes[from * width..to * width])?;
+            let apart = apart.clamp(1, self.rows());
+            self.weights.write(
+                first * pitch + offset,
+                width,
+                apart * pitch,
+                &bytes[from * width..to * width],
+            )?;
             from = to;
         }
         Ok(())

@@ -6,7 +6,7 @@
 //! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
 //! | [`kernels`], [`images`] | which kernels there are, and compiled |
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
-//! | `step`, `mat`, `sample` | a step, weights, and the choice of tokens on the device |
+//! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
 //! to eight rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
@@ -23,16 +23,19 @@ pub mod preflight;
 mod launch;
 mod mat;
 mod params;
+mod quantised;
 mod sample;
 mod step;
 
 pub use mat::GpuMat;
 
+use super::cpu::Quantiser;
 use super::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, RopeTable, Shape, Step};
+use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 use device::{Device, Memory};
 use params::*;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
 const PAGE: usize = 16;
@@ -52,6 +55,17 @@ fn pad32(n: usize) -> usize {
 
 fn head_stride(shape: &Shape) -> usize {
     shape.head_dim.next_multiple_of(16)
+}
+
+/// Bytes of K or V of one head of a page; behind int8 vectors lie their scales, float32.
+fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
+    let scales = if dtype == Dtype::Int8 { 4 * PAGE } else { 0 };
+    PAGE * head_stride(shape) * dtype.size() + scales
+}
+
+/// Floats of K and V of the rows of a step before they are int8.
+fn fresh_len(shape: &Shape, max_rows: usize) -> usize {
+    max_rows.saturating_mul(2 * shape.kv_dim())
 }
 
 /// Floats of the partial results of decode attention over sequences of up to `positions`.
@@ -82,7 +96,8 @@ impl<D: Device> GpuBuf<D> {
     }
 }
 
-/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`.
+/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`; with int8, the scales of a head of a page
+/// behind its vectors.
 pub struct GpuKv<D: Device> {
     k: Memory<D>,
     v: Memory<D>,
@@ -111,9 +126,13 @@ pub struct Gpu<D: Device> {
     /// Rows as the prefill products read them, `[max_rows, pad32(widest)]`.
     prepared: Memory<D>,
     partial: Memory<D>,
+    /// `[max_rows][k | v][kv_dim]`, for an int8 cache.
+    fresh: Option<Memory<D>>,
     /// `[ATTEND_ROWS, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
     host: D::Host,
+    /// Made where a checkpoint is quantised as it is loaded.
+    quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
     failure: Mutex<Option<Error>>,
 }
@@ -137,12 +156,10 @@ impl<D: Device> Gpu<D> {
                 shape.head_dim
             )));
         }
-        for (what, dtype) in [("weights_dtype", weights_dtype), ("kv_dtype", kv_dtype)] {
-            if !dtype.is_float() {
-                return Err(Error::Unsupported(format!(
-                    "device is CUDA: {what} is {dtype}, the GPU kernels read f32, f16 and bf16"
-                )));
-            }
+        if !kv_dtype.is_float() && kv_dtype != Dtype::Int8 {
+            return Err(Error::Unsupported(format!(
+                "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16 or int8 only"
+            )));
         }
         let table = |values: &[f32]| -> Result<Memory<D>> {
             let memory = Memory::new(&device, "the RoPE table", size_of_val(values))?;
@@ -170,8 +187,16 @@ impl<D: Device> Gpu<D> {
                 what,
                 partial_len(shape, positions).saturating_mul(4),
             )?,
+            fresh: match kv_dtype {
+                Dtype::Int8 => {
+                    let bytes = fresh_len(shape, limits.max_rows).saturating_mul(4);
+                    Some(Memory::new(&device, what, bytes)?)
+                }
+                _ => None,
+            },
             counters: Memory::zeroed(&device, what, 4 * ATTEND_ROWS * shape.n_kv_heads)?,
             host: device.host(limits.max_wanted.saturating_mul(row))?,
+            quantiser: OnceLock::new(),
             failure: Mutex::new(None),
             shape: shape.clone(),
             weights_dtype,
@@ -192,8 +217,9 @@ impl<D: Device> Gpu<D> {
         failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Rows `x` of the prefill rows, normalised by `norm` if it is not 0, in the weights' type.
-    fn prepare(&self, x: &GpuBuf<D>, norm: u64, width: usize) -> Result<()> {
+    /// Rows `x` of the prefill rows, normalised by `norm` if it is not 0, in the type that products with
+    /// weights of `dtype` read.
+    fn prepare(&self, dtype: Dtype, x: &GpuBuf<D>, norm: u64, width: usize) -> Result<()> {
         let params = PrepareParams {
             out: self.prepared.at(),
             x: x.at(),
@@ -206,7 +232,8 @@ impl<D: Device> Gpu<D> {
             eps: self.shape.norm_eps,
             zero: 0,
         };
-        launch::prepare(&*self.device, self.weights_dtype, &params)
+        let dtype = if dtype.is_float() { dtype } else { Dtype::F16 };
+        launch::prepare(&*self.device, dtype, &params)
     }
 
     /// Attention of the decode rows, [`ATTEND_ROWS`] at a time.
@@ -239,7 +266,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
-        let layer = 2 * shape.n_kv_heads as u64 * (PAGE * head_stride(shape) * dtype.size()) as u64;
+        let layer = 2 * shape.n_kv_heads as u64 * head_of_page(shape, dtype) as u64;
         layer.saturating_mul(shape.n_layers as u64)
     }
 
@@ -252,6 +279,8 @@ impl<D: Device> Backend for Gpu<D> {
                 .max_rows
                 .saturating_mul(pad32(widest(shape)) + padding),
             partial_len(shape, positions),
+            // Where the cache is int8.
+            fresh_len(shape, limits.max_rows),
             ATTEND_ROWS * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,
@@ -270,10 +299,22 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|_| mat.pack(block));
     }
 
-    fn pack_quantised(&self, mat: &mut GpuMat<D>, _: &QuantBlock<'_>) {
-        // `Gpu::new` refuses such weights.
-        let dtype = mat.dtype;
-        self.run(|_| Err(Error::Internal(format!("codes for a matrix of {dtype}"))));
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        match self.quantiser.get_or_init(|| Quantiser::new().ok()) {
+            Some(all) => all.quantise(quant, cols, values, codes, scales),
+            None => quant.encode(cols, values, codes, scales),
+        }
+    }
+
+    fn pack_quantised(&self, mat: &mut GpuMat<D>, block: &QuantBlock<'_>) {
+        self.run(|_| mat.pack_quantised(block));
     }
 
     fn set_bias(&self, mat: &mut GpuMat<D>, part: usize, values: &[f32]) {
@@ -300,7 +341,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
         self.check()?;
-        let page = self.shape.n_kv_heads * PAGE * head_stride(&self.shape) * dtype.size();
+        let page = self.shape.n_kv_heads * head_of_page(&self.shape, dtype);
         let bytes = n_pages
             .saturating_mul(page)
             .saturating_mul(self.shape.n_layers);
@@ -340,10 +381,16 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|this| {
             let w = &layer.wqkv;
             let offset = (layer.index * kv.layer()) as u64;
+            let pages = (kv.k.at() + offset, kv.v.at() + offset);
+            let kv_bytes = 4 * this.shape.kv_dim() as u64;
+            let (k_pages, v_pages) = match &this.fresh {
+                Some(fresh) => (fresh.at(), fresh.at() + kv_bytes),
+                None => pages,
+            };
             let params = QkvParams {
                 q: q.at(),
-                k_pages: kv.k.at() + offset,
-                v_pages: kv.v.at() + offset,
+                k_pages,
+                v_pages,
                 x: x.at(),
                 norm: layer.attention_norm.at(),
                 w: w.weights.at(),
@@ -367,7 +414,7 @@ impl<D: Device> Backend for Gpu<D> {
                 zero: 0,
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
-            this.prepare(x, layer.attention_norm.at(), w.cols)?;
+            this.prepare(w.dtype, x, layer.attention_norm.at(), w.cols)?;
             let params = QkvParams {
                 x: this.prepared.at(),
                 x_stride: pad32(w.cols) as u32,
@@ -375,7 +422,21 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: this.step.n_prefill as u32,
                 ..params
             };
-            launch::qkv_prefill(&*this.device, w.dtype, &params)
+            launch::qkv_prefill(&*this.device, w.dtype, &params)?;
+            let Some(fresh) = &this.fresh else {
+                return Ok(());
+            };
+            let append = AppendParams {
+                k_pages: pages.0,
+                v_pages: pages.1,
+                fresh: fresh.at(),
+                slots: params.slots,
+                n_rows: this.step.n_rows as u32,
+                n_kv_heads: params.n_kv_heads,
+                head_dim: params.head_dim,
+                head_stride: params.head_stride,
+            };
+            launch::append(&*this.device, &append)
         });
     }
 
@@ -446,7 +507,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: w.stride as u32,
             };
             launch::matmul_add(&*this.device, w.dtype, &params)?;
-            this.prepare(y, 0, w.cols)?;
+            this.prepare(w.dtype, y, 0, w.cols)?;
             let params = MatmulAddParams {
                 y: this.prepared.at(),
                 y_stride: pad32(w.cols) as u32,
@@ -477,7 +538,7 @@ impl<D: Device> Backend for Gpu<D> {
                 zero: 0,
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
-            this.prepare(x, layer.ffn_norm.at(), w.cols)?;
+            this.prepare(w.dtype, x, layer.ffn_norm.at(), w.cols)?;
             let params = FfnUpParams {
                 x: this.prepared.at(),
                 x_stride: pad32(w.cols) as u32,

@@ -43,6 +43,10 @@ params!(QkvParams, 144 {
     n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
     kv_type: u32, eps: f32, zero: u32,
 });
+params!(AppendParams, 48 {
+    k_pages: u64, v_pages: u64, fresh: u64, slots: u64,
+    n_rows: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
+});
 params!(AttendParams, 120 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64,
     rows: u64, positions: u64, row_pages: u64, pages: u64,
@@ -88,14 +92,15 @@ impl SampleRow {
     }
 }
 
-/// GPU_F32, GPU_F16, GPU_BF16.
+/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8: of the cache.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 0,
         Dtype::F16 => 1,
         Dtype::Bf16 => 2,
+        Dtype::Int8 => 3,
         // `Gpu::new` refuses the others; no kernel has this number.
-        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
+        Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
     }
 }
 
@@ -125,6 +130,7 @@ mod tests {
             PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
+            AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
                 n_kv_heads head_dim head_stride q_stride y_stride max_splits scale zero }
             AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
@@ -146,6 +152,9 @@ mod tests {
             ("GPU_F32", type_code(Dtype::F32)),
             ("GPU_F16", type_code(Dtype::F16)),
             ("GPU_BF16", type_code(Dtype::Bf16)),
+            ("GPU_INT8", type_code(Dtype::Int8)),
+            ("GPU_BLOCK_K", super::super::quantised::BLOCK_K as u32),
+            ("GPU_TABLE_BYTES", super::super::launch::TABLE),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
             ("GPU_NO_MASK", super::super::sample::NO_MASK),
             ("GPU_DRAW", super::super::sample::DRAW as u32),

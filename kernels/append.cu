@@ -1,0 +1,33 @@
+// The int8 cache: K and V of the step's rows, as codes with a scale for each head's vector.
+//
+// A kernel of its own, because the rows of a weight matrix that make up one vector belong to several blocks of
+// the product (eight of them for a head of 128), which would have to wait for one another.
+#include "gpu.h"
+
+// One warp for each vector, up to eight numbers in a lane.
+KERNEL(append_int8, AppendParams, 32) {
+    const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads, head = blockIdx.x % p.n_kv_heads;
+    const uint32_t slot = p.slots[row];
+    if (slot == GPU_NO_SLOT) return;
+    const float *from = p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
+    float v[8], max = 0, odd = 0;
+    UNROLL
+    for (uint32_t e = 0; e < 8; e++) {
+        uint32_t d = lane * 8 + e;
+        v[e] = d < p.head_dim ? from[d] : 0;
+        max = fmaxf(max, fabsf(v[e]));
+        odd += v[e] * 0.0f; // NaN where a number is not finite
+    }
+    const float unit = group_max(max, 32) / 127.0f + group_sum(odd, 32);
+    const float inverse = unit > 1e-30f ? 1.0f / unit : 0; // the reciprocal of less would overflow
+    Words2 codes = {};
+    UNROLL
+    for (int e = 0; e < 8; e++) {
+        // To nearest even: adding 1.5 * 2^23 leaves no fraction.
+        uint32_t code = as_bits(v[e] * inverse + 12582912.0f) + 128;
+        codes.w[e / 4] |= (code & 255) << (e % 4 * 8);
+    }
+    Cached8 *to = (Cached8 *)(part ? p.v_pages : p.k_pages) + (size_t)(slot / GPU_PAGE * p.n_kv_heads + head) * head_of_page<Cached8>(p.head_stride);
+    if (lane * 8 < p.head_stride) store8(to + slot % GPU_PAGE * p.head_stride + lane * 8, codes);
+    if (lane == 0) ((float *)(to + GPU_PAGE * p.head_stride))[slot % GPU_PAGE] = unit;
+}

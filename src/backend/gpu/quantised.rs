@@ -1,0 +1,144 @@
+//! Rows of quantised weights as the kernels read them: `kernels/quant.h` says how, and why.
+
+use crate::quant::Quant;
+use crate::{Result, reserve};
+
+/// Bytes that strides are counted in.
+pub(super) const UNIT: usize = 16;
+/// Columns of a block, to which K is padded.
+pub(super) const BLOCK_K: usize = 256;
+/// Rows begin at multiples of this.
+const ROW_BYTES: usize = 64;
+/// Bytes that eight lanes read together.
+const LINE: usize = 128;
+
+/// Bytes of the codes of a row, which its scales follow.
+pub(super) fn code_bytes(quant: Quant, cols: usize) -> usize {
+    quant.code_bytes(padded(cols))
+}
+
+fn padded(cols: usize) -> usize {
+    // As little as there can be of rows that no machine has.
+    cols.checked_next_multiple_of(BLOCK_K).unwrap_or(usize::MAX)
+}
+
+/// From row to row, in [`UNIT`]s.
+pub(super) fn stride(quant: Quant, cols: usize) -> usize {
+    let scales = quant.scales(padded(cols)).saturating_mul(2);
+    code_bytes(quant, cols)
+        .saturating_add(scales)
+        .div_ceil(ROW_BYTES)
+        * (ROW_BYTES / UNIT)
+}
+
+/// Rows of codes as they are stored, as rows of [`code_bytes`]. Padding is zeros in the sense of the format.
+pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>> {
+    let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
+    let mut out = Vec::new();
+    let bytes = stored.len() / from * to;
+    reserve::vec("codes on their way to the device", &mut out, bytes)?;
+    // Code 0 of int8, -128 on the device, has a scale of zero there too.
+    let zero = match quant {
+        Quant::Int8 => 0,
+        Quant::Int4 => 0x88,
+        Quant::Nf4 => 0x77,
+    };
+    let arranged: fn(&[u8; LINE]) -> [u8; LINE] = match quant {
+        Quant::Int8 => line_of_bytes,
+        Quant::Int4 | Quant::Nf4 => line_of_nibbles,
+    };
+    for row in stored.chunks_exact(from) {
+        for line in row.chunks(LINE) {
+            let mut whole = [zero; LINE];
+            whole[..line.len()].copy_from_slice(line);
+            out.extend(arranged(&whole));
+        }
+        // int8 has two lines in a block.
+        while !out.len().is_multiple_of(to) {
+            out.extend(arranged(&[zero; LINE]));
+        }
+    }
+    Ok(out)
+}
+
+/// Word `j` of piece `o` has columns 32j + 4o .. + 3, a byte each, + 128.
+fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
+    let mut out = [0; LINE];
+    let words = stored.as_chunks::<4>().0;
+    for (at, to) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let (o, j) = (at / 4, at % 4);
+        *to = words[8 * j + o].map(|code| code ^ 0x80);
+    }
+    out
+}
+
+/// Word `q` of piece `o` has the columns 4o .. + 3 of steps 2q and 2q + 1: the codes that are stored in
+/// upper halves of bytes in its lower half, the others in its upper half.
+fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
+    let mut out = [0; LINE];
+    let pairs = stored.as_chunks::<2>().0;
+    for (at, to) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let (o, q) = (at / 4, at % 4);
+        let ([a, b], [c, d]) = (pairs[16 * q + o], pairs[16 * q + 8 + o]);
+        *to = [
+            a >> 4 | (b & 0xf0),
+            c >> 4 | (d & 0xf0),
+            a & 15 | b << 4,
+            c & 15 | d << 4,
+        ];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Column by column, as quant.h words it.
+    #[test]
+    fn every_code_is_where_the_kernels_look() {
+        for quant in Quant::ALL {
+            for cols in [1, 2, 31, 33, 64, 128, 129, 256, 257, 640] {
+                if !quant.takes(cols) {
+                    continue;
+                }
+                let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
+                let stored: Vec<u8> = (0..3 * from).map(|i| (i * 37 + i / 7) as u8).collect();
+                let out = codes(quant, cols, &stored).unwrap();
+                assert_eq!(out.len(), 3 * to);
+                assert!(
+                    to % LINE == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols)
+                );
+                for (row, out) in stored.chunks(from).zip(out.chunks(to)) {
+                    for col in 0..to * if quant == Quant::Int8 { 1 } else { 2 } {
+                        let piece = col % 32 / 4;
+                        let got = match quant {
+                            Quant::Int8 => {
+                                let word = col / 128 * 32 + piece * 4 + col % 128 / 32;
+                                out[4 * word + col % 4] ^ 0x80
+                            }
+                            Quant::Int4 | Quant::Nf4 => {
+                                let step = col % 256 / 32;
+                                let word = col / 256 * 32 + piece * 4 + step / 2;
+                                let nibble = [[0, 4, 1, 5], [2, 6, 3, 7]][step % 2][col % 4];
+                                out[4 * word + nibble / 2] >> (nibble % 2 * 4) & 15
+                            }
+                        };
+                        let want = match quant {
+                            _ if col < cols => quant.code(row, col),
+                            Quant::Int8 => 0,
+                            Quant::Int4 => 8,
+                            Quant::Nf4 => 7,
+                        };
+                        // The half of a byte behind an odd row is as the file has it.
+                        let spare = quant != Quant::Int8 && cols % 2 == 1 && col == cols;
+                        assert!(
+                            got == want || spare,
+                            "{quant:?} {cols} columns, {col}: {got} {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
