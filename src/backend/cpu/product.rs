@@ -35,6 +35,8 @@ const K_PAIRS: usize = K_BLOCK / 2;
 const AHEAD: usize = 8192;
 /// Strips of output that one task computes.
 pub(super) const TASK_STRIPS: usize = 8;
+/// Most groups of rows that each take all of k at once.
+const FEW_GROUPS: usize = 4;
 /// Rows that pass over a block of k before the next block: their activations stay in L2.
 const BAND_ROWS: usize = 512;
 /// Most strips side by side in a register tile.
@@ -190,7 +192,7 @@ impl<W: Weights> Kernel for Task<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let many = !W::DIRECT || self.panels.groups() > 1;
+        let many = !W::DIRECT || self.panels.groups() > FEW_GROUPS;
         // (rows side by side, strips side by side): as many accumulators as registers allow.
         match (S::REGISTERS, self.panels.side, many) {
             (32, 8, true) => self.many::<S, 8, 3>(s),
@@ -218,48 +220,55 @@ impl<W: Weights> Kernel for Task<'_, W> {
     }
 }
 
-impl<W: Weights> Task<'_, W> {
-    /// One group of rows, all of k at once, weights straight from memory.
+impl<W: Weights> Task<'_, E> {
+    /// A few groups of rows, all of k at once for each, weights straight from memory: after the first
+    /// group they are in L2.
     #[inline(always)]
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
-        let x = self.panels.only().as_chunks::<SIDE>().0.as_chunks::<2>().0;
-        let total = self.weights.total();
-        let sums = self
-            .scratch
-            .as_chunks_mut::<LANES>()
-            .0
-            .as_chunks_mut::<SIDE>()
-            .0;
-        for (i, sums) in sums
-            .chunks_exact_mut(WIDE)
-            .take(total.div_ceil(WIDE))
-            .enumerate()
-        {
+        let groups = self.panels.groups();
+        let pairs = self.panels.cols / 2;
+        let tiles = self.weights.total().div_ceil(WIDE);
+        let sums = &mut self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
+        let sums = sums.as_chunks_mut::<LANES>().0;
+        let sums = sums.as_chunks_mut::<SIDE>().0;
+        let sums = sums.as_chunks_mut::<WIDE>().0;
+        for tile in 0..tiles {
             let mut w: [&[[W::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
             for (b, w) in w.iter_mut().enumerate() {
-                *w = &W::pairs(self.weights.get(i * WIDE + b))[..x.len()];
+                *w = &W::pairs(self.weights.get(tile * WIDE + b))[..pairs];
             }
-            let mut acc = [[s.splat(0.0); SIDE]; WIDE];
-            for k in 0..x.len() {
-                let [x0, x1] = &x[k];
-                for b in 0..WIDE {
-                    s.prefetch(&w[b][k], AHEAD / WIDE);
-                    let [w0, w1] = W::widen(s, &w[b][k]);
-                    for r in 0..SIDE {
-                        acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);
+            for group in 0..groups {
+                let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+                for first in (0..pairs).step_by(K_PAIRS) {
+                    let x = self.panels.block(group, first / K_PAIRS);
+                    let x = x.as_chunks::<SIDE>().0.as_chunks::<2>().0;
+                    let mut v: [&[[W::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
+                    for (w, v) in w.iter().zip(&mut v) {
+                        *v = &w[first..first + x.len()];
                     }
-                    for r in 0..SIDE {
-                        acc[b][r] = s.fma(w1, s.splat(x1[r]), acc[b][r]);
+                    for k in 0..x.len() {
+                        let [x0, x1] = &x[k];
+                        for b in 0..WIDE {
+                            s.prefetch(&v[b][k], AHEAD / WIDE);
+                            let [w0, w1] = W::widen(s, &v[b][k]);
+                            for r in 0..SIDE {
+                                acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);
+                            }
+                            for r in 0..SIDE {
+                                acc[b][r] = s.fma(w1, s.splat(x1[r]), acc[b][r]);
+                            }
+                        }
                     }
                 }
-            }
-            for b in 0..WIDE {
-                for r in 0..SIDE {
-                    s.store(acc[b][r], &mut sums[b][r]);
+                let sums = &mut sums[tile * groups + group];
+                for b in 0..WIDE {
+                    for r in 0..SIDE {
+                        s.store(acc[b][r], &mut sums[b][r]);
+                    }
                 }
             }
         }
-        self.finish::<S, SIDE, WIDE>(s, 0, 1);
+        self.finish::<S, SIDE, WIDE>(s, 0, groups);
     }
 
     /// Many groups of rows: block of k by block of k.
@@ -323,12 +332,9 @@ impl<W: Weights> Task<'_, W> {
             out,
             ..
         } = self;
-        let sums = if !W::DIRECT || panels.groups() > 1 {
-            &scratch[2 * K_PAIRS * MAX_WIDE * LANES..]
-        } else {
-            &scratch[..]
-        };
-        let sums = sums.as_chunks::<LANES>().0;
+        let sums = scratch[2 * K_PAIRS * MAX_WIDE * LANES..]
+            .as_chunks::<LANES>()
+            .0;
         let rows = (first * SIDE)..((first + count) * SIDE).min(panels.rows);
         for row in rows {
             let (group, r) = ((row / SIDE) - first, row % SIDE);
