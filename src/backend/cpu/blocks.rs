@@ -11,8 +11,8 @@
 //! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
 //! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
 //!
-//! So the bytes of a line's 16-bit words, and their four 4-bit fields, are pairs of k: what a kernel
-//! multiplies with pairs of int16 activations ([`PAIRS`]).
+//! What kernels multiply lines with are sixteen words of activations for each group, in int16 or in the
+//! two bytes of it: [`Blocks::words`].
 
 use super::element::{Data, Weights, half_bits};
 use super::mat::CpuMat;
@@ -36,7 +36,7 @@ pub(super) const PADDED_K: usize = 128;
 pub(super) const GROUP_K: usize = 32;
 /// 16-bit words of a line.
 pub(super) const LINE: usize = 2 * LANES;
-/// Pairs of k in [`GROUP_K`].
+/// Words of activations for [`GROUP_K`].
 pub(super) const WORDS: usize = GROUP_K / 2;
 
 /// Words of the codes of a block.
@@ -52,30 +52,6 @@ pub(super) const fn block_len(quant: Quant) -> usize {
 /// 16-bit words of a strip, `None` where no machine has them.
 pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
     cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
-}
-
-/// The columns of the i-th pair that a kernel meets in a group, less the group's first.
-pub(super) const fn pair(quant: Quant, i: usize) -> [usize; 2] {
-    match quant {
-        // Bytes 0 and 2 of every output, then 1 and 3.
-        Quant::Int8 => [i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2],
-        // Fields 0, 4, 8, 12 of both words of every output.
-        Quant::Int4 | Quant::Nf4 => {
-            let first = i / 4 * 8 + [0, 4, 1, 5][i % 4];
-            [first, first + 2]
-        }
-    }
-}
-
-/// [`pair`] of a whole group.
-pub(super) const fn pairs(quant: Quant) -> [[usize; 2]; WORDS] {
-    let mut pairs = [[0; 2]; WORDS];
-    let mut i = 0;
-    while i < WORDS {
-        pairs[i] = pair(quant, i);
-        i += 1;
-    }
-    pairs
 }
 
 impl CpuMat {
@@ -195,12 +171,35 @@ pub(super) trait Blocks: 'static {
     const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
     /// What activation scales are multiplied with: codes are looked up as multiples of it.
     const UNIT: f32;
-    /// What [`Blocks::pairs`] looks up in.
+    /// Blocks between loads and their prefetches.
+    const AHEAD: usize = 1;
+    /// The greatest activation of a group.
+    const TOP: f32 = 32767.0;
+    /// Words for the activations of a group, in the order in which its lines meet them, and what
+    /// [`Blocks::total`] adds.
+    fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32);
+
+    /// What [`Blocks::add`] looks up in.
     type Table<S: Simd>: Copy;
     /// It.
     fn table<S: Simd>(s: S) -> Self::Table<S>;
-    /// Pairs of weights of a line, as multiples of [`Blocks::UNIT`]: the first two, or four, are used.
-    fn pairs<S: Simd>(s: S, table: Self::Table<S>, line: &[u16; LINE]) -> [S::I; 4];
+    /// The sum of a group, in parts.
+    type Sum<S: Simd>: Copy;
+    /// Registers of a sum.
+    const PARTS: usize = 1;
+    /// Nothing yet.
+    fn zero<S: Simd>(s: S) -> Self::Sum<S>;
+    /// A line times its words of SIDE rows, in multiples of [`Blocks::UNIT`].
+    fn add<S: Simd, const SIDE: usize>(
+        s: S,
+        table: Self::Table<S>,
+        line: &[u16; LINE],
+        x: &[[i32; SIDE]],
+        sums: &mut [Self::Sum<S>; SIDE],
+    );
+    /// The sum of a group, exactly.
+    fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
+
     /// What [`Blocks::values`] looks up in.
     type Values<S: Simd>: Copy;
     /// It.
@@ -292,6 +291,45 @@ macro_rules! shaped {
     };
 }
 
+/// Products of int16: word i has columns `$first` and two on, and a line the pairs `$pairs`.
+macro_rules! in_pairs {
+    (|$i:ident| $first:expr, |$s:ident, $t:pat_param, $line:ident| $pairs:expr) => {
+        type Sum<S: Simd> = S::I;
+
+        fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32) {
+            let mut words = [0; WORDS];
+            for ($i, word) in words.iter_mut().enumerate() {
+                let first: usize = $first;
+                *word = (x[first] & 0xffff) | x[first + 2] << 16;
+            }
+            (words, 0)
+        }
+        #[inline(always)]
+        fn zero<S: Simd>(s: S) -> S::I {
+            s.splat_i32(0)
+        }
+        #[inline(always)]
+        fn add<S: Simd, const SIDE: usize>(
+            $s: S,
+            $t: Self::Table<S>,
+            $line: &[u16; LINE],
+            x: &[[i32; SIDE]],
+            sums: &mut [S::I; SIDE],
+        ) {
+            let $line = $s.load_i16($line);
+            for (pair, x) in $pairs.into_iter().zip(x) {
+                for r in 0..SIDE {
+                    sums[r] = $s.dot_i16(sums[r], pair, $s.splat_i32(x[r]));
+                }
+            }
+        }
+        #[inline(always)]
+        fn total<S: Simd>(_: S, sum: S::I, _: i32) -> S::I {
+            sum
+        }
+    };
+}
+
 impl Blocks for Int8 {
     shaped!(Quant::Int8);
     const UNIT: f32 = 1.0;
@@ -300,12 +338,10 @@ impl Blocks for Int8 {
 
     #[inline(always)]
     fn table<S: Simd>(_: S) {}
-    #[inline(always)]
-    fn pairs<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
-        let v = s.load_i16(line);
-        let (low, high) = (s.low_bytes(v), s.high_bytes(v));
-        [low, high, low, high]
-    }
+    // Bytes 0 and 2 of every output, then 1 and 3.
+    in_pairs!(|i| i / 2 * 4 + i % 2, |s, (), line| {
+        [s.low_bytes(line), s.high_bytes(line)]
+    });
     #[inline(always)]
     fn table_of_values<S: Simd>(_: S) {}
     #[inline(always)]
@@ -336,55 +372,110 @@ const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
 }
 
 macro_rules! four_bits {
-    ($type:ident, $unit:expr) => {
-        impl Blocks for $type {
-            shaped!(Quant::$type);
-            const UNIT: f32 = $unit;
-            type Table<S: Simd> = S::Words;
-            type Values<S: Simd> = S::Floats;
+    ($type:ident) => {
+        shaped!(Quant::$type);
+        type Values<S: Simd> = S::Floats;
 
-            #[inline(always)]
-            fn table<S: Simd>(s: S) -> S::Words {
-                const TABLE: [i16; 16] = multiples(Quant::$type, $unit);
-                s.table_i16(&TABLE)
-            }
-            #[inline(always)]
-            fn pairs<S: Simd>(s: S, table: S::Words, line: &[u16; LINE]) -> [S::I; 4] {
-                let v = s.load_i16(line);
-                [
-                    s.look_up_i16::<0>(v, table),
-                    s.look_up_i16::<4>(v, table),
-                    s.look_up_i16::<8>(v, table),
-                    s.look_up_i16::<12>(v, table),
-                ]
-            }
-            #[inline(always)]
-            fn table_of_values<S: Simd>(s: S) -> S::Floats {
-                const TABLE: [f32; 16] = Quant::$type.codebook();
-                s.table_f32(&TABLE)
-            }
-            #[inline(always)]
-            fn values<S: Simd>(s: S, table: S::Floats, line: &[u16; LINE]) -> [S::F; 8] {
-                let v = s.load_i16(line);
-                [
-                    s.look_up_f32::<0>(v, table),
-                    s.look_up_f32::<8>(v, table),
-                    s.look_up_f32::<16>(v, table),
-                    s.look_up_f32::<24>(v, table),
-                    s.look_up_f32::<4>(v, table),
-                    s.look_up_f32::<12>(v, table),
-                    s.look_up_f32::<20>(v, table),
-                    s.look_up_f32::<28>(v, table),
-                ]
-            }
+        #[inline(always)]
+        fn table_of_values<S: Simd>(s: S) -> S::Floats {
+            const TABLE: [f32; 16] = Quant::$type.codebook();
+            s.table_f32(&TABLE)
+        }
+        #[inline(always)]
+        fn values<S: Simd>(s: S, table: S::Floats, line: &[u16; LINE]) -> [S::F; 8] {
+            let v = s.load_i16(line);
+            [
+                s.look_up_f32::<0>(v, table),
+                s.look_up_f32::<8>(v, table),
+                s.look_up_f32::<16>(v, table),
+                s.look_up_f32::<24>(v, table),
+                s.look_up_f32::<4>(v, table),
+                s.look_up_f32::<12>(v, table),
+                s.look_up_f32::<20>(v, table),
+                s.look_up_f32::<28>(v, table),
+            ]
         }
     };
 }
 
-four_bits!(Int4, 1.0);
-// A sum of 32 products with int16 must stay under 2^31, so multiples are at most 2047 in magnitude; of the
-// units that allows, 1 / 1722 meets the table best (every value within 1.3e-4).
-four_bits!(Nf4, 1.0 / 1722.0);
+/// Codes are the weights and 8, and activations two signed bytes: 64 products in an instruction, and nothing
+/// to look up. The sums are the same as of products of int16.
+impl Blocks for Int4 {
+    four_bits!(Int4);
+    const UNIT: f32 = 1.0;
+    const AHEAD: usize = 2;
+    /// Both bytes are signed: 127 * 256.
+    const TOP: f32 = 32512.0;
+    const PARTS: usize = 2;
+    type Table<S: Simd> = ();
+    /// Of upper bytes and of lower bytes.
+    type Sum<S: Simd> = [S::I; 2];
+
+    /// Upper and lower bytes of four columns in turn; 8 for every weight is taken back.
+    fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32) {
+        let mut words = [0; WORDS];
+        let low = x.map(|x| x as i8);
+        // Numbers that are not finite leave anything in `x`, and NaN in the scale.
+        let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
+        for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let word =
+                |x: &[i8; GROUP_K]| i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8));
+            *words = [word(&high), word(&low)];
+        }
+        let sum = x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x));
+        (words, sum.wrapping_mul(-8))
+    }
+    #[inline(always)]
+    fn table<S: Simd>(_: S) {}
+    #[inline(always)]
+    fn zero<S: Simd>(s: S) -> [S::I; 2] {
+        [s.splat_i32(0); 2]
+    }
+    #[inline(always)]
+    fn add<S: Simd, const SIDE: usize>(
+        s: S,
+        (): (),
+        line: &[u16; LINE],
+        x: &[[i32; SIDE]],
+        sums: &mut [[S::I; 2]; SIDE],
+    ) {
+        let nibbles = s.nibbles(s.load_i16(line));
+        for (codes, x) in nibbles.into_iter().zip(x.as_chunks::<2>().0) {
+            for r in 0..SIDE {
+                for part in 0..2 {
+                    sums[r][part] = s.dot_nibbles(sums[r][part], codes, s.splat_i32(x[part][r]));
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    fn total<S: Simd>(s: S, [high, low]: [S::I; 2], offset: i32) -> S::I {
+        s.sum_nibbles(high, low, offset)
+    }
+}
+
+impl Blocks for Nf4 {
+    four_bits!(Nf4);
+    // A sum of 32 products with int16 must stay under 2^31, so multiples are at most 2047 in magnitude; of
+    // the units that allows, this meets the table best (every value within 1.3e-4).
+    const UNIT: f32 = 1.0 / 1722.0;
+    type Table<S: Simd> = S::Words;
+
+    #[inline(always)]
+    fn table<S: Simd>(s: S) -> S::Words {
+        const TABLE: [i16; 16] = multiples(Quant::Nf4, Nf4::UNIT);
+        s.table_i16(&TABLE)
+    }
+    // Fields 0, 4, 8, 12 of both 16-bit words of every output.
+    in_pairs!(|i| i / 4 * 8 + [0, 4, 1, 5][i % 4], |s, table, line| {
+        [
+            s.look_up_i16::<0>(line, table),
+            s.look_up_i16::<4>(line, table),
+            s.look_up_i16::<8>(line, table),
+            s.look_up_i16::<12>(line, table),
+        ]
+    });
+}
 
 /// `$body` with `$Q` standing for the type of `$quant`.
 macro_rules! with_blocks {

@@ -9,6 +9,7 @@
 //! | `element`, `mat` | storage formats; packed weights |
 //! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
+//! | `strips` | what the tasks of all products share |
 //! | [`amx`], `product_amx` | bfloat16 tiles (U); matrix products of prompt rows with them |
 //! | `product_i16` | matrix products of generated rows with quantised weights |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
@@ -38,6 +39,7 @@ mod product_i16;
 mod rows;
 #[cfg(test)]
 mod scalar;
+mod strips;
 #[cfg(test)]
 mod tests;
 

@@ -3,38 +3,29 @@
 //! Every output is one chain of multiply-adds over ascending k from zero, so neither the number of
 //! rows, nor how k, rows and strips are cut, nor the number of threads changes a bit of it.
 //!
-//! Few rows (decode) are bound by memory: a thread reads several strips at once, each a stream of its
-//! own, and prefetches 1 KiB ahead, because one stream alone reaches half of a core's bandwidth.
+//! Few rows (decode) are bound by memory: a thread reads the strips of a task in turn, a short piece of
+//! each, so that each is a stream of its own, because one stream alone reaches half of a core's bandwidth.
+//! It prefetches a piece ahead, and at the end of the strips those of the task that it probably takes
+//! next: with a cold start in every task the 4-bit kernels read a tenth less.
 //! Many rows (prefill) are bound by arithmetic: a block of k of a few strips becomes f32 once, stays
 //! in the near caches, and all rows pass over it; partial sums wait in scratch between blocks of k.
 
+use super::Workers;
 use super::blocks::with_blocks;
 use super::detect::Tier;
 use super::element::{Weights, with_element};
-use super::exp::silu;
 use super::mat::CpuMat;
-use super::pool::{Grid, Rect};
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Simd};
-use super::{Workers, lock};
-
-/// What is done with the products.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Finish {
-    /// `out = y + bias`.
-    Store,
-    /// `out += y + bias`.
-    Add,
-    /// `out = silu(first part) * second part`.
-    SwiGlu,
-}
+pub(super) use super::strips::{Finish, Strips};
+use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
-/// Bytes between loads and their prefetches when there are few, on all strips side by side together.
-const AHEAD: usize = 8192;
-/// Strips of output that one task computes.
-pub(super) const TASK_STRIPS: usize = 8;
+/// Pairs of k in a piece when there are few: what is read of a strip before the next, and prefetched.
+const PIECE: usize = 16;
+/// Most groups of rows that take weights straight from memory.
+const FEW_GROUPS: usize = 4;
 /// Rows that pass over a block of k before the next block: their activations stay in L2.
 const BAND_ROWS: usize = 512;
 /// Most strips side by side in a register tile.
@@ -50,15 +41,16 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 /// How many rows lie side by side in the panels for a product of `rows` rows. Quantised weights always
 /// go through [`Task::many`].
 pub(super) fn side(tier: Tier, mat: &CpuMat, rows: usize) -> usize {
-    let (few, many) = match tier.registers() {
-        32 => (8, 8),
-        8 => (6, 6),
-        _ => (3, 3),
+    let most = match tier.registers() {
+        32 => 8,
+        8 => 6,
+        _ => 3,
     };
-    if rows <= few && mat.dtype.is_float() {
-        rows.max(1)
+    let groups = rows.div_ceil(most);
+    if groups <= FEW_GROUPS && mat.dtype.is_float() {
+        rows.div_ceil(groups.max(1)).max(1)
     } else {
-        many
+        most
     }
 }
 
@@ -73,36 +65,24 @@ pub(super) fn product(
     out: &mut [f32],
     stride: usize,
 ) {
-    let Workers {
-        pool,
-        tier,
-        scratch,
-    } = workers;
     debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
     debug_assert_eq!(panels.rows, to.len());
-    let strips = stride.div_ceil(LANES);
-    let task_strips = if finish == Finish::SwiGlu {
-        TASK_STRIPS / 2
-    } else {
-        TASK_STRIPS
-    };
-    let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
-    pool.run(
-        Grid::columns(out, stride, task_strips * LANES),
-        |task, thread, out| {
-            let mut scratch = lock(scratch, thread);
-            let first = task * task_strips;
-            let count = task_strips.min(strips - first);
+    let tier = workers.tier;
+    tasks(
+        workers,
+        mat,
+        to,
+        finish,
+        out,
+        stride,
+        |cut, scratch, write| {
             macro_rules! run {
                 ($W:ty) => {
                     tier.run(Task::<$W> {
-                        weights: Strips::new(mat, first, count, second),
+                        weights: Strips::cut(mat, cut),
                         panels,
-                        bias: &mat.bias,
-                        finish,
-                        scratch: &mut scratch,
-                        to,
-                        out,
+                        scratch,
+                        write,
                     })
                 };
             }
@@ -114,75 +94,11 @@ pub(super) fn product(
     );
 }
 
-/// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
-/// of the second part.
-pub(super) struct Strips<'a, W: Weights> {
-    bits: &'a [W::Bits],
-    len: usize,
-    pub first: usize,
-    pub count: usize,
-    /// First strip of the second part.
-    pub second: Option<usize>,
-}
-
-impl<'a, W: Weights> Strips<'a, W> {
-    pub fn new(mat: &'a CpuMat, first: usize, count: usize, second: Option<usize>) -> Self {
-        Self {
-            bits: W::array(&mat.data),
-            len: mat.strip_len(),
-            first,
-            count,
-            second,
-        }
-    }
-
-    pub fn total(&self) -> usize {
-        if self.second.is_some() {
-            2 * self.count
-        } else {
-            self.count
-        }
-    }
-
-    /// Strip `i`; the last strip again behind the end, so that tiles are always whole.
-    #[inline(always)]
-    pub fn get(&self, i: usize) -> &'a [W::Bits] {
-        let i = i.min(self.total() - 1);
-        let strip = match self.second {
-            Some(second) if i >= self.count => second + self.first + i - self.count,
-            _ => self.first + i,
-        };
-        &self.bits[strip * self.len..][..self.len]
-    }
-
-    /// Block `block` of [`K_BLOCK`] columns of a strip; less at its end, nothing behind it.
-    #[inline(always)]
-    pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
-        &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
-    }
-}
-
-impl Finish {
-    /// `out` of one strip of a row, from its sum and, in SwiGLU, that of the second part.
-    #[inline(always)]
-    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
-        let y = match self {
-            Finish::Store => y,
-            Finish::Add => s.add(s.load_partial(out), y),
-            Finish::SwiGlu => s.mul(silu(s, y), second),
-        };
-        s.store_partial(y, out);
-    }
-}
-
 struct Task<'a, W: Weights> {
     weights: Strips<'a, W>,
     panels: &'a Panels,
-    bias: &'a [f32],
-    finish: Finish,
     scratch: &'a mut [f32],
-    to: &'a [u32],
-    out: Rect<'a, f32>,
+    write: WriteOut<'a>,
 }
 
 impl<W: Weights> Kernel for Task<'_, W> {
@@ -190,7 +106,7 @@ impl<W: Weights> Kernel for Task<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let many = !W::DIRECT || self.panels.groups() > 1;
+        let many = !W::DIRECT || self.panels.groups() > FEW_GROUPS;
         // (rows side by side, strips side by side): as many accumulators as registers allow.
         match (S::REGISTERS, self.panels.side, many) {
             (32, 8, true) => self.many::<S, 8, 3>(s),
@@ -219,47 +135,43 @@ impl<W: Weights> Kernel for Task<'_, W> {
 }
 
 impl<W: Weights> Task<'_, W> {
-    /// One group of rows, all of k at once, weights straight from memory.
+    /// A few groups of rows, weights straight from memory: a piece of k of every strip in turn, so that
+    /// all strips of the task are streams of memory, however few fit into a register tile.
     #[inline(always)]
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
-        let x = self.panels.only().as_chunks::<SIDE>().0.as_chunks::<2>().0;
-        let total = self.weights.total();
-        let sums = self
-            .scratch
-            .as_chunks_mut::<LANES>()
-            .0
-            .as_chunks_mut::<SIDE>()
-            .0;
-        for (i, sums) in sums
-            .chunks_exact_mut(WIDE)
-            .take(total.div_ceil(WIDE))
-            .enumerate()
-        {
-            let mut w: [&[[W::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
-            for (b, w) in w.iter_mut().enumerate() {
-                *w = &W::pairs(self.weights.get(i * WIDE + b))[..x.len()];
-            }
-            let mut acc = [[s.splat(0.0); SIDE]; WIDE];
-            for k in 0..x.len() {
-                let [x0, x1] = &x[k];
-                for b in 0..WIDE {
-                    s.prefetch(&w[b][k], AHEAD / WIDE);
-                    let [w0, w1] = W::widen(s, &w[b][k]);
-                    for r in 0..SIDE {
-                        acc[b][r] = s.fma(w0, s.splat(x0[r]), acc[b][r]);
-                    }
-                    for r in 0..SIDE {
-                        acc[b][r] = s.fma(w1, s.splat(x1[r]), acc[b][r]);
-                    }
+        let groups = self.panels.groups();
+        let pairs = self.panels.cols / 2;
+        let tiles = self.weights.total().div_ceil(WIDE);
+        let sums = &mut self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
+        let sums = sums.as_chunks_mut::<LANES>().0;
+        let sums = sums.as_chunks_mut::<SIDE>().0;
+        let sums = sums.as_chunks_mut::<WIDE>().0;
+        for k in (0..pairs).step_by(PIECE) {
+            let n = PIECE.min(pairs - k);
+            let bytes = PIECE * size_of::<[W::Bits; 2 * LANES]>();
+            let ahead = self.weights.ahead(bytes, k + PIECE >= pairs);
+            // Of many rows they come from L2, and would wait behind the weights.
+            for group in 0..groups {
+                let x = self.panels.block(group, k / K_PAIRS);
+                for line in x[k % K_PAIRS * 2 * SIDE..].chunks(LANES).take(n * SIDE / 8) {
+                    s.prefetch(&line[0], PIECE * 2 * SIDE * size_of::<f32>());
                 }
             }
-            for b in 0..WIDE {
-                for r in 0..SIDE {
-                    s.store(acc[b][r], &mut sums[b][r]);
+            for tile in 0..tiles {
+                let mut w: [&[[W::Bits; 2 * LANES]]; WIDE] = [&[]; WIDE];
+                for (b, w) in w.iter_mut().enumerate() {
+                    *w = &W::pairs(self.weights.get(tile * WIDE + b))[k..k + n];
+                }
+                for group in 0..groups {
+                    let x = self.panels.block(group, k / K_PAIRS);
+                    let x = x.as_chunks::<SIDE>().0.as_chunks::<2>().0;
+                    let x = &x[k % K_PAIRS..][..n];
+                    let sums = &mut sums[tile * groups + group];
+                    stream::<W, S, SIDE, WIDE>(s, w, ahead, x, sums, k == 0);
                 }
             }
         }
-        self.finish::<S, SIDE, WIDE>(s, 0, 1);
+        self.finish::<S, SIDE, WIDE>(s, 0, groups);
     }
 
     /// Many groups of rows: block of k by block of k.
@@ -313,47 +225,46 @@ impl<W: Weights> Task<'_, W> {
         first: usize,
         count: usize,
     ) {
-        let Self {
-            weights,
-            panels,
-            bias,
-            finish,
-            scratch,
-            to,
-            out,
-            ..
-        } = self;
-        let sums = if !W::DIRECT || panels.groups() > 1 {
-            &scratch[2 * K_PAIRS * MAX_WIDE * LANES..]
-        } else {
-            &scratch[..]
-        };
+        let sums = &self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
         let sums = sums.as_chunks::<LANES>().0;
-        let rows = (first * SIDE)..((first + count) * SIDE).min(panels.rows);
-        for row in rows {
+        for row in (first * SIDE)..((first + count) * SIDE).min(self.panels.rows) {
             let (group, r) = ((row / SIDE) - first, row % SIDE);
-            let get = |i: usize, strip: usize| {
-                let at = ((i / WIDE * count + group) * WIDE + i % WIDE) * SIDE + r;
-                let y = s.load(&sums[at]);
-                match bias.as_chunks::<LANES>().0.get(strip) {
-                    Some(b) => s.add(y, s.load(b)),
-                    None => y,
-                }
-            };
-            for (i, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
-                let strip = weights.first + i;
-                let y = get(i, strip);
-                let other = match weights.second {
-                    Some(second) => get(weights.count + i, second + strip),
-                    None => y,
-                };
-                finish.write(s, out, y, other);
-            }
+            self.write.row(s, &self.weights, row, |i| {
+                &sums[((i / WIDE * count + group) * WIDE + i % WIDE) * SIDE + r]
+            });
         }
     }
 }
 
-/// `sums += w x`, or `sums = w x` at first: a register tile of WIDE strips by SIDE rows.
+/// `sums += w x`, or `sums = w x` at first: WIDE strips from memory by SIDE rows.
+#[inline(always)]
+fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
+    s: S,
+    w: [&[[W::Bits; 2 * LANES]]; WIDE],
+    ahead: usize,
+    x: &[[[f32; SIDE]; 2]],
+    sums: &mut [[[f32; LANES]; SIDE]; WIDE],
+    first: bool,
+) {
+    let mut acc = load_sums(s, sums, first);
+    let w = w.map(|w| &w[..x.len()]);
+    for (k, x) in x.iter().enumerate() {
+        for b in 0..WIDE {
+            for line in w[b][k].chunks(64 / size_of::<W::Bits>()) {
+                s.prefetch(&line[0], ahead);
+            }
+            let columns = W::widen(s, &w[b][k]);
+            for half in 0..2 {
+                for r in 0..SIDE {
+                    acc[b][r] = s.fma(columns[half], s.splat(x[half][r]), acc[b][r]);
+                }
+            }
+        }
+    }
+    store_sums(s, acc, sums);
+}
+
+/// `sums += w x`, or `sums = w x` at first: WIDE unpacked strips by SIDE rows.
 #[inline(always)]
 fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
@@ -362,14 +273,7 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,
 ) {
-    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
-    if !first {
-        for b in 0..WIDE {
-            for r in 0..SIDE {
-                acc[b][r] = s.load(&sums[b][r]);
-            }
-        }
-    }
+    let mut acc = load_sums(s, sums, first);
     for (w, x) in w.iter().zip(x) {
         let mut v = [s.splat(0.0); WIDE];
         for b in 0..WIDE {
@@ -382,6 +286,33 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
             }
         }
     }
+    store_sums(s, acc, sums);
+}
+
+/// A register tile of sums; zeros at first.
+#[inline(always)]
+fn load_sums<S: Simd, const SIDE: usize, const WIDE: usize>(
+    s: S,
+    sums: &[[[f32; LANES]; SIDE]; WIDE],
+    first: bool,
+) -> [[S::F; SIDE]; WIDE] {
+    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+    if !first {
+        for b in 0..WIDE {
+            for r in 0..SIDE {
+                acc[b][r] = s.load(&sums[b][r]);
+            }
+        }
+    }
+    acc
+}
+
+#[inline(always)]
+fn store_sums<S: Simd, const SIDE: usize, const WIDE: usize>(
+    s: S,
+    acc: [[S::F; SIDE]; WIDE],
+    sums: &mut [[[f32; LANES]; SIDE]; WIDE],
+) {
     for b in 0..WIDE {
         for r in 0..SIDE {
             s.store(acc[b][r], &mut sums[b][r]);

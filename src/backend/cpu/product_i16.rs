@@ -1,39 +1,39 @@
 //! Products of generated rows with quantised weights: int16 activations, sums in int32 for each group of
 //! 32 k and in float32 over the groups.
 //!
-//! A group of activations has a scale: its greatest magnitude over 32767. So an activation is off by at
+//! A group of activations has a scale: its greatest magnitude over about 32767. So an activation is off by at
 //! most 1.6e-5 of the greatest in its group, and the sum of a group is exact. Every output is one chain
 //! of multiply-adds over ascending groups from zero, so neither the number of rows, nor how rows and
 //! strips are cut, nor the number of threads changes a bit of it; as integers are exact, AVX2 and AVX-512
 //! agree too.
 //!
-//! Bound by memory: a thread reads several strips at once, as [`super::product`] does for few rows.
+//! Bound by memory: a thread reads all strips of a task side by side, as [`super::product`] does for few rows.
 
-use super::blocks::{Blocks, GROUP_K, PADDED_K, WORDS, pairs, with_blocks};
+use super::Workers;
+use super::blocks::{Blocks, GROUP_K, PADDED_K, WORDS, with_blocks};
 use super::buf::Mem;
 use super::detect::Tier;
 use super::element::Weights;
 use super::mat::CpuMat;
 use super::pool::{Grid, Pool, Rect};
-use super::product::{Finish, Strips, TASK_STRIPS};
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
-use super::{Workers, lock};
+use super::strips::{Finish, Strips, TASK_STRIPS, WriteOut, tasks};
 use crate::Result;
 use crate::quant::Quant;
 
 /// Most rows side by side.
 const MAX_SIDE: usize = 8;
-/// Most strips side by side.
-const MAX_WIDE: usize = 8;
 /// Rows that a task takes at a time: their sums stay in scratch.
 const BAND: usize = 64;
-/// Bytes between loads and their prefetches, on all strips side by side together.
-const AHEAD: usize = 8192;
+/// Groups of k that a task quantises.
+const FILL_GROUPS: usize = 32;
+/// Words of a group and row: activations, and what is added to sums.
+const GROUP: usize = WORDS + 1;
 
 /// Numbers of scratch that a thread needs.
 pub(super) fn scratch_len() -> usize {
-    (2 * TASK_STRIPS + MAX_WIDE) * BAND * LANES
+    TASK_STRIPS * BAND * LANES
 }
 
 /// Groups of k, padding included.
@@ -45,12 +45,12 @@ fn groups(cols: usize) -> usize {
 pub(super) fn rows_len(rows: usize, cols: usize) -> (usize, usize) {
     let rows = rows.div_ceil(MAX_SIDE).saturating_mul(MAX_SIDE);
     let groups = groups(cols).saturating_mul(rows);
-    (groups.saturating_mul(WORDS), groups)
+    (groups.saturating_mul(GROUP), groups)
 }
 
-/// Activations as int16: `[row / side][k / 32][16 pairs][side]`, in the order in which a format's kernel
-/// meets pairs of k, and scales `[row / side][k / 32][side]`. k is padded to whole blocks with zeros, the
-/// last rows to `side` with whatever lies there.
+/// Activations as int16: `[row / side][k / 32][17][side]`, the words that a format's kernel multiplies with and
+/// what it adds, and scales `[row / side][k / 32][side]`. k is padded to whole blocks with zeros, the last
+/// rows to `side` with whatever lies there.
 #[derive(Debug)]
 pub(super) struct IntRows {
     codes: Mem<i32>,
@@ -92,25 +92,31 @@ impl IntRows {
         let (side, groups) = (self.side, self.groups);
         let panels = rows.div_ceil(side);
         let len = groups * side;
+        let each = FILL_GROUPS * side;
         let parts = (
-            Grid::pieces(&mut self.codes[..panels * len * WORDS], len * WORDS),
-            Grid::pieces(&mut self.scales[..panels * len], len),
+            Grid::columns(
+                &mut self.codes[..panels * len * GROUP],
+                len * GROUP,
+                each * GROUP,
+            ),
+            Grid::columns(&mut self.scales[..panels * len], len, each),
         );
-        let work = |panel: usize, _: usize, parts: (Rect<'_, i32>, Rect<'_, f32>)| {
+        let work = |task: usize, _: usize, parts: (Rect<'_, i32>, Rect<'_, f32>)| {
             let (mut codes, mut scales) = parts;
-            for r in 0..side.min(rows - panel * side) {
+            for i in 0..rows {
                 tier.run(Fill {
-                    from: row(panel * side + r),
+                    from: row(i),
+                    first: task * FILL_GROUPS,
                     norm,
                     quant,
                     side,
-                    at: r,
-                    codes: codes.row(0),
-                    scales: scales.row(0),
+                    at: i % side,
+                    codes: codes.row(i / side),
+                    scales: scales.row(i / side),
                 });
             }
         };
-        if panels == 1 {
+        if groups * rows < 4 * FILL_GROUPS {
             pool.here(parts, work)
         } else {
             pool.run(parts, work)
@@ -118,9 +124,11 @@ impl IntRows {
     }
 }
 
-/// One row into its lane of a panel.
+/// Some groups of one row into its lane of a panel.
 struct Fill<'a> {
     from: &'a [f32],
+    /// The first group.
+    first: usize,
     norm: Option<Norm<'a>>,
     quant: Quant,
     side: usize,
@@ -134,23 +142,20 @@ impl Kernel for Fill<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.quant {
-            Quant::Int8 => self.ordered(s, const { &pairs(Quant::Int8) }),
-            Quant::Int4 | Quant::Nf4 => self.ordered(s, const { &pairs(Quant::Int4) }),
-        }
+        with_blocks!(self.quant, Q => self.words::<S, Q>(s));
     }
 }
 
 impl Fill<'_> {
     #[inline(always)]
-    fn ordered<S: Simd>(self, s: S, order: &[[usize; 2]; WORDS]) {
+    fn words<S: Simd, Q: Blocks>(self, s: S) {
         let scale = self
             .norm
             .map_or(1.0, |norm| inverse_rms(s, self.from, norm.eps));
         let side = self.side;
-        let codes = self.codes.chunks_exact_mut(WORDS * side);
+        let codes = self.codes.chunks_exact_mut(GROUP * side);
         let groups = codes.zip(self.scales.chunks_exact_mut(side));
-        for (g, (codes, scales)) in groups.enumerate() {
+        for (g, (codes, scales)) in (self.first..).zip(groups) {
             let mut x = [0.0f32; GROUP_K];
             let from = self.from.get(g * GROUP_K..).unwrap_or(&[]);
             let n = from.len().min(GROUP_K);
@@ -162,20 +167,21 @@ impl Fill<'_> {
                     x[i] = x[i] * scale * w[i];
                 }
             }
-            let (whole, unit) = quantise(s, &x);
+            let (whole, unit) = quantise(s, &x, Q::TOP);
             scales[self.at] = unit;
-            for (pair, to) in order.iter().zip(codes.chunks_exact_mut(side)) {
-                let [low, high] = [whole[pair[0]], whole[pair[1]]];
-                to[self.at] = (low & 0xffff) | high << 16;
+            let (words, offset) = Q::words(&whole);
+            for (word, to) in words.iter().zip(codes.chunks_exact_mut(side)) {
+                to[self.at] = *word;
             }
+            codes[WORDS * side + self.at] = offset;
         }
     }
 }
 
-/// A group of activations as integers up to 32767 in magnitude, and their scale. A scale is NaN where a
+/// A group of activations as integers up to `top` in magnitude, and their scale. A scale is NaN where a
 /// number is not finite.
 #[inline(always)]
-fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K]) -> ([i32; GROUP_K], f32) {
+fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32) {
     let mut halves = [s.splat(0.0); 2];
     for (half, x) in halves.iter_mut().zip(x.as_chunks::<LANES>().0) {
         *half = s.load(x);
@@ -187,7 +193,7 @@ fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K]) -> ([i32; GROUP_K], f32) {
     let odd = s.sum(s.fma(halves[0], zero, s.mul(halves[1], zero)));
     // Smaller groups count as zero: the reciprocal would overflow.
     let (inverse, unit) = match max > 1e-30 {
-        true => (32767.0 / max, max / 32767.0),
+        true => (top / max, max / top),
         false => (0.0, 0.0),
     };
     let mut whole = [0; GROUP_K];
@@ -216,43 +222,24 @@ pub(super) fn product(
     out: &mut [f32],
     stride: usize,
 ) {
-    let Workers {
-        pool,
-        tier,
-        scratch,
-    } = workers;
     debug_assert_eq!(x.groups, groups(mat.cols));
-    let strips = stride.div_ceil(LANES);
-    let task_strips = match finish {
-        Finish::SwiGlu => TASK_STRIPS / 2,
-        _ => TASK_STRIPS,
-    };
-    let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
-    let grid = Grid::columns(out, stride, task_strips * LANES);
-    pool.run(grid, |task, thread, out| {
-        let mut scratch = lock(scratch, thread);
-        let first = task * task_strips;
-        let count = task_strips.min(strips - first);
+    let tier = workers.tier;
+    let run = |cut, scratch: &mut [f32], write: WriteOut<'_>| {
         with_blocks!(quant, Q => tier.run_integers(Task::<Q> {
-            weights: Strips::new(mat, first, count, second),
+            weights: Strips::cut(mat, cut),
             x,
-            bias: &mat.bias,
-            finish,
-            scratch: &mut scratch,
-            to,
-            out,
+            scratch,
+            write,
         }));
-    });
+    };
+    tasks(workers, mat, to, finish, out, stride, run);
 }
 
 struct Task<'a, Q: Weights> {
     weights: Strips<'a, Q>,
     x: &'a IntRows,
-    bias: &'a [f32],
-    finish: Finish,
     scratch: &'a mut [f32],
-    to: &'a [u32],
-    out: Rect<'a, f32>,
+    write: WriteOut<'a>,
 }
 
 impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
@@ -261,16 +248,22 @@ impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // (rows side by side, strips side by side): as many sums as registers allow.
-        match (S::REGISTERS, self.x.side) {
+        match (S::REGISTERS / Q::PARTS, self.x.side) {
             (32, 1) => self.tiles::<S, 1, 8>(s),
-            (32, 2) => self.tiles::<S, 2, 4>(s),
-            (32, 3) => self.tiles::<S, 3, 2>(s),
-            (32, 4) => self.tiles::<S, 4, 2>(s),
+            (32, 2) => self.tiles::<S, 2, 8>(s),
+            (32, 3) => self.tiles::<S, 3, 4>(s),
+            (32, 4) => self.tiles::<S, 4, 4>(s),
             (32, 5) => self.tiles::<S, 5, 2>(s),
             (32, 6) => self.tiles::<S, 6, 2>(s),
             (32, 7) => self.tiles::<S, 7, 2>(s),
             (32, 8) => self.tiles::<S, 8, 2>(s),
-            (8, 1) => self.tiles::<S, 1, 2>(s),
+            (16, 1) => self.tiles::<S, 1, 8>(s),
+            (16, 2) => self.tiles::<S, 2, 4>(s),
+            (16, 3) => self.tiles::<S, 3, 2>(s),
+            (16, 4) => self.tiles::<S, 4, 2>(s),
+            (8, 1) => self.tiles::<S, 1, 4>(s),
+            (8, 2) => self.tiles::<S, 2, 2>(s),
+            (4, 1) => self.tiles::<S, 1, 2>(s),
             (_, 1) => self.tiles::<S, 1, 1>(s),
             (_, 2) => self.tiles::<S, 2, 1>(s),
             (_, 3) => self.tiles::<S, 3, 1>(s),
@@ -285,29 +278,48 @@ impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
 }
 
 impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
-    /// Strip after strip, all rows of a band over each while it is in the near caches.
+    /// A block of every strip in turn, all rows of a band over each while it is in the near caches.
     #[inline(always)]
     fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
+        let table = Q::table(s);
         let panels = self.x.rows.div_ceil(SIDE);
         let band = BAND / SIDE;
-        let total = self.weights.total();
+        let tiles = self.weights.total().div_ceil(WIDE);
+        let mut strips: [&[Q::Block]; TASK_STRIPS] = [&[]; TASK_STRIPS];
+        for (i, strip) in strips.iter_mut().enumerate() {
+            *strip = Q::blocks(self.weights.get(i));
+        }
+        let strips = strips.as_chunks::<WIDE>().0;
+        let blocks = strips[0][0].len();
         for first in (0..panels).step_by(band) {
             let count = band.min(panels - first);
             let sums = self.scratch.as_chunks_mut::<LANES>().0;
             let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
-            for tile in 0..total.div_ceil(WIDE) {
-                let mut w: [&[u16]; WIDE] = [&[]; WIDE];
-                for (b, w) in w.iter_mut().enumerate() {
-                    *w = self.weights.get(tile * WIDE + b);
+            let sums = &mut sums[..tiles * count];
+            sums.as_flattened_mut()
+                .as_flattened_mut()
+                .fill([0.0; LANES]);
+            for k in 0..blocks {
+                let bytes = Q::AHEAD * size_of::<Q::Block>();
+                let ahead = self.weights.ahead(bytes, k + Q::AHEAD >= blocks);
+                // Of many rows they come from L2, and would wait behind the weights.
+                for panel in first..first + count {
+                    let len = Q::GROUPS * SIDE * GROUP;
+                    let x = &self.x.codes[panel * self.x.groups * SIDE * GROUP..];
+                    for line in x[k * len..][..len].chunks(LANES) {
+                        s.prefetch(&line[0], len * size_of::<i32>());
+                    }
                 }
-                for panel in 0..count {
-                    let sums = &mut sums[tile * count + panel];
-                    let len = self.x.groups * SIDE;
-                    let at = (first + panel) * len;
-                    let x = &self.x.codes[at * WORDS..][..len * WORDS];
-                    let scales = &self.x.scales[at..][..len];
-                    let x = x.as_chunks::<SIDE>().0.as_chunks::<WORDS>().0;
-                    multiply::<Q, S, SIDE, WIDE>(s, w, x, scales.as_chunks().0, sums);
+                for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
+                    let w = strips.map(|strip| &strip[k]);
+                    for (panel, sums) in sums.iter_mut().enumerate() {
+                        let at = ((first + panel) * self.x.groups + k * Q::GROUPS) * SIDE;
+                        let x = &self.x.codes[at * GROUP..][..Q::GROUPS * SIDE * GROUP];
+                        let x = x.as_chunks::<SIDE>().0.as_chunks::<GROUP>().0;
+                        let scales = &self.x.scales[at..][..Q::GROUPS * SIDE];
+                        let scales = scales.as_chunks::<SIDE>().0;
+                        multiply::<Q, S, SIDE, WIDE>(s, table, w, ahead, x, scales, sums);
+                    }
                 }
             }
             self.finish::<S, SIDE, WIDE>(s, first, count);
@@ -322,85 +334,63 @@ impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
         first: usize,
         count: usize,
     ) {
-        let Self {
-            weights,
-            x,
-            bias,
-            finish,
-            scratch,
-            to,
-            out,
-        } = self;
-        let sums = scratch.as_chunks::<LANES>().0;
-        for row in first * SIDE..((first + count) * SIDE).min(x.rows) {
+        let sums = self.scratch.as_chunks::<LANES>().0;
+        for row in first * SIDE..((first + count) * SIDE).min(self.x.rows) {
             let (panel, r) = (row / SIDE - first, row % SIDE);
-            let get = |i: usize, strip: usize| {
-                let at = ((i / WIDE * count + panel) * WIDE + i % WIDE) * SIDE + r;
-                let y = s.load(&sums[at]);
-                match bias.as_chunks::<LANES>().0.get(strip) {
-                    Some(b) => s.add(y, s.load(b)),
-                    None => y,
-                }
-            };
-            for (i, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
-                let strip = weights.first + i;
-                let y = get(i, strip);
-                let other = match weights.second {
-                    Some(second) => get(weights.count + i, second + strip),
-                    None => y,
-                };
-                finish.write(s, out, y, other);
-            }
+            self.write.row(s, &self.weights, row, |i| {
+                &sums[((i / WIDE * count + panel) * WIDE + i % WIDE) * SIDE + r]
+            });
         }
     }
 }
 
-/// `sums = w x`, all of k.
+/// `$body` for `$b` from 0 to `$n`, at most 8, without a loop: arrays stay in registers only where all indices
+/// are constants, and a loop of this length the compiler keeps (int4, one row: 30 instead of 41 GB/s).
+macro_rules! unrolled {
+    ($n:ident, $b:ident => $body:block) => {
+        unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7)
+    };
+    ($n:ident, $b:ident => $body:block, $($i:literal)*) => {
+        $(if $i < $n {
+            let $b: usize = $i;
+            $body
+        })*
+    };
+}
+
+/// `sums += w x`, one block of each strip.
 #[inline(always)]
 fn multiply<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
-    w: [&[u16]; WIDE],
-    x: &[[[i32; SIDE]; WORDS]],
+    table: Q::Table<S>,
+    w: [&Q::Block; WIDE],
+    ahead: usize,
+    x: &[[[i32; SIDE]; GROUP]],
     scales: &[[f32; SIDE]],
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
 ) {
-    let table = Q::table(s);
-    // Pairs of k in a line.
+    // Words of a line.
     let each = WORDS / Q::LINES;
-    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
-    let w = w.map(Q::blocks);
-    let n = w[0].len();
-    let w = w.map(|w| &w[..n]);
-    let (x, scales) = (&x[..n * Q::GROUPS], &scales[..n * Q::GROUPS]);
-    for k in 0..n {
-        for g in 0..Q::GROUPS {
-            let (x, scales) = (&x[k * Q::GROUPS + g], &scales[k * Q::GROUPS + g]);
-            let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
-            for j in 0..Q::LINES {
-                for b in 0..WIDE {
-                    let line = Q::line(&w[b][k], g * Q::LINES + j);
-                    s.prefetch(line, AHEAD / WIDE);
-                    let pairs = Q::pairs(s, table, line);
-                    for i in 0..each {
-                        let x = &x[j * each + i];
-                        for r in 0..SIDE {
-                            dots[b][r] = s.dot_i16(dots[b][r], pairs[i], s.splat_i32(x[r]));
-                        }
-                    }
-                }
-            }
-            for b in 0..WIDE {
-                let unit = s.widen_f16(Q::scales(&w[b][k], g));
-                for r in 0..SIDE {
-                    let scale = s.mul(unit, s.splat(scales[r] * Q::UNIT));
-                    acc[b][r] = s.fma(s.to_f32(dots[b][r]), scale, acc[b][r]);
-                }
-            }
+    for g in 0..Q::GROUPS {
+        let (x, scales) = (&x[g], &scales[g]);
+        let mut dots = [[Q::zero(s); SIDE]; WIDE];
+        for j in 0..Q::LINES {
+            unrolled!(WIDE, b => {
+                let line = Q::line(w[b], g * Q::LINES + j);
+                s.prefetch(line, ahead);
+                Q::add(s, table, line, &x[j * each..][..each], &mut dots[b]);
+            });
         }
-    }
-    for b in 0..WIDE {
-        for r in 0..SIDE {
-            s.store(acc[b][r], &mut sums[b][r]);
-        }
+        unrolled!(WIDE, b => {
+            let units = Q::scales(w[b], g);
+            s.prefetch(units, ahead);
+            let unit = s.widen_f16(units);
+            for r in 0..SIDE {
+                let dot = Q::total(s, dots[b][r], x[WORDS][r]);
+                let scale = s.mul(unit, s.splat(scales[r] * Q::UNIT));
+                let sum = s.fma(s.to_f32(dot), scale, s.load(&sums[b][r]));
+                s.store(sum, &mut sums[b][r]);
+            }
+        });
     }
 }

@@ -105,13 +105,6 @@ impl Panels {
         let len = K_BLOCK.min(self.cols - block * K_BLOCK) * self.side;
         &self.data[(block * self.groups() + group) * K_BLOCK * self.side..][..len]
     }
-
-    /// All columns, `[k][side]`, of the only group.
-    #[inline(always)]
-    pub fn only(&self) -> &[f32] {
-        debug_assert_eq!(self.groups(), 1);
-        &self.data[..self.cols * self.side]
-    }
 }
 
 struct Fill<'a> {

@@ -56,10 +56,15 @@ impl<'a, E: Element> Cache<'a, E> {
     /// Scales of the sixteen positions of a page of K.
     #[inline(always)]
     pub(super) fn k_units<S: Simd>(&self, s: S, page: usize) -> S::F {
+        self.units(s, page, 0)
+    }
+
+    #[inline(always)]
+    fn units<S: Simd>(&self, s: S, page: usize, first: usize) -> S::F {
         let scales = self.scales(page);
         let mut units = [0.0; LANES];
         for (slot, unit) in units.iter_mut().enumerate() {
-            *unit = E::get_unit(scales, slot);
+            *unit = E::get_unit(scales, first + slot);
         }
         s.load(&units)
     }
@@ -68,6 +73,12 @@ impl<'a, E: Element> Cache<'a, E> {
     #[inline(always)]
     pub(super) fn v_unit(&self, page: usize, slot: usize) -> f32 {
         E::get_unit(self.scales(page), PAGE + slot)
+    }
+
+    /// Scales of the sixteen positions of a page of V.
+    #[inline(always)]
+    fn v_units<S: Simd>(&self, s: S, page: usize) -> S::F {
+        self.units(s, page, PAGE)
     }
 
     /// `[16 positions][head_dim / 16]` vectors.
@@ -156,6 +167,14 @@ impl<'a> State<'a> {
     }
 }
 
+/// Ask for all lines of a tile.
+#[inline(always)]
+fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; LANES]]) {
+    for line in tile.as_flattened().chunks(64 / size_of::<E::Bits>()) {
+        s.prefetch(&line[0], 0);
+    }
+}
+
 /// One chunk of keys for the queries of a block.
 pub(super) struct Chunk<'a, 'b, E: Element> {
     pub(super) cache: &'b Cache<'a, E>,
@@ -186,6 +205,11 @@ impl<E: Element> Chunk<'_, '_, E> {
     ) {
         // (queries, pages) and (queries, vectors of V) in a register tile, and what is left of each.
         match S::REGISTERS {
+            32 if queries.len().is_multiple_of(8) => {
+                self.scores::<S, 8, 2, 8>(s, queries.clone(), q, scores);
+                self.soften(s, queries.clone(), scores, part);
+                self.weigh::<S, 8, 2>(s, queries, scores, part);
+            }
             32 => {
                 self.scores::<S, 4, 4, 8>(s, queries.clone(), q, scores);
                 self.soften(s, queries.clone(), scores, part);
@@ -218,29 +242,44 @@ impl<E: Element> Chunk<'_, '_, E> {
             let n = if many { Q } else { 1 };
             let pages = self.keys(i + n - 1).div_ceil(PAGE);
             let q = &q[i * self.cache.head_dim..][..n * self.cache.head_dim];
+            // The first queries fetch K.
+            let cold = i == queries.start;
             let to = &mut scores[i * CHUNK..][..n * CHUNK];
             let mut page = 0;
             while page < pages {
                 match (many, pages - page) {
                     (true, left) if left >= P => {
-                        self.tile::<S, Q, P>(s, q, page, to);
+                        self.tile::<S, Q, P>(s, q, page, cold, to);
                         page += P;
                     }
                     (true, _) => {
-                        self.tile::<S, Q, 1>(s, q, page, to);
+                        self.tile::<S, Q, 1>(s, q, page, cold, to);
                         page += 1;
                     }
                     (false, left) if left >= ONE => {
-                        self.tile::<S, 1, ONE>(s, q, page, to);
+                        self.tile::<S, 1, ONE>(s, q, page, cold, to);
                         page += ONE;
                     }
                     (false, _) => {
-                        self.tile::<S, 1, 1>(s, q, page, to);
+                        self.tile::<S, 1, 1>(s, q, page, cold, to);
                         page += 1;
                     }
                 }
             }
             i += n;
+        }
+    }
+
+    /// Ask for the pages `ahead` of these: of K, or V where the chunk ends before.
+    #[inline(always)]
+    fn fetch<S: Simd>(&self, s: S, pages: Range<usize>, ahead: usize) {
+        for page in pages {
+            let next = self.first_page + page + ahead;
+            let tile = match page + ahead < CHUNK / PAGE && next < self.cache.pages.len() {
+                true => self.cache.k(next),
+                false => self.cache.v(self.first_page + page % ahead),
+            };
+            fetch::<S, E>(s, tile);
         }
     }
 
@@ -251,9 +290,13 @@ impl<E: Element> Chunk<'_, '_, E> {
         s: S,
         q: &[f32],
         page: usize,
+        cold: bool,
         scores: &mut [f32],
     ) {
         let head_dim = self.cache.head_dim;
+        if cold {
+            self.fetch(s, page..page + P, P);
+        }
         let mut k: [&[[E::Bits; LANES]]; P] = [&[]; P];
         for (p, k) in k.iter_mut().enumerate() {
             *k = &self.cache.k(self.first_page + page + p)[..head_dim];
@@ -308,9 +351,13 @@ impl<E: Element> Chunk<'_, '_, E> {
             }
             let max = s.greatest(max);
             let mut sum = s.splat(0.0);
-            for x in scores {
+            for (page, x) in scores.iter_mut().enumerate() {
                 let p = exp(s, s.sub(s.load(x), s.splat(max)));
                 sum = s.add(sum, p);
+                let p = match E::SCALED {
+                    true => s.mul(p, self.cache.v_units(s, self.first_page + page)),
+                    false => p,
+                };
                 s.store(p, x);
             }
             part.max[i] = max;
@@ -381,6 +428,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         d: usize,
     ) {
         let vectors = part.padded / LANES;
+        // The first pass over V fetches it.
+        let cold = d == 0 && i < Q;
         let sums = &mut part.acc.as_chunks_mut::<LANES>().0[i * vectors..][..Q * vectors];
         let mut weights: [&[f32; CHUNK]; Q] = [&[0.0; CHUNK]; Q];
         for (q, row) in p.as_chunks::<CHUNK>().0[i..][..Q].iter().enumerate() {
@@ -396,21 +445,17 @@ impl<E: Element> Chunk<'_, '_, E> {
         while key < keys.end {
             let tile = self.cache.v(self.first_page + key / PAGE);
             let end = keys.end.min((key / PAGE + 1) * PAGE);
+            if cold && end + PAGE < keys.end {
+                fetch::<S, E>(s, self.cache.v(self.first_page + key / PAGE + 2));
+            }
             for key in key..end {
                 let row = &tile[key % PAGE * vectors + d..][..D];
                 let mut v = [s.splat(0.0); D];
                 for j in 0..D {
                     v[j] = E::widen(s, &row[j]);
                 }
-                let unit = match E::SCALED {
-                    true => self.cache.v_unit(self.first_page + key / PAGE, key % PAGE),
-                    false => 1.0,
-                };
                 for q in 0..Q {
-                    let w = match E::SCALED {
-                        true => s.splat(weights[q][key % CHUNK] * unit),
-                        false => s.splat(weights[q][key % CHUNK]),
-                    };
+                    let w = s.splat(weights[q][key % CHUNK]);
                     for j in 0..D {
                         acc[q][j] = s.fma(w, v[j], acc[q][j]);
                     }

@@ -310,6 +310,40 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn nibbles(self, a: I2) -> [I2; 2] {
+        // SAFETY: see the impl.
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            let upper = |a| _mm256_and_si256(_mm256_srli_epi16::<4>(a), mask);
+            let lower = |a| _mm256_and_si256(a, mask);
+            [I2(lower(a.0), lower(a.1)), I2(upper(a.0), upper(a.1))]
+        }
+    }
+    /// Sums of two in every i16: eight of at most 2 * 15 * 128 fit.
+    #[inline(always)]
+    fn dot_nibbles(self, acc: I2, a: I2, b: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            I2(
+                _mm256_add_epi16(acc.0, _mm256_maddubs_epi16(a.0, b.0)),
+                _mm256_add_epi16(acc.1, _mm256_maddubs_epi16(a.1, b.1)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn sum_nibbles(self, high: I2, low: I2, offset: i32) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let one = _mm256_set1_epi16(1);
+            let sum = |high, low| {
+                let high = _mm256_slli_epi32::<8>(_mm256_madd_epi16(high, one));
+                let low = _mm256_add_epi32(_mm256_madd_epi16(low, one), _mm256_set1_epi32(offset));
+                _mm256_add_epi32(high, low)
+            };
+            I2(sum(high.0, low.0), sum(high.1, low.1))
+        }
+    }
+    #[inline(always)]
     fn to_f32(self, a: I2) -> F2 {
         // SAFETY: see the impl.
         unsafe { F2(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1)) }
@@ -379,6 +413,26 @@ impl Simd for Avx2 {
             let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
             let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
             F2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn sum(self, a: F2) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm256_add_ps(a.0, a.1);
+            let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
+    fn greatest(self, a: F2) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm256_max_ps(a.0, a.1);
+            let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
         }
     }
     #[inline(always)]

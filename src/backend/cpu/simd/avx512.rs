@@ -69,6 +69,18 @@ fn dot(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
+/// `vpdpbusd`, as [`dot`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dot_bytes(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: as in `dot`.
+    unsafe {
+        asm!("vpdpbusd {0}, {1}, {2}", inout(zmm_reg) acc, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
+
 // SAFETY of every block below: `self` exists, so `Avx512::detect` found the instructions; loads and
 // stores are unaligned ones on references to arrays of the full width.
 impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
@@ -217,6 +229,26 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
+    fn greatest(self, a: __m512) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let v = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
     fn narrow_i8(self, a: __m512, to: &mut [i8; LANES]) {
         // SAFETY: see the impl.
         unsafe {
@@ -267,6 +299,39 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             } else {
                 _mm512_add_epi32(acc, _mm512_madd_epi16(a, b))
             }
+        }
+    }
+    #[inline(always)]
+    fn nibbles(self, a: __m512i) -> [__m512i; 2] {
+        // SAFETY: see the impl.
+        unsafe {
+            let mask = _mm512_set1_epi8(15);
+            let upper = _mm512_srli_epi16::<4>(a);
+            [_mm512_and_si512(a, mask), _mm512_and_si512(upper, mask)]
+        }
+    }
+    /// Without VNNI, sums of two in every i16: eight of at most 2 * 15 * 128 fit.
+    #[inline(always)]
+    fn dot_nibbles(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: see the impl; the level is the proof of VNNI.
+        unsafe {
+            if LEVEL >= 1 {
+                dot_bytes(acc, a, b)
+            } else {
+                _mm512_add_epi16(acc, _mm512_maddubs_epi16(a, b))
+            }
+        }
+    }
+    #[inline(always)]
+    fn sum_nibbles(self, mut high: __m512i, mut low: __m512i, offset: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            if LEVEL == 0 {
+                let one = _mm512_set1_epi16(1);
+                (high, low) = (_mm512_madd_epi16(high, one), _mm512_madd_epi16(low, one));
+            }
+            let low = _mm512_add_epi32(low, _mm512_set1_epi32(offset));
+            _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)
         }
     }
     #[inline(always)]

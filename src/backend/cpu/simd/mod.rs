@@ -93,6 +93,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_i16(self, from: &[u16; 2 * LANES]) -> Self::I;
     /// `acc + a[0] b[0] + a[1] b[1]` in every i32 lane, of its two i16; wraps.
     fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// The lower and the upper four bits of every byte.
+    fn nibbles(self, a: Self::I) -> [Self::I; 2];
+    /// `acc` and the products of bytes, `a` from 0 to 15, `b` signed. `acc` is zero, or what this gave up to
+    /// seven times; only [`Simd::sum_nibbles`] knows what is in it.
+    fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// `256 high + low + offset`, of the sums of four bytes each.
+    fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// i32 -> f32, to nearest even.
     fn to_f32(self, a: Self::I) -> Self::F;
     /// The lower byte of every i16, sign-extended.

@@ -168,6 +168,28 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
+    fn nibbles(self, a: Self::I) -> [Self::I; 2] {
+        [a.map(|x| x & 0x0f0f_0f0f), a.map(|x| x >> 4 & 0x0f0f_0f0f)]
+    }
+    #[inline(always)]
+    fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
+        let mut out = acc;
+        for i in 0..LANES {
+            for shift in [24, 16, 8, 0] {
+                out[i] += (a[i] << shift >> 24) * (b[i] << shift >> 24);
+            }
+        }
+        out
+    }
+    #[inline(always)]
+    fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I {
+        let mut out = low;
+        for i in 0..LANES {
+            out[i] = out[i].wrapping_add((high[i] << 8).wrapping_add(offset));
+        }
+        out
+    }
+    #[inline(always)]
     fn to_f32(self, a: Self::I) -> Self::F {
         let mut out = [0.0; LANES];
         for i in 0..LANES {

@@ -70,8 +70,12 @@ impl Encoded {
         let mut sum = 0.0f32;
         for (g, x) in x.chunks(32).enumerate() {
             let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let top = match self.quant {
+                Quant::Int4 => 32512.0,
+                _ => 32767.0,
+            };
             let (inverse, scale) = match max > 1e-30 {
-                true => (32767.0 / max, max / 32767.0),
+                true => (top / max, max / top),
                 false => (0.0, 0.0),
             };
             let mut dot = 0i32;
@@ -253,7 +257,7 @@ pub fn quantised_products_match(tier: Tier) {
                                 for (g, x) in x.chunks(32).enumerate() {
                                     // Half a step of the activations, for every weight.
                                     let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                                    let step = f64::from(max) * 0.51 / 32767.0 + 1e-30;
+                                    let step = f64::from(max) * 0.51 / 32512.0 + 1e-30;
                                     let w = &exact.row(i)[g * 32..][..x.len()];
                                     bound +=
                                         step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();

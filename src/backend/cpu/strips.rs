@@ -1,0 +1,190 @@
+//! What the tasks of a product share: the strips of weights that each takes, and what becomes of its sums.
+
+use super::element::Weights;
+use super::exp::silu;
+use super::mat::CpuMat;
+use super::pool::{Grid, Rect};
+use super::simd::{LANES, Simd};
+use super::{Workers, lock};
+
+/// What is done with the products.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Finish {
+    /// `out = y + bias`.
+    Store,
+    /// `out += y + bias`.
+    Add,
+    /// `out = silu(first part) * second part`.
+    SwiGlu,
+}
+
+/// Strips of output that one task computes.
+pub(super) const TASK_STRIPS: usize = 8;
+
+/// Which strips of a matrix a task takes.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    first: usize,
+    count: usize,
+    /// First strip of the second part.
+    second: Option<usize>,
+    /// From a strip to that of the task which this thread probably takes next; 0 in its last.
+    next: usize,
+}
+
+/// Run `f` for every task of a product, with the strips that it takes, scratch, and where sums go.
+pub(super) fn tasks(
+    workers: Workers<'_>,
+    mat: &CpuMat,
+    to: &[u32],
+    finish: Finish,
+    out: &mut [f32],
+    stride: usize,
+    f: impl Fn(Cut, &mut [f32], WriteOut<'_>) + Sync,
+) {
+    let Workers { pool, scratch, .. } = workers;
+    let strips = stride.div_ceil(LANES);
+    let (each, second) = match finish {
+        Finish::SwiGlu => (TASK_STRIPS / 2, Some(mat.parts[1].first)),
+        _ => (TASK_STRIPS, None),
+    };
+    let threads = pool.n_threads();
+    let grid = Grid::columns(out, stride, each * LANES);
+    pool.run(grid, |task, thread, out| {
+        let first = task * each;
+        let next = each * threads;
+        let cut = Cut {
+            first,
+            count: each.min(strips - first),
+            second,
+            next: if first + next < strips { next } else { 0 },
+        };
+        let write = WriteOut {
+            bias: &mat.bias,
+            finish,
+            to,
+            out,
+        };
+        f(cut, &mut lock(scratch, thread), write);
+    });
+}
+
+/// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
+/// of the second part.
+pub(super) struct Strips<'a, W: Weights> {
+    bits: &'a [W::Bits],
+    len: usize,
+    pub first: usize,
+    pub count: usize,
+    /// First strip of the second part.
+    pub second: Option<usize>,
+    next: usize,
+}
+
+impl<'a, W: Weights> Strips<'a, W> {
+    pub fn cut(mat: &'a CpuMat, cut: Cut) -> Self {
+        Self {
+            next: cut.next,
+            ..Self::new(mat, cut.first, cut.count, cut.second)
+        }
+    }
+
+    pub fn new(mat: &'a CpuMat, first: usize, count: usize, second: Option<usize>) -> Self {
+        Self {
+            bits: W::array(&mat.data),
+            len: mat.strip_len(),
+            first,
+            count,
+            second,
+            next: 0,
+        }
+    }
+
+    /// From a place in a strip to what is needed `bytes` later: behind the strip's end, where `over` says
+    /// that this is, the next task's.
+    #[inline(always)]
+    pub fn ahead(&self, bytes: usize, over: bool) -> usize {
+        match over && self.next > 0 {
+            true => bytes + (self.next - 1) * self.len * size_of::<W::Bits>(),
+            false => bytes,
+        }
+    }
+
+    pub fn total(&self) -> usize {
+        if self.second.is_some() {
+            2 * self.count
+        } else {
+            self.count
+        }
+    }
+
+    /// Strip `i`; the last strip again behind the end, so that tiles are always whole.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> &'a [W::Bits] {
+        let i = i.min(self.total() - 1);
+        let strip = match self.second {
+            Some(second) if i >= self.count => second + self.first + i - self.count,
+            _ => self.first + i,
+        };
+        &self.bits[strip * self.len..][..self.len]
+    }
+
+    /// Block `block` of [`K_BLOCK`] columns of a strip; less at its end, nothing behind it.
+    #[inline(always)]
+    pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
+        &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
+    }
+}
+
+impl Finish {
+    /// `out` of one strip of a row, from its sum and, in SwiGLU, that of the second part.
+    #[inline(always)]
+    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
+        let y = match self {
+            Finish::Store => y,
+            Finish::Add => s.add(s.load_partial(out), y),
+            Finish::SwiGlu => s.mul(silu(s, y), second),
+        };
+        s.store_partial(y, out);
+    }
+}
+
+/// What becomes of a task's sums.
+pub(super) struct WriteOut<'a> {
+    bias: &'a [f32],
+    finish: Finish,
+    /// Row `i` of the sums goes to row `to[i]` of `out`.
+    to: &'a [u32],
+    out: Rect<'a, f32>,
+}
+
+impl WriteOut<'_> {
+    /// Row `row`: `sum(i)` is the sum for strip `i` of `strips`.
+    #[inline(always)]
+    pub fn row<'s, S: Simd, W: Weights>(
+        &mut self,
+        s: S,
+        strips: &Strips<'_, W>,
+        row: usize,
+        sum: impl Fn(usize) -> &'s [f32; LANES],
+    ) {
+        let bias = self.bias.as_chunks::<LANES>().0;
+        let get = |i: usize, strip: usize| {
+            let y = s.load(sum(i));
+            match bias.get(strip) {
+                Some(b) => s.add(y, s.load(b)),
+                None => y,
+            }
+        };
+        let out = self.out.row(self.to[row] as usize);
+        for (i, out) in out.chunks_mut(LANES).enumerate() {
+            let strip = strips.first + i;
+            let y = get(i, strip);
+            let other = match strips.second {
+                Some(second) => get(strips.count + i, second + strip),
+                None => y,
+            };
+            self.finish.write(s, out, y, other);
+        }
+    }
+}
