@@ -69,6 +69,26 @@ const PAGE: usize = simd::LANES;
 pub struct CpuBuf {
     data: Mem<f32>,
     width: usize,
+    /// Whether prompt rows are not in here but, as tiles, in [`Cpu::hidden`].
+    tiled: bool,
+}
+
+impl CpuBuf {
+    fn new(what: &str, rows: usize, width: usize) -> Result<Self> {
+        Ok(Self {
+            data: Mem::zeroed(what, rows.saturating_mul(width))?,
+            width,
+            tiled: false,
+        })
+    }
+
+    fn none() -> Self {
+        Self {
+            data: Mem::none(),
+            width: 0,
+            tiled: false,
+        }
+    }
 }
 
 /// Threads that the process may use at the same time: its affinity mask and its cgroup's quota.
@@ -87,9 +107,12 @@ pub struct Cpu {
     panels: Panels,
     #[cfg(target_arch = "x86_64")]
     tiles: TilePanels,
+    /// What w1|w3 made of prompt rows, for w2.
+    #[cfg(target_arch = "x86_64")]
+    hidden: TilePanels,
     integers: IntRows,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
-    qkv: Mem<f32>,
+    qkv: CpuBuf,
     /// One for each thread.
     scratch: Vec<Mutex<Mem<f32>>>,
 }
@@ -193,8 +216,10 @@ impl Cpu {
             panels: Panels::new(max_rows, widest(shape))?,
             #[cfg(target_arch = "x86_64")]
             tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
+            #[cfg(target_arch = "x86_64")]
+            hidden: TilePanels::new(tier.amx().map_or(0, |_| max_rows), shape.ffn_dim)?,
             integers: IntRows::new(max_rows, widest(shape))?,
-            qkv: Mem::zeroed("q, k and v", max_rows.saturating_mul(qkv_width(shape)))?,
+            qkv: CpuBuf::new("q, k and v", max_rows, qkv_width(shape))?,
             scratch,
             shape: shape.clone(),
             rope,
@@ -215,8 +240,7 @@ impl Cpu {
     /// generated rows as integers where the weights are quantised, all others in float32.
     fn multiply(
         &mut self,
-        out: &mut [f32],
-        stride: usize,
+        out: &mut CpuBuf,
         w: &CpuMat,
         x: Rows<'_>,
         norm: Option<Norm<'_>>,
@@ -232,7 +256,10 @@ impl Cpu {
             ..
         } = self;
         let picks = if x.wanted { &step.wanted } else { &step.rows };
-        let out = &mut out[..picks[ALL].to.len() * stride];
+        let stride = out.width;
+        #[cfg(target_arch = "x86_64")]
+        let tiled = out.tiled;
+        let out = &mut out.data[..picks[ALL].to.len() * stride];
         let workers = Workers {
             pool,
             tier: *tier,
@@ -247,9 +274,24 @@ impl Cpu {
             left[0] = false;
             let Picks { from, to } = &picks[prompt];
             if !to.is_empty() {
-                let tiles = &mut self.tiles;
-                tiles.fill(pool, *tier, to.len(), |i| row(from[i]), norm);
-                product_amx::product(workers, amx, w, tiles, to, finish, out, stride);
+                let (tiles, hidden) = (&mut self.tiles, &mut self.hidden);
+                if !x.buf.tiled {
+                    tiles.fill(pool, *tier, to.len(), |i| row(from[i]), norm);
+                }
+                let (tiles, into) = match tiled {
+                    true => (
+                        &*tiles,
+                        product_amx::Into::Panels {
+                            out: hidden,
+                            cols: stride,
+                        },
+                    ),
+                    false => (
+                        if x.buf.tiled { &*hidden } else { &*tiles },
+                        product_amx::Into::Rows { to, out, stride },
+                    ),
+                };
+                product_amx::product(workers, amx, w, tiles, finish, into);
             }
         }
         if let Some(quant) = w.dtype.quant() {

@@ -1,10 +1,11 @@
 //! The operations of [`Backend`]: each stage of the transformer as products, attention and what lies
 //! between, over the buffers and threads of [`Cpu`].
 
-use super::buf::Mem;
 use super::element::with_cache_element;
 use super::pool::{self, Grid};
 use super::product::Finish;
+#[cfg(target_arch = "x86_64")]
+use super::product_amx;
 use super::rows::Norm;
 use super::step::ALL;
 use super::{
@@ -39,7 +40,7 @@ impl Backend for Cpu {
             per_thread.saturating_mul(usable_threads()),
             rows::panels_len(rows, widest(shape)),
             // Numbers of half the size.
-            tiles_len(rows, widest(shape)) / 2,
+            (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
             integers.0,
             integers.1,
             rows.saturating_mul(qkv_width(shape)),
@@ -94,17 +95,13 @@ impl Backend for Cpu {
     }
 
     fn new_vector(&self, values: &[f32]) -> Result<CpuBuf> {
-        let mut data = Mem::zeroed("a vector", values.len())?;
-        data.copy_from_slice(values);
-        Ok(CpuBuf {
-            data,
-            width: values.len(),
-        })
+        let mut vector = CpuBuf::new("a vector", 1, values.len())?;
+        vector.data.copy_from_slice(values);
+        Ok(vector)
     }
 
     fn new_buf(&self, rows: usize, width: usize) -> Result<CpuBuf> {
-        let data = Mem::zeroed("activations", rows.saturating_mul(width))?;
-        Ok(CpuBuf { data, width })
+        CpuBuf::new("activations", rows, width)
     }
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
@@ -135,8 +132,7 @@ impl Backend for Cpu {
 
     fn qkv(&mut self, q: &mut CpuBuf, kv: &mut CpuKv, x: &CpuBuf, layer: &Layer<Self>) {
         // Taken out for the time of the product, which borrows the rest of `self`.
-        let mut qkv = std::mem::replace(&mut self.qkv, Mem::none());
-        let stride = qkv_width(&self.shape);
+        let mut qkv = std::mem::replace(&mut self.qkv, CpuBuf::none());
         let norm = Norm {
             weight: &layer.attention_norm.data,
             eps: self.shape.norm_eps,
@@ -145,10 +141,10 @@ impl Backend for Cpu {
             buf: x,
             wanted: false,
         };
-        self.multiply(&mut qkv, stride, &layer.wqkv, x, Some(norm), Finish::Store);
+        self.multiply(&mut qkv, &layer.wqkv, x, Some(norm), Finish::Store);
         let placement = kv::Placement {
-            qkv: &qkv,
-            stride,
+            qkv: &qkv.data,
+            stride: qkv.width,
             at: [0, 1, 2].map(|part| layer.wqkv.parts[part].first * simd::LANES),
             positions: &self.step.positions,
             slots: &self.step.slots,
@@ -185,8 +181,7 @@ impl Backend for Cpu {
             buf: y,
             wanted: false,
         };
-        let width = x.width;
-        self.multiply(&mut x.data, width, w, y, None, Finish::Add);
+        self.multiply(x, w, y, None, Finish::Add);
     }
 
     fn ffn_up(&mut self, h: &mut CpuBuf, x: &CpuBuf, layer: &Layer<Self>) {
@@ -198,15 +193,12 @@ impl Backend for Cpu {
             buf: x,
             wanted: false,
         };
-        let width = h.width;
-        self.multiply(
-            &mut h.data,
-            width,
-            &layer.w13,
-            x,
-            Some(norm),
-            Finish::SwiGlu,
-        );
+        #[cfg(target_arch = "x86_64")]
+        {
+            h.tiled = self.tier.has_tiles()
+                && [&layer.w13, &layer.w2].map(|w| product_amx::takes(w.dtype)) == [true; 2];
+        }
+        self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
     }
 
     fn logits(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: &CpuBuf, head: &CpuMat) {
@@ -218,8 +210,7 @@ impl Backend for Cpu {
             buf: x,
             wanted: true,
         };
-        let width = out.width;
-        self.multiply(&mut out.data, width, head, x, Some(norm), Finish::Store);
+        self.multiply(out, head, x, Some(norm), Finish::Store);
     }
 
     fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {

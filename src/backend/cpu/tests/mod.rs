@@ -10,7 +10,6 @@ use crate::backend::{
 };
 use crate::model::forward::{Scratch, forward};
 use crate::model::names::Dtypes;
-use crate::quant::Quant;
 use crate::{Dtype, Token};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
