@@ -59,6 +59,13 @@ impl Backend for Cpu {
         mat.pack(&self.pool, self.tier, block);
     }
 
+    fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+        let work = |task: usize, _: usize, mut part: pool::Rect<'_, u8>| {
+            fill(task * piece, part.row(0));
+        };
+        self.pool.run(Grid::pieces(bytes, piece), work);
+    }
+
     fn quantise(
         &self,
         quant: Quant,
