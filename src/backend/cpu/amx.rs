@@ -175,10 +175,11 @@ impl Tiles {
         b: [&[Half]; 2],
         c: &mut [Sums; 4],
         first: bool,
-        ahead: &[T],
+        ahead: (&[T], &[Half]),
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut ahead = Ahead::new(ahead, a.len());
+        let mut next_b = Ahead::new(ahead.0, a.len());
+        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
         unsafe {
             if first {
                 zero!("0");
@@ -200,7 +201,8 @@ impl Tiles {
                 load_past_l1!("5", &a[1]);
                 multiply!("2", "5", "6");
                 multiply!("3", "5", "7");
-                ahead.fetch();
+                next_b.fetch();
+                next_a.fetch();
             }
             store!("0", &mut c[0]);
             store!("1", &mut c[1]);
@@ -217,10 +219,11 @@ impl Tiles {
         b: [&[Half]; 2],
         c: &mut [Sums; 4],
         first: bool,
-        ahead: &[T],
+        ahead: (&[T], &[Half]),
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut ahead = Ahead::new(ahead, a.len());
+        let mut next_b = Ahead::new(ahead.0, a.len());
+        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
         unsafe {
             if first {
                 zero!("0");
@@ -235,7 +238,8 @@ impl Tiles {
                 multiply!("0", "4", "6");
                 load!("7", &b1[k]);
                 multiply!("1", "4", "7");
-                ahead.fetch();
+                next_b.fetch();
+                next_a.fetch();
             }
             store!("0", &mut c[0]);
             store!("1", &mut c[1]);

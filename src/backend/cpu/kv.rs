@@ -156,7 +156,7 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let Self {
             placement,
             head,
@@ -193,19 +193,38 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
                 let to = &mut room[..from.len()];
                 let first = i * ROOM;
                 rotate_all(from, &cos[first / 2..], &sin[first / 2..], to);
-                for (x, k) in to.iter().zip(k[first * PAGE..].chunks_exact_mut(PAGE)) {
-                    k[slot] = E::from_f32(x * inverse);
+                let k = k[first * PAGE..].chunks_mut(LANES * PAGE);
+                for (from, k) in to.chunks(LANES).zip(k) {
+                    let bits = narrow::<E, S>(s, from, inverse);
+                    for (x, k) in bits.iter().zip(k.chunks_exact_mut(PAGE)) {
+                        k[slot] = *x;
+                    }
                 }
             }
             let from_v = &at[2][head * head_dim..][..head_dim];
             let unit = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
             E::put_unit(units, PAGE + slot, unit);
             let inverse = E::inverse(unit);
-            for (x, to) in from_v.iter().zip(&mut v[slot * padded..][..head_dim]) {
-                *to = E::from_f32(*x * inverse);
+            let to = v[slot * padded..][..head_dim].chunks_mut(LANES);
+            for (from, to) in from_v.chunks(LANES).zip(to) {
+                to.copy_from_slice(&narrow::<E, S>(s, from, inverse)[..from.len()]);
             }
         }
     }
+}
+
+/// Sixteen numbers or fewer as the cache has them.
+#[inline(always)]
+fn narrow<E: Element, S: Simd>(s: S, from: &[f32], inverse: f32) -> [E::Bits; LANES] {
+    let mut bits = [E::Bits::default(); LANES];
+    if E::SCALED {
+        for (x, to) in from.iter().zip(&mut bits) {
+            *to = E::from_f32(x * inverse);
+        }
+    } else {
+        E::narrow(s, s.load_partial(from), &mut bits);
+    }
+    bits
 }
 
 /// Dimensions of K that are rotated before they are scattered. In one loop the two would be done number by

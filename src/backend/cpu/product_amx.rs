@@ -13,8 +13,7 @@
 //! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, TFLOP/s: blocks of 256
 //! k, sums written in a pass of their own 2.11; at once 2.53, and past the caches no better; the output asked
 //! for ahead of time 2.3. With A tiles that do not displace B in L1 ([`super::amx`]) and blocks of 512 k 2.61,
-//! of 1024 k 2.3; blocks of 512 k without that 2.2. Weights not asked for ahead of time 2.4; activations make
-//! no difference. Register tiles of 16 rows by 64 columns, or 32 by 48, are no better than 32 by 32.
+//! of 1024 k 2.3; blocks of 512 k without that 2.2. Weights not asked for ahead of time 2.4. Register tiles of 16 rows by 64 columns, or 32 by 48, are no better than 32 by 32.
 
 use super::amx::{Amx, Half, MAX_ROW, SIDE, Sums, TILE, TILE_K};
 use super::blocks::{Int4, Int8, Nf4};
@@ -441,7 +440,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
         pair: usize,
         next: [&[E::Bits]; 2],
     ) {
-        let blocks = self.panels.blocks();
+        let (pairs, blocks) = (self.pairs(), self.panels.blocks());
         let stored = self.block(pair, block);
         let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
         let b = if E::TILES {
@@ -464,7 +463,15 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let a = self.panels.block(group, block);
             let strip = next[i / turns];
             let from = (i % turns * share).min(strip.len());
-            let ahead = &strip[from..strip.len().min(from + share)];
+            let next_b = &strip[from..strip.len().min(from + share)];
+            // And the pair's share of the group's next block.
+            let next_a = match block + 1 < blocks {
+                true => self.panels.block(group, block + 1).as_flattened(),
+                false => &[],
+            };
+            let share = next_a.len().div_ceil(pairs);
+            let from = (pair * share).min(next_a.len());
+            let ahead = (next_b, &next_a[from..next_a.len().min(from + share)]);
             let rows = group * GROUP..self.panels.rows.min((group + 1) * GROUP);
             let whole = rows.len() > SIDE;
             if whole {

@@ -99,9 +99,9 @@ impl<E: Element> Kernel for Task<'_, E> {
                 for (i, c) in squares[..pairs].iter_mut().enumerate() {
                     let b = [&k[2 * i * deep..][..deep], &k[(2 * i + 1) * deep..][..deep]];
                     if half {
-                        tiles.half_square::<u16>(q, b, c, true, &[]);
+                        tiles.half_square::<u16>(q, b, c, true, (&[], &[]));
                     } else {
-                        tiles.square::<u16>(q, b, c, true, &[]);
+                        tiles.square::<u16>(q, b, c, true, (&[], &[]));
                     }
                 }
                 let weights = weights.as_chunks_mut::<2>().0;
@@ -116,9 +116,9 @@ impl<E: Element> Kernel for Task<'_, E> {
                 for (i, c) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                     let b = [2 * i, 2 * i + 1].map(|d| &v[d * KEY_TILES..][..pairs]);
                     if half {
-                        tiles.half_square::<u16>(weights, b, c, true, &[]);
+                        tiles.half_square::<u16>(weights, b, c, true, (&[], &[]));
                     } else {
-                        tiles.square::<u16>(weights, b, c, true, &[]);
+                        tiles.square::<u16>(weights, b, c, true, (&[], &[]));
                     }
                 }
                 drop(tiles);
