@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test kernels install uninstall deb header bench bench-peers bench-services nvcc clean
+.PHONY: help setup build examples demo test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -43,6 +43,10 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	kernels/test.sh
 	tests/bindings/run.sh
 	@echo "make test: everything passed"
+
+memcheck: setup ## the code that packs weights under valgrind, on the tiers that it knows (portable, AVX2)
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
+	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
 
 install: build ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR
 	scripts/install --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"

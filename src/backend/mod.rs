@@ -321,6 +321,13 @@ pub trait Backend: Sized + Send {
     /// Convert and place a rectangle of a stored tensor into a matrix of floats. The caller has checked
     /// that it fits.
     fn pack(&self, mat: &mut Self::Mat, block: &Block<'_>);
+    /// Fill `bytes` on all threads of the host that this backend has, `piece` bytes at a time (the last
+    /// perhaps fewer): `fill` gets a piece and where it begins.
+    fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+        for (i, part) in bytes.chunks_mut(piece).enumerate() {
+            fill(i * piece, part);
+        }
+    }
     /// Quantise rows of `cols` weights on the host, on all threads: [`Quant::encode`].
     fn quantise(
         &self,

@@ -12,6 +12,7 @@ use crate::format::Checkpoint;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Cancel, Dtype, Error, Result, reserve};
 use half::{bf16, f16};
+use std::sync::Mutex;
 
 /// What loading tells its caller, and how it is told to stop.
 pub struct LoadControl<'a> {
@@ -291,7 +292,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         pieces: &[Placed],
         mut take: impl FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        let mut piece = Vec::new();
+        let (backend, mut piece) = (self.backend, Vec::new());
         for side_by_side in pieces.chunk_by(|a, b| a.row == b.row) {
             self.check_cancel()?;
             let rows = side_by_side[0].source.info.shape[0];
@@ -308,8 +309,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                             zeros("the buffer that tensors are read through", needed as u64)?;
                     }
                     let bytes = &mut self.buf[..n * row_bytes];
-                    let file = placed.source.file;
-                    file.read(info, (row * row_bytes) as u64, bytes)?;
+                    read(backend, &placed.source, (row * row_bytes) as u64, bytes)?;
                     piece.clear();
                     to_f32(info.dtype, bytes, &mut piece)?;
                     let width = info.shape[1];
@@ -355,7 +355,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         }
         for row in (0..rows).step_by(step) {
             let bytes = &mut self.buf[..step.min(rows - row) * row_bytes];
-            source.file.read(info, (row * row_bytes) as u64, bytes)?;
+            read(self.backend, source, (row * row_bytes) as u64, bytes)?;
             take(row, bytes)?;
             let read = bytes.len();
             self.advance(read)?;
@@ -404,6 +404,26 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             Some(share) if !(self.control.progress)(share) => Err(Error::Cancelled),
             _ => Ok(()),
         }
+    }
+}
+
+/// Bytes from `offset` of a tensor on, read by all threads: two copy 2.2 GB from the page cache in 0.14 s, one
+/// in 0.27 s while the other would wait for it.
+fn read<B: Backend>(backend: &B, source: &Source, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    /// Of eight pieces in a slab the last one to be ready does not keep the others waiting for long.
+    const PIECE: usize = SLAB / 8;
+    let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+    backend.fill(bytes, PIECE, &|at, piece| {
+        if let Err(error) = source.file.read(source.info, offset + at as u64, piece) {
+            let mut first = failed.lock().unwrap_or_else(|e| e.into_inner());
+            if first.as_ref().is_none_or(|&(before, _)| at < before) {
+                *first = Some((at, error));
+            }
+        }
+    });
+    match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
     }
 }
 

@@ -114,6 +114,14 @@ macro_rules! load {
             options(nostack, readonly))
     };
 }
+/// As `load!`, for tiles that this core will not want again before much else has passed: they come from L2
+/// and are not kept in L1, where they would displace what is used again.
+macro_rules! load_past_l1 {
+    ($t:literal, $from:expr) => {
+        asm!(concat!("tileloaddt1 tmm", $t, ", [{} + {}*1]"), in(reg) $from, in(reg) 64usize,
+            options(nostack, readonly))
+    };
+}
 macro_rules! store {
     ($t:literal, $to:expr) => {
         asm!(concat!("tilestored [{} + {}*1], tmm", $t), in(reg) $to, in(reg) 64usize, options(nostack))
@@ -185,12 +193,12 @@ impl Tiles {
                 load!("3", &c[3]);
             }
             for (k, a) in a.iter().enumerate() {
-                load!("4", &a[0]);
+                load_past_l1!("4", &a[0]);
                 load!("6", &b0[k]);
                 multiply!("0", "4", "6");
                 load!("7", &b1[k]);
                 multiply!("1", "4", "7");
-                load!("5", &a[1]);
+                load_past_l1!("5", &a[1]);
                 multiply!("2", "5", "6");
                 multiply!("3", "5", "7");
                 next_b.fetch();
@@ -225,7 +233,7 @@ impl Tiles {
                 load!("1", &c[1]);
             }
             for (k, a) in a.iter().enumerate() {
-                load!("4", &a[0]);
+                load_past_l1!("4", &a[0]);
                 load!("6", &b0[k]);
                 multiply!("0", "4", "6");
                 load!("7", &b1[k]);

@@ -156,7 +156,7 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let Self {
             placement,
             head,
@@ -165,6 +165,7 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
             mut pages,
         } = self;
         let (group, half) = (q.cols(), head_dim / 2);
+        let mut room = [0.0; ROOM];
         for (row, (&position, &slot)) in placement.positions.iter().zip(placement.slots).enumerate()
         {
             let from = &placement.qkv[row * placement.stride..][..placement.stride];
@@ -174,7 +175,7 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
             let at = placement.at.map(|at| &from[at..]);
             let heads = at[0][head * group..][..group].chunks_exact(head_dim);
             for (from, to) in heads.zip(q.row(row).chunks_exact_mut(head_dim)) {
-                rotate(from, cos, sin, |i, x| to[i] = x);
+                rotate_all(from, cos, sin, to);
             }
             if slot == Step::NO_SLOT {
                 continue;
@@ -188,17 +189,57 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
             let unit = E::unit(|take| rotate(from_k, cos, sin, |_, x| take(x)));
             E::put_unit(units, slot, unit);
             let inverse = E::inverse(unit);
-            rotate(from_k, cos, sin, |i, x| {
-                k[i * PAGE + slot] = E::from_f32(x * inverse);
-            });
+            for (i, from) in from_k.chunks(ROOM).enumerate() {
+                let to = &mut room[..from.len()];
+                let first = i * ROOM;
+                rotate_all(from, &cos[first / 2..], &sin[first / 2..], to);
+                let k = k[first * PAGE..].chunks_mut(LANES * PAGE);
+                for (from, k) in to.chunks(LANES).zip(k) {
+                    let bits = narrow::<E, S>(s, from, inverse);
+                    for (x, k) in bits.iter().zip(k.chunks_exact_mut(PAGE)) {
+                        k[slot] = *x;
+                    }
+                }
+            }
             let from_v = &at[2][head * head_dim..][..head_dim];
             let unit = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
             E::put_unit(units, PAGE + slot, unit);
             let inverse = E::inverse(unit);
-            for (x, to) in from_v.iter().zip(&mut v[slot * padded..][..head_dim]) {
-                *to = E::from_f32(*x * inverse);
+            let to = v[slot * padded..][..head_dim].chunks_mut(LANES);
+            for (from, to) in from_v.chunks(LANES).zip(to) {
+                to.copy_from_slice(&narrow::<E, S>(s, from, inverse)[..from.len()]);
             }
         }
+    }
+}
+
+/// Sixteen numbers or fewer as the cache has them.
+#[inline(always)]
+fn narrow<E: Element, S: Simd>(s: S, from: &[f32], inverse: f32) -> [E::Bits; LANES] {
+    let mut bits = [E::Bits::default(); LANES];
+    if E::SCALED {
+        for (x, to) in from.iter().zip(&mut bits) {
+            *to = E::from_f32(x * inverse);
+        }
+    } else {
+        E::narrow(s, s.load_partial(from), &mut bits);
+    }
+    bits
+}
+
+/// Dimensions of K that are rotated before they are scattered. In one loop the two would be done number by
+/// number.
+const ROOM: usize = 128;
+
+/// [`rotate`] from slice to slice, which the compiler turns into vectors.
+#[inline(always)]
+fn rotate_all(from: &[f32], cos: &[f32], sin: &[f32], to: &mut [f32]) {
+    let (from, to) = (from.as_chunks::<2>().0, to.as_chunks_mut::<2>().0);
+    let n = from.len();
+    let (cos, sin, to) = (&cos[..n], &sin[..n], &mut to[..n]);
+    for i in 0..n {
+        let [x, y] = from[i];
+        to[i] = [x * cos[i] - y * sin[i], x * sin[i] + y * cos[i]];
     }
 }
 

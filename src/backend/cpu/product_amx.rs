@@ -4,26 +4,34 @@
 //! which order within it); so neither the number of rows, nor how k, rows and strips are cut, nor the
 //! number of threads changes a bit of it.
 //!
-//! A block of 256 k of all rows (256 KiB at 512 rows) stays in L2, where two strips of weights after the
-//! other pass over it; partial sums wait in scratch, also in L2, between blocks of k. Sixteen rows or
-//! fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
+//! A block of 512 k of all rows (512 KiB at 512 rows) stays in L2, where two strips of weights after the
+//! other pass over it; partial sums wait in scratch, also in L2, between blocks of k. After the last block
+//! sums are written out at once, square by square, while the next square is multiplied: a pass of its own
+//! over all of them cost 15 % at K = 2048, most of it waiting for the lines that it wrote to. Sixteen rows
+//! or fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
+//!
+//! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, TFLOP/s: blocks of 256
+//! k, sums written in a pass of their own 2.11; at once 2.53, and past the caches no better; the output asked
+//! for ahead of time 2.3. With A tiles that do not displace B in L1 ([`super::amx`]) and blocks of 512 k 2.61,
+//! of 1024 k 2.3; blocks of 512 k without that 2.2. Weights not asked for ahead of time 2.4. Register tiles of 16 rows by 64 columns, or 32 by 48, are no better than 32 by 32.
 
-use super::amx::{Amx, Half, MAX_ROW, SIDE, TILE, TILE_K};
+use super::amx::{Amx, Half, MAX_ROW, SIDE, Sums, TILE, TILE_K};
 use super::blocks::{Int4, Int8, Nf4};
 use super::buf::{Mem, as_u16};
 use super::detect::Tier;
 use super::element::{Bf16, F16, Weights};
+use super::exp::silu;
 use super::mat::CpuMat;
 use super::pool::{Grid, Pool, Rect};
 use super::product::{Finish, Strips};
-use super::rows::{Norm, inverse_rms};
+use super::rows::{K_BLOCK, Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
 use super::{Workers, lock};
-use crate::{Dtype, Result};
+use crate::{Dtype, Result, reserve};
 use std::ops::Range;
 
 /// Tiles of k in a block.
-const BLOCK: usize = 8;
+const BLOCK: usize = 16;
 /// Columns k in a block.
 const BLOCK_K: usize = BLOCK * TILE_K;
 /// Rows in a group: two tiles.
@@ -51,7 +59,7 @@ pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
         .saturating_mul(groups.saturating_mul(BLOCK * 2 * TILE))
 }
 
-/// Activations as tiles of bfloat16: `[k / 256][row / 32][k % 256 / 32][row % 32 / 16][16 rows][32 k]`. All
+/// Activations as tiles of bfloat16: `[k / 512][row / 32][k % 512 / 32][row % 32 / 16][16 rows][32 k]`. All
 /// of one row's k together would put the tiles that are used together at a distance that is often a power
 /// of two, where they compete for the same lines of L2 (half the speed). Columns are padded with zeros,
 /// rows with whatever lies there.
@@ -60,17 +68,36 @@ pub(super) struct TilePanels {
     data: Mem<u16>,
     rows: usize,
     cols: usize,
+    /// Where blocks of k begin, in groups, for a product that fills the panels.
+    cuts: Vec<usize>,
 }
 
 impl TilePanels {
     /// Room for `rows` rows of up to `cols` columns.
     pub fn new(rows: usize, cols: usize) -> Result<Self> {
         let data = Mem::zeroed("packed activations", panels_len(rows, cols))?;
+        let mut cuts = Vec::new();
+        let n = cols.div_ceil(BLOCK_K) + 1;
+        reserve::vec("cuts of packed activations", &mut cuts, n)?;
         Ok(Self {
             data,
             rows: 0,
             cols: 0,
+            cuts,
         })
+    }
+
+    /// Parts of `rows` rows of `cols` columns that a product fills: `[group]` rows of `tiles` tiles of k each,
+    /// ascending in k; `tiles` divides [`BLOCK`]. The last may lie behind the end.
+    fn parts(&mut self, rows: usize, cols: usize, tiles: usize) -> Grid<'_, u16> {
+        debug_assert_eq!(BLOCK % tiles, 0);
+        (self.rows, self.cols) = (rows, cols);
+        let (groups, blocks) = (self.groups(), self.blocks());
+        self.cuts.clear();
+        self.cuts.extend((0..=blocks).map(|block| block * groups));
+        let len = BLOCK * 2 * TILE;
+        let all = &mut self.data[..blocks * groups * len];
+        Grid::bands(all, len, tiles * 2 * TILE, &self.cuts)
     }
 
     /// Fill with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if asked.
@@ -91,7 +118,7 @@ impl TilePanels {
         let parts = Grid::columns(all, groups * len, len);
         let work = |group: usize, _: usize, mut part: Rect<'_, u16>| {
             for i in group * GROUP..rows.min((group + 1) * GROUP) {
-                tier.run(Fill {
+                tier.run_conversions(Fill {
                     from: row(i),
                     norm,
                     at: i % GROUP,
@@ -179,7 +206,7 @@ fn fill_block<S: Simd, const NORM: bool>(
                 let w = s.load_partial(&weight[..weight.len().min(LANES)]);
                 x = s.mul(s.mul(x, scale), w);
             }
-            s.narrow_bf16(x, to);
+            s.tile_half(x, to);
         }
     }
 }
@@ -212,18 +239,29 @@ pub(super) fn takes(dtype: Dtype) -> bool {
     dtype != Dtype::F32
 }
 
-/// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
-/// `stride` long.
-#[allow(clippy::too_many_arguments)] // what a product is made of
+/// Where products go.
+pub(super) enum Into<'a> {
+    /// Row `i` into row `to[i]` of `out`, whose rows are `stride` long.
+    Rows {
+        to: &'a [u32],
+        out: &'a mut [f32],
+        stride: usize,
+    },
+    /// Into tiles for the next product, `cols` columns of them.
+    Panels {
+        out: &'a mut TilePanels,
+        cols: usize,
+    },
+}
+
+/// `mat * panels`, put together as `finish` says.
 pub(super) fn product(
     workers: Workers<'_>,
     amx: Amx,
     mat: &CpuMat,
     panels: &TilePanels,
-    to: &[u32],
     finish: Finish,
-    out: &mut [f32],
-    stride: usize,
+    into: Into<'_>,
 ) {
     let Workers {
         pool,
@@ -231,33 +269,41 @@ pub(super) fn product(
         scratch,
     } = workers;
     debug_assert_eq!(panels.cols, mat.cols);
-    let strips = stride.div_ceil(LANES);
-    let most = match finish {
-        Finish::SwiGlu => TASK_STRIPS / 2,
-        _ => TASK_STRIPS,
+    let cols = match &into {
+        Into::Rows { stride, .. } => *stride,
+        Into::Panels { cols, .. } => *cols,
     };
-    // As many tasks as threads can share evenly, each an even number of strips.
-    let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
-    let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
+    let strips = cols.div_ceil(LANES);
     let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
-    let grid = Grid::columns(out, stride, task_strips * LANES);
-    pool.run(grid, |task, thread, out| {
-        let mut scratch = lock(scratch, thread);
+    let most = match second {
+        Some(_) => TASK_STRIPS / 2,
+        None => TASK_STRIPS,
+    };
+    let run = |task_strips: usize, task: usize, thread: usize, out: Out<'_>| {
         let first = task * task_strips;
+        if first >= strips {
+            return;
+        }
+        let mut scratch = lock(scratch, thread);
         let count = task_strips.min(strips - first);
         macro_rules! run {
-            ($E:ty) => {
+            ($E:ty) => {{
+                let weights = Strips::<$E>::new(mat, first, count, second);
                 tier.run_conversions(Task::<$E> {
                     amx,
-                    weights: Strips::new(mat, first, count, second),
                     panels,
-                    bias: &mat.bias,
-                    finish,
                     scratch: &mut scratch,
-                    to,
-                    out,
+                    write: Write {
+                        finish,
+                        bias: mat.bias.as_chunks().0,
+                        first,
+                        second,
+                        cols: cols - first * LANES,
+                        out,
+                    },
+                    weights,
                 })
-            };
+            }};
         }
         match mat.dtype {
             Dtype::Bf16 => run!(Bf16),
@@ -267,18 +313,36 @@ pub(super) fn product(
             Dtype::Nf4 => run!(Nf4),
             Dtype::F32 | Dtype::U8 => unreachable!("{} weights as tiles", mat.dtype),
         }
-    });
+    };
+    match into {
+        Into::Rows { to, out, stride } => {
+            // As many tasks as threads can share evenly, each an even number of strips.
+            let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
+            let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
+            let grid = Grid::columns(out, stride, task_strips * LANES);
+            pool.run(grid, |task, thread, out| {
+                run(task_strips, task, thread, Out::Rows { out, to });
+            });
+        }
+        Into::Panels { out, .. } => {
+            let mut tiles = most * LANES / TILE_K;
+            while tiles > 1 && strips.div_ceil(2 * tiles) < 2 * pool.n_threads() {
+                tiles /= 2;
+            }
+            let grid = out.parts(panels.rows, cols, tiles);
+            pool.run(grid, |task, thread, out| {
+                run(2 * tiles, task, thread, Out::Panels(out));
+            });
+        }
+    }
 }
 
 struct Task<'a, E: AsTiles> {
     amx: Amx,
     weights: Strips<'a, E>,
     panels: &'a TilePanels,
-    bias: &'a [f32],
-    finish: Finish,
     scratch: &'a mut [f32],
-    to: &'a [u32],
-    out: Rect<'a, f32>,
+    write: Write<'a>,
 }
 
 impl<E: AsTiles> Kernel for Task<'_, E> {
@@ -298,10 +362,20 @@ impl<'a, E: AsTiles> Task<'a, E> {
     /// Strips that lie side by side: neighbours, or one of each part. The last again behind the end.
     #[inline(always)]
     fn strip(&self, pair: usize, half: usize) -> &'a [E::Bits] {
-        match self.finish {
-            Finish::SwiGlu => self.weights.get(pair + half * self.weights.count),
-            _ => self.weights.get(2 * pair + half),
+        match self.weights.second {
+            Some(_) => self.weights.get(pair + half * self.weights.count),
+            None => self.weights.get(2 * pair + half),
         }
+    }
+
+    /// A block of k of both strips of a pair; less at their end, nothing behind it.
+    #[inline(always)]
+    fn block(&self, pair: usize, block: usize) -> [&'a [E::Bits]; 2] {
+        let len = E::BLOCK * (BLOCK_K / K_BLOCK);
+        [0, 1].map(|half| {
+            let strip = self.strip(pair, half);
+            &strip[strip.len().min(block * len)..strip.len().min((block + 1) * len)]
+        })
     }
 
     fn pairs(&self) -> usize {
@@ -311,7 +385,8 @@ impl<'a, E: AsTiles> Task<'a, E> {
     /// Sixteen rows at most: all of k at once, weights straight from memory.
     #[inline(always)]
     fn few<S: Simd>(mut self, s: S) {
-        let count = (2 * self.pairs()).div_ceil(MAX_ROW);
+        let pairs = self.pairs();
+        let count = (2 * pairs).div_ceil(MAX_ROW);
         for i in 0..count {
             let mut strips: [&[Half]; MAX_ROW] = [&[]; MAX_ROW];
             for (j, strip) in strips.iter_mut().enumerate() {
@@ -329,13 +404,11 @@ impl<'a, E: AsTiles> Task<'a, E> {
                 tiles.row::<AHEAD>(a, b, sums, block == 0);
             }
         }
-        let place = Place {
-            pair: 2 * SIDE * SIDE,
-            half: SIDE * SIDE,
-            group: 0,
-            row_half: 0,
-        };
-        self.finish(s, 0..1, place);
+        let sums = self.scratch[UNPACKED..].as_chunks().0;
+        for (pair, sums) in sums.as_chunks::<2>().0[..pairs].iter().enumerate() {
+            self.write
+                .half(s, 0..self.panels.rows, pair, [&sums[0], &sums[1]]);
+        }
     }
 
     /// Block of k by block of k.
@@ -348,21 +421,12 @@ impl<'a, E: AsTiles> Task<'a, E> {
             for block in 0..blocks {
                 for pair in 0..pairs {
                     let next = match pair + 1 < pairs {
-                        true => (pair + 1, block),
-                        false => (0, block + 1),
+                        true => self.block(pair + 1, block),
+                        false => self.block(0, block + 1),
                     };
-                    let next =
-                        [0, 1].map(|half| Strips::<E>::block(self.strip(next.0, half), next.1));
                     self.pair(s, first..first + count, block, pair, next);
                 }
             }
-            let place = Place {
-                pair: count * 4 * SIDE * SIDE,
-                half: SIDE * SIDE,
-                group: 4 * SIDE * SIDE,
-                row_half: 2 * SIDE * SIDE,
-            };
-            self.finish(s, first..first + count, place);
         }
     }
 
@@ -376,8 +440,8 @@ impl<'a, E: AsTiles> Task<'a, E> {
         pair: usize,
         next: [&[E::Bits]; 2],
     ) {
-        let pairs = self.pairs();
-        let stored = [0, 1].map(|half| Strips::<E>::block(self.strip(pair, half), block));
+        let (pairs, blocks) = (self.pairs(), self.panels.blocks());
+        let stored = self.block(pair, block);
         let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
         let b = if E::TILES {
             stored.map(E::tiles)
@@ -401,64 +465,126 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let from = (i % turns * share).min(strip.len());
             let next_b = &strip[from..strip.len().min(from + share)];
             // And the pair's share of the group's next block.
-            let next_a = match block + 1 < self.panels.blocks() {
+            let next_a = match block + 1 < blocks {
                 true => self.panels.block(group, block + 1).as_flattened(),
                 false => &[],
             };
             let share = next_a.len().div_ceil(pairs);
             let from = (pair * share).min(next_a.len());
             let ahead = (next_b, &next_a[from..next_a.len().min(from + share)]);
-            if self.panels.rows - group * GROUP > SIDE {
+            let rows = group * GROUP..self.panels.rows.min((group + 1) * GROUP);
+            let whole = rows.len() > SIDE;
+            if whole {
                 tiles.square(a, b, sums, block == 0, ahead);
             } else {
                 tiles.half_square(a, b, sums, block == 0, ahead);
             }
-        }
-    }
-
-    /// Write out the sums of `groups`.
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, s: S, groups: Range<usize>, place: Place) {
-        let sums = self.scratch[UNPACKED..].as_chunks::<LANES>().0;
-        let bias = self.bias.as_chunks::<LANES>().0;
-        let Strips { first, second, .. } = self.weights;
-        for row in groups.start * GROUP..self.panels.rows.min(groups.end * GROUP) {
-            let (group, half, r) = (row / GROUP - groups.start, row % GROUP / SIDE, row % SIDE);
-            let at = group * place.group + half * place.row_half + r * LANES;
-            let out = self.out.row(self.to[row] as usize);
-            for (i, out) in out.chunks_mut(LANES).enumerate() {
-                let at = match second {
-                    Some(_) => at + i * place.pair,
-                    None => at + i / 2 * place.pair + i % 2 * place.half,
-                };
-                let mut y = s.load(&sums[at / LANES]);
-                let mut other = y;
-                if let Some(b) = bias.get(first + i) {
-                    y = s.add(y, s.load(b));
+            if block + 1 == blocks {
+                let middle = rows.end.min(rows.start + SIDE);
+                let [a, b, c, d] = &*sums;
+                self.write.half(s, rows.start..middle, pair, [a, b]);
+                if whole {
+                    self.write.half(s, middle..rows.end, pair, [c, d]);
                 }
-                if let Some(second) = second {
-                    other = s.load(&sums[(at + place.half) / LANES]);
-                    if let Some(b) = bias.get(second + first + i) {
-                        other = s.add(other, s.load(b));
-                    }
-                }
-                self.finish.write(s, out, y, other);
             }
         }
     }
 }
 
-/// Where sums lie in scratch, in numbers.
-#[derive(Clone, Copy)]
-struct Place {
-    /// From a pair of strips to the next.
-    pair: usize,
-    /// From a strip to the one beside it.
-    half: usize,
-    /// From 32 rows to the next.
-    group: usize,
-    /// From 16 rows to the others of their group.
-    row_half: usize,
+/// How sums become results, and where they go.
+struct Write<'a> {
+    finish: Finish,
+    bias: &'a [[f32; LANES]],
+    /// Of the task's strips.
+    first: usize,
+    /// First strip of the second part.
+    second: Option<usize>,
+    /// Columns of the product from the task's first on.
+    cols: usize,
+    out: Out<'a>,
+}
+
+enum Out<'a> {
+    /// Row `i` into row `to[i]`.
+    Rows { out: Rect<'a, f32>, to: &'a [u32] },
+    /// `[group][tiles]`, as [`TilePanels`] has them.
+    Panels(Rect<'a, u16>),
+}
+
+impl Write<'_> {
+    /// Sixteen rows or fewer of a pair of strips.
+    #[inline(always)]
+    fn half<S: Simd>(&mut self, s: S, rows: Range<usize>, pair: usize, sums: [&Sums; 2]) {
+        let sums: [&[[f32; LANES]]; 2] = [sums[0].as_chunks().0, sums[1].as_chunks().0];
+        // (No closure: see `fill_block`.)
+        macro_rules! bias {
+            ($strip:expr) => {
+                match self.bias.get($strip) {
+                    Some(b) => s.load(b),
+                    // What changes no number, not even -0.
+                    None => s.splat(-0.0),
+                }
+            };
+        }
+        if let Some(second) = self.second {
+            let strip = self.first + pair;
+            let (b0, b1) = (bias!(strip), bias!(second + strip));
+            for (i, row) in rows.enumerate() {
+                let (gate, up) = (s.load(&sums[0][i]), s.load(&sums[1][i]));
+                let y = s.mul(silu(s, s.add(gate, b0)), s.add(up, b1));
+                self.one(s, row, pair, y);
+            }
+            return;
+        }
+        for (half, sums) in sums.into_iter().enumerate() {
+            let strip = 2 * pair + half;
+            if strip * LANES >= self.cols {
+                return;
+            }
+            let b = bias!(self.first + strip);
+            for (i, row) in rows.clone().enumerate() {
+                self.one(s, row, strip, s.add(s.load(&sums[i]), b));
+            }
+        }
+    }
+
+    /// One row of strip `strip` of the task.
+    #[inline(always)]
+    fn one<S: Simd>(&mut self, s: S, row: usize, strip: usize, y: S::F) {
+        let column = strip * LANES;
+        match &mut self.out {
+            Out::Rows { out, to } => {
+                let out = &mut out.row(to[row] as usize)[column..];
+                let y = match self.finish {
+                    Finish::Add => s.add(s.load_partial(out), y),
+                    Finish::Store | Finish::SwiGlu => y,
+                };
+                s.store_partial(y, out);
+            }
+            Out::Panels(out) => {
+                let to = &mut out.row(row / GROUP)[column / TILE_K * 2 * TILE..];
+                let at = row % GROUP / SIDE * TILE + row % SIDE * TILE_K;
+                let to = to[at..].first_chunk_mut::<TILE_K>().expect("a tile");
+                let [to, beside] = to.as_chunks_mut::<LANES>().0 else {
+                    unreachable!()
+                };
+                let left = self.cols - column;
+                let to = if column % TILE_K == 0 {
+                    if left <= LANES {
+                        beside.fill(0);
+                    }
+                    to
+                } else {
+                    beside
+                };
+                s.tile_half(y, to);
+                // What lies behind the last column is multiplied with weights that are zero, so it must be a number.
+                if left < LANES {
+                    to[left..].fill(0);
+                }
+            }
+        }
+    }
 }
 
 /// A block of k of a strip as tiles, the last filled up with zeros.

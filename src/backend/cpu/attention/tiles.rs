@@ -124,11 +124,20 @@ impl<E: Element> Kernel for Task<'_, E> {
                 drop(tiles);
                 for i in mine.clone().skip_while(|&i| i < first) {
                     let at = i - mine.start;
-                    let from = out.chunks_exact(2).skip(at / SIDE).step_by(2).flatten();
-                    for (to, from) in row.as_chunks_mut::<LANES>().0.iter_mut().zip(from) {
-                        to.copy_from_slice(&from[at % SIDE * LANES..][..LANES]);
+                    // The first chunk as it is.
+                    let mine = match start {
+                        0 => &mut total.acc[i * padded..][..padded],
+                        _ => &mut row[..padded],
+                    };
+                    for (j, to) in mine.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                        let from = &out[j / 2 * 4 + at / SIDE * 2 + j % 2];
+                        s.store(s.load(&from.as_chunks::<LANES>().0[at % SIDE]), to);
                     }
-                    total.merge(s, i, start == 0, &row[..padded], maxima[at], totals[at]);
+                    if start == 0 {
+                        (total.max[i], total.sum[i]) = (maxima[at], totals[at]);
+                    } else {
+                        total.merge(s, i, false, &row[..padded], maxima[at], totals[at]);
+                    }
                 }
             }
         }
@@ -151,27 +160,35 @@ fn soften<S: Simd>(
     weights: &mut [[Half; 2]],
 ) -> (f32, f32) {
     let (half, row) = (at / SIDE, at % SIDE);
-    for key in keys..scores.len() * TILE_K {
-        scores[key / TILE_K][half * 2 + key % TILE_K / SIDE][row * SIDE + key % SIDE] =
-            f32::NEG_INFINITY;
+    let used = keys.div_ceil(LANES);
+    if keys % LANES > 0 {
+        let v = used - 1;
+        scores[v / 2][half * 2 + v % 2][row * SIDE + keys % LANES..(row + 1) * SIDE]
+            .fill(f32::NEG_INFINITY);
+    }
+    // Of the first or second sixteen keys of a square. (No closure: see `product_amx`.)
+    macro_rules! load {
+        ($square:expr, $i:expr) => {
+            s.load(&$square[half * 2 + $i].as_chunks::<LANES>().0[row])
+        };
     }
     let mut max = [s.splat(f32::NEG_INFINITY); 2];
-    for square in scores.iter() {
-        for (i, max) in max.iter_mut().enumerate() {
-            let x = &square[half * 2 + i].as_chunks::<LANES>().0[row];
-            *max = s.max(s.load(x), *max);
-        }
+    for v in 0..used {
+        max[v % 2] = s.max(load!(scores[v / 2], v % 2), max[v % 2]);
     }
     let max = s.greatest(s.max(max[0], max[1]));
     let most = s.splat(max);
     let mut sum = [s.splat(0.0); 2];
-    for (square, to) in scores.iter().zip(weights) {
+    for (j, (square, to)) in scores.iter().zip(weights).enumerate() {
         let to = &mut to[half].as_chunks_mut::<TILE_K>().0[row];
         for (i, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let x = &square[half * 2 + i].as_chunks::<LANES>().0[row];
-            let p = exp2_weight(s, s.sub(s.load(x), most));
-            sum[i] = s.add(sum[i], p);
-            s.narrow_bf16(p, to);
+            if 2 * j + i < used {
+                let p = exp2_weight(s, s.sub(load!(square, i), most));
+                sum[i] = s.add(sum[i], p);
+                s.tile_half(p, to);
+            } else {
+                to.fill(0);
+            }
         }
     }
     (max * LN_2, s.sum(s.add(sum[0], sum[1])))
@@ -200,7 +217,7 @@ impl<E: Element> Task<'_, E> {
                 for h in 0..2 {
                     let from = &from[head_dim.min(t * TILE_K + h * LANES)..];
                     let x = s.load_partial(&from[..from.len().min(LANES)]);
-                    s.narrow_bf16(s.mul(x, scale), &mut to[i % SIDE * 2 + h]);
+                    s.tile_half(s.mul(x, scale), &mut to[i % SIDE * 2 + h]);
                 }
             }
         }

@@ -257,6 +257,57 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn tile_half(self, a: __m512, to: &mut [u16; LANES]) {
+        if LEVEL < 2 {
+            return self.narrow_bf16(a, to);
+        }
+        // SAFETY: see the impl; the level is the proof of BF16. Both types are 32 bytes.
+        unsafe {
+            let half: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(a));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), half);
+        }
+    }
+    /// Blocks of 2 x 2, then of 4 x 4, are transposed within quarters of registers; then the quarters.
+    #[inline(always)]
+    fn transpose(self, a: [__m512; LANES]) -> [__m512; LANES] {
+        // SAFETY: see the impl.
+        unsafe {
+            let (mut x, mut y) = (a, a);
+            for i in 0..8 {
+                x[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+                x[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+            }
+            for i in 0..4 {
+                for j in 0..2 {
+                    let low = _mm512_castps_pd(x[4 * i + j]);
+                    let high = _mm512_castps_pd(x[4 * i + 2 + j]);
+                    y[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+                    y[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+                }
+            }
+            // Quarter q of y[4 i + j] is column 4 q + j of rows 4 i .. 4 i + 4.
+            let mut out = a;
+            for j in 0..4 {
+                let (low, high) = (
+                    [
+                        _mm512_shuffle_f32x4::<0x88>(y[j], y[4 + j]),
+                        _mm512_shuffle_f32x4::<0xdd>(y[j], y[4 + j]),
+                    ],
+                    [
+                        _mm512_shuffle_f32x4::<0x88>(y[8 + j], y[12 + j]),
+                        _mm512_shuffle_f32x4::<0xdd>(y[8 + j], y[12 + j]),
+                    ],
+                );
+                // Quarters 0 and 2 of the columns, then 1 and 3.
+                for odd in 0..2 {
+                    out[4 * odd + j] = _mm512_shuffle_f32x4::<0x88>(low[odd], high[odd]);
+                    out[4 * odd + 8 + j] = _mm512_shuffle_f32x4::<0xdd>(low[odd], high[odd]);
+                }
+            }
+            out
+        }
+    }
+    #[inline(always)]
     fn tile_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
         if LEVEL < 2 {
             return self.narrow_bf16_pairs(a, to);

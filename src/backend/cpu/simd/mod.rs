@@ -80,6 +80,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.narrow_bf16_pairs(a, to);
     }
 
+    /// As [`Simd::narrow_bf16`], but subnormals may become zero.
+    #[inline(always)]
+    fn tile_half(self, a: Self::F, to: &mut [u16; LANES]) {
+        self.narrow_bf16(a, to);
+    }
+
     /// Sixteen i32, or 32 i16, or 64 bytes.
     type I: Copy;
     /// Sixteen i16 to be looked up.

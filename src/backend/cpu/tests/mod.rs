@@ -5,10 +5,12 @@ use super::element::with_element;
 use super::scalar::{self, Dense, rounded};
 use super::simd::{Kernel, LANES, Simd};
 use super::*;
-use crate::Token;
-use crate::backend::{MatUse, RowKind, RowOrder, Span, Weights};
+use crate::backend::{
+    Backend, Block, Layer, MatSpec, MatUse, QuantBlock, RowKind, RowOrder, Span, Step, Weights,
+};
 use crate::model::forward::{Scratch, forward};
 use crate::model::names::Dtypes;
+use crate::{Dtype, Token};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 

@@ -1,0 +1,216 @@
+//! The operations of [`Backend`]: each stage of the transformer as products, attention and what lies
+//! between, over the buffers and threads of [`Cpu`].
+
+use super::element::with_cache_element;
+use super::pool::{self, Grid};
+use super::product::Finish;
+#[cfg(target_arch = "x86_64")]
+use super::product_amx;
+use super::rows::Norm;
+use super::step::ALL;
+use super::{
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, mat, product_i16, qkv_width,
+    quantise, rows, scratch_len, simd, tiles_len, usable_threads, widest,
+};
+use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::quant::Quant;
+use crate::{Dtype, Result};
+
+impl Backend for Cpu {
+    type Buf = CpuBuf;
+    type Mat = CpuMat;
+    type Kv = CpuKv;
+    const PAGE_SIZE: usize = PAGE;
+
+    fn mat_bytes(spec: &MatSpec) -> u64 {
+        mat::bytes(spec)
+    }
+
+    fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
+        kv::page_bytes(shape, dtype)
+    }
+
+    fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
+        let rows = limits.max_rows;
+        let per_thread = scratch_len(shape, rows);
+        // No sequence is longer than the pool.
+        let max_seq_len = limits.n_pages.saturating_mul(PAGE);
+        let integers = product_i16::rows_len(rows, widest(shape));
+        let numbers = [
+            per_thread.saturating_mul(usable_threads()),
+            rows::panels_len(rows, widest(shape)),
+            // Numbers of half the size.
+            (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
+            integers.0,
+            integers.1,
+            rows.saturating_mul(qkv_width(shape)),
+            attention::partials_len(shape, max_seq_len),
+        ];
+        numbers.iter().fold(0u64, |sum, &n| {
+            sum.saturating_add((n as u64).saturating_mul(4))
+        })
+    }
+
+    fn new_mat(&self, spec: &MatSpec) -> Result<CpuMat> {
+        CpuMat::new(spec)
+    }
+
+    fn pack(&self, mat: &mut CpuMat, block: &Block<'_>) {
+        mat.pack(&self.pool, self.tier, block);
+    }
+
+    fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+        let work = |task: usize, _: usize, mut part: pool::Rect<'_, u8>| {
+            fill(task * piece, part.row(0));
+        };
+        self.pool.run(Grid::pieces(bytes, piece), work);
+    }
+
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        quantise(self.tier, &self.pool, quant, cols, values, codes, scales);
+    }
+
+    fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {
+        mat.pack_quantised(&self.pool, block);
+    }
+
+    fn set_bias(&self, mat: &mut CpuMat, part: usize, values: &[f32]) {
+        mat.set_bias(part, values);
+    }
+
+    fn new_vector(&self, values: &[f32]) -> Result<CpuBuf> {
+        let mut vector = CpuBuf::new("a vector", 1, values.len())?;
+        vector.data.copy_from_slice(values);
+        Ok(vector)
+    }
+
+    fn new_buf(&self, rows: usize, width: usize) -> Result<CpuBuf> {
+        CpuBuf::new("activations", rows, width)
+    }
+
+    fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
+        CpuKv::new(&self.shape, n_pages, dtype)
+    }
+
+    fn load_step(&mut self, step: &Step) {
+        self.step.load(step);
+        self.plan.load(step);
+    }
+
+    fn embed(&mut self, x: &mut CpuBuf, table: &CpuMat) {
+        let Self {
+            tier, pool, step, ..
+        } = self;
+        let width = x.width;
+        let out = &mut x.data[..step.tokens.len() * width];
+        let work = |row: usize, _: usize, mut x: pool::Rect<'_, f32>| {
+            table.lookup(*tier, step.tokens[row] as usize, x.row(0));
+        };
+        let rows = Grid::pieces(out, width);
+        if step.tokens.len() < 8 {
+            pool.here(rows, work)
+        } else {
+            pool.run(rows, work)
+        }
+    }
+
+    fn qkv(&mut self, q: &mut CpuBuf, kv: &mut CpuKv, x: &CpuBuf, layer: &Layer<Self>) {
+        // Taken out for the time of the product, which borrows the rest of `self`.
+        let mut qkv = std::mem::replace(&mut self.qkv, CpuBuf::none());
+        let norm = Norm {
+            weight: &layer.attention_norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: false,
+        };
+        self.multiply(&mut qkv, &layer.wqkv, x, Some(norm), Finish::Store);
+        let placement = kv::Placement {
+            qkv: &qkv.data,
+            stride: qkv.width,
+            at: [0, 1, 2].map(|part| layer.wqkv.parts[part].first * simd::LANES),
+            positions: &self.step.positions,
+            slots: &self.step.slots,
+            rope: &self.rope,
+        };
+        with_cache_element!(kv.dtype, E => {
+            placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)
+        });
+        self.qkv = qkv;
+    }
+
+    fn attend(&mut self, y: &mut CpuBuf, q: &CpuBuf, kv: &CpuKv, layer: &Layer<Self>) {
+        let Self {
+            tier,
+            pool,
+            step,
+            plan,
+            scratch,
+            ..
+        } = self;
+        let workers = Workers {
+            pool,
+            tier: *tier,
+            scratch,
+        };
+        // Float32 weights mean float32 throughout, and a float32 cache would be rounded once more.
+        let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
+        let (q, y) = (&q.data, &mut y.data);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);
+    }
+
+    fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {
+        let y = Rows {
+            buf: y,
+            wanted: false,
+        };
+        self.multiply(x, w, y, None, Finish::Add);
+    }
+
+    fn ffn_up(&mut self, h: &mut CpuBuf, x: &CpuBuf, layer: &Layer<Self>) {
+        let norm = Norm {
+            weight: &layer.ffn_norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: false,
+        };
+        #[cfg(target_arch = "x86_64")]
+        {
+            h.tiled = self.tier.has_tiles()
+                && [&layer.w13, &layer.w2].map(|w| product_amx::takes(w.dtype)) == [true; 2];
+        }
+        self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
+    }
+
+    fn logits(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: &CpuBuf, head: &CpuMat) {
+        let norm = Norm {
+            weight: &norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: true,
+        };
+        self.multiply(out, head, x, Some(norm), Finish::Store);
+    }
+
+    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {
+        let wanted = self.step.wanted[ALL].to.len();
+        Ok(Answer::Logits(&out.data[..wanted * out.width]))
+    }
+
+    fn copy_pages(&mut self, kv: &mut CpuKv, pairs: &[(u32, u32)]) -> Result<()> {
+        kv.copy_pages(pairs);
+        Ok(())
+    }
+}
