@@ -36,11 +36,17 @@ examples: build ## build/generate, build/chat and build/worker, with the system'
 	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
 	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
 
+# The library that is tested has GPU kernels, unless there is no nvcc and none can be fetched.
+NO_NVCC := make test: SKIPPED: no nvcc, and PyPI cannot be reached. The GPU kernels were not compiled for any \
+  architecture: their spills, stack frames, shared memory and instructions are NOT checked, nor is a library with kernels
+
 test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
+	@scripts/nvcc >/dev/null || { test $$? = 3 && echo "$(NO_NVCC)"; }
 	@$(MAKE) --no-print-directory examples
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
 	kernels/test.sh
+	@if scripts/nvcc >/dev/null 2>&1; then kernels/ptxas.sh --built; else echo "$(NO_NVCC)"; fi
 	tests/bindings/run.sh
 	@echo "make test: everything passed"
 

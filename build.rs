@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types.rs`; a test compares them through `readelf`.
 const ABI_VERSION: u32 = 0;
@@ -44,7 +45,13 @@ fn libstdcxx_dir() -> Option<String> {
 /// nvcc the table is empty, unless LLAMABI_REQUIRE_CUDA is 1.
 fn kernels() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    println!("cargo:rerun-if-changed=kernels");
+    // Not the directory: it holds the emulator and its tests too. A new kernel is in params.h as well.
+    let mut sources = files("kernels", "cu");
+    let mut others = files("kernels", "h");
+    others.push("kernels/nvcc.flags".into());
+    for path in sources.iter().chain(&others) {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
     for name in [
         "LLAMABI_NVCC",
         "LLAMABI_REQUIRE_CUDA",
@@ -61,18 +68,44 @@ fn kernels() {
         );
         return write_table(&out, 0, &[]);
     };
-    let mut names = Vec::new();
-    for entry in fs::read_dir("kernels").into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.extension().is_some_and(|e| e == "cu") {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            compile(&nvcc, &path, &out.join(format!("{name}.fatbin")));
-            names.push(name.into_owned());
+    assert!(!required || !sources.is_empty(), "there is no kernels/*.cu");
+    let (version, driver) = version(&nvcc);
+    let name = |path: &Path| {
+        path.file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let names: Vec<String> = sources.iter().map(|path| name(path)).collect();
+    // The longest first, so that none is left to run alone at the end.
+    sources.sort_by_key(|path| std::cmp::Reverse(path.metadata().map_or(0, |m| m.len())));
+    let queue = Mutex::new(sources.into_iter());
+    let jobs = env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.unwrap_or(1usize).max(1) {
+            scope.spawn(|| {
+                loop {
+                    let Some(source) = queue.lock().ok().and_then(|mut q| q.next()) else {
+                        return;
+                    };
+                    let fatbin = out.join(name(&source)).with_extension("fatbin");
+                    compile(&nvcc, &version, &source, &others, &fatbin);
+                }
+            });
         }
-    }
-    names.sort();
-    assert!(!required || !names.is_empty(), "there is no kernels/*.cu");
-    write_table(&out, driver(&nvcc), &names);
+    });
+    write_table(&out, driver, &names);
+}
+
+/// Files of a directory with an extension, in order.
+fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == extension))
+        .collect();
+    files.sort();
+    files
 }
 
 /// $LLAMABI_NVCC (`none`: as if there were none), the toolkit's usual places, `make nvcc`'s, Python's.
@@ -124,7 +157,8 @@ fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf
     found.into_iter().rev()
 }
 
-fn compile(nvcc: &Path, source: &Path, to: &Path) {
+/// Unless nothing has changed since the last time: `others` are what a source may include, and the flags.
+fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &Path) {
     let mut command = Command::new(nvcc);
     // Machine code for several GPUs (90a is Hopper with its own instructions, which nothing newer runs) and
     // PTX, which the driver compiles for all newer ones. kernels/ptxas.sh and pack.sh read the same file.
@@ -132,6 +166,16 @@ fn compile(nvcc: &Path, source: &Path, to: &Path) {
     command.args(flags.split_whitespace());
     command.arg("--fatbin");
     command.arg("-o").arg(to).arg(source);
+    let asked = format!("{version}{command:?}");
+    let record = to.with_extension("asked");
+    let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let done = modified(to).is_some_and(|done| {
+        let from = others.iter().map(PathBuf::as_path).chain([source]);
+        from.map(modified).all(|at| at.is_some_and(|at| at < done))
+    });
+    if done && fs::read_to_string(&record).is_ok_and(|last| last == asked) {
+        return;
+    }
     let output = command
         .output()
         .unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
@@ -141,10 +185,14 @@ fn compile(nvcc: &Path, source: &Path, to: &Path) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    // kernels/ptxas.sh fails where there are any.
+    let words = [output.stdout, output.stderr].concat();
+    fs::write(to.with_extension("words"), words).expect("OUT_DIR can be written");
+    fs::write(record, asked).expect("OUT_DIR can be written");
 }
 
-/// The driver interface that loads what this nvcc makes: that of its major version.
-fn driver(nvcc: &Path) -> u32 {
+/// What nvcc says of itself, and the driver interface that loads what it makes: that of its major version.
+fn version(nvcc: &Path) -> (String, u32) {
     let output = Command::new(nvcc).arg("--version").output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
     let text = text.unwrap_or_default();
@@ -152,7 +200,8 @@ fn driver(nvcc: &Path) -> u32 {
         .split("release ")
         .nth(1)
         .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-    1000 * major.unwrap_or_else(|| panic!("{}: no version in {text:?}", nvcc.display()))
+    let major = major.unwrap_or_else(|| panic!("{}: no version in {text:?}", nvcc.display()));
+    (text, 1000 * major)
 }
 
 fn write_table(out: &Path, driver: u32, names: &[String]) {

@@ -1,60 +1,67 @@
 #!/usr/bin/env bash
-# Every kernel through the real compiler, for every architecture of the library: fails on spills, stack
-# frames, static shared memory, and where the wide loads, asynchronous copies, ldmatrix or tensor-core
+# Every kernel as the real compiler makes it, for every architecture of the library: fails on spills, stack
+# frames, static shared memory, warnings, and where the wide loads, asynchronous copies, ldmatrix or tensor-core
 # instructions that a kernel is written for are not in its machine code. Prints the registers of each.
 #
-# NVCC names another nvcc (13.0 or newer); nvdisasm must lie beside it. Without, scripts/nvcc fetches both.
+#   kernels/ptxas.sh           compiles the kernels that have changed and checks all
+#   kernels/ptxas.sh --built   checks those that are in the release build of the library
+#
+# NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without, scripts/nvcc finds or fetches both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 nvcc=${NVCC:-$(scripts/nvcc)}
-tools=$(dirname "$nvcc")
+cuobjdump=$(dirname "$nvcc")/cuobjdump
 dir=build/kernels/ptxas
 archs=(80 86 89 90a)
 mkdir -p "$dir"
+names=()
+for source in kernels/*.cu; do names+=("$(basename "$source" .cu)"); done
+
+if [[ ${1:-} == --built ]]; then
+  fatbins=$(cargo build --release --locked --message-format=json 2>/dev/null |
+    sed -n 's|^{"reason":"build-script-executed".*"out_dir":"\([^"]*/llamabi-[^"]*\)".*|\1|p' | tail -n1)
+  [[ -e $fatbins/${names[0]}.fatbin ]] || { echo "kernels/ptxas.sh: the library was built without kernels ($fatbins)" >&2; exit 1; }
+else
+  fatbins=$dir
+fi
 
 # The stand-in driver of the tests against NVIDIA's header: signatures and numbers that src/backend/gpu/driver.rs has too.
 for source in kernels/emu/cuda/*.cpp; do
-  c++ -std=c++17 -Wall -Wextra -Werror -DEMU_CUDA_H -I"$tools/../include" -fsyntax-only "$source"
+  c++ -std=c++17 -Wall -Wextra -Werror -DEMU_CUDA_H -I"$(dirname "$nvcc")/../include" -fsyntax-only "$source"
 done
 
-one() {
-  local name=$1 out=$dir/$1
-  # Nothing it depends on has changed since it last passed.
-  if [[ -e $out.ok && -z $(find kernels/*.h "kernels/$name.cu" kernels/nvcc.flags kernels/ptxas.sh -newer "$out.ok" -print -quit) ]]; then return; fi
-  rm -rf "$out" "$out.ok"
-  mkdir -p "$out"
+compile() {
+  local name=$1
+  # Nothing it depends on has changed since it was compiled.
+  if [[ -e $dir/$name.fatbin && -z $(find kernels/*.h "kernels/$name.cu" kernels/nvcc.flags kernels/ptxas.sh -newer "$dir/$name.fatbin" -print -quit) ]]; then return; fi
+  rm -f "$dir/$name.fatbin"
   # shellcheck disable=SC2046
-  "$nvcc" $(cat kernels/nvcc.flags) -fatbin --keep --keep-dir "$out" -Xptxas -v -Werror all-warnings \
-    "kernels/$name.cu" -o "$out/$name.fatbin" >"$out/log" 2>&1 || { cat "$out/log" >&2; return 1; }
-  local arch cubin
-  for arch in "${archs[@]}"; do
-    cubin=$(find "$out" -name "*_$arch.cubin")
-    "$tools/nvdisasm" -c "$cubin" >"$out/$arch.sass"
-  done
-  touch "$out.ok"
+  "$nvcc" $(cat kernels/nvcc.flags) -fatbin "kernels/$name.cu" -o "$dir/$name.fatbin" 2>&1 | tee "$dir/$name.words" >&2
 }
 
-names=()
-for source in kernels/*.cu; do
-  name=$(basename "$source" .cu)
-  names+=("$name")
-  one "$name" &
-  while (($(jobs -rp | wc -l) >= ${JOBS:-2})); do wait -n; done
+# Into NAME.report: "kernel arch registers stack local shared". Into NAME.used: "kernel arch instruction", each once.
+read_one() {
+  local name=$1
+  if [[ $fatbins == "$dir" ]]; then compile "$name"; fi
+  "$cuobjdump" -res-usage "$fatbins/$name.fatbin" 2>&1 | awk '
+    /^Fatbin (elf|ptx) code/ { ptx = /ptx/ }
+    /^arch = / { arch = $3; if (ptx) print "-", "compute" substr(arch, 3), 0, 0, 0, 0 }
+    /^ Function / { kernel = $2; sub(/:$/, "", kernel) }
+    / REG:/ { for (i = 1; i <= NF; i++) { split($i, part, ":"); value[part[1]] = part[2] }
+              print kernel, arch, value["REG"], value["STACK"], value["LOCAL"], value["SHARED"] }' >"$dir/$name.report"
+  "$cuobjdump" -sass "$fatbins/$name.fatbin" | awk '
+    /^arch = / { arch = $3 }
+    /Function : / { kernel = $3 }
+    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|FFMA|PRMT|LOP3)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
+    sort -u >"$dir/$name.used"
+}
+
+for name in "${names[@]}"; do
+  while (($(jobs -rp | wc -l) >= ${JOBS:-$(nproc)})); do wait -n; done
+  read_one "$name" &
 done
 while (($(jobs -p | wc -l) > 0)); do wait -n || { (($? == 127)) && break; exit 1; }; done
-
-# What ptxas says of each kernel and architecture: "kernel arch registers stack spill shared".
-for name in "${names[@]}"; do
-  awk '
-    /Compiling entry function/ { split($0, q, "\047"); kernel = q[2]; arch = q[4] }
-    /bytes stack frame/ { match($0, /[0-9]+ bytes stack/); stack = substr($0, RSTART) + 0
-                          match($0, /[0-9]+ bytes spill stores/); spill = substr($0, RSTART) + 0 }
-    /Used [0-9]+ registers/ { match($0, /Used [0-9]+/); regs = substr($0, RSTART + 5, RLENGTH - 5)
-                              shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART) + 0 : 0
-                              print kernel, arch, regs, stack, spill, shared }
-  ' "$dir/$name/log"
-done >"$dir/report"
 
 # The instructions each kernel is written for.
 wanted() {
@@ -79,26 +86,30 @@ wanted() {
 
 failed=0
 complain() { echo "kernels/ptxas.sh: $*" >&2; failed=1; }
-while read -r kernel arch regs stack spill shared; do
-  ((stack == 0 && spill == 0)) || complain "$kernel for $arch: a stack frame of $stack bytes, $spill bytes spilled"
+for name in "${names[@]}"; do
+  [[ ! -s $fatbins/$name.words ]] || complain "nvcc says of $name: $(<"$fatbins/$name.words")"
+  grep -q '^- compute_80 ' "$dir/$name.report" || complain "$name has no PTX for compute_80"
+done
+reports=("${names[@]/#/"$dir/"}") used=("${names[@]/#/"$dir/"}")
+cat "${reports[@]/%/.report}" | grep -v '^- ' >"$dir/report"
+cat "${used[@]/%/.used}" >"$dir/used"
+while read -r kernel arch _ stack local shared; do
+  # What compute capability 9.0 takes for itself of a block with shared memory (CUDA programming guide, "Compute Capability 9.x").
+  [[ $arch != sm_90a || $shared != 1024 ]] || shared=0
+  ((stack == 0 && local == 0)) || complain "$kernel for $arch: a stack frame of $stack bytes, $local bytes of local memory"
   ((shared == 0)) || complain "$kernel for $arch: $shared bytes of static shared memory"
 done <"$dir/report"
+while read -r kernel arch instruction; do
+  complain "$kernel for $arch: spills ($instruction)"
+done < <(grep -E ' (LDL|STL)' "$dir/used")
 
-for name in "${names[@]}"; do
-  for arch in "${archs[@]}"; do
-    # One line for each kernel and kind of instruction.
-    awk '/^\.text\./ { kernel = substr($1, 7); sub(/:$/, "", kernel) }
-         kernel && match($0, /(LDG|LDGSTS|LDSM|LDS|STG|STS|HMMA|FFMA|PRMT|LOP3)(\.[A-Z0-9_]+)*/) { print kernel, substr($0, RSTART, RLENGTH) }' \
-      "$dir/$name/$arch.sass" | sort -u >"$dir/$name/$arch.used"
-  done
-done
 count=0
 while read -r kernel; do
   count=$((count + 1))
   for arch in "${archs[@]}"; do
     grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was not compiled for sm_$arch"
     for instruction in $(wanted "$kernel"); do
-      grep -qhE "^$kernel $instruction" "$dir"/*/"$arch.used" || complain "$kernel for sm_$arch has no $instruction"
+      grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
 done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[TQ])?,.*/\1 \2/p' |
@@ -113,4 +124,4 @@ done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1
-echo "kernels/ptxas.sh: $count kernels for ${archs[*]/#/sm_} and compute_80: no spills, no stack, the instructions meant are there"
+echo "kernels/ptxas.sh: $count kernels for ${archs[*]/#/sm_} and compute_80: no spills, no stack, the instructions meant are there ($SECONDS s)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The kernels, as C++ on the CPU: `kernels/test.sh [plain|asan|tsan]...`, all three by default.
+# `kernels/test.sh library MODE [PLANT]` builds the emulated device as a shared library and prints its path.
 #
 # plain: g++, five schedules of each launch; asan: g++ with AddressSanitizer and UBSan; tsan: clang with
 # ThreadSanitizer. Each builds the kernels, runs them against their scalar twins, and then builds them with
@@ -8,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-2}
-common=(-std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+common=(-std=c++17 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
 kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
 
@@ -16,7 +17,7 @@ log() { printf '%s\n' "$*"; }
 compile() {
   local object=$1 source=$2
   shift 2
-  if [[ ! -e $object || -n $(find kernels \( -name '*.h' -o -path "$source" \) -newer "$object" -print -quit) ]]; then
+  if [[ ! -e $object || -n $(find kernels \( -name '*.h' -o -path "$source" -o -name test.sh \) -newer "$object" -print -quit) ]]; then
     "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new"
     mv "$object.new" "$object"
   fi
@@ -98,6 +99,28 @@ END
   esac
 }
 
+# library MODE [PLANT]: for tests/gpu.rs, from the same objects.
+library() {
+  local mode=$1 plant=${2:-} dir=build/kernels/$1 list=() objects=() name planted
+  mode_flags "$mode"
+  mkdir -p "$dir"
+  planted=$(plants "$mode" | awk -v plant="$plant" '$1 == plant { print $2 }')
+  [[ -z $plant || -n $planted ]] || { log "kernels/test.sh: $mode has no plant $plant" >&2; exit 2; }
+  for name in "${kernels[@]}"; do
+    if [[ $name == "$planted" ]]; then
+      list+=("$dir/$name-$plant.o kernels/$name.cu $device -DPLANT_$plant") objects+=("$dir/$name-$plant.o")
+    else
+      list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
+    fi
+  done
+  list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
+  build "${list[@]}"
+  # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
+  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/{runtime,table}.o
+  mv "$dir/libemu$plant.so.new" "$dir/libemu$plant.so"
+  log "$PWD/$dir/libemu$plant.so"
+}
+
 run_mode() {
   local mode=$1 dir=build/kernels/$1 list=() objects=() name plant file test pattern
   mode_flags "$mode"
@@ -132,6 +155,16 @@ run_mode() {
   log "kernels/test.sh $mode: everything passed, $(plants "$mode" | wc -l) plants caught"
 }
 
+# One at a time: objects are shared.
+mkdir -p build/kernels
+exec 9>build/kernels/lock
+flock 9
+if [[ ${1:-} == library ]]; then
+  shift
+  library "$@"
+  exit
+fi
+
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
 if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
@@ -139,3 +172,5 @@ if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem
 fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done
+others=$(cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')
+log "the emulator's share of the tests: $SECONDS s here, $others s in tests/*.rs"

@@ -1,4 +1,5 @@
-//! Cancellation at every phase, and what a stream promises its readers.
+//! Cancellation at every phase, and what a stream promises its readers. (U)
+#![allow(unsafe_code)]
 
 mod engine_support;
 

@@ -1,18 +1,70 @@
-//! The whole GPU path on an emulated device: packing, page tables, launch geometry, bucket padding.
+//! The whole GPU path: packing, page tables, launch geometry, bucket padding, memory, failures.
 //!
-//! Tolerances as in tests/reference.rs.
+//! On the emulated device of `emu`; with `LLAMABI_TEST_DEVICE=cuda` on a real one, where what only the
+//! emulated one can do is left out. `EMU_SCHEDULES` is how often schedules are changed.
 
 mod common;
 mod emu;
+mod reference_cases;
 
-use common::{floats, json, reference, tokens};
+use common::{Failure, Model, greedy, reference};
 use emu::Emu;
-use llamabi::engine::{GenerateOptions, Prompt};
-use llamabi::llama::Sequence;
-use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
-use serde_json::Value;
+use llamabi::capi::*;
+use llamabi::engine::{GenerateOptions, Prompt, Stream};
+use llamabi::log::{Level, Log};
+use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Result, Token};
+use reference_cases::{Place, reference_cases};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
+
+/// Whether a real GPU is meant.
+fn real() -> bool {
+    match std::env::var("LLAMABI_TEST_DEVICE").as_deref() {
+        Ok("cuda") => true,
+        Ok(other) => panic!("LLAMABI_TEST_DEVICE is {other}, must be cuda or nothing"),
+        Err(_) => false,
+    }
+}
+
+/// A model on the device, on the schedules of this seed.
+fn build(dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions, seed: u64) -> Result<Llama> {
+    if real() {
+        let options = BuildOptions {
+            device: Device::Cuda,
+            ..options.clone()
+        };
+        return Llama::build(dir, tokenizer, &options, &mut |_| true);
+    }
+    let device = Emu::new(GIB, seed);
+    Llama::build_on(device, dir, tokenizer, options, &mut |_| true)
+}
+
+fn open(
+    dir: &Path,
+    tokenizer: Option<&Path>,
+    options: &BuildOptions,
+) -> std::result::Result<Model, Failure> {
+    let llama = build(dir, tokenizer, options, 1).map_err(|e| (e.code(), e.to_string()))?;
+    assert_eq!(llama.info().device, Device::Cuda);
+    Ok(llama.into())
+}
+
+const GPU: Place = Place {
+    open,
+    draws: 64,
+    // A 16-bit cache, and prefill rounds activations to the weights' format.
+    as_stored: |_, name| match name {
+        "mha-f32" => 1e-3,
+        "gqa-f16-mp2" => 0.05,
+        _ => 0.15,
+    },
+};
+
+reference_cases!(GPU);
 
 fn options(weights_dtype: Option<Dtype>) -> BuildOptions {
     BuildOptions {
@@ -23,222 +75,312 @@ fn options(weights_dtype: Option<Dtype>) -> BuildOptions {
     }
 }
 
-fn open(dir: &str, tokenizer: Option<&str>, options: &BuildOptions, seed: u64) -> Llama {
-    let tokenizer = tokenizer.map(reference);
-    let device = Emu::new(GIB, seed);
-    Llama::build_on(
-        device,
-        &reference(dir),
-        tokenizer.as_deref(),
-        options,
-        &mut |_| true,
-    )
-    .unwrap_or_else(|e| panic!("{dir}: {e}"))
+fn on_device(dir: &str, options: &BuildOptions, seed: u64) -> Llama {
+    build(&reference(dir), None, options, seed).unwrap_or_else(|e| panic!("{dir}: {e}"))
 }
 
-fn greedy(n: usize) -> GenerateOptions {
+fn on_cpu(dir: &str, options: &BuildOptions) -> Llama {
+    let options = BuildOptions {
+        device: Device::Cpu,
+        ..options.clone()
+    };
+    Llama::build(&reference(dir), None, &options, &mut |_| true).unwrap()
+}
+
+/// Greedy and with log probabilities, past EOS.
+fn going_on(n: usize) -> GenerateOptions {
     GenerateOptions {
         temperature: 0.0,
         logprobs: true,
+        ignore_eos: true,
         max_gen_len: Some(n),
         ..GenerateOptions::default()
     }
 }
 
-fn generate(llama: &Llama, prompts: &[Vec<Token>], options: GenerateOptions) -> Vec<Sequence> {
-    let prompts = prompts.iter().cloned().map(Prompt::Tokens).collect();
-    llama
-        .generate(prompts, options, &mut |_| true)
-        .unwrap()
-        .sequences
+fn start(llama: &Llama, prompt: &[Token], options: GenerateOptions) -> Stream {
+    let prompt = Prompt::Tokens(prompt.to_vec());
+    llama.stream(vec![prompt], options).unwrap()
 }
 
-fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}: number of values");
+type Tokens = Vec<(Token, f32)>;
+
+fn finish(stream: &Stream) -> Tokens {
+    use llamabi::engine::{Event, Next};
+    let mut tokens = Vec::new();
+    loop {
+        match stream.next(None).unwrap() {
+            Next::Event(Event::Token(e)) => tokens.push((e.token, e.logprob)),
+            Next::Event(_) => {}
+            Next::Done => return tokens,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn run(llama: &Llama, prompt: &[Token], options: GenerateOptions) -> Tokens {
+    finish(&start(llama, prompt, options))
+}
+
+fn bits(tokens: &Tokens) -> Vec<(Token, u32)> {
+    tokens.iter().map(|&(t, l)| (t, l.to_bits())).collect()
+}
+
+fn prompt(n: usize, seed: usize) -> Vec<Token> {
+    (0..n)
+        .map(|i| (1 + (i * i * 31 + i * 17 + seed * 57) % 500) as Token)
+        .collect()
+}
+
+#[track_caller]
+fn assert_near(got: &Tokens, want: &Tokens, tolerance: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!(
-            (g - w).abs() <= tolerance,
-            "{what}: value {i} is {g}, reference has {w}"
-        );
+        assert_eq!(g.0, w.0, "{what}: token {i}");
+        let far = (g.1 - w.1).abs();
+        assert!(far <= tolerance, "{what}: token {i} is {far} off");
     }
 }
 
-fn cases<'a>(all: &'a Value, kind: &str) -> Vec<&'a Value> {
-    let cases = all["cases"].as_array().unwrap();
-    cases.iter().filter(|case| case["kind"] == kind).collect()
-}
-
-fn prompts_of(case: &Value) -> Vec<Vec<Token>> {
-    let prompts = case["args"]["prompt_tokens"].as_array().unwrap();
-    prompts.iter().map(tokens).collect()
-}
-
-/// Log probabilities after `prompt` against those of the recorded logits, and against the five most
-/// likely of every row where they are recorded.
-fn assert_logits(llama: &Llama, prompt: &[Token], logits: &[f32], what: &str) {
-    let n = logits.len();
-    let options = GenerateOptions {
-        top_logprobs: n,
-        ignore_eos: true,
-        ..greedy(1)
-    };
-    let result = generate(llama, &[prompt.to_vec()], options).remove(0);
-    let mut got = vec![f32::NAN; n];
-    for a in &result.top[0] {
-        got[a.token as usize] = a.logprob;
-    }
-    let max = logits.iter().copied().fold(f32::MIN, f32::max);
-    let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
-    let want: Vec<f32> = logits
-        .iter()
-        .map(|&l| (f64::from(l - max) - sum.ln()) as f32)
-        .collect();
-    let largest = logits.iter().fold(0f32, |m, l| m.max(l.abs()));
-    assert_close(&got, &want, 4e-4 * largest, what);
-}
-
+/// On any schedule the same bits, which are the CPU's numbers: prompts in chunks and company, pages that
+/// fill up and grow, decoding.
 #[test]
-fn reference_cases_in_f32() {
-    for (name, form) in [
-        ("mha-f32", "meta"),
-        ("mha-f32", "hf"),
-        ("gqa-bf16", "meta"),
-        ("gqa-bf16", "hf"),
-        ("gqa-f16-mp2", "meta"),
-        ("gqa-f16-mp2", "hf"),
-    ] {
-        let all = json(&reference(&format!("{name}/cases.json")));
-        let llama = open(
-            &format!("{name}/{form}"),
-            None,
-            &options(Some(Dtype::F32)),
-            1,
-        );
-        for case in cases(&all, "logits") {
-            let prompt = tokens(&case["args"]["tokens"]);
-            assert_logits(&llama, &prompt, &floats(&case["last_logits"]), name);
-        }
-        for (i, case) in cases(&all, "generate").iter().enumerate() {
-            let mut options = greedy(case["args"]["max_gen_len"].as_u64().unwrap() as usize);
-            options.echo = case["args"]["echo"] == true;
-            for (j, got) in generate(&llama, &prompts_of(case), options)
-                .iter()
-                .enumerate()
-            {
-                let what = format!("{name}/{form} case {i}, sequence {j}");
-                assert_eq!(got.tokens, tokens(&case["tokens"][j]), "{what}");
-                assert_close(&got.logprobs, &floats(&case["logprobs"][j]), 1e-3, &what);
-            }
-        }
-    }
-}
-
-#[test]
-fn variants_in_f32() {
+fn any_schedule_gives_the_same_bits() {
+    let schedules = std::env::var("EMU_SCHEDULES").map_or(5, |n| n.parse().unwrap());
     let mut options = options(Some(Dtype::F32));
-    options.max_seq_len = 128;
-    for case in json(&reference("variants/cases.json")).as_array().unwrap() {
-        let name = case["name"].as_str().unwrap();
-        let tokenizer = Some("mha-f32/hf/tokenizer.model");
-        let llama = open(&format!("variants/{name}"), tokenizer, &options, 1);
-        let prompt = tokens(&case["tokens"]);
-        assert_logits(&llama, &prompt, &floats(&case["last_logits"]), name);
-        let want = tokens(&case["greedy"]);
-        let got = generate(
-            &llama,
-            &[tokens(&case["greedy_prompt"])],
-            greedy(want.len()),
-        );
-        assert_eq!(got[0].tokens, want, "{name}");
-    }
-}
-
-/// 16-bit weights and cache; prefill rounds activations to the weights' format, so logits may be that far apart.
-#[test]
-fn as_stored() {
-    for (name, tolerance) in [("gqa-f16-mp2", 0.05), ("gqa-bf16", 0.15)] {
-        let all = json(&reference(&format!("{name}/cases.json")));
-        let llama = open(&format!("{name}/meta"), None, &options(None), 1);
-        for case in cases(&all, "generate") {
-            let echoed = case["args"]["echo"] == true;
-            for (j, prompt) in prompts_of(case).into_iter().enumerate() {
-                let want = tokens(&case["tokens"][j]);
-                let skip = if echoed { 0 } else { prompt.len() };
-                let forced = if echoed {
-                    want
-                } else {
-                    [prompt, want].concat()
-                };
-                let mut options = greedy(0);
-                options.echo = true;
-                let got = generate(&llama, &[forced], options).remove(0).logprobs;
-                assert_close(&got[skip..], &floats(&case["logprobs"][j]), tolerance, name);
+    options.prefill_chunk = Some(24);
+    let prompts = [1, 16, 17, 40].map(|n| prompt(n, n));
+    let walk = |llama: &Llama| -> Vec<Tokens> {
+        let streams = prompts.each_ref().map(|p| start(llama, p, going_on(3)));
+        streams.iter().map(finish).collect()
+    };
+    for model in ["mha-f32/meta", "gqa-bf16/meta"] {
+        let want = walk(&on_cpu(model, &options));
+        let mut first: Option<Vec<_>> = None;
+        for seed in 1..=schedules {
+            let got = walk(&on_device(model, &options, seed));
+            for (got, want) in got.iter().zip(&want) {
+                assert_near(got, want, 1e-3, model);
+            }
+            let got = got.iter().map(bits).collect();
+            match &first {
+                None => first = Some(got),
+                Some(first) => assert_eq!(got, *first, "{model}, schedule {seed}"),
             }
         }
     }
 }
 
-/// Alone or in company, whole or in chunks, on any schedule: the same bits.
+/// This test, linked with clang's TSan: its runtime cannot be preloaded, and GCC's takes minutes for fibers.
+fn linked_with_tsan() -> PathBuf {
+    let profile: &[&str] = match cfg!(debug_assertions) {
+        true => &[],
+        false => &["--release"],
+    };
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "rustc",
+            "--locked",
+            "--test",
+            "gpu",
+            "--message-format=json",
+        ])
+        .args(profile)
+        .args(["--", "-Clinker=clang", "-Clink-arg=-fsanitize=thread"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executable = text.lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    executable.unwrap_or_else(|| panic!("clang; `scripts/setup --test` installs it: {errors}"))
+}
+
+/// GCC's sanitizers, to be preloaded.
+fn asan() -> String {
+    let runtime = ["libasan.so", "libubsan.so"].map(|name| {
+        let output = Command::new("g++")
+            .arg(format!("-print-file-name={name}"))
+            .output()
+            .unwrap_or_else(|e| panic!("g++: {e}; `scripts/setup --test` installs it"));
+        let path = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        assert!(Path::new(&path).is_absolute(), "g++ has no {name}");
+        path
+    });
+    runtime.join(" ")
+}
+
+/// The same with a sanitizer watching every access of every kernel. And it does watch: a planted bug is
+/// reported.
+#[test]
+fn under_sanitizers() {
+    if real() {
+        return println!("only on the emulated device");
+    }
+    let this = std::env::current_exe().unwrap();
+    for (mode, executable, preload, plant, report) in [
+        (
+            "asan",
+            this,
+            asan(),
+            "SHARED_BOUNDS",
+            "heap-buffer-overflow",
+        ),
+        (
+            "tsan",
+            linked_with_tsan(),
+            String::new(),
+            "NO_BARRIER",
+            "data race",
+        ),
+    ] {
+        let child = |library: PathBuf| {
+            let output = Command::new(&executable)
+                .args(["--exact", "any_schedule_gives_the_same_bits"])
+                .env("LLAMABI_EMU", library)
+                .env("LD_PRELOAD", &preload)
+                .env("EMU_SCHEDULES", "1")
+                .env(
+                    "ASAN_OPTIONS",
+                    "detect_leaks=0:detect_stack_use_after_return=0",
+                )
+                // What is not compiled with it, Rust's locks among it, it cannot judge.
+                .env(
+                    "TSAN_OPTIONS",
+                    "halt_on_error=1:ignore_noninstrumented_modules=1",
+                )
+                .output()
+                .unwrap();
+            let text = [output.stdout, output.stderr].concat();
+            (
+                output.status.success(),
+                String::from_utf8_lossy(&text).into_owned(),
+            )
+        };
+        let (passed, text) = child(emu::build::sanitized(&[mode]));
+        assert!(passed && text.contains("1 passed"), "{mode}: {text}");
+        let (passed, text) = child(emu::build::sanitized(&[mode, plant]));
+        assert!(
+            !passed && text.contains(report),
+            "{mode} does not notice {plant}: {text}"
+        );
+    }
+}
+
+/// Alone or in company of one to nine, whole or in chunks, cold or from the prefix cache: the same bits.
+/// The numbers of decode rows pass through the buckets 1, 2, 4, 8 and 16 with all their padding.
 #[test]
 fn rows_do_not_see_each_other() {
-    let prompts: Vec<Vec<Token>> = [1, 16, 17, 40]
+    const LENGTHS: [usize; 9] = [1, 16, 17, 40, 5, 33, 2, 8, 48];
+    let asked: Vec<_> = LENGTHS
         .iter()
         .enumerate()
-        .map(|(seed, &n)| {
-            (0..n)
-                .map(|i| 1 + (i * i * 31 + i * 17 + seed as i32 * 57) % 500)
-                .collect()
-        })
+        .map(|(i, &n)| (prompt(n, i), going_on(3 + i)))
         .collect();
-    let bits = |s: &Sequence| -> (Vec<Token>, Vec<u32>) {
-        (
-            s.tokens.clone(),
-            s.logprobs.iter().map(|l| l.to_bits()).collect(),
-        )
-    };
-    let ask = || GenerateOptions {
-        ignore_eos: true,
-        ..greedy(6)
-    };
     for (model, dtype) in [("gqa-bf16/meta", None), ("mha-f32/meta", None)] {
-        let mut first = options(dtype);
-        first.prefill_chunk = Some(64);
-        let llama = open(model, None, &first, 1);
-        let want: Vec<_> = prompts
+        let open = |chunk, seed| {
+            let mut options = options(dtype);
+            options.max_batch_size = LENGTHS.len();
+            options.prefill_chunk = Some(chunk);
+            on_device(model, &options, seed)
+        };
+        let llama = open(64, 1);
+        let want: Vec<_> = asked
             .iter()
-            .map(|p| bits(&generate(&llama, std::slice::from_ref(p), ask())[0]))
+            .map(|(prompt, options)| bits(&run(&llama, prompt, options.clone())))
             .collect();
         for chunk in [3, 64] {
-            let mut second = options(dtype);
-            second.prefill_chunk = Some(chunk);
-            let llama = open(model, None, &second, 2 + chunk as u64);
+            let llama = open(chunk, 2 + chunk as u64);
             // Cold, then with what the prefix cache kept.
-            for _ in 0..2 {
-                let got: Vec<_> = generate(&llama, &prompts, ask()).iter().map(bits).collect();
-                assert_eq!(got, want, "{model}, chunks of {chunk}");
+            for round in ["cold", "warm"] {
+                let streams = asked.iter().map(|(p, o)| start(&llama, p, o.clone()));
+                let streams: Vec<_> = streams.collect();
+                let got: Vec<_> = streams.iter().map(|s| bits(&finish(s))).collect();
+                assert_eq!(got, want, "{model}, {round}, chunks of {chunk}");
             }
         }
+    }
+}
+
+/// Page tables that grow while decoding, past the 256 keys of one split, beside a short sequence.
+#[test]
+fn page_tables_grow() {
+    let mut options = options(Some(Dtype::F32));
+    options.max_seq_len = 288;
+    let prompts = [prompt(244, 3), prompt(7, 4)];
+    let both = |llama: &Llama| {
+        let streams = prompts.each_ref().map(|p| start(llama, p, going_on(30)));
+        streams.each_ref().map(finish)
+    };
+    for model in ["gqa-bf16/hf", "variants/head-dim-32"] {
+        let open = |options: &BuildOptions, device: bool| {
+            let tokenizer = reference("mha-f32/hf/tokenizer.model");
+            let dir = reference(model);
+            if device {
+                return build(&dir, Some(&tokenizer), options, 7).unwrap();
+            }
+            let options = BuildOptions {
+                device: Device::Cpu,
+                ..options.clone()
+            };
+            Llama::build(&dir, Some(&tokenizer), &options, &mut |_| true).unwrap()
+        };
+        let want = both(&open(&options, false));
+        let got = both(&open(&options, true));
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!(got.len(), 30);
+            assert_near(got, want, 1e-3, model);
+        }
+        // In the formats they are stored in, forced along the same tokens.
+        let echo = || GenerateOptions {
+            echo: true,
+            ..going_on(0)
+        };
+        let tokens: Vec<Token> = prompts[0]
+            .iter()
+            .copied()
+            .chain(want[0].iter().map(|t| t.0))
+            .collect();
+        options.weights_dtype = None;
+        let want = run(&open(&options, false), &tokens, echo());
+        let got = run(&open(&options, true), &tokens, echo());
+        assert_near(&got, &want, 0.15, model);
+        options.weights_dtype = Some(Dtype::F32);
+    }
+}
+
+fn on(device: &Arc<Emu>, options: &BuildOptions) -> Result<Llama> {
+    let dir = reference("gqa-bf16/meta");
+    Llama::build_on(device.clone(), &dir, None, options, &mut |_| true)
+}
+
+/// Until the engine's thread has let go of everything.
+#[track_caller]
+fn assert_returned(device: &Emu) {
+    let start = Instant::now();
+    while device.allocated().0 > 0 {
+        let left = device.allocated().0;
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{left} bytes were never given back"
+        );
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn memory_that_is_not_there_is_said_with_the_plan() {
-    let build = |memory: u64, limit: u64| {
+    for (memory, limit) in [(4096, 0), (GIB, 4096)] {
+        let device = Emu::new(memory, 1);
         let mut options = options(None);
         options.gpu_memory_bytes = limit;
-        let device = Emu::new(memory, 1);
-        Llama::build_on(
-            device,
-            &reference("mha-f32/meta"),
-            None,
-            &options,
-            &mut |_| true,
-        )
-        .err()
-    };
-    for (memory, limit) in [(4096, 0), (GIB, 4096)] {
-        let error = build(memory, limit).expect("4096 bytes are not enough");
-        assert_eq!(error.code(), llamabi::capi::LLAMA_E_DEVICE_MEMORY);
+        let error = on(&device, &options)
+            .err()
+            .expect("4096 bytes are not enough");
+        assert_eq!(error.code(), LLAMA_E_DEVICE_MEMORY);
         let text = error.to_string();
         for part in [
             "the weights ",
@@ -248,7 +390,121 @@ fn memory_that_is_not_there_is_said_with_the_plan() {
         ] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(matches!(error, Error::DeviceMemory { .. }));
+        assert_eq!(device.allocated(), (0, 0), "planned, not tried");
     }
-    assert!(build(GIB, GIB / 2).is_none());
+}
+
+/// What the plan asks for is enough, a byte less is not, and no more is ever taken.
+#[test]
+fn the_limit_is_a_limit() {
+    let mut options = options(None);
+    options.gpu_memory_bytes = 1;
+    let Some(Error::DeviceMemory { needed, .. }) = on(&Emu::new(GIB, 1), &options).err() else {
+        panic!("one byte is not enough");
+    };
+    options.gpu_memory_bytes = needed - 1;
+    assert!(on(&Emu::new(GIB, 1), &options).is_err());
+    options.gpu_memory_bytes = needed;
+    let device = Emu::new(GIB, 1);
+    let llama = on(&device, &options).unwrap();
+    let built = device.allocated().1;
+    assert!(built <= needed, "{built} bytes of {needed} allowed");
+    // It is a plan of this model, not just any large number.
+    assert!(
+        built > needed - needed / 8,
+        "{built} bytes of {needed} planned"
+    );
+    for n in [5, 60] {
+        run(&llama, &prompt(n, 1), going_on(4));
+    }
+    assert_eq!(device.allocated(), (built, built), "nothing later");
+    drop(llama);
+    assert_returned(&device);
+}
+
+/// Other processes took memory after it was counted, or the device breaks: nothing is left behind.
+#[test]
+fn builds_that_fail_half_way_leave_nothing() {
+    let device = Emu::new(GIB, 1);
+    drop(on(&device, &options(None)).unwrap());
+    let whole = device.allocated().1;
+    for eighth in 0..8 {
+        let device = Emu::with_promise(whole * eighth / 8, GIB, 1);
+        let error = on(&device, &options(None))
+            .err()
+            .expect("too little memory");
+        assert_eq!(error.code(), LLAMA_E_DEVICE_MEMORY);
+        assert!(error.to_string().contains("the KV pool"), "{error}");
+        assert_returned(&device);
+    }
+    for n in [0, 1, 7, 20] {
+        let device = Emu::new(GIB, 1);
+        device.break_after(n);
+        let error = on(&device, &options(None)).err().expect("a broken device");
+        assert_eq!(error.code(), LLAMA_E_DEVICE, "{error}");
+        assert_returned(&device);
+    }
+}
+
+/// A failure of a copy or a launch, at any place of a step, ends the handle and nothing else.
+#[test]
+fn a_device_error_poisons_the_handle() {
+    let healthy = Emu::new(GIB, 1);
+    let other = on(&healthy, &options(None)).unwrap();
+    let want = run(&other, &prompt(9, 1), going_on(3));
+    for n in [0, 1, 2, 9, 17, 18, 40] {
+        let device = Emu::new(GIB, 1);
+        let model = Model::from(on(&device, &options(None)).unwrap());
+        let call = || model.generate(&[prompt(5, 1), prompt(20, 2)], &greedy(30));
+        device.break_after(n);
+        let (status, text) = call().unwrap_err();
+        assert_eq!(status, LLAMA_E_DEVICE, "{n}: {text}");
+        assert!(text.contains("a planted failure"), "{text}");
+        let (status, text) = call().unwrap_err();
+        assert_eq!(status, LLAMA_E_POISONED, "{n}: {text}");
+        assert!(text.contains("a planted failure"), "{text}");
+        // The engine's thread ends, with all there was on the device, while the handle lives.
+        assert_returned(&device);
+        assert_eq!(model.timings().pages_used, 0);
+        drop(model);
+        assert_eq!(run(&other, &prompt(9, 1), going_on(3)), want);
+    }
+}
+
+/// CUDA says why there is none, AUTO says it too and takes the CPU.
+#[test]
+fn auto_takes_what_there_is() {
+    let log = Arc::new(Log::new(Some(Level::Info)));
+    let open = |device| {
+        let options = BuildOptions {
+            device,
+            log: log.clone(),
+            ..options(None)
+        };
+        Llama::build(&reference("mha-f32/meta"), None, &options, &mut |_| true)
+    };
+    let lines = || {
+        let mut lines = Vec::new();
+        log.drain(|_, line| lines.push(line.to_owned()));
+        lines
+    };
+    match open(Device::Cuda) {
+        Ok(_) => {
+            lines();
+            assert_eq!(open(Device::Auto).unwrap().info().device, Device::Cuda);
+            assert!(!lines().iter().any(|line| line.starts_with("device AUTO")));
+        }
+        Err(error) => {
+            assert!(!real(), "{error}");
+            assert_eq!(error.code(), LLAMA_E_UNSUPPORTED);
+            let text = error.to_string();
+            let reason = text.strip_prefix("device is CUDA: ").expect(&text);
+            lines();
+            let llama = open(Device::Auto).unwrap();
+            assert_eq!(llama.info().device, Device::Cpu);
+            let said = format!("device AUTO: {reason}; running on the CPU");
+            assert_eq!(lines().iter().filter(|line| **line == said).count(), 1);
+            assert_eq!(run(&llama, &prompt(5, 1), going_on(3)).len(), 3);
+        }
+    }
 }

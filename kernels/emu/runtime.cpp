@@ -113,7 +113,9 @@ struct Machine {
 };
 
 thread_local Machine own;
-__thread Machine *current; // `own` of a thread that launches: without the check whether it has been made
+// `own` of a thread that launches: without the check whether it has been made, and, in a shared library too,
+// without a call to find it.
+__thread __attribute__((tls_model("initial-exec"))) Machine *current;
 
 } // namespace
 
@@ -501,6 +503,18 @@ bool intact(const unsigned char *raw, size_t size) {
     return true;
 }
 
+// What the device is asked to do happens in the order of asking, whichever threads ask: TSan, which does not
+// see how the host's threads keep that order, is told so.
+struct InOrder {
+#ifdef EMU_TSAN
+    static inline char token;
+    InOrder() { __tsan_acquire(&token); }
+    ~InOrder() { __tsan_release(&token); }
+#else
+    InOrder() {}
+#endif
+};
+
 int report(char *error, size_t error_len, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int report(char *error, size_t error_len, const char *format, ...) {
     va_list args;
@@ -525,6 +539,7 @@ bool inside(uint64_t address, size_t size) {
 using namespace emu;
 
 extern "C" uint64_t emu_alloc(size_t size) {
+    InOrder in_order;
     unsigned char *raw = allocate(size);
     if (!raw) return 0;
     uint64_t address = (uint64_t)(raw + GUARDED);
@@ -534,6 +549,7 @@ extern "C" uint64_t emu_alloc(size_t size) {
 }
 
 extern "C" int emu_free(uint64_t address, char *error, size_t error_len) {
+    InOrder in_order;
     std::lock_guard<std::mutex> hold(buffers_lock);
     auto at = buffers.find(address);
     if (at == buffers.end()) return report(error, error_len, "no buffer begins at %#llx", (unsigned long long)address);
@@ -545,18 +561,21 @@ extern "C" int emu_free(uint64_t address, char *error, size_t error_len) {
 }
 
 extern "C" int emu_copy_to_device(uint64_t to, const void *from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
     if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
     memcpy((void *)to, from, size);
     return 0;
 }
 
 extern "C" int emu_copy_to_host(void *to, uint64_t from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
     if (!inside(from, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)from);
     memcpy(to, (const void *)from, size);
     return 0;
 }
 
 extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
     if (!inside(from, size) || !inside(to, size))
         return report(error, error_len, "%zu bytes at %#llx or %#llx are not in one buffer", size, (unsigned long long)from, (unsigned long long)to);
     memmove((void *)to, (const void *)from, size);
@@ -564,6 +583,7 @@ extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char 
 }
 
 extern "C" int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
     if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
     memset((void *)to, byte, size);
     return 0;
@@ -571,6 +591,7 @@ extern "C" int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, siz
 
 extern "C" int emu_launch(const char *name, const void *params, size_t params_size, const unsigned grid[3],
                           const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len) {
+    InOrder in_order;
     const Entry *kernel = find(name);
     if (!kernel) return report(error, error_len, "no kernel is called %s", name);
     if (kernel->params_size != params_size)

@@ -190,17 +190,31 @@ pub unsafe extern "C" fn llama_build(
         };
         let built = Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress);
         log.deliver();
-        let llama = built?;
-        let handle = Handle {
-            llama,
-            log,
-            freed: AtomicBool::new(false),
-        };
-        let id = table::insert(Arc::new(handle));
+        let handle = insert(built?, log);
         // SAFETY: as above.
-        unsafe { args::place("out", out)?.set(ptr::without_provenance_mut(id)) };
+        unsafe { args::place("out", out)?.set(handle) };
         Ok(LLAMA_OK)
     })
+}
+
+/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code and
+/// freed with [`llama_free`].
+pub fn into_handle(llama: Llama) -> *mut llama_t {
+    let log = LogSink {
+        log: Arc::default(),
+        function: None,
+        user_data: ptr::null_mut(),
+    };
+    insert(llama, log)
+}
+
+fn insert(llama: Llama, log: LogSink) -> *mut llama_t {
+    let handle = Handle {
+        llama,
+        log,
+        freed: AtomicBool::new(false),
+    };
+    ptr::without_provenance_mut(table::insert(Arc::new(handle)))
 }
 
 /// A path of the caller's.

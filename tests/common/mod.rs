@@ -1,10 +1,13 @@
-//! The C API as tests want it: owned handles, vectors, and errors as `(status, sentence)`.
+//! The C API as tests want it: owned handles, vectors, and errors as `(status, sentence)`. (U)
 //!
 //! Every call goes through the exported functions, never through the crate's Rust types, so that
-//! what these tests prove holds for C callers.
+//! what these tests prove holds for C callers. What is `unsafe` here is what it is for C callers too:
+//! the pointers and lengths passed are those of live slices, strings and structs of the caller.
 
+#![allow(unsafe_code)]
 #![allow(dead_code)] // each test binary uses its part
 
+use llamabi::Llama;
 use llamabi::capi::*;
 use std::ffi::{CString, c_void};
 use std::mem::{size_of, zeroed};
@@ -94,6 +97,12 @@ unsafe impl Sync for Model {}
 impl Drop for Model {
     fn drop(&mut self) {
         unsafe { llama_free(self.0) };
+    }
+}
+
+impl From<Llama> for Model {
+    fn from(llama: Llama) -> Model {
+        Model(into_handle(llama))
     }
 }
 

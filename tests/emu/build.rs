@@ -1,10 +1,12 @@
 //! Compiles `kernels/emu`: the emulator, and the stand-in driver on top of it. Each file again only after
-//! a change of it or of a header.
+//! a change of it or of a header. (U)
+#![allow(unsafe_code)]
 #![allow(dead_code)] // each test binary uses its part
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime};
 
 /// The emulator, a library with the functions of `kernels/emu/emu.h`.
 pub fn emulator() -> PathBuf {
@@ -16,7 +18,40 @@ pub fn driver() -> PathBuf {
     build().1
 }
 
+/// `kernels/test.sh` adds this to its own time: the emulator's share of a test run.
+fn tell_time_at_exit() {
+    static START: OnceLock<Instant> = OnceLock::new();
+    extern "C" fn tell() {
+        let name = concat!("emulator-seconds-", env!("CARGO_CRATE_NAME"));
+        if let Some(start) = START.get() {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            let _ = std::fs::write(path, format!("{}\n", start.elapsed().as_secs()));
+        }
+    }
+    if START.set(Instant::now()).is_ok() {
+        // SAFETY: a function of this executable, which needs nothing that is gone by then.
+        unsafe { libc::atexit(tell) };
+    }
+}
+
+/// The emulated device with a sanitizer, `asan` or `tsan`, and maybe a planted bug.
+pub fn sanitized(what: &[&str]) -> PathBuf {
+    let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/test.sh"))
+        .arg("library")
+        .args(what)
+        .output()
+        .expect("kernels/test.sh");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "kernels/test.sh library {what:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    PathBuf::from(text.lines().last().expect("a path"))
+}
+
 fn build() -> (PathBuf, PathBuf) {
+    tell_time_at_exit();
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emu");
     std::fs::create_dir_all(&dir).unwrap();

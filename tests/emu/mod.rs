@@ -1,17 +1,20 @@
-//! `Device` on the CPU: `kernels/*.cu` compiled as C++, run by the emulator of `kernels/emu`.
+//! `Device` on the CPU: `kernels/*.cu` compiled as C++, run by the emulator of `kernels/emu`. (U)
 //!
 //! The library is built once per change of `kernels/` and opened at run time; none of it is part of
-//! libllamabi. `LLAMABI_EMU` names another one (built with a sanitizer, say).
+//! libllamabi. `LLAMABI_EMU` names another one (built with a sanitizer, say), `EMU_SEED` the schedules.
+#![allow(unsafe_code)]
+#![allow(dead_code)] // each test binary uses its part
 
-mod build;
+pub mod build;
 
 use llamabi::backend::gpu::device::{Device, Geometry, Rows};
 use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::{Error, Result};
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_char, usize) -> c_int;
 type ToHost = unsafe extern "C" fn(*mut c_void, u64, usize, *mut c_char, usize) -> c_int;
@@ -44,16 +47,20 @@ struct Library {
 fn library() -> Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
-        let path = std::env::var_os("LLAMABI_EMU").map_or_else(build::emulator, PathBuf::from);
+        let path = std::env::var_os("LLAMABI_EMU");
+        let path = path.map_or_else(build::emulator, PathBuf::from);
         let name = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: what kernels/test.sh built; it runs nothing when it is opened.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{} cannot be opened", path.display());
         let symbol = |name: &str| {
             let c_name = CString::new(name).unwrap();
+            // SAFETY: the handle is open for ever.
             let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
             assert!(!symbol.is_null(), "no {name}");
             symbol
         };
+        // SAFETY: the signatures of kernels/emu/emu.h.
         unsafe {
             Library {
                 alloc: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> u64>(
@@ -77,19 +84,62 @@ pub struct Emu {
     library: Library,
     /// Each launch runs on another schedule.
     seed: AtomicU64,
-    allocated: AtomicU64,
+    /// Live allocations: address and bytes.
+    live: Mutex<HashMap<u64, u64>>,
+    most: AtomicU64,
     memory: u64,
+    /// What `available` says beyond what there is, as where another process took it in the meantime.
+    promised: u64,
+    /// Calls until every one fails; [`NEVER`].
+    good: AtomicU64,
 }
 
+const NEVER: u64 = u64::MAX;
+
 impl Emu {
-    /// With this much memory.
+    /// With this much memory. Launches follow the schedules of this seed, moved by `EMU_SEED`.
     pub fn new(memory: u64, seed: u64) -> Arc<Emu> {
+        Self::with_promise(memory, 0, seed)
+    }
+
+    /// With less memory than it says, by `promised` bytes.
+    pub fn with_promise(memory: u64, promised: u64, seed: u64) -> Arc<Emu> {
+        let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
         Arc::new(Emu {
             library: library(),
-            seed: AtomicU64::new(seed << 32),
-            allocated: AtomicU64::new(0),
+            seed: AtomicU64::new((base + seed) << 32),
+            live: Mutex::default(),
+            most: AtomicU64::new(0),
             memory,
+            promised,
+            good: AtomicU64::new(NEVER),
         })
+    }
+
+    /// Bytes allocated now, and the most there ever were.
+    pub fn allocated(&self) -> (u64, u64) {
+        let now = self.live.lock().unwrap().values().sum();
+        (now, self.most.load(Ordering::SeqCst))
+    }
+
+    /// Let the device do `n` more things and then nothing but fail.
+    pub fn break_after(&self, n: u64) {
+        self.good.store(n, Ordering::SeqCst);
+    }
+
+    /// Count one thing that the device is asked to do.
+    fn work(&self, what: &str) -> Result<()> {
+        let count = |n| match n {
+            NEVER => Some(NEVER),
+            n => Some(u64::saturating_sub(n, 1)),
+        };
+        let before = self
+            .good
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);
+        match before {
+            Ok(0) => Err(Error::Device(format!("{what}: a planted failure"))),
+            _ => Ok(()),
+        }
     }
 
     /// Run something that fails with a sentence.
@@ -104,6 +154,7 @@ impl Emu {
     }
 }
 
+// SAFETY: allocations are the emulator's own, distinct and live until they are freed.
 unsafe impl Device for Emu {
     type Host = Vec<f32>;
 
@@ -112,11 +163,13 @@ unsafe impl Device for Emu {
     }
 
     fn available(&self) -> Result<u64> {
-        Ok(self.memory - self.allocated.load(Ordering::SeqCst))
+        Ok(self.memory + self.promised - self.allocated().0)
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64> {
-        let available = self.available()?;
+        let mut live = self.live.lock().unwrap();
+        let now: u64 = live.values().sum();
+        let available = self.memory - now;
         if bytes as u64 > available {
             return Err(Error::DeviceMemory {
                 what: what.into(),
@@ -124,11 +177,17 @@ unsafe impl Device for Emu {
                 available,
             });
         }
-        self.allocated.fetch_add(bytes as u64, Ordering::SeqCst);
-        Ok(unsafe { (self.library.alloc)(bytes) })
+        // SAFETY: no pointers.
+        let at = unsafe { (self.library.alloc)(bytes) };
+        assert_ne!(at, 0, "the emulator has no memory");
+        live.insert(at, bytes as u64);
+        self.most.fetch_max(now + bytes as u64, Ordering::SeqCst);
+        Ok(at)
     }
 
     unsafe fn free(&self, at: u64) {
+        self.live.lock().unwrap().remove(&at);
+        // SAFETY: by this function's contract; `e` has `n` bytes.
         let freed = Self::call("emu_free", |e, n| unsafe { (self.library.free)(at, e, n) });
         if !std::thread::panicking() {
             freed.unwrap();
@@ -140,14 +199,18 @@ unsafe impl Device for Emu {
     }
 
     unsafe fn clear(&self, at: u64, bytes: usize) -> Result<()> {
+        self.work("emu_fill")?;
+        // SAFETY: the emulator checks both ends; `e` has `n` bytes.
         Self::call("emu_fill", |e, n| unsafe {
             (self.library.fill)(at, 0, bytes, e, n)
         })
     }
 
     unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()> {
+        self.work("a copy to the device")?;
         for (i, row) in from.chunks(to.width).enumerate() {
             let at = to.at + (i * to.pitch) as u64;
+            // SAFETY: `row` is live, the emulator checks the other end; `e` has `n` bytes.
             Self::call("a copy to the device", |e, n| unsafe {
                 (self.library.to_device)(at, row.as_ptr().cast(), row.len(), e, n)
             })?;
@@ -156,8 +219,10 @@ unsafe impl Device for Emu {
     }
 
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
+        self.work("a copy on the device")?;
         for i in 0..rows {
             let offset = (i * to.pitch) as u64;
+            // SAFETY: the emulator checks both ends; `e` has `n` bytes.
             Self::call("a copy on the device", |e, n| unsafe {
                 (self.library.on_device)(to.at + offset, from + offset, to.width, e, n)
             })?;
@@ -166,6 +231,8 @@ unsafe impl Device for Emu {
     }
 
     unsafe fn read(&self, to: &mut Vec<f32>, from: u64, floats: usize) -> Result<()> {
+        self.work("a copy to the host")?;
+        // SAFETY: the emulator checks both ends; `e` has `n` bytes.
         Self::call("a copy to the host", |e, n| unsafe {
             (self.library.to_host)(to.as_mut_ptr().cast(), from, 4 * floats, e, n)
         })
@@ -179,6 +246,9 @@ unsafe impl Device for Emu {
             block,
             shared,
         } = geometry;
+        self.work(kernel.name())?;
+        // SAFETY: name and parameters are live, the emulator checks their size and every access of the
+        // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
             (self.library.launch)(
                 name.as_ptr(),
