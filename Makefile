@@ -65,7 +65,7 @@ bench: setup $(BENCH_MODEL) ## decode, prefill and loading of a 1.1B shape, besi
 	cargo bench --locked --bench load -- $(BENCH_MODEL)
 	@$(MAKE) --no-print-directory bench-services
 
-bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, in turns with ours
+bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp, OpenVINO and PyTorch, in turns with ours
 	benches/peers/setup
 	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
 

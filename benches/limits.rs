@@ -1,16 +1,11 @@
-//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles.
+//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles. (U)
+
+#![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use llamabi::backend::cpu::amx::Amx;
+use llamabi::backend::cpu::{amx::Amx, detect::Tier};
 use std::hint::black_box;
 use std::time::Instant;
-
-/// A rate, as the fastest and the median round had it.
-#[derive(Clone, Copy)]
-pub struct Rate {
-    pub best: f64,
-    pub median: f64,
-}
 
 /// Seconds, ascending, of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
 /// threads live through all rounds, so that the system has time to give each its own processor.
@@ -41,16 +36,6 @@ fn seconds(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> Ve
     let mut all: Vec<f64> = (0..rounds).map(seconds).collect();
     all.sort_by(f64::total_cmp);
     all
-}
-
-impl Rate {
-    /// `work` in each of the rounds that took `seconds`, ascending.
-    fn new(work: f64, seconds: &[f64]) -> Self {
-        Self {
-            best: work / seconds[0],
-            median: work / seconds[seconds.len() / 2],
-        }
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -182,36 +167,81 @@ fn multiply_add(n: usize) -> f64 {
     n as f64 * 16.0 * 2.0
 }
 
-/// Bytes a second that all `threads` can read from memory together.
-pub fn read_bandwidth(threads: usize) -> Rate {
-    // Far more than the last-level cache.
-    let data: Vec<u64> = (0..(1usize << 30) / 8).map(|i| i as u64).collect();
-    let window = (64 << 20) / 8;
-    let windows = data.len() / window;
-    let seconds = seconds(threads, 100, |thread, round| {
-        let w = (round * threads + thread) % windows;
-        black_box(read(&data[w * window..][..window]));
-    });
-    Rate::new((threads * window * 8) as f64, &seconds)
+/// Measures again and again what `threads` threads reach together, so that a benchmark can do it in turns with its cases.
+pub struct Limits {
+    threads: usize,
+    /// Far more than the last-level cache.
+    data: Vec<u64>,
+    /// Where the tier has bfloat16 tiles; else float32 multiply-adds are the peak.
+    #[cfg(target_arch = "x86_64")]
+    amx: Option<Amx>,
+    /// Bytes a second, in the order measured.
+    pub read: Vec<f64>,
+    /// Operations a second.
+    pub peak: Vec<f64>,
 }
 
-/// Float32 operations a second that all `threads` reach together.
-pub fn fma_peak(threads: usize) -> Rate {
-    let n = 1_000_000;
-    let operations = multiply_add(1) * n as f64;
-    let seconds = seconds(threads, 100, |_, _| {
-        black_box(multiply_add(n));
-    });
-    Rate::new(threads as f64 * operations, &seconds)
+impl Limits {
+    pub fn new(threads: usize) -> Limits {
+        Limits {
+            threads,
+            data: (0..(1 << 30) / 8).collect(),
+            #[cfg(target_arch = "x86_64")]
+            amx: Tier::choose().expect("a tier").amx(),
+            read: Vec::new(),
+            peak: Vec::new(),
+        }
+    }
+
+    /// One of each: the median of some milliseconds' worth of windows.
+    pub fn measure(&mut self) {
+        let (threads, rounds) = (self.threads, 25);
+        let window = (64 << 20) / 8;
+        let windows = self.data.len() / window;
+        let time = seconds(threads, rounds, |thread, round| {
+            let w = (round * threads + thread) % windows;
+            black_box(read(&self.data[w * window..][..window]));
+        });
+        self.read
+            .push((threads * window * 8) as f64 / time[rounds / 2]);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = self.amx {
+            let n = 100_000;
+            let operations = tile_products(amx, 1) * n as f64;
+            let time = seconds(threads, rounds, |_, _| {
+                black_box(tile_products(amx, n));
+            });
+            self.peak
+                .push(threads as f64 * operations / time[rounds / 2]);
+            return;
+        }
+        let n = 500_000;
+        let operations = multiply_add(1) * n as f64;
+        let time = seconds(threads, rounds, |_, _| {
+            black_box(multiply_add(n));
+        });
+        self.peak
+            .push(threads as f64 * operations / time[rounds / 2]);
+    }
+
+    /// Bytes that the measuring itself keeps in memory.
+    pub fn bytes(&self) -> u64 {
+        8 * self.data.len() as u64
+    }
+
+    /// What the peak is the peak of.
+    pub fn peak_name(&self) -> &'static str {
+        #[cfg(target_arch = "x86_64")]
+        if self.amx.is_some() {
+            return "bf16 tiles";
+        }
+        "f32 multiply-adds"
+    }
 }
 
-/// Operations on bfloat16 tiles a second that all `threads` reach together.
-#[cfg(target_arch = "x86_64")]
-pub fn tile_peak(threads: usize, amx: Amx) -> Rate {
-    let n = 200_000;
-    let operations = tile_products(amx, 1) * n as f64;
-    let seconds = seconds(threads, 100, |_, _| {
-        black_box(tile_products(amx, n));
-    });
-    Rate::new(threads as f64 * operations, &seconds)
+/// The median.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
