@@ -5,8 +5,8 @@
 //! bytes per second against the read bandwidth; prefill in multiply-adds against the peak of bfloat16
 //! tiles where the tier has them, else of float32. Rounds are interleaved, and in every round the limits
 //! are measured, too. Medians count, and shares are shares of the limit's median; the best round and the
-//! middle half of the rounds are printed beside them, because other work on the machine only ever makes
-//! a round slower.
+//! middle half of the rounds are printed beside them. Rounds in which other programs had more than 5 % of
+//! the processors do not count, unless fewer than three others are left.
 //!
 //! | variable | |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
+//! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048), `BENCH_PROMPTS` (32 128 512 2048) | the cases |
 //! | `BENCH_ONLY` | cases whose name contains it: `batch 1,`, `context 0`, `prefill of 512` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 //!
@@ -23,6 +24,7 @@
 
 mod limits;
 mod model;
+mod record;
 mod shapes;
 
 use limits::median;
@@ -31,12 +33,11 @@ use llamabi::backend::cpu::{Cpu, available_bytes, usable_threads};
 use llamabi::backend::*;
 use llamabi::model::names::Dtypes;
 use model::Plan;
-use std::io::Write;
 use std::time::Instant;
 
 const MAX_ROWS: usize = 512;
-const MAX_SEQ_LEN: usize = 2304;
-const MAX_BATCH: usize = 16;
+/// Rounds in which others had more of the processors do not count.
+const MOST_OTHERS: f64 = 0.05;
 const PAGE: usize = <Cpu as Backend>::PAGE_SIZE;
 /// Layers of a model that memory does not hold.
 const FEWER_LAYERS: usize = 8;
@@ -70,12 +71,12 @@ impl Case {
 
     fn all() -> Vec<Case> {
         let mut cases = Vec::new();
-        for batch in [1, 2, 4, 8, MAX_BATCH] {
-            for context in [0, 512, 2048] {
+        for batch in numbers("BENCH_BATCHES", "1 2 4 8 16") {
+            for context in numbers("BENCH_CONTEXTS", "0 512 2048") {
                 cases.push(Case::new(RowKind::Decode, batch, context, 1));
             }
         }
-        for rows in [32, 128, 512, 2048] {
+        for rows in numbers("BENCH_PROMPTS", "32 128 512 2048") {
             cases.push(Case::new(RowKind::Prefill, 1, 0, rows));
         }
         cases
@@ -165,6 +166,12 @@ fn number(name: &str, default: f64) -> f64 {
     number.unwrap_or_else(|_| panic!("{name}={value}: not a number"))
 }
 
+fn numbers(name: &str, default: &str) -> Vec<usize> {
+    let value = variable(name, default);
+    let numbers: Result<_, _> = value.split_whitespace().map(str::parse).collect();
+    numbers.unwrap_or_else(|_| panic!("{name}={value}: not whole numbers"))
+}
+
 fn dtype(name: &str) -> Dtype {
     use Dtype::{Bf16, F16, F32, Int4, Int8, Nf4};
     let value = variable(name, "bf16");
@@ -182,14 +189,14 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
         page_size: PAGE,
         n_pages: 0,
         max_rows: MAX_ROWS,
-        max_wanted: MAX_BATCH,
+        max_wanted: cases.iter().map(|case| case.batch).max().unwrap_or(1),
         vocab_size: shape.vocab_size,
     };
     let mut plan = Plan {
         dtypes: Dtypes::new(dtype("BENCH_DTYPE"), Dtype::Bf16),
         kv_dtype,
         limits,
-        max_seq_len: MAX_SEQ_LEN,
+        max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
         shape,
     };
     // A tenth is left to others, and what quantising needs besides.
@@ -255,8 +262,9 @@ fn main() {
     let steps: Vec<Vec<Step>> = cases.iter().map(Case::steps).collect();
     let start = Instant::now();
     let seconds = number("BENCH_SECONDS", 60.0);
-    let mut rounds = 0;
-    while rounds < 3 || start.elapsed().as_secs_f64() < seconds {
+    let mut others = Vec::new();
+    while others.len() < 3 || start.elapsed().as_secs_f64() < seconds {
+        let busy = limits::Busy::now();
         limits.measure();
         for (case, steps) in cases.iter_mut().zip(&steps) {
             let start = Instant::now();
@@ -265,13 +273,26 @@ fn main() {
             }
             case.seconds.push(start.elapsed().as_secs_f64());
         }
-        rounds += 1;
+        others.push(busy.others());
     }
+    let mut counted: Vec<usize> = (0..others.len()).collect();
+    counted.retain(|&round| others[round] <= MOST_OTHERS);
+    if counted.len() < 3 {
+        counted = (0..others.len()).collect();
+    }
+    let rounds = counted.len();
+    let of_counted = |values: &[f64]| -> Vec<f64> { counted.iter().map(|&i| values[i]).collect() };
+    let (read, peak) = (
+        median(&of_counted(&limits.read)),
+        median(&of_counted(&limits.peak)),
+    );
     println!(
-        "{rounds} rounds; reading {:.1} GB/s, {} {:.2} TFLOP/s (medians)",
-        median(&limits.read) / 1e9,
+        "{rounds} of {} rounds count, others had {:.0} % of the processors at most; reading {:.1} GB/s, {} {:.2} TFLOP/s",
+        others.len(),
+        100.0 * of_counted(&others).into_iter().fold(0.0, f64::max),
+        read / 1e9,
         limits.peak_name(),
-        median(&limits.peak) / 1e12
+        peak / 1e12
     );
     println!(
         "{:34} {:>9} {:>9} {:>17} {:>16} {:>7}",
@@ -279,11 +300,12 @@ fn main() {
     );
     let mut lines = String::new();
     for case in &mut cases {
+        case.seconds = of_counted(&case.seconds);
         case.seconds.sort_by(f64::total_cmp);
         let tokens = |q: usize| case.tokens() as f64 / case.seconds[(rounds - 1) * q / 4];
         let (limit, unit, scale) = match case.kind {
-            RowKind::Decode => (median(&limits.read), "GB/s", 1e9),
-            RowKind::Prefill => (median(&limits.peak), "TFLOP/s", 1e12),
+            RowKind::Decode => (read, "GB/s", 1e9),
+            RowKind::Prefill => (peak, "TFLOP/s", 1e12),
         };
         let rate = case.work(&plan) / case.tokens() as f64 * tokens(2);
         println!(
@@ -301,16 +323,10 @@ fn main() {
             "bench": "cpu", "model": model, "layers": plan.shape.n_layers, "threads": threads,
             "weights": plan.dtypes.layers.name(), "kv": plan.kv_dtype.name(), "tier": tier,
             "case": case.name, "batch": case.batch, "context": case.context, "rows": case.rows,
-            "tokens_s": tokens(2), "best": tokens(0), "low": tokens(3), "high": tokens(1), "rounds": rounds,
+            "tokens_s": tokens(2), "best": tokens(0), "low": tokens(3), "high": tokens(1), "rounds": rounds, "read_bytes_s": read, "peak_flop_s": peak,
             "rate": rate, "share": rate / limit, "matrix_bytes": plan.matrix_bytes(), "resident_bytes": resident,
         });
         lines += &format!("{row}\n");
     }
-    let record = variable("BENCH_RECORD", "");
-    if !record.is_empty() {
-        let mut file = std::fs::File::options();
-        let file = file.create(true).append(true).open(&record);
-        let written = file.and_then(|mut file| file.write_all(lines.as_bytes()));
-        written.unwrap_or_else(|error| panic!("{record}: {error}"));
-    }
+    record::append(&lines);
 }

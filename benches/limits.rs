@@ -245,3 +245,42 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
+
+/// What the processors did between two looks at them.
+pub struct Busy {
+    since: Instant,
+    /// Ticks of all processors at work, those the host took among them, and of this process.
+    all: u64,
+    own: u64,
+}
+
+impl Busy {
+    pub fn now() -> Busy {
+        let numbers = |line: &str| -> Vec<u64> {
+            let fields = line.split_whitespace();
+            fields.filter_map(|field| field.parse().ok()).collect()
+        };
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let all = numbers(stat.lines().next().unwrap_or(""));
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // After the program's name and the letter of its state; user and system time are the fields 14 and 15.
+        let own = numbers(own.rsplit(')').next().unwrap_or(""));
+        let ticks =
+            |fields: &[u64], which: &[usize]| which.iter().filter_map(|&i| fields.get(i)).sum();
+        Busy {
+            since: Instant::now(),
+            // user, nice, system, irq, softirq, steal; not idle and iowait
+            all: ticks(&all, &[0, 1, 2, 5, 6, 7]),
+            own: ticks(&own, &[10, 11]),
+        }
+    }
+
+    /// The share of the processors' time that others have had since.
+    pub fn others(&self) -> f64 {
+        let now = Busy::now();
+        let others = (now.all - self.all).saturating_sub(now.own - self.own) as f64;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // A tick is 10 ms in /proc on every Linux.
+        others / 100.0 / processors as f64 / (now.since - self.since).as_secs_f64()
+    }
+}
