@@ -6,7 +6,7 @@
 //! tiles where the tier has them, else of float32. Rounds are interleaved, and in every round the limits
 //! are measured, too. Medians count, and shares are shares of the limit's median; the best round and the
 //! middle half of the rounds are printed beside them. Rounds in which other programs had more than 5 % of
-//! the processors do not count, unless fewer than three others are left.
+//! the processors do not count, except the three quietest.
 //!
 //! | variable | |
 //! |---|---|
@@ -167,7 +167,8 @@ fn number(name: &str, default: f64) -> f64 {
 }
 
 fn numbers(name: &str, default: &str) -> Vec<usize> {
-    let value = variable(name, default);
+    // None is a list, too.
+    let value = std::env::var(name).unwrap_or(default.to_owned());
     let numbers: Result<_, _> = value.split_whitespace().map(str::parse).collect();
     numbers.unwrap_or_else(|_| panic!("{name}={value}: not whole numbers"))
 }
@@ -276,10 +277,9 @@ fn main() {
         others.push(busy.others());
     }
     let mut counted: Vec<usize> = (0..others.len()).collect();
-    counted.retain(|&round| others[round] <= MOST_OTHERS);
-    if counted.len() < 3 {
-        counted = (0..others.len()).collect();
-    }
+    counted.sort_by(|&a, &b| others[a].total_cmp(&others[b]));
+    let quiet = others.iter().filter(|&&share| share <= MOST_OTHERS);
+    counted.truncate(quiet.count().max(3));
     let rounds = counted.len();
     let of_counted = |values: &[f64]| -> Vec<f64> { counted.iter().map(|&i| values[i]).collect() };
     let (read, peak) = (

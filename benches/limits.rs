@@ -246,41 +246,40 @@ pub fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What the processors did between two looks at them.
+/// What the processors have done, in ticks.
 pub struct Busy {
-    since: Instant,
-    /// Ticks of all processors at work, those the host took among them, and of this process.
+    /// At work, or taken by the host.
+    work: u64,
+    /// And idle.
     all: u64,
+    /// At work for this process.
     own: u64,
 }
 
 impl Busy {
     pub fn now() -> Busy {
-        let numbers = |line: &str| -> Vec<u64> {
-            let fields = line.split_whitespace();
-            fields.filter_map(|field| field.parse().ok()).collect()
+        // Fields that are no numbers of ticks (a name, a letter, -1) keep their places.
+        let ticks = |line: &str, which: &[usize]| -> u64 {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let number = |&i: &usize| fields.get(i)?.parse::<u64>().ok();
+            which.iter().filter_map(number).sum()
         };
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let all = numbers(stat.lines().next().unwrap_or(""));
+        let stat = stat.lines().next().unwrap_or("");
         let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // After the program's name and the letter of its state; user and system time are the fields 14 and 15.
-        let own = numbers(own.rsplit(')').next().unwrap_or(""));
-        let ticks =
-            |fields: &[u64], which: &[usize]| which.iter().filter_map(|&i| fields.get(i)).sum();
         Busy {
-            since: Instant::now(),
-            // user, nice, system, irq, softirq, steal; not idle and iowait
-            all: ticks(&all, &[0, 1, 2, 5, 6, 7]),
-            own: ticks(&own, &[10, 11]),
+            // user, nice, system, (idle, iowait,) irq, softirq, steal
+            work: ticks(stat, &[1, 2, 3, 6, 7, 8]),
+            all: ticks(stat, &[1, 2, 3, 4, 5, 6, 7, 8]),
+            // user and system time, counted from behind the program's name, which may hold spaces
+            own: ticks(own.rsplit(')').next().unwrap_or(""), &[11, 12]),
         }
     }
 
     /// The share of the processors' time that others have had since.
     pub fn others(&self) -> f64 {
         let now = Busy::now();
-        let others = (now.all - self.all).saturating_sub(now.own - self.own) as f64;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // A tick is 10 ms in /proc on every Linux.
-        others / 100.0 / processors as f64 / (now.since - self.since).as_secs_f64()
+        let others = (now.work - self.work).saturating_sub(now.own - self.own);
+        others as f64 / (now.all - self.all).max(1) as f64
     }
 }

@@ -5,7 +5,7 @@ get the same weights in their own formats, made once (convert.py). Engines of on
 process of its own that is stopped while the others run; one of them measures what the machine can read and compute.
 Every engine has all processors and the defaults of its makers. Every prompt is another one, so that nobody's cache
 helps. Medians over the rounds, with the range; ratios are of medians, and > 1 where llamabi is faster. Rounds in
-which other programs had more than 5 % of the processors do not count, unless fewer than three others are left.
+which other programs had more than 5 % of the processors do not count, except the three quietest.
 
 | variable | |
 |---|---|
@@ -65,10 +65,11 @@ CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode
 BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 8.5)}
 
 
-def busy():
-    """Ticks that the processors worked (or were taken by the host), and those for this process and its children."""
+def others_busy():
+    """Ticks that the processors worked (or were taken by the host) for others than this process and its children;
+    and all ticks, the idle ones among them."""
     with open("/proc/stat") as f:
-        user, nice, system, _idle, _iowait, *rest = map(int, f.readline().split()[1:9])
+        ticks = list(map(int, f.readline().split()[1:9]))  # user nice system idle iowait irq softirq steal
     ours, group = 0, os.getpgrp()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -78,7 +79,7 @@ def busy():
             continue
         if int(fields[2]) == group:
             ours += int(fields[11]) + int(fields[12])
-    return user + nice + system + sum(rest), ours
+    return sum(ticks) - ticks[3] - ticks[4] - ours, sum(ticks)
 
 
 class Process:
@@ -162,7 +163,7 @@ def compare(group, directory, library, rounds, record):
     times = {(e.name, case[0]): [] for e, _ in engines for case in cases}
     rates, others = [], []
     for r in range(rounds + 1):
-        begin, (busy_before, ours_before) = time.monotonic(), busy()
+        before = others_busy()
         measured = json.loads(limits.ask(""))
         for engine, _ in engines:
             for index, (name, batch, prompt, steps) in enumerate(cases):
@@ -170,12 +171,10 @@ def compare(group, directory, library, rounds, record):
                 seconds = float(engine.ask(json.dumps(job)))
                 times[engine.name, name].append(batch * (steps or prompt) / seconds)
         rates.append(measured)
-        busy_after, ours_after = busy()
-        ticks = (time.monotonic() - begin) * os.sysconf("SC_CLK_TCK") * os.cpu_count()
-        others.append((busy_after - busy_before - (ours_after - ours_before)) / ticks)
-    counted = [r for r in range(1, rounds + 1) if others[r] <= MOST_OTHERS]
-    if len(counted) < 3:
-        counted = list(range(1, rounds + 1))
+        after = others_busy()
+        others.append((after[0] - before[0]) / max(after[1] - before[1], 1))
+    counted = sorted(range(1, rounds + 1), key=lambda r: others[r])  # not the first, which warms up
+    counted = counted[:max(3, sum(others[r] <= MOST_OTHERS for r in counted))]
     limits.end()
     for engine, _ in engines:
         engine.end()
