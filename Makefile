@@ -70,12 +70,11 @@ bench-services: ## tokens/s of the example services, 64 clients for a minute aga
 header: setup ## include/llamabi.h from src/capi
 	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test header
 
-bench: setup $(BENCH_MODEL) ## decode, prefill and loading of a 1.1B shape, beside what this machine can do; the services under load
-	cargo bench --locked --bench cpu
-	cargo bench --locked --bench load -- $(BENCH_MODEL)
+bench: setup ## speed and memory of a 1.1B and a 7B shape in every format, beside what this machine can do; the services under load
+	benches/run
 	@$(MAKE) --no-print-directory bench-services
 
-bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp and PyTorch, in turns with ours
+bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp, OpenVINO and PyTorch, in turns with ours
 	benches/peers/setup
 	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
 

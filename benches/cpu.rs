@@ -1,217 +1,150 @@
 //! The CPU backend against this machine's own limits: `cargo bench --bench cpu`.
 //!
-//! A 1.1B shape with random weights, made in memory through the backend's own interface; `BENCH_DTYPE`
-//! (bf16; f32, f16, int8, int4, nf4) is their format, `BENCH_KV` (bf16) the cache's.
+//! A model of random weights, made in memory; nothing but the backend runs, without engine and sampler.
 //! Weights are read once per decode step and K and V once per sequence, so decode is counted in
-//! bytes per second against the measured read bandwidth; prefill in multiply-adds against the
-//! measured peak, of bfloat16 tiles where the tier has them, else of float32. Rounds are interleaved.
-//! Medians count, and shares are shares of the limit's median; the best round and the middle half of
-//! the rounds are printed beside them, because other work on the machine only ever makes a round
-//! slower. `BENCH_SECONDS` (60), `BENCH_THREADS` (all) and `BENCH_ONLY` (cases whose name contains it)
-//! change the run, `LLAMABI_CPU_TIER` the instructions.
+//! bytes per second against the read bandwidth; prefill in multiply-adds against the peak of bfloat16
+//! tiles where the tier has them, else of float32. Rounds are interleaved, and in every round the limits
+//! are measured, too. Medians count, and shares are shares of the limit's median; the best round and the
+//! middle half of the rounds are printed beside them. Rounds in which other programs had more than 5 % of
+//! the processors do not count, except the three quietest.
+//!
+//! | variable | |
+//! |---|---|
+//! | `BENCH_MODEL` (1b) | the shape: 160m, 1b, 3b, 7b, or 7b:8 for the first 8 layers of it |
+//! | `BENCH_DTYPE` (bf16) | of weights: f32, f16, bf16, int8, int4, nf4 |
+//! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
+//! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
+//! | `BENCH_THREADS` (all) | |
+//! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048), `BENCH_PROMPTS` (32 128 512 2048) | the cases |
+//! | `BENCH_ONLY` | cases whose name contains it: `batch 1,`, `context 0`, `prefill of 512` |
+//! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
+//!
+//! `LLAMABI_CPU_TIER` changes the instructions. What does not fit into memory is left out, and the output says so.
+//! `cargo bench --bench cpu -- limits` measures the limits once for every line it reads (benches/peers).
 
 mod limits;
+mod model;
+mod record;
 mod shapes;
 
+use limits::median;
 use llamabi::Dtype;
-use llamabi::backend::cpu::detect::Tier;
-use llamabi::backend::cpu::{Cpu, usable_threads};
+use llamabi::backend::cpu::{Cpu, available_bytes, usable_threads};
 use llamabi::backend::*;
-use llamabi::model::Runner;
 use llamabi::model::names::Dtypes;
-use llamabi::quant::{Quant, nf4::DoubleQuant};
-use std::cell::Cell;
+use model::Plan;
 use std::time::Instant;
 
 const MAX_ROWS: usize = 512;
-const MAX_SEQ_LEN: usize = 2304;
-const MAX_BATCH: usize = 16;
+/// Rounds in which others had more of the processors do not count.
+const MOST_OTHERS: f64 = 0.05;
+const PAGE: usize = <Cpu as Backend>::PAGE_SIZE;
+/// Layers of a model that memory does not hold.
+const FEWER_LAYERS: usize = 8;
 
-/// Random bfloat16 of about the size that a trained matrix of `cols` columns has, repeated.
-fn random_bytes(cols: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let scale = 1.7 / (cols as f32).sqrt();
-    let mut bytes = Vec::with_capacity(64 << 20);
-    for _ in 0..(32 << 20) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let x = ((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale;
-        bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes());
-    }
-    bytes
+struct Case {
+    name: String,
+    kind: RowKind,
+    batch: usize,
+    /// Tokens before the step.
+    context: usize,
+    /// New tokens of each sequence.
+    rows: usize,
+    seconds: Vec<f64>,
 }
 
-/// What is made: how, and how many bytes of it are multiplied with.
-struct Maker<'a> {
-    cpu: &'a Cpu,
-    source: &'a [u8],
-    dtypes: Dtypes,
-    bytes: Cell<u64>,
-}
-
-impl Maker<'_> {
-    fn matrix(&self, parts: &[usize], cols: usize, dtype: Dtype) -> <Cpu as Backend>::Mat {
-        let (cpu, source) = (self.cpu, self.source);
-        let spec = MatSpec {
-            parts: parts.to_vec(),
-            cols,
-            dtype,
-            bias: false,
-            usage: MatUse::Product,
+impl Case {
+    fn new(kind: RowKind, batch: usize, context: usize, rows: usize) -> Case {
+        let name = match kind {
+            RowKind::Decode => format!("decode, batch {batch}, context {context}"),
+            RowKind::Prefill => format!("prefill of {rows}"),
         };
-        self.bytes.set(self.bytes.get() + Cpu::mat_bytes(&spec));
-        match dtype.quant() {
-            None => floats(cpu, source, &spec),
-            Some(quant) => quantised(cpu, source, &spec, quant),
+        Case {
+            name,
+            kind,
+            batch,
+            context,
+            rows,
+            seconds: Vec::new(),
         }
     }
 
-    fn layer(&self, parts: &[usize], cols: usize) -> <Cpu as Backend>::Mat {
-        self.matrix(parts, cols, self.dtypes.layers)
+    fn all() -> Vec<Case> {
+        let mut cases = Vec::new();
+        for batch in numbers("BENCH_BATCHES", "1 2 4 8 16") {
+            for context in numbers("BENCH_CONTEXTS", "0 512 2048") {
+                cases.push(Case::new(RowKind::Decode, batch, context, 1));
+            }
+        }
+        for rows in numbers("BENCH_PROMPTS", "32 128 512 2048") {
+            cases.push(Case::new(RowKind::Prefill, 1, 0, rows));
+        }
+        cases
     }
-}
 
-/// The same for every part.
-fn quantised(cpu: &Cpu, source: &[u8], spec: &MatSpec, quant: Quant) -> <Cpu as Backend>::Mat {
-    let cols = spec.cols;
-    let mut mat = cpu.new_mat(spec).expect("memory for the weights");
-    let rows = *spec.parts.iter().max().expect("a part");
-    let values = source.as_chunks().0.iter().cycle().take(rows * cols);
-    let values: Vec<f32> = values
-        .map(|&b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))
-        .collect();
-    let mut codes = vec![0; rows * quant.code_bytes(cols)];
-    let mut scales = vec![0.0; rows * quant.scales(cols)];
-    cpu.quantise(quant, cols, &values, &mut codes, &mut scales);
-    let scales = match quant {
-        Quant::Nf4 => DoubleQuant::new(&scales).unwrap().scales().unwrap(),
-        _ => scales
-            .iter()
-            .map(|&s| half::f16::from_f32(s).to_bits())
-            .collect(),
-    };
-    for (part, &rows) in spec.parts.iter().enumerate() {
-        for data in [
-            QuantData::Codes(&codes[..rows * quant.code_bytes(cols)]),
-            QuantData::Scales(&scales[..rows * quant.scales(cols)]),
-        ] {
-            let (row, order) = (0, RowOrder::AsStored);
-            cpu.pack_quantised(
-                &mut mat,
-                &QuantBlock {
-                    part,
-                    row,
-                    order,
-                    data,
-                },
-            );
+    fn pages_each(&self) -> usize {
+        (self.context + self.rows).div_ceil(PAGE)
+    }
+
+    fn pages(&self) -> usize {
+        self.batch * self.pages_each()
+    }
+
+    fn tokens(&self) -> usize {
+        self.batch * self.rows
+    }
+
+    /// One after the other; only the last wants logits.
+    fn steps(&self) -> Vec<Step> {
+        let end = self.context + self.rows;
+        let firsts = (self.context..end).step_by(MAX_ROWS);
+        let step = |first| self.step(first, MAX_ROWS.min(end - first), first + MAX_ROWS >= end);
+        firsts.map(step).collect()
+    }
+
+    /// `rows` new tokens of each sequence from `position` on.
+    fn step(&self, position: usize, rows: usize, last: bool) -> Step {
+        let pages = self.pages_each();
+        let mut step = Step::default();
+        for sequence in 0..self.batch {
+            let first = step.tokens.len();
+            for position in position..position + rows {
+                step.tokens
+                    .push(((position * 7919 + sequence) % 32000) as i32);
+                step.slots.push((sequence * pages * PAGE + position) as u32);
+            }
+            let first_page = step.pages.len();
+            step.pages
+                .extend((sequence * pages) as u32..((sequence + 1) * pages) as u32);
+            step.spans.push(Span {
+                rows: first..step.tokens.len(),
+                kind: self.kind,
+                position,
+                pages: first_page..step.pages.len(),
+            });
+            if last {
+                step.wanted.push(step.tokens.len() as u32 - 1);
+            }
+        }
+        step
+    }
+
+    /// Bytes that decode reads; operations of prefill.
+    fn work(&self, plan: &Plan) -> f64 {
+        let s = &plan.shape;
+        match self.kind {
+            RowKind::Decode => {
+                let position = Cpu::page_bytes(s, plan.kv_dtype) as f64 / PAGE as f64;
+                plan.matrix_bytes() as f64 + (self.batch * (self.context + 1)) as f64 * position
+            }
+            RowKind::Prefill => {
+                let (rows, head) = (self.rows as f64, (s.vocab_size * s.dim) as f64);
+                let matrices = (shapes::matrix_numbers(s) as f64 - head) * rows + head;
+                let attention = rows * (rows + 1.0) * (s.q_dim() * s.n_layers) as f64;
+                2.0 * (matrices + attention)
+            }
         }
     }
-    mat
-}
-
-fn floats(cpu: &Cpu, source: &[u8], spec: &MatSpec) -> <Cpu as Backend>::Mat {
-    let cols = spec.cols;
-    let mut mat = cpu.new_mat(spec).expect("memory for the weights");
-    for (part, &rows) in spec.parts.iter().enumerate() {
-        let slab = source.len() / (2 * cols);
-        for row in (0..rows).step_by(slab) {
-            let n = slab.min(rows - row);
-            cpu.pack(
-                &mut mat,
-                &Block {
-                    part,
-                    row,
-                    col: 0,
-                    cols,
-                    order: RowOrder::AsStored,
-                    dtype: Dtype::Bf16,
-                    bytes: &source[..n * cols * 2],
-                },
-            );
-        }
-    }
-    mat
-}
-
-/// A model, and the bytes of its matrices that every token is multiplied with.
-fn runner(shape: &Shape, threads: usize, dtypes: Dtypes, kv_dtype: Dtype) -> (Runner<Cpu>, u64) {
-    let half = shape.head_dim / 2;
-    let angle = |i: usize| (i / half) as f64 * 10000f64.powf(-((i % half) as f64) / half as f64);
-    let rope = RopeTable {
-        cos: (0..MAX_SEQ_LEN * half)
-            .map(|i| angle(i).cos() as f32)
-            .collect(),
-        sin: (0..MAX_SEQ_LEN * half)
-            .map(|i| angle(i).sin() as f32)
-            .collect(),
-    };
-    let cpu = Cpu::new(shape, rope, threads, MAX_ROWS).expect("a backend");
-    println!(
-        "{}, {} weights, {kv_dtype} cache",
-        cpu.description(),
-        dtypes.layers
-    );
-    let source = random_bytes(shape.dim);
-    let start = Instant::now();
-    let ones = vec![1.0f32; shape.dim];
-    let norm = || cpu.new_vector(&ones).expect("memory");
-    let (q, kv) = (shape.q_dim(), shape.kv_dim());
-    let maker = Maker {
-        cpu: &cpu,
-        source: &source,
-        dtypes,
-        bytes: Cell::new(0),
-    };
-    let layers = (0..shape.n_layers).map(|index| Layer {
-        index,
-        attention_norm: norm(),
-        wqkv: maker.layer(&[q, kv, kv], shape.dim),
-        wo: maker.layer(&[shape.dim], q),
-        ffn_norm: norm(),
-        w13: maker.layer(&[shape.ffn_dim; 2], shape.dim),
-        w2: maker.layer(&[shape.dim], shape.ffn_dim),
-    });
-    let table = MatSpec {
-        parts: vec![shape.vocab_size],
-        cols: shape.dim,
-        dtype: dtypes.embedding,
-        bias: false,
-        usage: MatUse::Lookup,
-    };
-    let weights = Weights {
-        layers: layers.collect(),
-        embedding: floats(&cpu, &source, &table),
-        norm: norm(),
-        head: Some(maker.matrix(&[shape.vocab_size], shape.dim, dtypes.head)),
-    };
-    let seconds = start.elapsed().as_secs_f64();
-    let numbers = (shapes::matrix_numbers(shape) + shape.vocab_size * shape.dim) as f64;
-    println!(
-        "packing from bf16: {seconds:.2} s, {:.1} GB/s",
-        2.0 * numbers / seconds / 1e9
-    );
-    let bytes = maker.bytes.get();
-    drop(source);
-    let page_size = <Cpu as Backend>::PAGE_SIZE;
-    let limits = Limits {
-        page_size,
-        n_pages: MAX_BATCH * MAX_SEQ_LEN / page_size,
-        max_rows: MAX_ROWS,
-        max_wanted: MAX_BATCH,
-        vocab_size: shape.vocab_size,
-    };
-    let planned = bytes
-        + Cpu::mat_bytes(&table)
-        + limits.n_pages as u64 * Cpu::page_bytes(shape, kv_dtype)
-        + Runner::<Cpu>::scratch_bytes(shape, &limits);
-    println!(
-        "planned {:.1} MB with the pool and scratch",
-        planned as f64 / 1e6
-    );
-    let runner = Runner::new(cpu, weights, shape, kv_dtype, limits).expect("memory for the pool");
-    (runner, bytes)
 }
 
 /// Bytes of this process in memory.
@@ -221,169 +154,160 @@ fn resident() -> u64 {
     pages.unwrap_or(0) * 4096
 }
 
-/// `rows` new tokens of each of `batch` sequences at `context`.
-fn step(kind: RowKind, batch: usize, context: usize, rows: usize) -> Step {
-    let page_size = <Cpu as Backend>::PAGE_SIZE;
-    let pages_each = MAX_SEQ_LEN / page_size;
-    let mut step = Step::default();
-    for sequence in 0..batch {
-        let first = step.tokens.len();
-        for position in context..context + rows {
-            step.tokens
-                .push(((position * 7919 + sequence) % 32000) as i32);
-            step.slots
-                .push((sequence * pages_each * page_size + position) as u32);
-        }
-        let pages = step.pages.len();
-        step.pages
-            .extend((sequence * pages_each) as u32..((sequence + 1) * pages_each) as u32);
-        step.spans.push(Span {
-            rows: first..step.tokens.len(),
-            kind,
-            position: context,
-            pages: pages..step.pages.len(),
-        });
-        step.wanted.push(step.tokens.len() as u32 - 1);
-    }
-    step
+/// A variable's value.
+fn variable(name: &str, default: &str) -> String {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.unwrap_or(default.to_owned())
 }
 
-struct Case {
-    name: String,
-    /// One after the other; only the last wants logits.
-    steps: Vec<Step>,
-    tokens: usize,
-    /// Bytes read, or operations.
-    work: f64,
-    memory: bool,
-    seconds: Vec<f64>,
-}
-
-/// A number from the environment.
 fn number(name: &str, default: f64) -> f64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(default)
+    let value = variable(name, &default.to_string());
+    let number = value.parse();
+    number.unwrap_or_else(|_| panic!("{name}={value}: not a number"))
 }
 
-/// A format from the environment.
+fn numbers(name: &str, default: &str) -> Vec<usize> {
+    // None is a list, too.
+    let value = std::env::var(name).unwrap_or(default.to_owned());
+    let numbers: Result<_, _> = value.split_whitespace().map(str::parse).collect();
+    numbers.unwrap_or_else(|_| panic!("{name}={value}: not whole numbers"))
+}
+
 fn dtype(name: &str) -> Dtype {
-    let value = std::env::var(name).unwrap_or("bf16".into());
-    let known = [
-        Dtype::F32,
-        Dtype::F16,
-        Dtype::Bf16,
-        Dtype::Int8,
-        Dtype::Int4,
-        Dtype::Nf4,
-    ];
-    let found = known.into_iter().find(|dtype| dtype.name() == value);
+    use Dtype::{Bf16, F16, F32, Int4, Int8, Nf4};
+    let value = variable(name, "bf16");
+    let found = [F32, F16, Bf16, Int8, Int4, Nf4]
+        .into_iter()
+        .find(|dtype| dtype.name() == value);
     found.unwrap_or_else(|| panic!("{name}={value}: no such format"))
 }
 
-fn main() {
-    let budget = number("BENCH_SECONDS", 60.0);
-    let threads = number("BENCH_THREADS", usable_threads() as f64) as usize;
-    let bandwidth = limits::read_bandwidth(threads);
-    let peak = limits::fma_peak(threads);
-    println!(
-        "read bandwidth {:.1} GB/s (median {:.1})",
-        bandwidth.best / 1e9,
-        bandwidth.median / 1e9
-    );
-    println!(
-        "f32 peak {:.3} TFLOP/s (median {:.3})",
-        peak.best / 1e12,
-        peak.median / 1e12
-    );
-    let peak = match Tier::choose().expect("a tier").amx() {
-        Some(amx) => {
-            let peak = limits::tile_peak(threads, amx);
-            println!(
-                "bf16 tile peak {:.3} TFLOP/s (median {:.3})",
-                peak.best / 1e12,
-                peak.median / 1e12
-            );
-            peak
-        }
-        None => peak,
-    };
-    let shape = shapes::llama_1b();
-    let dtypes = Dtypes::new(dtype("BENCH_DTYPE"), Dtype::Bf16);
+/// What memory holds of the model and of the cases; says what it does not.
+fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
+    let shape = shapes::named(name).unwrap_or_else(|| panic!("BENCH_MODEL={name}: no such shape"));
     let kv_dtype = dtype("BENCH_KV");
-    let (mut runner, weights) = runner(&shape, threads, dtypes, kv_dtype);
-    // Some real contents for the whole cache, so that attention is what it would be.
-    runner.run(&step(RowKind::Prefill, 1, 0, 128)).unwrap();
-    let pages = (MAX_BATCH * MAX_SEQ_LEN / <Cpu as Backend>::PAGE_SIZE) as u32;
-    let pairs: Vec<(u32, u32)> = (8..pages).map(|page| (page % 8, page)).collect();
-    runner.copy_pages(&pairs).unwrap();
-    println!("resident {:.1} MB", resident() as f64 / 1e6);
-    let weights = weights as f64;
-    let kv_position = Cpu::page_bytes(&shape, kv_dtype) as f64 / <Cpu as Backend>::PAGE_SIZE as f64;
-    let mut cases = Vec::new();
-    for batch in [1, 2, 4, 8, 16] {
-        for context in [0, 512, 2048] {
-            cases.push(Case {
-                name: format!("decode, batch {batch}, context {context}"),
-                steps: vec![step(RowKind::Decode, batch, context, 1)],
-                tokens: batch,
-                work: weights + (batch * (context + 1)) as f64 * kv_position,
-                memory: true,
-                seconds: Vec::new(),
-            });
-        }
+    let limits = Limits {
+        page_size: PAGE,
+        n_pages: 0,
+        max_rows: MAX_ROWS,
+        max_wanted: cases.iter().map(|case| case.batch).max().unwrap_or(1),
+        vocab_size: shape.vocab_size,
+    };
+    let mut plan = Plan {
+        dtypes: Dtypes::new(dtype("BENCH_DTYPE"), Dtype::Bf16),
+        kv_dtype,
+        limits,
+        max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
+        shape,
+    };
+    // A tenth is left to others, and what quantising needs besides.
+    let room = (available_bytes() / 10 * 9).saturating_sub(1 << 30);
+    let layers = plan.shape.n_layers;
+    if plan.bytes() > room && layers > FEWER_LAYERS {
+        plan.shape.n_layers = FEWER_LAYERS;
+        println!(
+            "memory: {FEWER_LAYERS} of the {layers} layers; every figure below is of these alone"
+        );
     }
-    for rows in [32, 128, 512, 2048] {
-        let head = (shape.vocab_size * shape.dim) as f64;
-        let matrices = (shapes::matrix_numbers(&shape) as f64 - head) * rows as f64 + head;
-        let attention = (rows * (rows + 1) / 2 * 2 * shape.q_dim() * shape.n_layers) as f64;
-        cases.push(Case {
-            name: format!("prefill of {rows}"),
-            steps: (0..rows)
-                .step_by(MAX_ROWS)
-                .map(|first| {
-                    let mut step = step(RowKind::Prefill, 1, first, MAX_ROWS.min(rows - first));
-                    if first + MAX_ROWS < rows {
-                        step.wanted.clear();
-                    }
-                    step
-                })
-                .collect(),
-            tokens: rows,
-            work: 2.0 * (matrices + attention),
-            memory: false,
-            seconds: Vec::new(),
+    loop {
+        plan.limits.n_pages = cases.iter().map(Case::pages).max().unwrap_or(0).max(8);
+        if plan.bytes() <= room || cases.is_empty() {
+            return plan;
+        }
+        let most = plan.limits.n_pages;
+        cases.retain(|case| {
+            let fits = case.pages() < most;
+            if !fits {
+                println!("memory: without {}", case.name);
+            }
+            fits
         });
     }
-    if let Ok(only) = std::env::var("BENCH_ONLY") {
-        cases.retain(|case| case.name.contains(&only));
+}
+
+fn main() {
+    let threads = number("BENCH_THREADS", usable_threads() as f64) as usize;
+    let mut limits = limits::Limits::new(threads);
+    if std::env::args().any(|argument| argument == "limits") {
+        println!("ready");
+        for _ in std::io::stdin().lines() {
+            limits.measure();
+            let (read, peak) = (limits.read.last(), limits.peak.last());
+            println!("{}", serde_json::json!({"read": read, "peak": peak}));
+        }
+        return;
     }
+    let model = variable("BENCH_MODEL", "1b");
+    let mut cases = Case::all();
+    let only = variable("BENCH_ONLY", "");
+    cases.retain(|case| case.name.contains(&only));
+    println!(
+        "{model}, {threads} threads, {} weights, {} cache",
+        dtype("BENCH_DTYPE"),
+        dtype("BENCH_KV")
+    );
+    let plan = plan(&model, &mut cases);
+    let (mut runner, tier) = plan.make(threads);
+    // Some real contents for the whole cache, so that attention is what it would be.
+    let first = Case::new(RowKind::Prefill, 1, 0, 8 * PAGE);
+    runner.run(&first.steps()[0]).unwrap();
+    let pages = plan.limits.n_pages as u32;
+    let pairs: Vec<(u32, u32)> = (8..pages).map(|page| (page % 8, page)).collect();
+    runner.copy_pages(&pairs).unwrap();
+    let resident = resident().saturating_sub(limits.bytes());
+    println!(
+        "planned {:.1} MB with cache and scratch, resident {:.1} MB",
+        plan.bytes() as f64 / 1e6,
+        resident as f64 / 1e6
+    );
+    let steps: Vec<Vec<Step>> = cases.iter().map(Case::steps).collect();
     let start = Instant::now();
-    let mut round = 0;
-    while round < 3 || start.elapsed().as_secs_f64() < budget {
-        for case in &mut cases {
+    let seconds = number("BENCH_SECONDS", 60.0);
+    let mut others = Vec::new();
+    while others.len() < 3 || start.elapsed().as_secs_f64() < seconds {
+        let busy = limits::Busy::now();
+        limits.measure();
+        for (case, steps) in cases.iter_mut().zip(&steps) {
             let start = Instant::now();
-            for step in &case.steps {
+            for step in steps {
                 runner.run(step).unwrap();
             }
             case.seconds.push(start.elapsed().as_secs_f64());
         }
-        round += 1;
+        others.push(busy.others());
     }
+    let mut counted: Vec<usize> = (0..others.len()).collect();
+    counted.sort_by(|&a, &b| others[a].total_cmp(&others[b]));
+    let quiet = others.iter().filter(|&&share| share <= MOST_OTHERS);
+    counted.truncate(quiet.count().max(3));
+    let rounds = counted.len();
+    let of_counted = |values: &[f64]| -> Vec<f64> { counted.iter().map(|&i| values[i]).collect() };
+    let (read, peak) = (
+        median(&of_counted(&limits.read)),
+        median(&of_counted(&limits.peak)),
+    );
+    println!(
+        "{rounds} of {} rounds count, others had {:.0} % of the processors at most; reading {:.1} GB/s, {} {:.2} TFLOP/s",
+        others.len(),
+        100.0 * of_counted(&others).into_iter().fold(0.0, f64::max),
+        read / 1e9,
+        limits.peak_name(),
+        peak / 1e12
+    );
     println!(
         "{:34} {:>9} {:>9} {:>17} {:>16} {:>7}",
         "", "tok/s", "(best)", "(middle half)", "rate", "share"
     );
+    let mut lines = String::new();
     for case in &mut cases {
+        case.seconds = of_counted(&case.seconds);
         case.seconds.sort_by(f64::total_cmp);
-        let tokens = |q: usize| case.tokens as f64 / case.seconds[(case.seconds.len() - 1) * q / 4];
-        let (limit, unit, scale) = if case.memory {
-            (bandwidth.median, "GB/s", 1e9)
-        } else {
-            (peak.median, "TFLOP/s", 1e12)
+        let tokens = |q: usize| case.tokens() as f64 / case.seconds[(rounds - 1) * q / 4];
+        let (limit, unit, scale) = match case.kind {
+            RowKind::Decode => (read, "GB/s", 1e9),
+            RowKind::Prefill => (peak, "TFLOP/s", 1e12),
         };
-        let rate = case.work / case.tokens as f64 * tokens(2);
+        let rate = case.work(&plan) / case.tokens() as f64 * tokens(2);
         println!(
             "{:34} {:9.1} {:9.1} {:8.1}-{:8.1} {:8.3} {:7} {:6.0}%",
             case.name,
@@ -395,6 +319,14 @@ fn main() {
             unit,
             100.0 * rate / limit
         );
+        let row = serde_json::json!({
+            "bench": "cpu", "model": model, "layers": plan.shape.n_layers, "threads": threads,
+            "weights": plan.dtypes.layers.name(), "kv": plan.kv_dtype.name(), "tier": tier,
+            "case": case.name, "batch": case.batch, "context": case.context, "rows": case.rows,
+            "tokens_s": tokens(2), "best": tokens(0), "low": tokens(3), "high": tokens(1), "rounds": rounds, "read_bytes_s": read, "peak_flop_s": peak,
+            "rate": rate, "share": rate / limit, "matrix_bytes": plan.matrix_bytes(), "resident_bytes": resident,
+        });
+        lines += &format!("{row}\n");
     }
-    println!("{round} rounds");
+    record::append(&lines);
 }

@@ -1,16 +1,11 @@
-//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles.
+//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles. (U)
+
+#![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use llamabi::backend::cpu::amx::Amx;
+use llamabi::backend::cpu::{amx::Amx, detect::Tier};
 use std::hint::black_box;
 use std::time::Instant;
-
-/// A rate, as the fastest and the median round had it.
-#[derive(Clone, Copy)]
-pub struct Rate {
-    pub best: f64,
-    pub median: f64,
-}
 
 /// Seconds, ascending, of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
 /// threads live through all rounds, so that the system has time to give each its own processor.
@@ -41,16 +36,6 @@ fn seconds(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> Ve
     let mut all: Vec<f64> = (0..rounds).map(seconds).collect();
     all.sort_by(f64::total_cmp);
     all
-}
-
-impl Rate {
-    /// `work` in each of the rounds that took `seconds`, ascending.
-    fn new(work: f64, seconds: &[f64]) -> Self {
-        Self {
-            best: work / seconds[0],
-            median: work / seconds[seconds.len() / 2],
-        }
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -182,36 +167,119 @@ fn multiply_add(n: usize) -> f64 {
     n as f64 * 16.0 * 2.0
 }
 
-/// Bytes a second that all `threads` can read from memory together.
-pub fn read_bandwidth(threads: usize) -> Rate {
-    // Far more than the last-level cache.
-    let data: Vec<u64> = (0..(1usize << 30) / 8).map(|i| i as u64).collect();
-    let window = (64 << 20) / 8;
-    let windows = data.len() / window;
-    let seconds = seconds(threads, 100, |thread, round| {
-        let w = (round * threads + thread) % windows;
-        black_box(read(&data[w * window..][..window]));
-    });
-    Rate::new((threads * window * 8) as f64, &seconds)
+/// Measures again and again what `threads` threads reach together, so that a benchmark can do it in turns with its cases.
+pub struct Limits {
+    threads: usize,
+    /// Far more than the last-level cache.
+    data: Vec<u64>,
+    /// Where the tier has bfloat16 tiles; else float32 multiply-adds are the peak.
+    #[cfg(target_arch = "x86_64")]
+    amx: Option<Amx>,
+    /// Bytes a second, in the order measured.
+    pub read: Vec<f64>,
+    /// Operations a second.
+    pub peak: Vec<f64>,
 }
 
-/// Float32 operations a second that all `threads` reach together.
-pub fn fma_peak(threads: usize) -> Rate {
-    let n = 1_000_000;
-    let operations = multiply_add(1) * n as f64;
-    let seconds = seconds(threads, 100, |_, _| {
-        black_box(multiply_add(n));
-    });
-    Rate::new(threads as f64 * operations, &seconds)
+impl Limits {
+    pub fn new(threads: usize) -> Limits {
+        Limits {
+            threads,
+            data: (0..(1 << 30) / 8).collect(),
+            #[cfg(target_arch = "x86_64")]
+            amx: Tier::choose().expect("a tier").amx(),
+            read: Vec::new(),
+            peak: Vec::new(),
+        }
+    }
+
+    /// One of each: the median of some milliseconds' worth of windows.
+    pub fn measure(&mut self) {
+        let (threads, rounds) = (self.threads, 25);
+        let window = (64 << 20) / 8;
+        let windows = self.data.len() / window;
+        let time = seconds(threads, rounds, |thread, round| {
+            let w = (round * threads + thread) % windows;
+            black_box(read(&self.data[w * window..][..window]));
+        });
+        self.read
+            .push((threads * window * 8) as f64 / time[rounds / 2]);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = self.amx {
+            let n = 100_000;
+            let operations = tile_products(amx, 1) * n as f64;
+            let time = seconds(threads, rounds, |_, _| {
+                black_box(tile_products(amx, n));
+            });
+            self.peak
+                .push(threads as f64 * operations / time[rounds / 2]);
+            return;
+        }
+        let n = 500_000;
+        let operations = multiply_add(1) * n as f64;
+        let time = seconds(threads, rounds, |_, _| {
+            black_box(multiply_add(n));
+        });
+        self.peak
+            .push(threads as f64 * operations / time[rounds / 2]);
+    }
+
+    /// Bytes that the measuring itself keeps in memory.
+    pub fn bytes(&self) -> u64 {
+        8 * self.data.len() as u64
+    }
+
+    /// What the peak is the peak of.
+    pub fn peak_name(&self) -> &'static str {
+        #[cfg(target_arch = "x86_64")]
+        if self.amx.is_some() {
+            return "bf16 tiles";
+        }
+        "f32 multiply-adds"
+    }
 }
 
-/// Operations on bfloat16 tiles a second that all `threads` reach together.
-#[cfg(target_arch = "x86_64")]
-pub fn tile_peak(threads: usize, amx: Amx) -> Rate {
-    let n = 200_000;
-    let operations = tile_products(amx, 1) * n as f64;
-    let seconds = seconds(threads, 100, |_, _| {
-        black_box(tile_products(amx, n));
-    });
-    Rate::new(threads as f64 * operations, &seconds)
+/// The median.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// What the processors have done, in ticks.
+pub struct Busy {
+    /// At work, or taken by the host.
+    work: u64,
+    /// And idle.
+    all: u64,
+    /// At work for this process.
+    own: u64,
+}
+
+impl Busy {
+    pub fn now() -> Busy {
+        // Fields that are no numbers of ticks (a name, a letter, -1) keep their places.
+        let ticks = |line: &str, which: &[usize]| -> u64 {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let number = |&i: &usize| fields.get(i)?.parse::<u64>().ok();
+            which.iter().filter_map(number).sum()
+        };
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let stat = stat.lines().next().unwrap_or("");
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        Busy {
+            // user, nice, system, (idle, iowait,) irq, softirq, steal
+            work: ticks(stat, &[1, 2, 3, 6, 7, 8]),
+            all: ticks(stat, &[1, 2, 3, 4, 5, 6, 7, 8]),
+            // user and system time, counted from behind the program's name, which may hold spaces
+            own: ticks(own.rsplit(')').next().unwrap_or(""), &[11, 12]),
+        }
+    }
+
+    /// The share of the processors' time that others have had since.
+    pub fn others(&self) -> f64 {
+        let now = Busy::now();
+        let others = (now.work - self.work).saturating_sub(now.own - self.own);
+        others as f64 / (now.all - self.all).max(1) as f64
+    }
 }

@@ -3,9 +3,13 @@
 //! Every round is a process of its own: it builds a handle, prefills 128 tokens, and says how long both
 //! took, how much memory it has then and how much it had at most. Medians over the rounds, with the
 //! range. The first round may find the files on disk only; the others find them in the page cache.
+//! `BENCH_DTYPE` (as stored) is what weights are converted to, `BENCH_RECORD` a file that gets the numbers as a
+//! line of JSON, too.
+
+mod record;
 
 use llamabi::engine::{GenerateOptions, Prompt};
-use llamabi::{BuildOptions, Llama};
+use llamabi::{BuildOptions, Dtype, Llama};
 use std::path::Path;
 use std::time::Instant;
 
@@ -35,10 +39,21 @@ fn status(key: &str) -> f64 {
     kib.unwrap_or(f64::NAN) / 1024.0
 }
 
+fn dtype() -> Option<Dtype> {
+    use Dtype::{Bf16, F16, F32, Int4, Int8, Nf4};
+    let value = std::env::var("BENCH_DTYPE").ok()?;
+    let found = [F32, F16, Bf16, Int8, Int4, Nf4]
+        .into_iter()
+        .find(|dtype| dtype.name() == value);
+    assert!(found.is_some(), "BENCH_DTYPE={value}: no such format");
+    found
+}
+
 fn round(dir: &Path) {
     let start = Instant::now();
     let options = BuildOptions {
         max_seq_len: 512,
+        weights_dtype: dtype(),
         ..BuildOptions::default()
     };
     let llama = Llama::build(dir, None, &options, &mut |_| true).expect("a model");
@@ -81,6 +96,12 @@ fn rounds(dir: &str, n: usize) {
             _ => all.push(numbers.collect()),
         }
     }
+    let mut numbers = serde_json::json!({"bench": "load", "model": dir, "rounds": n});
+    numbers["weights"] = match dtype() {
+        Some(dtype) => dtype.name(),
+        None => "as stored",
+    }
+    .into();
     let rows = [
         ("load, page cache warm", "s"),
         ("load to first token, prompt of 128", "s"),
@@ -94,5 +115,7 @@ fn rounds(dir: &str, n: usize) {
         let (least, most) = (values[0], values[values.len() - 1]);
         let median = values[values.len() / 2];
         println!("{name:36} {median:9.2} {unit:4} ({least:.2}-{most:.2})");
+        numbers[name] = serde_json::json!({"median": median, "low": least, "high": most});
     }
+    record::append(&format!("{numbers}\n"));
 }

@@ -1,6 +1,8 @@
 //! Writes a checkpoint of random weights in Hugging Face's form, at the shape of a known model.
 //!
-//!     cargo bench --bench make_model -- <1b|7b> <directory>
+//!     cargo bench --bench make_model -- <160m|1b|3b|7b> <directory>
+//!
+//! `7b:8` is the first 8 layers of a 7B model, for where memory or disk do not hold all of it.
 //!
 //! Speed depends on the shape and the bytes, not on what the weights are; so benchmarks need no
 //! download. Weights are uniform with the standard deviation 0.02 that Llamas start from, so that
@@ -20,7 +22,7 @@ fn main() -> Result<()> {
         .filter(|a| a != "--bench")
         .collect();
     let [name, dir] = &arguments[..] else {
-        println!("usage: cargo bench --bench make_model -- <1b|7b> <directory>");
+        println!("usage: cargo bench --bench make_model -- <160m|1b|3b|7b> <directory>");
         return Ok(());
     };
     let Some(shape) = &shapes::named(name) else {

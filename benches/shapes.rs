@@ -17,6 +17,34 @@ pub fn llama_1b() -> Shape {
     }
 }
 
+/// Llama 160M, as it serves as a draft model.
+pub fn llama_160m() -> Shape {
+    Shape {
+        dim: 768,
+        n_layers: 12,
+        n_heads: 12,
+        n_kv_heads: 12,
+        head_dim: 64,
+        ffn_dim: 3072,
+        vocab_size: 32000,
+        norm_eps: 1e-6,
+    }
+}
+
+/// Llama 3.2 3B, with a head of its own.
+pub fn llama_3b() -> Shape {
+    Shape {
+        dim: 3072,
+        n_layers: 28,
+        n_heads: 24,
+        n_kv_heads: 8,
+        head_dim: 128,
+        ffn_dim: 8192,
+        vocab_size: 128256,
+        norm_eps: 1e-5,
+    }
+}
+
 /// Llama 2 7B.
 pub fn llama_7b() -> Shape {
     Shape {
@@ -31,13 +59,21 @@ pub fn llama_7b() -> Shape {
     }
 }
 
-/// A shape by the name that command lines use.
+/// A shape by the name that command lines use; `7b:8` is the first 8 layers of the 7B one.
 pub fn named(name: &str) -> Option<Shape> {
-    match name {
-        "1b" => Some(llama_1b()),
-        "7b" => Some(llama_7b()),
-        _ => None,
-    }
+    let (name, layers) = match name.split_once(':') {
+        Some((name, layers)) => (name, Some(layers.parse().ok()?)),
+        None => (name, None),
+    };
+    let shape = match name {
+        "160m" => llama_160m(),
+        "1b" => llama_1b(),
+        "3b" => llama_3b(),
+        "7b" => llama_7b(),
+        _ => return None,
+    };
+    let n_layers = layers.unwrap_or(shape.n_layers).min(shape.n_layers);
+    Some(Shape { n_layers, ..shape })
 }
 
 /// Numbers in the matrices that every decoded token multiplies with.

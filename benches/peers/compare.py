@@ -1,256 +1,222 @@
-"""The same checkpoint in llamabi, llama.cpp and PyTorch, in turns: compare.py DIR LIBRARY [ROUNDS].
+"""The same checkpoint in llamabi, llama.cpp, OpenVINO and PyTorch, in turns: compare.py DIR LIBRARY.
 
-DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`), LIBRARY libllamabi.so.
-llama.cpp gets the same weights as a GGUF file of bfloat16, written beside the checkpoint once. Every
-engine has all processors. In every round each engine prefills 512 tokens (another prompt every time, so
-that nobody's cache helps) and decodes 24 after a prompt of 16; between engines the machine rests, because
-some keep their threads spinning. Medians over the rounds, with the range, and ratios of medians.
+DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`), LIBRARY libllamabi.so. The peers
+get the same weights in their own formats, made once (convert.py). Engines of one group run in turns, each in a
+process of its own that is stopped while the others run; one of them measures what the machine can read and compute.
+Every engine has all processors and the defaults of its makers. Every prompt is another one, so that nobody's cache
+helps. Medians over the rounds, with the range; ratios are of medians, and > 1 where llamabi is faster. Rounds in
+which other programs had more than 5 % of the processors do not count, except the three quietest.
+
+| variable | |
+|---|---|
+| BENCH_GROUPS (bf16 int8 4-bit avx2) | those formats |
+| BENCH_PEERS (llama.cpp OpenVINO PyTorch) | peers whose name contains one of these words |
+| BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1" |
+| BENCH_ROUNDS (7) | so many, after one that warms up |
+| BENCH_RECORD | a file that gets the numbers as lines of JSON, too |
 """
 
-import ctypes
-import importlib.metadata
+import json
 import os
 import platform
-import re
+import signal
 import statistics
+import subprocess
 import sys
 import time
+from importlib import metadata
 
-PREFILL, PROMPT, DECODE, REST = 512, 16, 24, 0.5
+from convert import converted
 
-
-def tokens(seed, n):
-    return [3 + (seed * 1009 + i * 7919) % 31000 for i in range(n)]
-
-
-class BuildOptions(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_uint32) for n in ("struct_size", "abi_version", "max_seq_len", "max_batch_size")]
-        + [(n, ctypes.c_int32) for n in ("model_parallel_size", "device", "device_index")]
-        + [("n_threads", ctypes.c_uint32), ("weights_dtype", ctypes.c_int32), ("kv_dtype", ctypes.c_int32)]
-        + [("seed", ctypes.c_uint64)]
-        + [(n, ctypes.c_void_p) for n in ("cancel", "progress", "progress_data", "log", "log_data")]
-        + [("log_level", ctypes.c_int32), ("reserved0", ctypes.c_uint32)]
-    )
-
-
-class GenerateOptions(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_uint32) for n in ("struct_size", "flags", "max_gen_len")]
-        + [("temperature", ctypes.c_float), ("top_p", ctypes.c_float), ("top_k", ctypes.c_int32)]
-        + [("min_p", ctypes.c_float), ("repetition_penalty", ctypes.c_float), ("seed", ctypes.c_uint64)]
-        + [("stop", ctypes.c_void_p), ("n_stop", ctypes.c_size_t)]
-        + [(n, ctypes.c_void_p) for n in ("cancel", "on_event", "user_data")]
-        + [("top_logprobs", ctypes.c_uint32), ("reserved1", ctypes.c_uint32)]
-    )
-
-
-class Stats(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_uint32) for n in ("struct_size", "prompt", "cached", "generated")]
-        + [(n, ctypes.c_double) for n in ("queue_ms", "first_token_ms", "total_ms")]
-    )
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("status", ctypes.c_int32), ("message", ctypes.c_char * 1016)]
-
-
-class Llamabi:
-    name = "llamabi bf16"
-    IGNORE_EOS = 8
-
-    def __init__(self, directory, library):
-        self.lib = ctypes.CDLL(os.path.abspath(library))
-        options = BuildOptions()
-        self.lib.llama_build_options_init.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32]
-        header = os.path.join(os.path.dirname(__file__), "../../include/llamabi.h")
-        with open(header) as f:
-            version = int(re.search(r"define LLAMABI_ABI_VERSION (\d+)", f.read())[1])
-        self.lib.llama_build_options_init(ctypes.byref(options), ctypes.sizeof(options), version)
-        options.max_seq_len = PREFILL + 64
-        options.max_batch_size = 1
-        self.error = Error(struct_size=ctypes.sizeof(Error))
-        self.handle = ctypes.c_void_p()
-        self.check(self.lib.llama_build(directory.encode(), None, ctypes.byref(options),
-                                        ctypes.byref(self.handle), ctypes.byref(self.error)))
-
-    def check(self, status):
-        if status != 0:
-            raise RuntimeError(self.error.message.decode())
-
-    def run(self, prompt, n):
-        options = GenerateOptions()
-        init = self.lib.llama_generate_options_init
-        init.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        init(ctypes.byref(options), ctypes.sizeof(options))
-        options.flags, options.max_gen_len, options.temperature = self.IGNORE_EOS, n, 0.0
-        ids = (ctypes.c_int32 * len(prompt))(*prompt)
-        lens = (ctypes.c_size_t * 1)(len(prompt))
-        result = ctypes.c_void_p()
-        self.check(self.lib.llama_generate(self.handle, ids, lens, ctypes.c_size_t(1), ctypes.byref(options),
-                                           ctypes.byref(result), ctypes.byref(self.error)))
-        stats = Stats(struct_size=ctypes.sizeof(Stats))
-        self.check(self.lib.llama_result_stats(result, ctypes.c_size_t(0), ctypes.byref(stats)))
-        self.lib.llama_result_free(result)
-        assert stats.generated == n and stats.cached == 0, "the prompt was cached"
-        return stats
-
-    def prefill(self, prompt):
-        start = time.perf_counter()
-        self.run(prompt, 1)
-        return time.perf_counter() - start
-
-    def decode(self, prompt, n):
-        stats = self.run(prompt, n + 1)
-        return (stats.total_ms - stats.first_token_ms) / 1e3
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILDS = os.path.abspath(os.path.join(HERE, "../../build/peers"))
+NATIVE = {"LLAMA_CPP_LIB_PATH": BUILDS + "/llama-native/bin"}
+AVX2 = {"LLAMA_CPP_LIB_PATH": BUILDS + "/llama-avx2/bin", "LLAMABI_CPU_TIER": "avx2"}
+# Group: engine, its file (None: the checkpoint itself), format, environment.
+GROUPS = {
+    "bf16": [
+        ("llamabi", None, "bf16", {}),
+        ("llama.cpp", "bf16.gguf", "bf16", NATIVE),
+        ("llama.cpp", "f16.gguf", "f16", NATIVE),
+        ("OpenVINO", "ov-16", "bf16", {}),
+        ("PyTorch", None, "bf16", {}),
+    ],
+    "int8": [
+        ("llamabi", None, "int8", {}),
+        ("llama.cpp", "q8_0.gguf", "Q8_0", NATIVE),
+        ("OpenVINO", "ov-int8", "int8", {}),
+    ],
+    "4-bit": [
+        ("llamabi", None, "int4", {}),
+        ("llamabi", None, "nf4", {}),
+        ("llama.cpp", "q4_0.gguf", "Q4_0", NATIVE),
+        ("llama.cpp", "q4_k_m.gguf", "Q4_K_M", NATIVE),
+        ("OpenVINO", "ov-int4", "int4", {}),
+    ],
+    "avx2": [
+        ("llamabi", None, "bf16", AVX2),
+        ("llama.cpp", "bf16.gguf", "bf16", AVX2),
+    ],
+}
+MOST_OTHERS = 0.05
+# Name, sequences, tokens of each prompt, decode steps (0: the prompt is what is timed).
+CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode, batch 8", 8, 16, 12)]
+# Bits of a weight in layers and head, scales included.
+BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 8.5)}
 
 
-class LlamaCpp:
-    name = "llama.cpp bf16"
-
-    def __init__(self, directory):
-        import llama_cpp
-
-        path = os.path.join(directory, "bf16.gguf")
-        if not os.path.exists(path):
-            write_gguf(directory, path)
-        n = len(os.sched_getaffinity(0))
-        self.llm = llama_cpp.Llama(path, n_ctx=PREFILL + 64, n_batch=PREFILL, n_ubatch=PREFILL, n_threads=n,
-                                   n_threads_batch=n, verbose=False)
-
-    def prefill(self, prompt):
-        self.llm.reset()
-        start = time.perf_counter()
-        self.llm.eval(prompt)
-        return time.perf_counter() - start
-
-    def decode(self, prompt, n):
-        self.llm.reset()
-        self.llm.eval(prompt)
-        start = time.perf_counter()
-        for i in range(n):
-            self.llm.eval([100 + i])
-        return time.perf_counter() - start
+def others_busy():
+    """Ticks that the processors worked (or were taken by the host) for others than this process and its children;
+    and all ticks, the idle ones among them."""
+    with open("/proc/stat") as f:
+        ticks = list(map(int, f.readline().split()[1:9]))  # user nice system idle iowait irq softirq steal
+    ours, group = 0, os.getpgrp()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                fields = f.read().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[2]) == group:
+            ours += int(fields[11]) + int(fields[12])
+    return sum(ticks) - ticks[3] - ticks[4] - ours, sum(ticks)
 
 
-def write_gguf(directory, path):
-    import json
+class Process:
+    """A process that answers lines with lines, and does not run between them."""
 
-    import gguf
-    import numpy as np
+    def __init__(self, name, command, environment, log):
+        self.name, self.log = name, log
+        with open(log, "w") as errors:
+            self.process = subprocess.Popen(command, env={**os.environ, **environment}, text=True, bufsize=1,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        self.answer()
+        self.process.send_signal(signal.SIGSTOP)
 
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            with open(self.log) as errors:
+                raise RuntimeError(f"{self.name} ended: {errors.read()[-1000:]}")
+        return line
+
+    def ask(self, line):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.stdin.write(line + "\n")
+        line = self.answer()
+        self.process.send_signal(signal.SIGSTOP)
+        return line
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def prompts(seed, batch, n):
+    """Other tokens from the first on for every seed."""
+    return [[3 + ((64 * seed + b) * 1009 + i * 7919) % 31000 for i in range(n)] for b in range(batch)]
+
+
+def work(config, dtype, batch, prompt, steps):
+    """What the job must read (decode) or multiply and add (prefill), a token of every sequence."""
+    dim, layers, heads = (config[k] for k in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    kv = 2 * dim // heads * config["num_key_value_heads"]
+    matrices = layers * (dim * (2 * dim + kv) + 3 * dim * config["intermediate_size"])
+    head = config["vocab_size"] * dim
+    if steps == 0:
+        attention = layers * 2 * dim * (prompt + 1) / 2
+        return 2 * (matrices + attention + head / prompt)
+    layer_bits, head_bits = BITS[dtype]
+    context = prompt + (steps + 1) / 2
+    return (matrices * layer_bits + head * head_bits) / 8 + batch * context * layers * kv * 2
+
+
+def start(group, directory, library):
+    """The group's processes, ours first; without the peers that are not there."""
+    wanted = os.environ.get("BENCH_PEERS", "llama.cpp OpenVINO PyTorch").split()
+    engines = []
+    for engine, form, dtype, environment in GROUPS[group]:
+        name = f"{engine} {dtype}" + (" AVX2" if environment is AVX2 else "")
+        if engine != "llamabi" and not any(word in name for word in wanted):
+            continue
+        try:
+            path = converted(directory, form) if form else directory
+            command = [sys.executable, os.path.join(HERE, "engines.py"), engine, path, dtype]
+            environment = {**environment, "LLAMABI_LIBRARY": library}
+            log = os.path.join(BUILDS, name.replace(" ", "-") + ".log")
+            engines.append((Process(name, command, environment, log), dtype))
+        except (ImportError, RuntimeError) as e:
+            if engine == "llamabi":
+                raise
+            print(f"without {name}: {e}")
+    return engines
+
+
+def compare(group, directory, library, rounds, record):
     with open(os.path.join(directory, "config.json")) as f:
         config = json.load(f)
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(config["hidden_size"] // heads)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    file = os.path.join(directory, "model.safetensors")
-    with open(file, "rb") as f:
-        size = int.from_bytes(f.read(8), "little")
-        header = json.loads(f.read(size))
-    data = np.memmap(file, dtype=np.uint8, mode="r", offset=8 + size)
-    for name, info in header.items():
-        if name == "__metadata__":
-            continue
-        start, end = info["data_offsets"]
-        bits = data[start:end].view(np.uint16).reshape(info["shape"])
-        to = names.get_name(name, try_suffixes=(".weight",))
-        if bits.ndim == 1:
-            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
-            continue
-        for part, n in (("q_proj", heads), ("k_proj", kv_heads)):
-            if part in name:  # rotated by halves there, by neighbours here
-                rows, cols = bits.shape
-                bits = bits.reshape(n, 2, rows // n // 2, cols).swapaxes(1, 2).reshape(rows, cols)
-        bits = np.ascontiguousarray(bits).view(np.uint8)
-        writer.add_tensor(to, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-class PyTorch:
-    name = "PyTorch bf16"
-
-    def __init__(self, directory):
-        import torch
-        from transformers import LlamaForCausalLM
-
-        self.torch = torch
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-        self.model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
-
-    def step(self, ids, cache):
-        with self.torch.inference_mode():
-            ids = self.torch.tensor([ids])
-            out = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            return out.past_key_values
-
-    def prefill(self, prompt):
-        start = time.perf_counter()
-        self.step(prompt, None)
-        return time.perf_counter() - start
-
-    def decode(self, prompt, n):
-        cache = self.step(prompt, None)
-        start = time.perf_counter()
-        for i in range(n):
-            cache = self.step([100 + i], cache)
-        return time.perf_counter() - start
+    command = os.environ.get("BENCH_LIMITS", "cargo bench --quiet --locked --bench cpu -- limits").split()
+    limits = Process("limits", command, {}, os.path.join(BUILDS, "limits.log"))
+    engines = start(group, directory, library)
+    only = os.environ.get("BENCH_CASES", "decode" if group == "avx2" else "")
+    cases = [case for case in CASES if only in case[0]]
+    times = {(e.name, case[0]): [] for e, _ in engines for case in cases}
+    rates, others = [], []
+    for r in range(rounds + 1):
+        before = others_busy()
+        measured = json.loads(limits.ask(""))
+        for engine, _ in engines:
+            for index, (name, batch, prompt, steps) in enumerate(cases):
+                job = {"prompts": prompts(len(cases) * r + index + 1, batch, prompt), "tokens": steps}
+                seconds = float(engine.ask(json.dumps(job)))
+                times[engine.name, name].append(batch * (steps or prompt) / seconds)
+        rates.append(measured)
+        after = others_busy()
+        others.append((after[0] - before[0]) / max(after[1] - before[1], 1))
+    counted = sorted(range(1, rounds + 1), key=lambda r: others[r])  # not the first, which warms up
+    counted = counted[:max(3, sum(others[r] <= MOST_OTHERS for r in counted))]
+    limits.end()
+    for engine, _ in engines:
+        engine.end()
+    bandwidth, peak = (statistics.median(rates[r][k] for r in counted) for k in ("read", "peak"))
+    print(f"\n{group}: {len(counted)} of {rounds} rounds count, others had {100 * max(others[r] for r in counted):.0f} % "
+          f"of the processors at most; reading {bandwidth / 1e9:.1f} GB/s, matrix peak {peak / 1e12:.2f} TFLOP/s")
+    for name, batch, prompt, steps in cases:
+        ours = statistics.median(times[engines[0][0].name, name][r] for r in counted)
+        for engine, dtype in engines:
+            values = [times[engine.name, name][r] for r in counted]
+            median = statistics.median(values)
+            line = f"{name:16} {engine.name:18} {median:8.1f} tok/s ({min(values):.1f}-{max(values):.1f})"
+            row = {"bench": "peers", "model": os.path.basename(directory), "group": group, "case": name,
+                   "engine": engine.name, "tokens_s": median, "low": min(values), "high": max(values),
+                   "rounds": len(counted), "read_bytes_s": bandwidth, "peak_flop_s": peak}
+            if engine.name.startswith("llamabi"):
+                rate = work(config, dtype, batch, prompt, steps) * median / batch
+                row["share"] = rate / (bandwidth if steps else peak)
+                line += f"  {100 * row['share']:.0f} % of the machine's limit"
+            else:
+                row["ratio"] = ours / median
+                line += f"  {engines[0][0].name} is {row['ratio']:.2f} x"
+            print(line)
+            if record:
+                record.write(json.dumps(row) + "\n")
 
 
 def main():
-    directory, library = sys.argv[1:3]
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 7
-    print(f"{platform.platform()}, Python {platform.python_version()}, {len(os.sched_getaffinity(0))} CPUs")
-    for package in ("llama_cpp_python", "torch", "transformers"):
+    directory, library = os.path.normpath(sys.argv[1]), os.path.abspath(sys.argv[2])
+    os.environ.update(NATIVE)  # for convert.py
+    print(f"{time.strftime('%F %R')}, {platform.platform()}, {len(os.sched_getaffinity(0))} CPUs, {directory}")
+    for package in ("llama_cpp_python", "openvino", "optimum-intel", "nncf", "torch", "transformers"):
         try:
-            print(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            print(package, "is not installed")
-    engines = [Llamabi(directory, library)]
-    for make in (LlamaCpp, PyTorch):
-        try:
-            engines.append(make(directory))
-        except ImportError as e:
-            print(f"without {make.name}: {e}")
-    try:
-        import llama_cpp
-
-        print(llama_cpp.llama_print_system_info().decode().strip())
-    except ImportError:
-        pass
-    times = {(e.name, what): [] for e in engines for what in ("prefill", "decode")}
-    for r in range(rounds + 1):
-        for e in engines:
-            time.sleep(REST)
-            prefill = PREFILL / e.prefill(tokens(3 * r + 1, PREFILL))
-            time.sleep(REST)
-            decode = DECODE / e.decode(tokens(3 * r + 2, PROMPT), DECODE)
-            if r > 0:  # the first warms up
-                times[e.name, "prefill"].append(prefill)
-                times[e.name, "decode"].append(decode)
-    print(f"{rounds} rounds, load average {os.getloadavg()[0]:.1f}")
-    for what, label in (("prefill", f"prefill of {PREFILL}"), ("decode", f"decode after {PROMPT}")):
-        ours = statistics.median(times[engines[0].name, what])
-        for e in engines:
-            values = sorted(times[e.name, what])
-            median = statistics.median(values)
-            print(f"{label:18} {e.name:16} {median:8.1f} tok/s ({values[0]:.1f}-{values[-1]:.1f})  "
-                  f"ours is {ours / median:.2f} x")
+            print(package, metadata.version(package), end="; ")
+        except metadata.PackageNotFoundError:
+            print(package, "is not installed", end="; ")
+    print()
+    rounds = int(os.environ.get("BENCH_ROUNDS", 7))
+    record = os.environ.get("BENCH_RECORD")
+    record = open(record, "a") if record else None
+    for group in os.environ.get("BENCH_GROUPS", " ".join(GROUPS)).split():
+        compare(group, directory, library, rounds, record)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""The checkpoint in the peers' own formats, written beside it once: convert.py DIR FORMAT...
+
+DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`). Formats:
+bf16.gguf and, made from it by llama.cpp itself, f16.gguf, q8_0.gguf, q4_0.gguf, q4_k_m.gguf;
+ov-16 (optimum-intel's export) and, made from it by nncf, ov-int8 (a scale and zero point for each row, as
+optimum-intel does by itself) and ov-int4 (symmetric, groups of 128, which it runs fastest; embedding and head in int8).
+"""
+
+import json
+import os
+import sys
+
+
+def write_gguf(directory, path):
+    import gguf
+    import numpy as np
+
+    with open(os.path.join(directory, "config.json")) as f:
+        config = json.load(f)
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    file = os.path.join(directory, "model.safetensors")
+    with open(file, "rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        header = json.loads(f.read(size))
+    data = np.memmap(file, dtype=np.uint8, mode="r", offset=8 + size)
+    for name, info in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = info["data_offsets"]
+        bits = data[start:end].view(np.uint16).reshape(info["shape"])
+        to = names.get_name(name, try_suffixes=(".weight",))
+        if bits.ndim == 1:
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
+            continue
+        for part, n in (("q_proj", heads), ("k_proj", kv_heads)):
+            if part in name:  # rotated by halves there, by neighbours here
+                rows, cols = bits.shape
+                bits = bits.reshape(n, 2, rows // n // 2, cols).swapaxes(1, 2).reshape(rows, cols)
+        bits = np.ascontiguousarray(bits).view(np.uint8)
+        writer.add_tensor(to, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def quantise_gguf(source, path, file_type):
+    import ctypes
+
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = file_type
+    status = llama_cpp.llama_model_quantize(source.encode(), path.encode(), ctypes.byref(params))
+    if status != 0:
+        raise RuntimeError(f"llama.cpp could not write {path}: status {status}")
+
+
+def export_openvino(directory, path):
+    from optimum.intel import OVModelForCausalLM
+
+    OVModelForCausalLM.from_pretrained(
+        directory, export=True, compile=False, load_in_8bit=False, library_name="transformers"
+    ).save_pretrained(path)
+
+
+def compress_openvino(source, path, mode, **options):
+    import nncf
+    import openvino
+
+    model = openvino.Core().read_model(os.path.join(source, "openvino_model.xml"))
+    model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode[mode], **options)
+    os.makedirs(path)
+    openvino.save_model(model, os.path.join(path, "openvino_model.xml"), compress_to_fp16=False)
+
+
+def converted(directory, form):
+    """The path of `form`, which is made where it is not there."""
+    path = os.path.join(directory, form)
+    if os.path.exists(path):
+        return path
+    part = os.path.join(directory, "part." + form)
+    if form == "bf16.gguf":
+        write_gguf(directory, part)
+    elif form.endswith(".gguf"):
+        file_type = {"f16": 1, "q4_0": 2, "q8_0": 7, "q4_k_m": 15}[form[:-5]]  # enum llama_ftype
+        quantise_gguf(converted(directory, "bf16.gguf"), part, file_type)
+    elif form == "ov-16":
+        export_openvino(directory, part)
+    elif form == "ov-int8":
+        compress_openvino(converted(directory, "ov-16"), part, "INT8_ASYM")
+    elif form == "ov-int4":
+        compress_openvino(converted(directory, "ov-16"), part, "INT4_SYM", group_size=128)
+    else:
+        raise ValueError(f"no such form: {form}")
+    os.rename(part, path)
+    return path
+
+
+if __name__ == "__main__":
+    for form in sys.argv[2:]:
+        print(converted(sys.argv[1], form), flush=True)

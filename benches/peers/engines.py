@@ -1,0 +1,169 @@
+"""One engine in a process of its own, which compare.py talks to: engines.py ENGINE PATH DTYPE.
+
+A line on standard input is a job in JSON: `prompts`, all of one length, and `tokens`. 0 tokens: the answer is the
+seconds until the logits after the prompts are there. Otherwise it is the seconds of that many decode steps for all
+prompts together, without the prompts. Every engine has all processors of this process; what they print goes to
+standard error.
+"""
+
+import json
+import os
+import sys
+import time
+
+THREADS = len(os.sched_getaffinity(0))
+MAX_SEQ_LEN, MAX_BATCH = 2304, 8
+
+
+class Llamabi:
+    def __init__(self, path, dtype):
+        from llamabi import Handle
+
+        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH)
+
+    def run(self, prompts, tokens):
+        start = time.perf_counter()
+        stats = self.handle.generate(prompts, tokens + 1)
+        if tokens == 0:
+            return time.perf_counter() - start
+        # The others cannot begin to decode before all prompts are done; so neither counts what it did until then.
+        return (max(s.total_ms for s in stats) - min(s.first_token_ms for s in stats)) / 1e3
+
+
+class LlamaCpp:
+    def __init__(self, path, dtype):
+        import ctypes
+
+        import llama_cpp
+
+        self.api = llama_cpp
+        print(llama_cpp.llama_print_system_info().decode())
+        llama_cpp.llama_backend_init()
+        # The bindings hold the callback as an object.
+        self.quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p())
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = MAX_SEQ_LEN, 512, 512, MAX_BATCH
+        params.kv_unified = True
+        params.n_threads = params.n_threads_batch = THREADS
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp could not load {path}")
+        self.batch = llama_cpp.llama_batch_init(512, 0, MAX_BATCH)
+
+    def decode(self, sequences, position):
+        """New tokens of each sequence, all from `position` on; logits of the last of each."""
+        flat = [(s, position + i, token, i == len(row) - 1)
+                for s, row in enumerate(sequences) for i, token in enumerate(row)]
+        for first in range(0, len(flat), 512):
+            part = flat[first:first + 512]
+            for i, (sequence, at, token, last) in enumerate(part):
+                self.batch.token[i], self.batch.pos[i], self.batch.logits[i] = token, at, last
+                self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, sequence
+            self.batch.n_tokens = len(part)
+            if self.api.llama_decode(self.context, self.batch) != 0:
+                raise RuntimeError("llama_decode failed")
+        self.api.llama_synchronize(self.context)
+
+    def run(self, prompts, tokens):
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
+        start = time.perf_counter()
+        self.decode(prompts, 0)
+        if tokens == 0:
+            return time.perf_counter() - start
+        start = time.perf_counter()
+        for i in range(tokens):
+            self.decode([[100 + i]] * len(prompts), len(prompts[0]) + i)
+        return time.perf_counter() - start
+
+
+class OpenVino:
+    def __init__(self, path, dtype):
+        import numpy
+        import openvino
+
+        self.numpy = numpy
+        core = openvino.Core()
+        model = core.read_model(os.path.join(path, "openvino_model.xml"))
+        last_logits(model)
+        hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": THREADS}
+        compiled = core.compile_model(model, "CPU", hints)
+        for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE"):
+            print(name, compiled.get_property(name))
+        self.request = compiled.create_infer_request()
+
+    def step(self, sequences, position):
+        n, new = len(sequences), len(sequences[0])
+        ones = self.numpy.ones
+        at = self.numpy.arange(position, position + new, dtype=self.numpy.int64)
+        self.request.infer({
+            "input_ids": self.numpy.array(sequences, dtype=self.numpy.int64),
+            "attention_mask": ones((n, position + new), dtype=self.numpy.int64),
+            "position_ids": self.numpy.tile(at, (n, 1)),
+            "beam_idx": self.numpy.arange(n, dtype=self.numpy.int32),
+        }, share_inputs=True)
+
+    def run(self, prompts, tokens):
+        self.request.reset_state()
+        start = time.perf_counter()
+        self.step(prompts, 0)
+        if tokens == 0:
+            return time.perf_counter() - start
+        start = time.perf_counter()
+        for i in range(tokens):
+            self.step([[100 + i]] * len(prompts), len(prompts[0]) + i)
+        return time.perf_counter() - start
+
+
+def last_logits(model):
+    """Only the last row of the head's input, as openvino-genai does it; the export computes all of them."""
+    from openvino import opset13
+
+    node = model.output("logits").get_node().input_value(0).get_node()
+    while node.get_type_name() != "MatMul":
+        node = node.input_value(0).get_node()
+    last = opset13.gather(node.input_value(0), opset13.constant([-1], dtype="int64"), opset13.constant(1, dtype="int64"))
+    node.input(0).replace_source_output(last.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+class PyTorch:
+    def __init__(self, path, dtype):
+        import torch
+        from transformers import LlamaForCausalLM
+
+        self.torch = torch
+        torch.set_num_threads(THREADS)
+        self.model = LlamaForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+
+    def step(self, sequences, cache):
+        with self.torch.inference_mode():
+            ids = self.torch.tensor(sequences)
+            return self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+
+    def run(self, prompts, tokens):
+        start = time.perf_counter()
+        cache = self.step(prompts, None)
+        if tokens == 0:
+            return time.perf_counter() - start
+        start = time.perf_counter()
+        for i in range(tokens):
+            cache = self.step([[100 + i]] * len(prompts), cache)
+        return time.perf_counter() - start
+
+
+def main():
+    engine, path, dtype = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    engines = {"llamabi": Llamabi, "llama.cpp": LlamaCpp, "OpenVINO": OpenVino, "PyTorch": PyTorch}
+    engine = engines[engine](path, dtype)
+    answers.write("ready\n")
+    for line in sys.stdin:
+        job = json.loads(line)
+        answers.write(f"{engine.run(job['prompts'], job['tokens'])}\n")
+
+
+if __name__ == "__main__":
+    main()
