@@ -62,7 +62,9 @@ impl Standin {
         std::fs::copy(driver, &copy).unwrap();
         let name = CString::new(copy.to_str().unwrap()).unwrap();
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!handle.is_null(), "{} cannot be opened", copy.display());
+        assert!(!handle.is_null(), "{:?}", unsafe {
+            std::ffi::CStr::from_ptr(libc::dlerror())
+        });
         let symbol = |name: &std::ffi::CStr| {
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             assert!(!symbol.is_null(), "{name:?}");
