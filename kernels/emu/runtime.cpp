@@ -113,9 +113,12 @@ struct Machine {
 };
 
 thread_local Machine own;
-// `own` of a thread that launches: without the check whether it has been made, and, in a shared library too,
-// without a call to find it.
-__thread __attribute__((tls_model("initial-exec"))) Machine *current;
+// `own` of a thread that launches: without the check whether it has been made.
+#ifndef EMU_LOADED_MANY_TIMES
+// And in a shared library without a call to find it: that takes an eighth of the time.
+__attribute__((tls_model("initial-exec")))
+#endif
+__thread Machine *current;
 
 } // namespace
 

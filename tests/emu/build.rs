@@ -59,16 +59,21 @@ fn build() -> (PathBuf, PathBuf) {
     lock.lock().unwrap();
     let (emu, cuda) = (kernels.join("emu"), kernels.join("emu/cuda"));
     let headers = [&kernels, &emu, &cuda].map(|dir| files(dir, "h")).concat();
-    let newest = headers.iter().filter_map(|h| modified(h)).max();
+    let runtime = emu.join("runtime.cpp"); // cuda/runtime.cpp includes it
+    let included = headers.iter().chain([&runtime]);
+    let newest = included.filter_map(|path| modified(path)).max();
     let object = |source: &PathBuf| {
         let parent = source.parent().unwrap().file_name().unwrap();
         let name = source.file_stem().unwrap().display();
         dir.join(format!("{}-{name}.o", parent.display()))
     };
     let emulator = [files(&kernels, "cu"), files(&emu, "cpp")].concat();
-    let driver = files(&cuda, "cpp");
-    let stale: Vec<_> = [&emulator[..], &driver]
-        .concat()
+    let mut driver = [&emulator[..], &files(&cuda, "cpp")].concat();
+    driver.retain(|source| *source != runtime);
+    let mut stale: Vec<_> = [&emulator[..], &driver].concat();
+    stale.sort();
+    stale.dedup();
+    let stale: Vec<_> = stale
         .into_iter()
         .map(|source| (object(&source), source))
         .filter(|(o, s)| modified(o) < newest || modified(o) < modified(s))
@@ -85,7 +90,7 @@ fn build() -> (PathBuf, PathBuf) {
     let (emulator, driver) = (objects(&emulator), objects(&driver));
     let libraries = (dir.join("libemu.so"), dir.join("libcuda.so.1"));
     link(&libraries.0, &emulator);
-    link(&libraries.1, &[emulator, driver].concat());
+    link(&libraries.1, &driver);
     libraries
 }
 
