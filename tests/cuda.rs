@@ -5,6 +5,8 @@
 #[path = "emu/build.rs"]
 mod build;
 mod common;
+#[path = "emu/real.rs"]
+mod real;
 #[path = "emu/standin.rs"]
 mod standin;
 
@@ -88,45 +90,47 @@ fn bytes(floats: &[f32]) -> Vec<u8> {
 /// that are longer than a buffer, and many small ones.
 #[test]
 fn copies_arrive_whatever_their_shape() {
-    const MIB: usize = 1 << 18; // of floats
     for seed in [0, 5] {
         let standin = Standin::new(&format!("seed={seed}"));
-        let cuda = Arc::new(standin.open().unwrap());
-        for (width, pitch, rows) in [
-            (1, 1, 1),
-            (3, 7, 5),
-            (MIB + 3, MIB + 3, 11),
-            (1000, 1024, 5000),
-            (4 * MIB, 4 * MIB + 8, 2),
-            (4 * MIB + 1, 5 * MIB, 3),
-        ] {
-            let what = format!("{rows} rows of {width}, {pitch} apart, seed {seed}");
-            let n = (rows - 1) * pitch + width;
-            let memory = Memory::zeroed(&cuda, "a test", 4 * n).unwrap();
-            let from = floats(width * rows, rows);
-            memory
-                .write(0, 4 * width, 4 * pitch, &bytes(&from))
-                .unwrap();
-            let mut to = cuda.host(n).unwrap();
-            memory.read(&mut to, n).unwrap();
-            for row in 0..rows {
-                let (got, rest) = to[row * pitch..].split_at(width);
-                assert!(got == &from[row * width..][..width], "{what}: row {row}");
-                let gap = &rest[..(pitch - width).min(rest.len())];
-                assert!(gap.iter().all(|&x| x == 0.0), "{what}: after row {row}");
-            }
-        }
-        let memory = Memory::new(&cuda, "a test", 4 * 5000).unwrap();
-        let from = floats(5000, 1);
-        for (i, piece) in from.chunks(5).enumerate() {
-            memory.write_floats(20 * i, piece).unwrap();
-        }
-        let mut to = cuda.host(5000).unwrap();
-        memory.read(&mut to, 5000).unwrap();
-        assert_eq!(to[..], from[..]);
-        drop((memory, to, cuda));
+        copies_arrive(Arc::new(standin.open().unwrap()), &format!("seed {seed}"));
         standin.assert_clean();
     }
+}
+
+fn copies_arrive(cuda: Arc<Cuda>, what: &str) {
+    const MIB: usize = 1 << 18; // of floats
+    for (width, pitch, rows) in [
+        (1, 1, 1),
+        (3, 7, 5),
+        (MIB + 3, MIB + 3, 11),
+        (1000, 1024, 5000),
+        (4 * MIB, 4 * MIB + 8, 2),
+        (4 * MIB + 1, 5 * MIB, 3),
+    ] {
+        let what = format!("{rows} rows of {width}, {pitch} apart, {what}");
+        let n = (rows - 1) * pitch + width;
+        let memory = Memory::zeroed(&cuda, "a test", 4 * n).unwrap();
+        let from = floats(width * rows, rows);
+        memory
+            .write(0, 4 * width, 4 * pitch, &bytes(&from))
+            .unwrap();
+        let mut to = cuda.host(n).unwrap();
+        memory.read(&mut to, n).unwrap();
+        for row in 0..rows {
+            let (got, rest) = to[row * pitch..].split_at(width);
+            assert!(got == &from[row * width..][..width], "{what}: row {row}");
+            let gap = &rest[..(pitch - width).min(rest.len())];
+            assert!(gap.iter().all(|&x| x == 0.0), "{what}: after row {row}");
+        }
+    }
+    let memory = Memory::new(&cuda, "a test", 4 * 5000).unwrap();
+    let from = floats(5000, 1);
+    for (i, piece) in from.chunks(5).enumerate() {
+        memory.write_floats(20 * i, piece).unwrap();
+    }
+    let mut to = cuda.host(5000).unwrap();
+    memory.read(&mut to, 5000).unwrap();
+    assert_eq!(to[..], from[..]);
 }
 
 /// Layers may lie farther apart than a 2D copy can reach.
@@ -135,27 +139,45 @@ fn pages_are_copied_over_any_distance() {
     for limit in [1 << 20, 4096] {
         let standin = Standin::new(&format!("pitch={limit}"));
         let cuda = Arc::new(standin.open().unwrap());
-        let (width, pitch, layers) = (64, 2048, 4);
-        let memory = Memory::zeroed(&cuda, "a test", 4 * pitch * layers).unwrap();
-        let from = floats(pitch * layers, 3);
-        memory.write_floats(0, &from).unwrap();
-        let (at, gap) = (4 * 128, 4 * pitch);
-        memory.copy(at, 0, 4 * width, gap, layers).unwrap();
-        let mut to = cuda.host(pitch * layers).unwrap();
-        memory.read(&mut to, pitch * layers).unwrap();
-        for layer in 0..layers {
-            let (got, want) = (&to[layer * pitch..], &from[layer * pitch..]);
-            assert_eq!(got[128..128 + width], want[..width], "layer {layer}");
-            assert_eq!(got[..128], want[..128], "layer {layer}");
-            assert_eq!(got[128 + width..pitch], want[128 + width..pitch]);
-        }
-        let (rows, before) = (layers as u64, standin.count("copies"));
-        memory.copy(at, 0, 4 * width, gap, layers).unwrap();
+        pages_are_copied(&cuda);
+        let memory = Memory::zeroed(&cuda, "a test", 4 * 2048 * 4).unwrap();
+        cuda.synchronize().unwrap();
+        let before = standin.count("copies");
+        memory.copy(512, 0, 256, 4 * 2048, 4).unwrap();
         cuda.synchronize().unwrap();
         // One copy, or one for each layer: the stand-in counts rows.
-        assert_eq!(standin.count("copies") - before, rows);
-        drop((memory, to, cuda));
+        assert_eq!(standin.count("copies") - before, 4);
+        drop((memory, cuda));
         standin.assert_clean();
+    }
+}
+
+fn pages_are_copied(cuda: &Arc<Cuda>) {
+    let (width, pitch, layers) = (64, 2048, 4);
+    let memory = Memory::zeroed(cuda, "a test", 4 * pitch * layers).unwrap();
+    let from = floats(pitch * layers, 3);
+    memory.write_floats(0, &from).unwrap();
+    let (at, gap) = (4 * 128, 4 * pitch);
+    memory.copy(at, 0, 4 * width, gap, layers).unwrap();
+    let mut to = cuda.host(pitch * layers).unwrap();
+    memory.read(&mut to, pitch * layers).unwrap();
+    for layer in 0..layers {
+        let (got, want) = (&to[layer * pitch..], &from[layer * pitch..]);
+        assert_eq!(got[128..128 + width], want[..width], "layer {layer}");
+        assert_eq!(got[..128], want[..128], "layer {layer}");
+        assert_eq!(got[128 + width..pitch], want[128 + width..pitch]);
+    }
+}
+
+/// What of this a real driver can show: `LLAMABI_TEST_DEVICE=cuda`.
+#[test]
+fn on_a_real_device() {
+    match real::cuda() {
+        None => println!("no real device is meant"),
+        Some(cuda) => {
+            copies_arrive(cuda.clone(), "a real device");
+            pages_are_copied(&cuda);
+        }
     }
 }
 

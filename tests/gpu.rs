@@ -9,6 +9,7 @@ mod reference_cases;
 
 use common::{Failure, Model, greedy, reference};
 use emu::Emu;
+use emu::real::real;
 use llamabi::capi::*;
 use llamabi::engine::{GenerateOptions, Prompt, Stream};
 use llamabi::log::{Level, Log};
@@ -20,15 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
-
-/// Whether a real GPU is meant.
-fn real() -> bool {
-    match std::env::var("LLAMABI_TEST_DEVICE").as_deref() {
-        Ok("cuda") => true,
-        Ok(other) => panic!("LLAMABI_TEST_DEVICE is {other}, must be cuda or nothing"),
-        Err(_) => false,
-    }
-}
 
 /// A model on the device, on the schedules of this seed.
 fn build(dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions, seed: u64) -> Result<Llama> {
@@ -373,6 +365,9 @@ fn assert_returned(device: &Emu) {
 
 #[test]
 fn memory_that_is_not_there_is_said_with_the_plan() {
+    if real() {
+        return println!("only on the emulated device");
+    }
     for (memory, limit) in [(4096, 0), (GIB, 4096)] {
         let device = Emu::new(memory, 1);
         let mut options = options(None);
@@ -397,6 +392,9 @@ fn memory_that_is_not_there_is_said_with_the_plan() {
 /// What the plan asks for is enough, a byte less is not, and no more is ever taken.
 #[test]
 fn the_limit_is_a_limit() {
+    if real() {
+        return println!("only on the emulated device");
+    }
     let mut options = options(None);
     options.gpu_memory_bytes = 1;
     let Some(Error::DeviceMemory { needed, .. }) = on(&Emu::new(GIB, 1), &options).err() else {
@@ -425,6 +423,9 @@ fn the_limit_is_a_limit() {
 /// Other processes took memory after it was counted, or the device breaks: nothing is left behind.
 #[test]
 fn builds_that_fail_half_way_leave_nothing() {
+    if real() {
+        return println!("only on the emulated device");
+    }
     let device = Emu::new(GIB, 1);
     drop(on(&device, &options(None)).unwrap());
     let whole = device.allocated().1;
@@ -449,6 +450,9 @@ fn builds_that_fail_half_way_leave_nothing() {
 /// A failure of a copy or a launch, at any place of a step, ends the handle and nothing else.
 #[test]
 fn a_device_error_poisons_the_handle() {
+    if real() {
+        return println!("only on the emulated device");
+    }
     let healthy = Emu::new(GIB, 1);
     let other = on(&healthy, &options(None)).unwrap();
     let want = run(&other, &prompt(9, 1), going_on(3));

@@ -1,11 +1,12 @@
 //! Quantised weights and the int8 cache on an emulated device: the CPU backend's logits within what rounding
-//! explains, and law four to the last bit.
+//! explains, and law four to the last bit. With `LLAMABI_TEST_DEVICE=cuda` on a real one.
 
 mod common;
 mod emu;
 
 use common::reference;
 use emu::Emu;
+use emu::real;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
@@ -65,9 +66,14 @@ fn on_cpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
 }
 
 fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
-    runner(dir, weights, kv, |shape, rope, limits| {
-        Gpu::new(Emu::new(1 << 30, 1), shape, &rope, limits, weights, kv).unwrap()
-    })
+    match real::cuda() {
+        Some(cuda) => runner(dir, weights, kv, |shape, rope, limits| {
+            Gpu::new(cuda, shape, &rope, limits, weights, kv).unwrap()
+        }),
+        None => runner(dir, weights, kv, |shape, rope, limits| {
+            Gpu::new(Emu::new(1 << 30, 1), shape, &rope, limits, weights, kv).unwrap()
+        }),
+    }
 }
 
 /// Logits of every row of one sequence, `cuts` saying how many rows of which kind each step has.
@@ -188,8 +194,18 @@ fn build(dir: &Path, weights: Option<Dtype>, kv: Dtype, chunk: usize, seed: u64)
         ..BuildOptions::default()
     };
     let tokenizer = reference("mha-f32/hf/tokenizer.model");
-    let device = Emu::new(1 << 30, seed);
-    Llama::build_on(device, dir, Some(&tokenizer), &options, &mut |_| true).unwrap()
+    let tokenizer = Some(&*tokenizer);
+    match real::cuda() {
+        Some(cuda) => Llama::build_on(cuda, dir, tokenizer, &options, &mut |_| true),
+        None => Llama::build_on(
+            Emu::new(1 << 30, seed),
+            dir,
+            tokenizer,
+            &options,
+            &mut |_| true,
+        ),
+    }
+    .unwrap()
 }
 
 /// Alone or with eight others, whole or in chunks, on any schedule.

@@ -1,19 +1,22 @@
 //! Tokens chosen on the device, here the emulated one, are those that the host's sampler chooses from the
-//! same logits: equal, not close.
+//! same logits: equal, not close. With `LLAMABI_TEST_DEVICE=cuda` on a real one.
 
 mod common;
 mod emu;
 
 use common::reference;
 use emu::Emu;
+use emu::real;
 use llamabi::backend::choice::Strategy;
 use llamabi::backend::gpu::Gpu;
+use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
 use llamabi::engine::sampler::{Params, Sampler, Score, picked};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::llama::Sequence;
 use llamabi::model::Runner;
 use llamabi::{BuildOptions, Dtype, Llama, Token};
+use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
 /// Rows of a step.
@@ -43,7 +46,14 @@ impl Random {
 }
 
 /// A model without layers: whatever the token, its logits are roughly these.
-fn model(logits: &[f32]) -> Runner<Gpu<Emu>> {
+fn model(logits: &[f32]) -> Box<dyn Run> {
+    match real::cuda() {
+        Some(cuda) => model_on(cuda, logits),
+        None => model_on(Emu::new(GIB, logits.len() as u64), logits),
+    }
+}
+
+fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
     let shape = Shape {
         dim: 2,
         n_layers: 0,
@@ -65,7 +75,6 @@ fn model(logits: &[f32]) -> Runner<Gpu<Emu>> {
         cos: vec![1.0; PAGE],
         sin: vec![0.0; PAGE],
     };
-    let device = Emu::new(GIB, logits.len() as u64);
     let gpu = Gpu::new(device, &shape, &rope, &limits, Dtype::F32, Dtype::F32).unwrap();
     let matrix = |values: &dyn Fn(usize) -> f32| {
         let spec = MatSpec {
@@ -98,7 +107,7 @@ fn model(logits: &[f32]) -> Runner<Gpu<Emu>> {
             .unwrap(),
         head: Some(matrix(&|i| logits[i])),
     };
-    Runner::new(gpu, weights, &shape, Dtype::F32, limits).unwrap()
+    Box::new(Runner::new(gpu, weights, &shape, Dtype::F32, limits).unwrap())
 }
 
 /// Sequences of one token each.
@@ -146,7 +155,7 @@ fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token
     }
 }
 
-fn picks(runner: &mut Runner<Gpu<Emu>>, step: &Step) -> Vec<Option<(Token, Score)>> {
+fn picks(runner: &mut dyn Run, step: &Step) -> Vec<Option<(Token, Score)>> {
     let Answer::Picks { picks, top } = runner.run(step).unwrap() else {
         panic!("the device was to choose");
     };
@@ -208,7 +217,7 @@ fn the_device_chooses_what_the_host_chooses() {
                     let choice = random_choice(&mut random, vocab_size, &mut chosen.history);
                     chosen.choices.push(choice);
                 }
-                let got = picks(&mut runner, &chosen);
+                let got = picks(&mut *runner, &chosen);
                 for (at, choice) in chosen.choices.iter().enumerate() {
                     let mut sampler = Sampler::new(choice.n_tokens);
                     sampler.load(&logits[at]);
@@ -226,7 +235,7 @@ fn the_device_chooses_what_the_host_chooses() {
                 let mut alone = step(1);
                 alone.choices = vec![chosen.choices[at].clone()];
                 alone.history = chosen.history;
-                assert_eq!(bits(&picks(&mut runner, &alone)[0]), bits(&got[at]));
+                assert_eq!(bits(&picks(&mut *runner, &alone)[0]), bits(&got[at]));
             }
         }
     }
@@ -258,7 +267,11 @@ fn generations_are_the_same_on_device_and_host() {
             ..BuildOptions::default()
         };
         let directory = reference("gqa-bf16/meta");
-        Llama::build_on(Emu::new(GIB, 5), &directory, None, &options, &mut |_| true).unwrap()
+        match real::cuda() {
+            Some(cuda) => Llama::build_on(cuda, &directory, None, &options, &mut |_| true),
+            None => Llama::build_on(Emu::new(GIB, 5), &directory, None, &options, &mut |_| true),
+        }
+        .unwrap()
     };
     let prompts: Vec<Vec<Token>> = [1, 5, 20]
         .iter()

@@ -16,9 +16,11 @@ use std::ptr::{null, null_mut};
 
 pub type Failure = (i32, String);
 
-/// `tests/data/reference`: outputs of Meta's and Hugging Face's implementations.
+/// `tests/data/reference`: outputs of Meta's and Hugging Face's implementations. In the tree that cargo runs tests
+/// of; elsewhere (tests/gpu/day.sh) the variable says where it is.
 pub fn reference(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let root = std::env::var_os("CARGO_MANIFEST_DIR");
+    root.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
         .join("tests/data/reference")
         .join(path)
 }

@@ -6,6 +6,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod build;
+pub mod real;
 
 use llamabi::backend::gpu::device::{Device, Geometry, Rows};
 use llamabi::backend::gpu::kernels::Kernel;

@@ -1,0 +1,253 @@
+"""What a step costs on a GPU: launches, bytes and operations of each kernel from the shape of a model, and from these
+milliseconds on a machine that is described by a few numbers. `python3 benches/gpu_cost.py` prints the predictions of
+benches/record; tests/gpu/day.sh prints them beside what it measures.
+
+Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares them with what the
+driver is asked for. The rest is a model: a kernel takes the longest of what its bytes take of the memory, its
+multiplications of the matrix or the vector units, what its activations take of the first cache and its instructions of the
+schedulers, each where all multiprocessors have work, and a fixed time before the next one can begin.
+"""
+
+from collections import namedtuple
+from math import ceil
+
+Shape = namedtuple("Shape", "dim n_layers n_heads n_kv_heads head_dim ffn_dim vocab_size tied")
+SHAPES = {
+    # Llama 3.2 1B and Llama 3.1 8B.
+    "1b": Shape(2048, 16, 32, 8, 64, 8192, 128256, True),
+    "8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, False),
+}
+
+# bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
+# share of it that mma.sync reaches. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s
+# of all first caches. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
+# step: seconds of the host and of both copies that nothing hides. link: bytes/s of weights from page cache to device.
+Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache one gap step link start")
+# Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
+# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, one, step, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
+WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, which is about as fast as small kernels are
+
+# flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
+# bytes of activations from the first cache. instructions: of lanes, of what has to be unpacked and summed.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions", defaults=(0, 0, "", 1, 0, 0, 0))
+
+SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
+# Instructions to make a float32 of a weight.
+UNPACK = {"f32": 0, "f16": 1, "bf16": 1, "int8": 1.3, "int4": 1.5, "nf4": 2.5}
+GROUP = {"int8": 32, "int4": 32, "nf4": 64}
+GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 256
+BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
+
+
+def up(n, to):
+    return ceil(n / to) * to
+
+
+def row_bytes(dtype, cols):
+    """Of a row of weights on the device: `stride` of mat.rs and quantised.rs."""
+    if dtype in SIZE and dtype != "int8":
+        return up(cols, 32) * SIZE[dtype]
+    padded = up(cols, 256)
+    return up(padded * (1 if dtype == "int8" else 0.5) + 2 * ceil(padded / GROUP[dtype]), 64)
+
+
+def head_dtype(dtype):
+    return dtype if dtype in ("f32", "f16", "bf16") else "int8"
+
+
+def embedding_dtype(shape, dtype):
+    if dtype in ("f32", "f16", "bf16"):
+        return dtype
+    return "int8" if shape.tied else "bf16"
+
+
+def matrices(shape):
+    """Rows and columns of the products of a layer."""
+    q, kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    return {"qkv": (q + 2 * kv, shape.dim), "wo": (shape.dim, q), "ffn_up": (2 * shape.ffn_dim, shape.dim),
+            "w2": (shape.dim, shape.ffn_dim)}
+
+
+def weight_bytes(shape, dtype):
+    """`weight_bytes` of llama_get_info; biases left out."""
+    layer = sum(rows * row_bytes(dtype, cols) for rows, cols in matrices(shape).values()) + 8 * shape.dim
+    head = 0 if shape.tied else shape.vocab_size * row_bytes(head_dtype(dtype), shape.dim)
+    embedding = shape.vocab_size * row_bytes(embedding_dtype(shape, dtype), shape.dim)
+    return int(shape.n_layers * layer + head + embedding + 4 * shape.dim)
+
+
+def read_bytes(shape, dtype):
+    """Of the weights, those that every token needs."""
+    if shape.tied:
+        return weight_bytes(shape, dtype)
+    return weight_bytes(shape, dtype) - int(shape.vocab_size * row_bytes(embedding_dtype(shape, dtype), shape.dim))
+
+
+def kv_bytes(shape, kv, positions):
+    """Of K and V of so many positions of one sequence, whole pages."""
+    head = PAGE * up(shape.head_dim, 16) * SIZE[kv] + (4 * PAGE if kv == "int8" else 0)
+    return 2 * ceil(positions / PAGE) * head * shape.n_kv_heads * shape.n_layers
+
+
+def products(shape):
+    """Weights that a row is multiplied with, the head left out."""
+    return shape.n_layers * sum(rows * cols for rows, cols in matrices(shape).values())
+
+
+def bucket(n):
+    return next((b for b in BUCKETS if b >= n), up(n, 32))
+
+
+def gemv(kernel, dtype, rows, cols, n):
+    """A product of decode: weights are read again for every eight rows."""
+    passes, at_once = ceil(n / GEMV_ROWS), min(n, GEMV_ROWS)
+    at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
+    weights = passes * rows * cols
+    # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
+    return Launch(kernel, passes * rows * row_bytes(dtype, cols) + 4 * n * (cols + rows), 2 * weights * at_once, "vector",
+                  passes * ceil(rows / 16), 0, weights * at_once * 4 / 2, weights * (UNPACK[dtype] + at_once * (1 + 1 / 8)))
+
+
+def gemm(kernel, dtype, rows, cols, n):
+    """A product of prefill, in tiles of 128 x 128 (float32: 64 x 64)."""
+    tile = 64 if dtype == "f32" else 128
+    blocks = ceil(rows / tile) * ceil(n / tile)
+    activations = n * cols * (4 if dtype == "f32" else 2)
+    return Launch(kernel, rows * row_bytes(dtype, cols) + activations + 4 * n * rows, 2 * blocks * tile * tile * cols,
+                  "vector" if dtype == "f32" else "matrix", blocks)
+
+
+def attend(shape, kv, n, context):
+    """Attention of decode; rows beyond 32 are a launch of their own."""
+    splits, launches = context // SPLIT + 1, []
+    for first in range(0, n, ATTEND_ROWS):
+        rows = min(n - first, ATTEND_ROWS)
+        bytes_ = rows * kv_bytes(shape, kv, context + 1) / shape.n_layers
+        blocks = shape.n_kv_heads * splits * rows
+        keys = rows * (context + 1) * shape.n_heads * shape.head_dim
+        launches.append(Launch("attend", bytes_, 4 * keys, "vector", blocks, bytes_ / blocks, 0, keys * 3))
+    return launches
+
+
+def decode(shape, dtype, kv, batch, context):
+    """Launches of a step in which `batch` sequences of `context` tokens get one more."""
+    n, m = bucket(batch), matrices(shape)
+    layer = [gemv("qkv", dtype, *m["qkv"], n)]
+    if kv == "int8":
+        layer.append(Launch("append"))
+    layer += attend(shape, kv, n, context)
+    layer += [gemv("matmul_add", dtype, *m["wo"], n), gemv("ffn_up", dtype, *m["ffn_up"], n), gemv("matmul_add", dtype, *m["w2"], n)]
+    head = gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, batch)
+    sample = Launch("sample", batch * shape.vocab_size * 4, 0, "", batch, shape.vocab_size * 4)
+    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, head, sample]
+
+
+def prefill(shape, dtype, kv, past, n, last=True):
+    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache."""
+    m = matrices(shape)
+    tensor_cores = dtype != "f32" and kv != "f32" and up(shape.head_dim, 16) <= 128
+    tile = 64 if tensor_cores else 4
+    # Whole tiles of 64 keys.
+    keys = sum(up(past + min(first + tile, n), 64) * tile for first in range(0, n, tile))
+    flops = 4 * keys * shape.n_heads * shape.head_dim
+    blocks = shape.n_heads * ceil(n / tile)
+    read = kv_bytes(shape, kv, past + n) / shape.n_layers
+    attention = Launch("attend_prefill", read, flops, "matrix" if tensor_cores else "vector", blocks)
+
+    def product(kernel, rows, cols):
+        return [Launch("prepare", n * cols * 6), gemm(kernel, dtype, rows, cols, n)]
+
+    layer = product("qkv_prefill", *m["qkv"])
+    if kv == "int8":
+        layer.append(Launch("append"))
+    layer += [attention, *product("matmul_add_prefill", *m["wo"]), *product("ffn_up_prefill", *m["ffn_up"]),
+              *product("matmul_add_prefill", *m["w2"])]
+    launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
+    if last:
+        launches += [gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, 1),
+                     Launch("sample", shape.vocab_size * 4, 0, "", 1, shape.vocab_size * 4)]
+    return launches
+
+
+def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
+    """Steps of a prompt, alone; a step has room for `chunk` rows of it and one for each sequence of a full batch."""
+    rows = chunk + batch
+    return [prefill(shape, dtype, kv, past, min(rows, n - past), past + rows >= n) for past in range(0, n, rows)]
+
+
+def kernel_seconds(machine, launch):
+    """What one kernel takes, without the gap behind it."""
+    # A product in tiles takes as long as the multiprocessor that has the most of them.
+    busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
+    rate = machine.matrix * machine.mma if launch.unit == "matrix" else 2 * machine.lanes
+    return max(
+        launch.bytes / machine.bandwidth,
+        launch.flops / (rate * busy),
+        launch.serial * ceil(launch.blocks / machine.units) / machine.one,
+        launch.cache / machine.cache,
+        launch.instructions / machine.lanes,
+    )
+
+
+def seconds(machine, launches):
+    return machine.step + sum(machine.gap + kernel_seconds(machine, launch) for launch in launches)
+
+
+def slowest(machine, launches):
+    """Kernels by the time of all their launches."""
+    times = {}
+    for launch in launches:
+        times[launch.kernel] = times.get(launch.kernel, 0) + machine.gap + kernel_seconds(machine, launch)
+    return sorted(times.items(), key=lambda item: -item[1])
+
+
+def main():
+    both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
+    m = H100
+    print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
+    print(f"{100 * m.mma:.0f} % of them; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
+    for name in SHAPES:
+        shape = SHAPES[name]
+        for dtype in ("bf16", "int8", "int4"):
+            for batch in (1, 2, 4, 8, 16, 32, 64):
+                launches = decode(shape, dtype, "bf16", batch, 512)
+                must = read_bytes(shape, dtype) + batch * kv_bytes(shape, "bf16", 512)
+                fast, slow = (seconds(m, launches) for m in both.values())
+                kernel, took = slowest(H100, launches)[0]
+                print(f"{name} {dtype:<5} batch {batch:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * fast:>14.3f}{1e3 * slow:>11.3f}"
+                      f"{batch / fast:>11.0f}{100 * must / H100.bandwidth / fast:>12.0f} %{'':<19}{kernel} {100 * took / fast:.0f} %")
+    print("\ndecode, one stream, by context (graphs): tokens/s")
+    contexts = (0, 512, 2048, 4096, 8192)
+    print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
+    for name in SHAPES:
+        for dtype in ("bf16", "int8", "int4"):
+            speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context)) for context in contexts)
+            print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
+    print("\nprefill of a prompt      chunk      ms: graphs  no graphs   tokens/s  share of the matrix peak (graphs)")
+    for name in SHAPES:
+        shape = SHAPES[name]
+        for dtype in ("bf16", "int8", "int4"):
+            for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 2048), (8192, 2048)]:
+                steps = prompt(shape, dtype, "bf16", n, chunk=chunk)
+                fast, slow = (sum(seconds(m, step) for step in steps) for m in both.values())
+                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * fast:>15.1f}{1e3 * slow:>11.1f}{n / fast:>11.0f}"
+                      f"{100 * must_flops(shape, n) / H100.matrix / fast:>12.0f} %")
+    print("\nllama_build to the first of 16 tokens, from page cache")
+    for name in SHAPES:
+        print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")
+
+
+def must_flops(shape, n):
+    """Of a prompt of n tokens, causal attention counted by its half."""
+    return 2 * n * products(shape) + 2 * shape.n_layers * shape.n_heads * shape.head_dim * n * n
+
+
+def start_seconds(machine, shape):
+    """Reading the 16-bit checkpoint, whatever it becomes, and the context."""
+    return machine.start + weight_bytes(shape, "bf16") / machine.link
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What nvcc made of the kernels for one architecture: `kernels/ptxas.sh --built && python3 benches/gpu_sass.py [sm_90a]`.
+
+Registers, blocks that fit a multiprocessor beside each other and the share of its threads that this is, the widest loads
+from memory and to shared memory, and tensor-core instructions, of build/kernels/ptxas (cuobjdump's report and SASS). Threads
+and shared memory are those of src/backend/gpu/launch.rs, with heads of 128 where they depend on it.
+"""
+
+import re
+import sys
+
+REGISTERS, THREADS, SHARED, OWN = 65536, 2048, 227 << 10, 1 << 10  # of a multiprocessor of compute capability 9.0
+
+
+def geometry(kernel):
+    """Threads and bytes of shared memory of a block."""
+    if kernel == "sample":
+        return 512, 16896
+    if kernel.startswith("append"):
+        return 32, 0
+    if kernel.startswith("embed"):
+        return 128, 0
+    if match := re.fullmatch(r"attend_prefill_\w+_(32|64|128)", kernel):
+        return 128, 512 * int(match[1])
+    if kernel.startswith("attend"):
+        return 128, 4160 + 96 * 128
+    if "prefill" in kernel:
+        return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
+    return 256, 1024
+
+
+def widest(used, name):
+    widths = [int(match[1]) for instruction in used if (match := re.fullmatch(name + r"(?!\.U8).*?\.(64|128)(?:\..*)?", instruction))]
+    plain = any(re.match(name + r"(\.|$)", instruction) for instruction in used)
+    return str(max(widths)) if widths else "32" if plain else "-"
+
+
+def main(arch="sm_90a", folder="build/kernels/ptxas"):
+    registers, used, spills = {}, {}, 0
+    with open(f"{folder}/report") as f:
+        for line in f:
+            kernel, of, count, stack, local, _ = line.split()
+            if of == arch:
+                registers[kernel] = int(count)
+                spills += int(stack) + int(local)
+    with open(f"{folder}/used") as f:
+        for line in f:
+            kernel, of, instruction = line.split()
+            if of == arch:
+                used.setdefault(kernel, set()).add(instruction)
+                spills += instruction.startswith(("LDL", "STL"))
+    print(f"{arch}: {len(registers)} kernels; bytes of stack and spills, and instructions that spill: {spills}")
+    print(f"{'kernel':<26}registers  threads  blocks/SM  occupancy  loads  async copies  tensor cores")
+    for kernel in sorted(registers):
+        threads, shared = geometry(kernel)
+        blocks = min(REGISTERS // (-(-registers[kernel] // 8) * 8 * threads), THREADS // threads, SHARED // (shared + OWN), 32)
+        tensor = ", ".join(sorted(i for i in used[kernel] if "MMA" in i)) or "-"
+        print(f"{kernel:<26}{registers[kernel]:>9}{threads:>9}{blocks:>11}{100 * blocks * threads / THREADS:>9.0f} %"
+              f"{widest(used[kernel], 'LDG'):>7}{widest(used[kernel], 'LDGSTS'):>14}  {tensor}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

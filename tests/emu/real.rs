@@ -1,0 +1,25 @@
+//! A real GPU in place of the emulated one: what `LLAMABI_TEST_DEVICE=cuda` asks for. Then nothing is compiled,
+//! and a test that only the emulated one can run says so and passes.
+#![allow(dead_code)] // each test binary uses its part
+
+use llamabi::backend::gpu::cuda::Cuda;
+use llamabi::backend::gpu::driver::LIBRARIES;
+use llamabi::backend::gpu::images::Images;
+use std::sync::Arc;
+
+/// Whether a real GPU is meant.
+pub fn real() -> bool {
+    match std::env::var("LLAMABI_TEST_DEVICE").as_deref() {
+        Ok("cuda") => true,
+        Ok(other) => panic!("LLAMABI_TEST_DEVICE is {other}, must be cuda or nothing"),
+        Err(_) => false,
+    }
+}
+
+/// The GPU, if one is meant.
+pub fn cuda() -> Option<Arc<Cuda>> {
+    real().then(|| {
+        let images = Images::choose().unwrap_or_else(|reason| panic!("{reason}"));
+        Arc::new(Cuda::open(&LIBRARIES, &images, 0).unwrap_or_else(|error| panic!("{error}")))
+    })
+}

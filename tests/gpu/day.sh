@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# All that takes a GPU, in one command:
+#
+#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--kernels] [--tiny DRIVER_DIR] OUT
+#
+# For a bare x86-64 machine: an NVIDIA driver (CUDA 13), Python 3 with torch and transformers, nvcc, compute-sanitizer
+# and ncu; no Rust. It runs where tests/gpu/pack.sh put it, or in a checkout that has build/gpu-day;
+# $LLAMABI_LIBRARY names another library.
+#
+#   --steps    some of these, with commas between; all by default, the most important first:
+#              device        what is there, and whether the library runs on it
+#              kernels       each kernel against the CPU backend and against itself: the tests of tests/*.rs
+#              reference     recorded cases, every format and company through the C API, CUDA against the CPU
+#              transformers  tokens and log probabilities of the 1b and 8b shapes against transformers
+#              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
+#              cost          the bytes and launches that benches/gpu_cost.py predicts
+#              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
+#              speed         this machine's limits, decode, prefill and start, beside what benches/gpu_cost.py predicts
+#              peers         torch, torch.compile and transformers on the same weights
+#              llamacpp      llama.cpp, where llama-bench and Python's gguf are there
+#              ncu           every kernel's time, and the three slowest in detail
+#   --seconds  all must be over by then: a step gets what is left, and one for which nothing is left has failed
+#   --kernels  compile the kernels here, with source lines for the tools, and use them instead of the library's
+#   --tiny     little of each, on a driver that stands in for NVIDIA's (DRIVER_DIR/libcuda.so.1, which
+#              `cargo test --test cuda` leaves in target/tmp/emu): a rehearsal, whose timings mean nothing
+#
+# OUT gets logs, numbers, and record.txt: all of it in a page, for benches/record. A step that needs what is not there is
+# skipped, and says so. Exits with 1 if any has failed, and if none has passed.
+set -uo pipefail
+began=$SECONDS
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+usage() { sed -n '4p' "$0" >&2; exit 2; }
+all=device,kernels,reference,transformers,quantised,cost,sanitizer,speed,peers,llamacpp,ncu
+steps=$all seconds=7200 kernels=0 tiny='' out=''
+while (($#)); do
+  case $1 in
+    --steps) steps=${2:?} && shift ;;
+    --seconds) seconds=${2:?} && shift ;;
+    --kernels) kernels=1 ;;
+    --tiny) tiny=$(cd "${2:?}" && pwd) && shift ;;
+    -*) usage ;;
+    *) [[ -z $out ]] || usage; out=$1 ;;
+  esac
+  shift
+done
+[[ -n $out && $seconds =~ ^[0-9]+$ ]] || usage
+for step in ${steps//,/ }; do
+  [[ ,$all, == *,$step,* ]] || { echo "there is no step $step; there are ${all//,/, }" >&2 && exit 2; }
+done
+pack=$root
+[[ -e $pack/libllamabi.so ]] || pack=$root/build/gpu-day
+export LLAMABI_LIBRARY=${LLAMABI_LIBRARY:-$pack/libllamabi.so}
+[[ -e $LLAMABI_LIBRARY ]] || { echo "$LLAMABI_LIBRARY is not there: tests/gpu/pack.sh makes it" >&2 && exit 2; }
+export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 TQDM_DISABLE=1
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [[ -n $tiny ]]; then
+  [[ -e $tiny/libcuda.so.1 ]] || { echo "$tiny has no libcuda.so.1" >&2 && exit 2; }
+  export LD_LIBRARY_PATH=$tiny${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DAY_TINY=1
+fi
+
+table=() failed=0 passed=0 words=''
+row() { # row NAME OUTCOME SECONDS WORDS
+  local line
+  line=$(printf '%-36s %-8s %5d s  %s' "$@")
+  table+=("$line")
+  case $2 in ok) ((passed += 1)) ;; skipped) ;; *) ((failed += 1)) ;; esac
+  echo "$line"
+}
+# run NAME LIMIT LOG COMMAND...: a row of the table, whose words are the last that the command says. It is skipped
+# where it exits with 77.
+run() {
+  local name=$1 limit=$2 log=$out/$3.log start=$SECONDS left rc outcome
+  shift 3
+  left=$((seconds - (SECONDS - began) - 3))
+  if ((left < 1)); then
+    row "$name" "no time" 0 ""
+    return 1
+  fi
+  echo "== $name: $*" >>"$log"
+  timeout -k 5 $((limit < left ? limit : left)) "$@" </dev/null >"$work/said" 2>&1
+  rc=$?
+  cat "$work/said" >>"$log"
+  echo "== exit status $rc" >>"$log"
+  case $rc in
+    0) outcome=ok ;;
+    77) outcome=skipped ;;
+    124 | 137) outcome="too long" ;;
+    *) outcome=FAILED ;;
+  esac
+  words=$(grep -a -v '^[[:space:]]*$' "$work/said" | tail -n 1 | tr -d '\r' | cut -c1-150)
+  row "$name" "$outcome" $((SECONDS - start)) "$words"
+  case $outcome in FAILED | "too long") tail -n 6 "$work/said" | cut -c1-300 | sed 's/^/    /' ;; esac
+  ((rc == 0))
+}
+skip() { row "$1" skipped 0 "$2"; }
+has() { command -v "$1" >/dev/null; }
+wanted() { [[ ,$steps, == *,$1,* ]]; }
+# Where the library does not run on CUDA nothing more can be learnt; what was asked for still has its row.
+usable=1
+gpu() {
+  if ((usable)); then run "$@"; else row "$1" FAILED 0 "not run: the library does not run on CUDA"; return 1; fi
+}
+
+describe() {
+  if [[ -z $tiny ]]; then
+    nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current \
+      --format=csv || return
+    nvidia-smi
+  fi
+  grep -m 1 'model name' /proc/cpuinfo
+  echo "$(nproc) processors, $(awk '/MemTotal/ { print int($2 / 1048576) }' /proc/meminfo) GiB of memory, $(df -h --output=avail "$work" | tail -n1 | tr -d ' ') of disk"
+  python3 -c '
+import importlib, sys
+print("Python", sys.version.split()[0])
+for name in ("torch", "transformers", "triton", "numpy"):
+    try: print(name, importlib.import_module(name).__version__)
+    except ImportError as error: print(name, "is not there:", error)'
+  for tool in nvcc compute-sanitizer ncu; do
+    if has $tool; then echo "$tool: $($tool --version | grep -i -m1 -E 'release|version')"; else echo "$tool is not there"; fi
+  done
+  echo "commit $(tr '\n' ' ' <"$pack/commit" 2>/dev/null)"
+}
+
+rm -f "$out"/{device,correctness,sanitizer,speed,ncu}.log "$out"/{speed.jsonl,record.txt}
+cases=(1b:f32 1b:bf16 8b:bf16) formats=(int8 int4 nf4)
+if [[ -n $tiny ]]; then cases=(tiny:f32 tiny:bf16 wide:bf16) formats=(int4); fi
+
+if ((kernels)); then
+  if has nvcc; then
+    run "kernels compiled here" 240 device env NVCC="$(command -v nvcc)" JOBS="$(nproc)" "$root/kernels/pack.sh" "$work/kernels" -lineinfo &&
+      export LLAMABI_KERNELS=$work/kernels
+  else
+    skip "kernels compiled here" "there is no nvcc"
+  fi
+fi
+# All others need this one's answer.
+if wanted device; then (describe) >>"$out/device.log" 2>&1 || row "driver" FAILED 0 "$(tail -n1 "$out/device.log")"; fi
+run "device: the library on CUDA" 90 device python3 "$here/parity.py" device || usable=0
+
+if wanted kernels; then
+  for name in cuda gpu gpu_quantised gpu_sampling; do
+    # What of these only the emulated device can do says so and passes.
+    filter=()
+    if [[ $name == cuda ]]; then filter=(--exact on_a_real_device); fi
+    if [[ -n $tiny && $name == gpu ]]; then filter=(--exact page_tables_grow auto_takes_what_there_is); fi
+    if [[ -n $tiny && $name == gpu_quantised ]]; then filter=(--exact company_changes_no_bit); fi
+    if [[ -n $tiny && $name == gpu_sampling ]]; then filter=(generations); fi
+    if [[ -x $pack/bin/$name ]]; then
+      gpu "kernels: tests/$name.rs" 300 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "$pack/bin/$name" --test-threads 4 "${filter[@]}"
+    else
+      skip "kernels: tests/$name.rs" "$pack/bin/$name is not there"
+    fi
+  done
+fi
+wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
+if wanted transformers; then
+  for case in "${cases[@]}"; do
+    gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$work/models" "$case"
+  done
+fi
+if wanted quantised; then
+  for format in "${formats[@]}"; do
+    gpu "quantised: $format" 240 correctness python3 "$here/parity.py" quantised "$work/models" "$format"
+  done
+fi
+if wanted cost; then gpu "cost: bytes and launches" 120 correctness python3 "$here/cost.py"; fi
+if wanted sanitizer; then
+  for tool in memcheck racecheck initcheck synccheck; do
+    if [[ -n $tiny ]]; then
+      skip "sanitizer: $tool" "the stand-in driver has no device for compute-sanitizer"
+    elif has compute-sanitizer; then
+      gpu "sanitizer: $tool" 150 sanitizer compute-sanitizer --tool $tool --error-exitcode 9 python3 "$here/parity.py" short
+    else
+      skip "sanitizer: $tool" "there is no compute-sanitizer"
+    fi
+  done
+fi
+if wanted speed; then gpu "speed" 900 speed python3 "$here/speed.py" ours "$work/models" "$out/speed.jsonl" $((seconds - (SECONDS - began) - 15)); fi
+if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$work/models" "$out/speed.jsonl" $((seconds - (SECONDS - began) - 15)); fi
+if wanted llamacpp; then
+  if ! has llama-bench; then
+    skip "peers: llama.cpp" "there is no llama-bench"
+  else
+    gpu "peers: llama.cpp" 400 speed python3 "$here/speed.py" llamacpp "$work/models" "$out/speed.jsonl" 390
+  fi
+fi
+if wanted ncu; then
+  if [[ -n $tiny ]]; then
+    skip "ncu" "the stand-in driver has no counters"
+  elif ! has ncu; then
+    skip "ncu" "there is no ncu"
+  elif gpu "ncu: every kernel's time" 150 ncu ncu --clock-control none --metrics gpu__time_duration.sum \
+    --csv --print-units base --log-file "$work/times.csv" python3 "$here/speed.py" steps "$work/models"; then
+    run "ncu: the slowest" 10 ncu python3 "$here/slowest.py" "$work/times.csv" "$work/slowest"
+    while read -r kernel; do
+      gpu "ncu: $kernel" 60 ncu ncu --clock-control none --set detailed --kernel-name "$kernel" --launch-count 1 \
+        python3 "$here/speed.py" steps "$work/models"
+    done < <(cat "$work/slowest" 2>/dev/null)
+  fi
+fi
+
+for log in "$out"/*.log; do
+  if (($(stat -c %s "$log") > 15000000)); then truncate -s 15000000 "$log"; fi
+done
+{
+  echo "tests/gpu/day.sh, $(date -u +%F)${tiny:+: REHEARSAL on a stand-in driver, no GPU; its timings mean nothing}"
+  grep -a -h -E '^(llama_get_info|name, driver_version|NVIDIA .*MiB|model name|[0-9]+ processors|Python |torch |transformers |nvcc: |commit )' "$out/device.log" | awk '!seen[$0]++'
+  echo
+  printf '%s\n' "${table[@]}"
+  echo "$passed passed, $failed failed, $((${#table[@]} - passed - failed)) skipped, $((SECONDS - began)) s"
+  if [[ -s $out/speed.jsonl ]]; then
+    echo
+    python3 "$here/speed.py" table "$out/speed.jsonl"
+  fi
+  if [[ -e $out/ncu.log ]]; then grep -a -E ' launches +[0-9.]+ ms' "$out/ncu.log" | awk 'NR == 1 { print "" } { print }'; fi
+} >"$out/record.txt"
+sed -n '/^$/,$p' "$out/record.txt"
+((failed == 0 && passed > 0))

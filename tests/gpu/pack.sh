@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds what tests/gpu/day.sh needs on a machine without Rust, and puts it into one folder of less than 64 MiB:
+# `tests/gpu/pack.sh [DIR]`, build/gpu-day by default, and into DIR.tar.xz. Copy either to the machine with the GPU and
+# run DIR/tests/gpu/day.sh there. That machine's glibc must be this one's or a newer one.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+dir=${1:-build/gpu-day}
+if [[ -e $dir && ! -e $dir/tests/gpu/day.sh && -n $(ls -A "$dir") ]]; then
+  echo "$dir: has something else in it" >&2
+  exit 2
+fi
+# Without it the library would have no kernels.
+scripts/nvcc >/dev/null
+cargo build --release --locked
+binaries=(gpu gpu_quantised gpu_sampling cuda)
+built=$(cargo test --release --locked --no-run --message-format=json "${binaries[@]/#/--test=}")
+rm -rf "$dir"
+mkdir -p "$dir"/{bin,include,benches/peers,tests/data,tests/gpu,demo,kernels}
+strip --strip-unneeded -o "$dir/libllamabi.so" "${CARGO_TARGET_DIR:-target}/release/libllamabi.so"
+for name in "${binaries[@]}"; do
+  executable=$(sed -nE 's/.*"executable":"([^"]*\/'"$name"'-[0-9a-f]*)".*/\1/p' <<<"$built" | tail -n1)
+  [[ -x $executable ]] || { echo "cargo does not say where the test $name is" >&2 && exit 1; }
+  strip --strip-all -o "$dir/bin/$name" "$executable"
+done
+cp include/llamabi.h "$dir/include/"
+cp benches/peers/{llamabi,convert}.py "$dir/benches/peers/"
+cp benches/gpu_cost.py "$dir/benches/"
+cp tests/gpu/*.py tests/gpu/day.sh "$dir/tests/gpu/"
+cp -r tests/data/reference "$dir/tests/data/"
+cp -r demo/meta "$dir/demo/"
+cp kernels/*.cu kernels/*.h kernels/nvcc.flags kernels/pack.sh "$dir/kernels/"
+git rev-parse HEAD >"$dir/commit" 2>/dev/null || echo unknown >"$dir/commit"
+git diff --quiet HEAD 2>/dev/null || echo "and changes" >>"$dir/commit"
+# A fatbin begins with these four bytes; the library itself has them as a constant, too.
+images=$(LC_ALL=C grep -oaP '\x50\xed\x55\xba' "$dir/libllamabi.so" | wc -l)
+((images >= 5)) || { echo "$dir/libllamabi.so has no kernels" >&2 && exit 1; }
+size=$(du -sm "$dir" | cut -f1)
+echo "$dir: $size MiB, $(sort -V <(readelf -W --dyn-syms "$dir/libllamabi.so" "$dir"/bin/* | grep -o 'GLIBC_[0-9.]*') | tail -n1 | tr _ ' ') or newer"
+((size < 64)) || { echo "$dir is too large" >&2 && exit 1; }
+tar -C "$(dirname "$dir")" -cJf "$dir.tar.xz" "$(basename "$dir")"
+echo "$dir.tar.xz: the same in $(du -sm "$dir.tar.xz" | cut -f1) MiB"
