@@ -97,6 +97,8 @@ fn compile(source: &Path, object: &Path) {
     let mut command = Command::new("c++");
     command.args(["-std=c++17", "-O2", "-fPIC", "-fno-strict-aliasing"]);
     command.args(["-ffp-contract=off", "-Wno-unknown-pragmas"]);
+    #[cfg(target_arch = "x86_64")]
+    command.arg("-mtls-dialect=gnu2");
     run(command
         .args(["-x", "c++", "-c"])
         .arg(source)
