@@ -145,7 +145,18 @@ fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B> {
         layers: layers.collect(),
         embedding: matrix(b, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
         norm: b.new_vector(&ones).unwrap(),
-        head: Some(product(&[SHAPE.vocab_size], SHAPE.dim)),
+        head: Some(matrix(
+            b,
+            &[SHAPE.vocab_size],
+            SHAPE.dim,
+            MatUse::Product,
+            // Heads of four bits there are none.
+            if dtype == Dtype::Int4 {
+                Dtype::Int8
+            } else {
+                dtype
+            },
+        )),
     };
     Runner::new(backend, weights, &SHAPE, kv_dtype, LIMITS).unwrap()
 }
@@ -204,12 +215,17 @@ fn steps_allocate_nothing() {
         let cpu = Cpu::new(&SHAPE, rope(), 3, 128).unwrap();
         steps_of(runner(cpu, dtype, kv_dtype), 1);
     }
-    for dtype in [Dtype::F32, Dtype::Bf16] {
+    for (dtype, kv_dtype) in [
+        (Dtype::F32, Dtype::F32),
+        (Dtype::Bf16, Dtype::Bf16),
+        (Dtype::Bf16, Dtype::Int8),
+        (Dtype::Int4, Dtype::Int8),
+    ] {
         let standin = standin::Standin::new("seed=1");
         let cuda = Arc::new(standin.open().unwrap());
-        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, dtype).unwrap();
+        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, kv_dtype).unwrap();
         // The emulator takes its time.
-        steps_of(runner(gpu, dtype, dtype), 5);
+        steps_of(runner(gpu, dtype, kv_dtype), 5);
         assert!(standin.count("launches") > 100);
         standin.assert_clean();
     }

@@ -314,8 +314,8 @@ pub trait Backend: Sized + Send {
     fn mat_bytes(spec: &MatSpec) -> u64;
     /// Bytes that one page takes on all layers together.
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64;
-    /// Bytes that the backend keeps for itself beside the buffers it is asked for.
-    fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64;
+    /// Bytes that the backend keeps for itself beside the buffers it is asked for, with a cache of `kv_dtype`.
+    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64;
     /// A matrix of zeros.
     fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;
     /// Convert and place a rectangle of a stored tensor into a matrix of floats. The caller has checked

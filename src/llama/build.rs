@@ -198,7 +198,7 @@ impl<'a> Order<'a> {
                 ),
                 (
                     "scratch buffers",
-                    Runner::<B>::scratch_bytes(&config.shape, limits),
+                    Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype),
                 ),
             ],
             place,
