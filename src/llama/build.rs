@@ -164,7 +164,7 @@ impl<'a> Order<'a> {
                 setting.dtypes.layers,
                 setting.kv_dtype,
             )?;
-            Ok((gpu, name))
+            Ok((gpu.log(self.options.log.clone()), name))
         };
         self.load(place, open, progress)
     }

@@ -54,14 +54,16 @@ impl<B: Backend> Run for Runner<B> {
     fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
-        self.backend.load_step(step);
-        forward(
-            &mut self.backend,
-            &self.weights,
-            &mut self.kv,
-            &mut self.scratch,
-        );
-        self.backend.read(&self.scratch.logits)
+        let Runner {
+            backend,
+            weights,
+            kv,
+            scratch,
+            ..
+        } = self;
+        backend.load_step(step);
+        backend.record(&mut |backend| forward(backend, weights, kv, scratch));
+        backend.read(&scratch.logits)
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

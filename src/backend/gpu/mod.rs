@@ -6,6 +6,7 @@
 //! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
 //! | [`kernels`], [`images`] | which kernels there are, and compiled |
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
+//! | `graph` | steps that are recorded once and repeated |
 //! | `ops` | the operations: what is launched for each |
 //! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
 //!
@@ -21,6 +22,7 @@ pub mod images;
 pub mod kernels;
 pub mod preflight;
 
+mod graph;
 mod launch;
 mod mat;
 mod ops;
@@ -33,6 +35,7 @@ pub use mat::GpuMat;
 
 use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};
+use crate::log::Log;
 use crate::{Dtype, Error, Result};
 use device::{Device, Memory};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -143,6 +146,9 @@ pub struct Gpu<D: Device> {
     quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
     failure: Mutex<Option<Error>>,
+    /// Chunks of the longest sequence there can be.
+    most_splits: usize,
+    graphs: graph::Graphs<D>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -203,10 +209,18 @@ impl<D: Device> Gpu<D> {
             host: device.host(limits.max_wanted.saturating_mul(row))?,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
+            most_splits: positions.div_ceil(CHUNK),
+            graphs: graph::Graphs::new(device.records())?,
             shape: shape.clone(),
             weights_dtype,
             device,
         })
+    }
+
+    /// Where to say that steps are not recorded.
+    pub fn log(mut self, log: Arc<Log>) -> Self {
+        self.graphs.log = log;
+        self
     }
 
     /// Keep the first error; nothing is launched after it.

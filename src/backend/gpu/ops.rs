@@ -3,7 +3,7 @@
 use super::device::{Device, Memory};
 use super::params::*;
 use super::{
-    ATTEND_ROWS, CHUNK, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
+    ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
     head_stride, launch, mat, pad32, partial_len, sample, step, tensor_cores, widest,
 };
 use crate::backend::cpu::Quantiser;
@@ -145,10 +145,17 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_step(&mut self, step: &Step) {
         if self.check().is_ok()
-            && let Err(error) = self.step.load(step).and_then(|()| self.chooser.load(step))
+            && let Err(error) = self
+                .step
+                .load(step)
+                .and_then(|()| self.chooser.load(step, self.step.n_wanted_padded))
         {
             self.run(|_| Err(error));
         }
+    }
+
+    fn record(&mut self, forward: &mut dyn FnMut(&mut Self)) {
+        self.forward(forward);
     }
 
     fn embed(&mut self, x: &mut GpuBuf<D>, table: &GpuMat<D>) {
@@ -250,7 +257,7 @@ impl<D: Device> Backend for Gpu<D> {
                 head_stride: head_stride(shape) as u32,
                 q_stride: q.stride as u32,
                 y_stride: y.stride as u32,
-                max_splits: (step.longest / CHUNK + 1) as u32,
+                max_splits: this.splits() as u32,
                 scale: scale(shape),
                 ..AttendParams::default()
             };
@@ -353,7 +360,7 @@ impl<D: Device> Backend for Gpu<D> {
                 norm: norm.at(),
                 w: head.weights.at(),
                 rows: this.step.wanted(),
-                n_rows: this.step.n_wanted as u32,
+                n_rows: this.step.n_wanted_padded as u32,
                 vocab_size,
                 dim: this.shape.dim as u32,
                 x_stride: x.stride as u32,
