@@ -145,7 +145,18 @@ fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B> {
         layers: layers.collect(),
         embedding: matrix(b, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
         norm: b.new_vector(&ones).unwrap(),
-        head: Some(product(&[SHAPE.vocab_size], SHAPE.dim)),
+        head: Some(matrix(
+            b,
+            &[SHAPE.vocab_size],
+            SHAPE.dim,
+            MatUse::Product,
+            // Heads of four bits there are none.
+            if dtype == Dtype::Int4 {
+                Dtype::Int8
+            } else {
+                dtype
+            },
+        )),
     };
     Runner::new(backend, weights, &SHAPE, kv_dtype, LIMITS).unwrap()
 }
@@ -204,13 +215,19 @@ fn steps_allocate_nothing() {
         let cpu = Cpu::new(&SHAPE, rope(), 3, 128).unwrap();
         steps_of(runner(cpu, dtype, kv_dtype), 1);
     }
-    for dtype in [Dtype::F32, Dtype::Bf16] {
+    for (dtype, kv_dtype) in [
+        (Dtype::F32, Dtype::F32),
+        (Dtype::Bf16, Dtype::Bf16),
+        (Dtype::Bf16, Dtype::Int8),
+        (Dtype::Int4, Dtype::Int8),
+    ] {
         let standin = standin::Standin::new("seed=1");
         let cuda = Arc::new(standin.open().unwrap());
-        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, dtype).unwrap();
+        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, kv_dtype).unwrap();
         // The emulator takes its time.
-        steps_of(runner(gpu, dtype, dtype), 5);
+        steps_of(runner(gpu, dtype, kv_dtype), 5);
         assert!(standin.count("launches") > 100);
+        assert!(standin.count("replays") > 4);
         standin.assert_clean();
     }
 }
@@ -228,6 +245,13 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
     }
     steps.push(step(RowKind::Prefill, 4, 500, 32));
     let mut steps: Vec<_> = steps.into_iter().step_by(every).collect();
+    // What was recorded runs again.
+    let last = steps.len() - 2;
+    steps.extend([
+        steps[last].clone(),
+        steps[last].clone(),
+        steps[last].clone(),
+    ]);
     for step in steps.iter_mut().step_by(2) {
         step.history = vec![1, 2, 3];
         step.choices = vec![choice(); step.wanted.len()];

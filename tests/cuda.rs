@@ -14,6 +14,7 @@ use common::{json, reference, tokens};
 use llamabi::backend::gpu::cuda::Cuda;
 use llamabi::backend::gpu::device::{Device, Memory, Rows};
 use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
 use standin::Standin;
 use std::sync::Arc;
@@ -28,8 +29,23 @@ fn options() -> BuildOptions {
 }
 
 fn build(cuda: Cuda, model: &str) -> llamabi::Result<Llama> {
+    build_with(cuda, model, &options())
+}
+
+fn build_with(cuda: Cuda, model: &str, options: &BuildOptions) -> llamabi::Result<Llama> {
     let dir = reference(model);
-    Llama::build_on(Arc::new(cuda), &dir, None, &options(), &mut |_| true)
+    Llama::build_on(Arc::new(cuda), &dir, None, options, &mut |_| true)
+}
+
+/// Warnings that were logged.
+fn warnings(log: &Log) -> Vec<String> {
+    let mut lines = Vec::new();
+    log.drain(|level, line| {
+        if level == Level::Warn {
+            lines.push(line.to_owned());
+        }
+    });
+    lines
 }
 
 fn greedy(llama: &Llama, prompts: Vec<Vec<Token>>, n: usize) -> llamabi::Result<Vec<Vec<Token>>> {
@@ -72,6 +88,7 @@ fn reference_tokens_whenever_the_work_runs() {
         }
         assert!(n > 1, "{model}");
         drop(llama);
+        assert!(standin.count("replays") > 20, "{model}");
         standin.assert_clean();
     }
 }
@@ -185,9 +202,14 @@ fn on_a_real_device() {
 /// the next one works.
 #[test]
 fn any_call_may_fail() {
+    let log = Arc::new(Log::new(Some(Level::Warn)));
+    let options = BuildOptions {
+        log: log.clone(),
+        ..options()
+    };
     let once = |standin: &Standin| -> llamabi::Result<()> {
-        let llama = build(standin.open()?, "mha-f32/meta")?;
-        greedy(&llama, vec![vec![1, 500, 243]], 2)?;
+        let llama = build_with(standin.open()?, "mha-f32/meta", &options)?;
+        greedy(&llama, vec![vec![1, 500, 243]], 3)?;
         Ok(())
     };
     let standin = Standin::new("");
@@ -197,7 +219,7 @@ fn any_call_may_fail() {
     assert!(calls > 500, "{calls}");
     // What cannot be given back is left behind.
     let giving_back = ["Free", "Destroy", "Unload", "Release", "Ctx", "Synchronize"];
-    let mut failures = 0;
+    let (mut failures, mut unrecorded) = (0, 0);
     // All of the first, then every so many: a prime, so that it meets each kind of call.
     for n in (1..60).chain((60..calls).step_by(13)) {
         let standin = Standin::new(&format!("fail=*:{n}:12345"));
@@ -206,17 +228,26 @@ fn any_call_may_fail() {
         let (_, function) = report.rsplit_once(' ').unwrap();
         let forgiven = giving_back.iter().any(|part| function.contains(part));
         assert!(left == 0 || forgiven, "call {n}: {report}");
+        let words = format!("{function}: an error without a name (12345)");
+        let warned = warnings(&log).iter().any(|line| line.contains(&words));
         match outcome {
+            // While launches are recorded: then they are not.
+            Ok(()) if warned => unrecorded += 1,
             Ok(()) => assert!(forgiven, "call {n}: {function}"),
             Err(error) => {
                 let text = error.to_string();
-                let words = format!("{function}: an error without a name (12345)");
-                assert!(text.contains(&words), "{text}");
+                // Without its context nobody can tell the driver that a record ends.
+                let open = function == "cuCtxPushCurrent_v2" && text.contains("CAPTURE");
+                assert!(
+                    text.contains(&words) || open,
+                    "call {n}, {function}: {text}"
+                );
                 failures += 1;
             }
         }
     }
     assert!(failures > 50, "{failures}");
+    assert!(unrecorded > 0);
 }
 
 /// An error of the device itself, noticed by a later call: the handle is of no more use, the process is.
@@ -325,4 +356,88 @@ fn copies_stay_inside() {
     );
     drop((memory, to, cuda));
     standin.assert_clean();
+}
+
+/// Where the driver will not record, launches go one by one, with the same tokens and a word about it.
+#[test]
+fn steps_run_where_they_cannot_be_recorded() {
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    let want = {
+        let standin = Standin::new("");
+        let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+        let want = greedy(&llama, prompt(), 6).unwrap();
+        assert!(standin.count("replays") > 3);
+        want
+    };
+    for failure in [
+        "cuStreamBeginCapture_v2:1:801",
+        "cuStreamEndCapture:1:901",
+        "cuGraphInstantiateWithFlags:1:2",
+        "cuLaunchKernel:0:1",
+    ] {
+        let log = Arc::new(Log::new(Some(Level::Warn)));
+        let options = BuildOptions {
+            log: log.clone(),
+            ..options()
+        };
+        let standin = Standin::new("seed=3");
+        let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+        // The prompt alone, and then the third launch after that of the same prompt.
+        greedy(&llama, prompt(), 1).unwrap();
+        let launches = standin.count("launches");
+        let failure = failure.replace(":0:", &format!(":{}:", launches + 3));
+        standin.set(&format!("fail={failure}"));
+        for round in 0..2 {
+            assert_eq!(
+                greedy(&llama, prompt(), 6).unwrap(),
+                want,
+                "{failure}, {round}"
+            );
+        }
+        assert_eq!(standin.count("replays"), 0, "{failure}");
+        let warnings = warnings(&log);
+        let (function, _) = failure.split_once(':').unwrap();
+        assert_eq!(warnings.len(), 1, "{failure}: {warnings:?}");
+        assert!(warnings[0].contains(function), "{warnings:?}");
+        drop(llama);
+        standin.assert_clean();
+    }
+}
+
+/// What may not happen while launches are recorded the stand-in driver reports; other threads are free.
+#[test]
+fn a_record_is_spoilt_by_its_own_thread() {
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let other = Arc::new(standin.open().unwrap());
+    cuda.begin_capture().unwrap();
+    std::thread::scope(|scope| {
+        let free = scope.spawn(|| Memory::zeroed(&other, "a test", 64).map(drop));
+        free.join().unwrap().unwrap();
+    });
+    drop(cuda.end_capture().unwrap());
+    drop((cuda, other));
+    standin.assert_clean();
+    for (mistake, words) in [
+        (0, "cuMemAlloc_v2 while a stream records"),
+        (1, "waiting for a stream that records"),
+        (2, "cuEventSynchronize while a stream records"),
+    ] {
+        let standin = Standin::new("");
+        let cuda = Arc::new(standin.open().unwrap());
+        let memory = Memory::new(&cuda, "a test", 64).unwrap();
+        cuda.begin_capture().unwrap();
+        let outcome = match mistake {
+            0 => Memory::new(&cuda, "a test", 64).map(drop),
+            1 => cuda.synchronize(),
+            _ => memory.write_floats(0, &[1.0]),
+        };
+        assert!(outcome.is_err(), "{words}");
+        let error = cuda.end_capture().err().unwrap().to_string();
+        assert!(error.contains("CAPTURE_INVALIDATED (901)"), "{error}");
+        let (n, text) = standin.report();
+        assert!(n > 0 && text.contains(words), "{text}");
+        // And everything runs again.
+        memory.write_floats(0, &[1.0]).unwrap();
+    }
 }

@@ -297,6 +297,43 @@ fn rows_do_not_see_each_other() {
     }
 }
 
+/// Steps that are recorded once and repeated give the bits that launches one by one give: sequences that come and
+/// go, of all lengths, with draws, penalties, probabilities and alternatives.
+#[test]
+fn graphs_change_nothing() {
+    if real() {
+        return println!(
+            "only on the emulated device; LLAMABI_CUDA_GRAPHS=0 runs the others without graphs"
+        );
+    }
+    for (model, long) in [("gqa-bf16/meta", 508), ("mha-f32/meta", 250)] {
+        let walk = |device: Arc<Emu>| {
+            let mut options = options(None);
+            (options.max_seq_len, options.max_batch_size) = (600, 6);
+            let dir = reference(model);
+            let llama = Llama::build_on(device, &dir, None, &options, &mut |_| true).unwrap();
+            let mut streams = Vec::new();
+            for (i, n) in [3, long, 17, 40, 5, 250, 2, 8, 48].into_iter().enumerate() {
+                let options = GenerateOptions {
+                    temperature: 0.8 * (i % 3) as f32,
+                    top_k: 5 * (i as i32 % 2),
+                    repetition_penalty: [1.0, 1.3][i % 2],
+                    logprobs: i % 4 != 0,
+                    top_logprobs: [0, 3][i / 4 % 2],
+                    seed: i as u64,
+                    ..going_on(4 + 3 * i)
+                };
+                streams.push(start(&llama, &prompt(n, i), options));
+            }
+            streams.iter().map(|s| bits(&finish(s))).collect::<Vec<_>>()
+        };
+        let (with, without) = (Emu::new(GIB, 3), Emu::without_graphs(GIB, 4));
+        assert_eq!(walk(with.clone()), walk(without.clone()), "{model}");
+        assert!(with.replays() > 20, "{}", with.replays());
+        assert_eq!(without.replays(), 0);
+    }
+}
+
 /// Page tables that grow while decoding, past the 256 keys of one split, beside a short sequence.
 #[test]
 fn page_tables_grow() {

@@ -314,8 +314,8 @@ pub trait Backend: Sized + Send {
     fn mat_bytes(spec: &MatSpec) -> u64;
     /// Bytes that one page takes on all layers together.
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64;
-    /// Bytes that the backend keeps for itself beside the buffers it is asked for.
-    fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64;
+    /// Bytes that the backend keeps for itself beside the buffers it is asked for, with a cache of `kv_dtype`.
+    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64;
     /// A matrix of zeros.
     fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;
     /// Convert and place a rectangle of a stored tensor into a matrix of floats. The caller has checked
@@ -354,6 +354,13 @@ pub trait Backend: Sized + Send {
 
     /// Take over the step: the only copy from the host, into fixed buffers.
     fn load_step(&mut self, step: &Step);
+    /// Do the operations of the loaded step, all of which are in `forward`. A backend may keep what they come to on
+    /// its device and repeat that for later steps of the same form instead of calling `forward` again, or call it
+    /// twice; so `forward` does the same operations each time, on the same weights, cache and buffers, which
+    /// live until the last step.
+    fn record(&mut self, forward: &mut dyn FnMut(&mut Self)) {
+        forward(self);
+    }
     /// `x[row] = table[token[row]]`; `x: [rows, dim]`.
     fn embed(&mut self, x: &mut Self::Buf, table: &Self::Mat);
     /// RMSNorm, `wqkv`, bias, RoPE; q to `q: [rows, q_dim]`, k and v to the rows' slots.

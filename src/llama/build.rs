@@ -164,7 +164,7 @@ impl<'a> Order<'a> {
                 setting.dtypes.layers,
                 setting.kv_dtype,
             )?;
-            Ok((gpu, name))
+            Ok((gpu.log(self.options.log.clone()), name))
         };
         self.load(place, open, progress)
     }
@@ -198,7 +198,7 @@ impl<'a> Order<'a> {
                 ),
                 (
                     "scratch buffers",
-                    Runner::<B>::scratch_bytes(&config.shape, limits),
+                    Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype),
                 ),
             ],
             place,

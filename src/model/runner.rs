@@ -15,12 +15,12 @@ pub struct Runner<B: Backend> {
 
 impl<B: Backend> Runner<B> {
     /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's own.
-    pub fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
+    pub fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
         let per_row = shape.dim + 2 * shape.q_dim() + shape.ffn_dim;
         let rows = (limits.max_rows as u64).saturating_mul(4 * per_row as u64);
         let logits = (limits.max_wanted as u64).saturating_mul(4 * limits.vocab_size as u64);
         rows.saturating_add(logits)
-            .saturating_add(B::scratch_bytes(shape, limits))
+            .saturating_add(B::scratch_bytes(shape, limits, kv_dtype))
     }
 
     /// Allocate pool and scratch beside weights that are loaded already.
@@ -54,14 +54,16 @@ impl<B: Backend> Run for Runner<B> {
     fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
-        self.backend.load_step(step);
-        forward(
-            &mut self.backend,
-            &self.weights,
-            &mut self.kv,
-            &mut self.scratch,
-        );
-        self.backend.read(&self.scratch.logits)
+        let Runner {
+            backend,
+            weights,
+            kv,
+            scratch,
+            ..
+        } = self;
+        backend.load_step(step);
+        backend.record(&mut |backend| forward(backend, weights, kv, scratch));
+        backend.read(&scratch.logits)
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

@@ -93,6 +93,17 @@ pub struct Emu {
     promised: u64,
     /// Calls until every one fails; [`NEVER`].
     good: AtomicU64,
+    records: bool,
+    /// Launches since `begin_capture`.
+    recording: Mutex<Option<Vec<Recorded>>>,
+    replays: AtomicU64,
+}
+
+/// A launch that was asked for.
+pub struct Recorded {
+    kernel: Kernel,
+    geometry: Geometry,
+    params: Vec<u8>,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -105,6 +116,15 @@ impl Emu {
 
     /// With less memory than it says, by `promised` bytes.
     pub fn with_promise(memory: u64, promised: u64, seed: u64) -> Arc<Emu> {
+        Self::made(memory, promised, seed, true)
+    }
+
+    /// One that cannot record launches.
+    pub fn without_graphs(memory: u64, seed: u64) -> Arc<Emu> {
+        Self::made(memory, 0, seed, false)
+    }
+
+    fn made(memory: u64, promised: u64, seed: u64, records: bool) -> Arc<Emu> {
         let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
         Arc::new(Emu {
             library: library(),
@@ -114,7 +134,15 @@ impl Emu {
             memory,
             promised,
             good: AtomicU64::new(NEVER),
+            records,
+            recording: Mutex::default(),
+            replays: AtomicU64::new(0),
         })
+    }
+
+    /// How often a graph has run.
+    pub fn replays(&self) -> u64 {
+        self.replays.load(Ordering::SeqCst)
     }
 
     /// Bytes allocated now, and the most there ever were.
@@ -128,8 +156,10 @@ impl Emu {
         self.good.store(n, Ordering::SeqCst);
     }
 
-    /// Count one thing that the device is asked to do.
+    /// Count one thing that the device is asked to do now.
     fn work(&self, what: &str) -> Result<()> {
+        let recording = self.recording.lock().unwrap().is_some();
+        assert!(!recording, "{what} while launches are recorded");
         let count = |n| match n {
             NEVER => Some(NEVER),
             n => Some(u64::saturating_sub(n, 1)),
@@ -158,6 +188,7 @@ impl Emu {
 // SAFETY: allocations are the emulator's own, distinct and live until they are freed.
 unsafe impl Device for Emu {
     type Host = Vec<f32>;
+    type Graph = Vec<Recorded>;
 
     fn name(&self) -> String {
         "emulated GPU".into()
@@ -168,6 +199,8 @@ unsafe impl Device for Emu {
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64> {
+        let recording = self.recording.lock().unwrap().is_some();
+        assert!(!recording, "an allocation while launches are recorded");
         let mut live = self.live.lock().unwrap();
         let now: u64 = live.values().sum();
         let available = self.memory - now;
@@ -240,6 +273,14 @@ unsafe impl Device for Emu {
     }
 
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
+        if let Some(recording) = &mut *self.recording.lock().unwrap() {
+            recording.push(Recorded {
+                kernel,
+                geometry,
+                params: params.to_vec(),
+            });
+            return Ok(());
+        }
         let name = CString::new(kernel.name()).unwrap();
         let seed = self.seed.fetch_add(1, Ordering::Relaxed);
         let Geometry {
@@ -263,6 +304,31 @@ unsafe impl Device for Emu {
                 n,
             )
         })
+    }
+
+    fn records(&self) -> bool {
+        self.records
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        self.work("the beginning of a capture")?;
+        *self.recording.lock().unwrap() = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Vec<Recorded>> {
+        let recorded = self.recording.lock().unwrap().take();
+        self.work("the end of a capture")?;
+        Ok(recorded.expect("launches are recorded"))
+    }
+
+    unsafe fn replay(&self, graph: &Vec<Recorded>) -> Result<()> {
+        self.replays.fetch_add(1, Ordering::SeqCst);
+        for one in graph {
+            // SAFETY: by this function's contract.
+            unsafe { self.launch(one.kernel, one.geometry, &one.params) }?;
+        }
+        Ok(())
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -23,13 +23,9 @@
     ENTER(function);                                     \
     if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT; \
     if (s.context.error) return s.context.error
-// Not while a stream of this library records.
-#define NOT_RECORDING                                                       \
-    for (CUstream one : s.streams)                                          \
-        if (one->recording) {                                               \
-            one->invalid = true;                                            \
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                   \
-        }
+// Not while a stream records.
+#define NOT_RECORDING \
+    if (s.spoils(__func__)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 #define ALIVE(set, handle)                                                  \
     if (!s.set.count(handle)) {                                             \
         s.misused(std::string(__func__) + " with a handle that is not alive"); \
@@ -177,6 +173,12 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
     ENTER_CONTEXT(cuEventRecord);
     ALIVE(events, event);
     ALIVE(streams, stream);
+    if (stream->recording) {
+        // Allowed, but then nobody can wait for it.
+        s.misused("cuEventRecord in a stream that records");
+        stream->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     uint64_t time = ++event->recorded;
     s.enqueue(stream, [event, time] {
         event->done = time;
@@ -405,6 +407,93 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsig
         now.misused(text);
         return CUDA_ERROR_LAUNCH_FAILED;
     });
+    return CUDA_SUCCESS;
+}
+
+// ---- graphs
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    ENTER_CONTEXT(cuStreamBeginCapture_v2);
+    ALIVE(streams, stream);
+    if (stream->recording) return CUDA_ERROR_ILLEGAL_STATE;
+    s.graphs.insert(stream->recording = new CUgraph_st);
+    stream->invalid = false;
+    stream->mode = mode;
+    stream->recorder = std::this_thread::get_id();
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    State &s = state();
+    std::lock_guard<std::mutex> hold(s.lock);
+    CUresult failed = s.enter("cuStreamEndCapture");
+    if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s.context.error) return s.context.error;
+    ALIVE(streams, stream);
+    if (!stream->recording) return CUDA_ERROR_ILLEGAL_STATE;
+    if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED && stream->recorder != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    *graph = stream->recording;
+    stream->recording = nullptr;
+    if (stream->invalid && !failed) failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (!failed) return CUDA_SUCCESS;
+    // Over it is in any case.
+    s.graphs.erase(*graph);
+    delete *graph;
+    *graph = nullptr;
+    return failed;
+}
+
+static bool recorded(const State &s, CUgraph graph) {
+    for (CUstream one : s.streams)
+        if (one->recording == graph) return false;
+    return true;
+}
+
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    ENTER_CONTEXT(cuGraphInstantiateWithFlags);
+    NOT_RECORDING;
+    ALIVE(graphs, graph);
+    if (flags || !recorded(s, graph)) return CUDA_ERROR_INVALID_VALUE;
+    *exec = new CUgraphExec_st;
+    (*exec)->work = graph->work;
+    s.execs.insert(*exec);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    ENTER_CONTEXT(cuGraphLaunch);
+    ALIVE(execs, exec);
+    ALIVE(streams, stream);
+    if (stream->recording) {
+        s.misused("cuGraphLaunch in a stream that records");
+        stream->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    s.replays++;
+    exec->launched++;
+    for (const Work &one : exec->work) s.enqueue(stream, one);
+    s.enqueue(stream, [exec] {
+        exec->done++;
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuGraphDestroy(CUgraph graph) {
+    ENTER_CONTEXT(cuGraphDestroy);
+    ALIVE(graphs, graph);
+    if (!recorded(s, graph)) return CUDA_ERROR_INVALID_VALUE;
+    s.graphs.erase(graph);
+    delete graph;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    ENTER_CONTEXT(cuGraphExecDestroy);
+    ALIVE(execs, exec);
+    if (exec->done < exec->launched) s.misused("cuGraphExecDestroy while it runs");
+    s.execs.erase(exec);
+    delete exec;
     return CUDA_SUCCESS;
 }
 

@@ -82,11 +82,23 @@ void State::run(CUstream stream, size_t pieces) {
 
 CUresult State::finish(CUstream stream) {
     if (stream->recording) {
+        misused("waiting for a stream that records");
         stream->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     run(stream, stream->queue.size());
     return context.error;
+}
+
+bool State::spoils(const char *function) {
+    for (CUstream one : streams) {
+        if (!one->recording || one->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+        if (one->mode != CU_STREAM_CAPTURE_MODE_GLOBAL && one->recorder != std::this_thread::get_id()) continue;
+        misused(std::string(function) + " while a stream records");
+        one->invalid = true;
+        return true;
+    }
+    return false;
 }
 
 template <class Key> static bool within(const std::map<Key, size_t> &ranges, Key at, size_t size) {

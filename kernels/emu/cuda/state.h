@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../emu.h"
@@ -22,11 +23,16 @@ struct CUctx_st {
     CUresult error = CUDA_SUCCESS; // of something that ran; every call after it gives it again
 };
 struct CUgraph_st { std::vector<Work> work; };
-struct CUgraphExec_st { std::vector<Work> work; };
+struct CUgraphExec_st {
+    std::vector<Work> work;
+    uint64_t launched = 0, done = 0;
+};
 struct CUstream_st {
     std::deque<Work> queue;
     CUgraph recording = nullptr;
     bool invalid = false; // what is recorded
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    std::thread::id recorder;
 };
 struct CUevent_st { uint64_t recorded = 0, done = 0; };
 struct CUfunc_st {
@@ -76,6 +82,8 @@ struct State {
     void enqueue(CUstream stream, Work work);
     void run(CUstream stream, size_t pieces);
     CUresult finish(CUstream stream);
+    // What may not be called while this thread records, or another one does for all: spoils the record.
+    bool spoils(const char *function);
     // Whether [at, at + size) lies in one allocation.
     bool on_device(CUdeviceptr at, size_t size) const;
     bool is_pinned(const void *at, size_t size) const;

@@ -30,7 +30,7 @@ impl Backend for Cpu {
         kv::page_bytes(shape, dtype)
     }
 
-    fn scratch_bytes(shape: &Shape, limits: &Limits) -> u64 {
+    fn scratch_bytes(shape: &Shape, limits: &Limits, _kv_dtype: Dtype) -> u64 {
         let rows = limits.max_rows;
         let per_thread = scratch_len(shape, rows);
         // No sequence is longer than the pool.

@@ -43,6 +43,9 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Host memory that the device copies into.
     type Host: DerefMut<Target = [f32]> + Send;
 
+    /// Launches that were recorded.
+    type Graph: Send;
+
     /// The device in words.
     fn name(&self) -> String;
 
@@ -92,6 +95,22 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The bytes are those of the kernel's parameter struct, and what it points to is live memory of
     /// the sizes the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
+
+    /// Whether launches can be recorded.
+    fn records(&self) -> bool;
+
+    /// From here on launches are recorded and do not run. Until [`Device::end_capture`], on the same thread,
+    /// nothing else may be asked of this device.
+    fn begin_capture(&self) -> Result<()>;
+
+    /// What was launched since [`Device::begin_capture`]. Launches run again from here on, after an error too.
+    fn end_capture(&self) -> Result<Self::Graph>;
+
+    /// Run what was recorded, in its order.
+    ///
+    /// # Safety
+    /// That of every [`Device::launch`] that was recorded, now; the graph is this device's.
+    unsafe fn replay(&self, graph: &Self::Graph) -> Result<()>;
 
     /// Wait for everything.
     fn synchronize(&self) -> Result<()>;

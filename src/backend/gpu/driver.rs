@@ -34,6 +34,7 @@ pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(super) const JIT_ERROR_LOG_BUFFER: c_uint = 5;
 pub(super) const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
+pub(super) const CAPTURE_THREAD_LOCAL: c_uint = 1;
 pub(super) const MEMORY_HOST: c_uint = 1;
 pub(super) const MEMORY_DEVICE: c_uint = 2;
 
@@ -148,6 +149,12 @@ functions! {
     cuStreamCreate(stream: *mut Handle, flags: c_uint);
     cuStreamDestroy_v2(stream: Handle);
     cuStreamSynchronize(stream: Handle);
+    cuStreamBeginCapture_v2(stream: Handle, mode: c_uint);
+    cuStreamEndCapture(stream: Handle, graph: *mut Handle);
+    cuGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, flags: u64);
+    cuGraphLaunch(exec: Handle, stream: Handle);
+    cuGraphDestroy(graph: Handle);
+    cuGraphExecDestroy(exec: Handle);
     cuEventCreate(event: *mut Handle, flags: c_uint);
     cuEventDestroy_v2(event: Handle);
     cuEventRecord(event: Handle, stream: Handle);

@@ -50,6 +50,14 @@ fn run<D: Device>(
     unsafe { device.launch(kernel, geometry, params.bytes()) }
 }
 
+/// Run recorded launches.
+pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
+    // SAFETY: it was recorded of functions below, so the addresses in it were those of the backend's own memory
+    // and of the runner's weights, cache and buffers. All of these live as long as steps are run
+    // (`Backend::record`'s contract).
+    unsafe { device.replay(graph) }
+}
+
 /// Bytes of shared memory that a decode product of quantised weights has for its tables.
 pub(super) const TABLE: u32 = 512;
 

@@ -158,6 +158,7 @@ mod tests {
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
             ("GPU_NO_MASK", super::super::sample::NO_MASK),
             ("GPU_DRAW", super::super::sample::DRAW as u32),
+            ("(unsigned)GPU_NO_ROW", super::super::sample::NO_ROW as u32),
             ("GPU_MAX_TOP", super::super::sample::MAX_TOP as u32),
             ("GPU_SAMPLE_SHARED", super::super::launch::SAMPLE_SHARED),
             ("sizeof(SampleOut) / 4", super::super::sample::OUT as u32),

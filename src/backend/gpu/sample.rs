@@ -3,6 +3,7 @@
 use super::device::{Device, Memory};
 use super::launch;
 use super::params::{SampleParams, SampleRow};
+use super::step::bucket;
 use crate::backend::choice::{ALL, Choice, Pick, Scale};
 use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub(super) const MAX_TOP: usize = 128;
 /// `given` of a row that draws.
 pub(super) const DRAW: i32 = -1;
+/// `given` of a row that is not there.
+pub(super) const NO_ROW: i32 = -2;
 /// `mask` of a row without a penalty.
 pub(super) const NO_MASK: u32 = u32::MAX;
 
@@ -31,13 +34,17 @@ pub(super) fn out_len() -> usize {
 
 /// Bytes of the buffers.
 pub(super) fn bytes(limits: &Limits) -> usize {
-    let row = ROW + mask_len(limits.vocab_size) + out_len();
-    limits.max_wanted.saturating_mul(4 * row)
+    let row = mask_len(limits.vocab_size) + out_len();
+    let rows = bucket(limits.max_wanted).saturating_mul(4 * ROW);
+    limits
+        .max_wanted
+        .saturating_mul(4 * row)
+        .saturating_add(rows)
 }
 
 /// Buffers for choices, and what became of the last ones.
 pub(super) struct Chooser<D: Device> {
-    /// `[max_wanted, ROW]`.
+    /// `[max_wanted and padding, ROW]`.
     rows: Memory<D>,
     /// `[max_wanted, mask_len]`.
     masks: Memory<D>,
@@ -48,8 +55,10 @@ pub(super) struct Chooser<D: Device> {
     vocab_size: usize,
     /// Of the loaded step; empty where it wants logits.
     pub n_rows: usize,
-    /// Most alternatives of a row.
-    n_top: usize,
+    /// And padding.
+    n_padded: usize,
+    /// Words from one row's outcome to the next.
+    pub out_stride: usize,
     /// Of each row: whether it is scored, and alternatives.
     asked: Vec<(bool, usize)>,
     /// What [`Chooser::take`] gave.
@@ -60,21 +69,23 @@ pub(super) struct Chooser<D: Device> {
 impl<D: Device> Chooser<D> {
     pub fn new(device: &Arc<D>, limits: &Limits) -> Result<Self> {
         let (n, vocab_size, what) = (limits.max_wanted, limits.vocab_size, "the rows of a step");
-        let memory = |len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
+        let padded = bucket(n);
+        let memory = |n: usize, len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
         let mut chooser = Chooser {
-            rows: memory(ROW)?,
-            masks: memory(mask_len(vocab_size))?,
-            out: memory(out_len())?,
+            rows: memory(padded, ROW)?,
+            masks: memory(n, mask_len(vocab_size))?,
+            out: memory(n, out_len())?,
             host_rows: Vec::new(),
             host_masks: Vec::new(),
             vocab_size,
             n_rows: 0,
-            n_top: 0,
+            n_padded: 0,
+            out_stride: OUT,
             asked: Vec::new(),
             picks: Vec::new(),
             top: Vec::new(),
         };
-        reserve::vec(what, &mut chooser.host_rows, n.saturating_mul(ROW))?;
+        reserve::vec(what, &mut chooser.host_rows, padded.saturating_mul(ROW))?;
         let masks = n.saturating_mul(mask_len(vocab_size));
         reserve::vec(what, &mut chooser.host_masks, masks)?;
         reserve::vec(what, &mut chooser.asked, n)?;
@@ -83,9 +94,9 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Take over the choices of `step`, which has at most as many as there is room for.
-    pub fn load(&mut self, step: &Step) -> Result<()> {
-        (self.n_rows, self.n_top) = (0, 0);
+    /// Take over the choices of `step`, which has at most as many as there is room for, and padding up to `padded`.
+    pub fn load(&mut self, step: &Step, padded: usize) -> Result<()> {
+        (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
         if step.choices.is_empty() || step.choices.iter().any(|choice| n_top(choice) > MAX_TOP) {
             return Ok(());
@@ -130,21 +141,27 @@ impl<D: Device> Chooser<D> {
             };
             self.host_rows.extend(row.words());
             self.asked.push((choice.scored(), n_top));
-            self.n_top = self.n_top.max(n_top);
+            if n_top > 0 {
+                // Not as many as are wanted: a launch has one of few forms.
+                self.out_stride = out_len();
+            }
         }
         self.n_rows = step.choices.len();
+        self.n_padded = padded;
+        let padding = SampleRow {
+            given: NO_ROW,
+            ..SampleRow::default()
+        };
+        for _ in self.n_rows..padded {
+            self.host_rows.extend(padding.words());
+        }
         self.rows.write_numbers(&self.host_rows)?;
         self.masks.write_numbers(&self.host_masks)
     }
 
-    /// Words from one row's outcome to the next.
-    fn out_stride(&self) -> usize {
-        OUT + 2 * self.n_top
-    }
-
     /// Words that [`Chooser::take`] wants.
     pub fn len(&self) -> usize {
-        self.n_rows * self.out_stride()
+        self.n_rows * self.out_stride
     }
 
     /// Where they are.
@@ -160,11 +177,11 @@ impl<D: Device> Chooser<D> {
             logits,
             rows: self.rows.at(),
             masks: self.masks.at(),
-            n_rows: self.n_rows as u32,
+            n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
             mask_stride: mask_len(self.vocab_size) as u32,
-            out_stride: self.out_stride() as u32,
+            out_stride: self.out_stride as u32,
             halvings: one.halvings,
             high: one.high,
             low: one.low,
@@ -178,7 +195,7 @@ impl<D: Device> Chooser<D> {
     pub fn take(&mut self, words: &[f32]) {
         self.picks.clear();
         self.top.clear();
-        let rows = words.chunks_exact(self.out_stride());
+        let rows = words.chunks_exact(self.out_stride);
         for (words, &(scored, n_top)) in rows.zip(&self.asked) {
             let token = words[0].to_bits() as Token;
             let first = self.top.len();

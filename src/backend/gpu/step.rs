@@ -51,9 +51,9 @@ impl Places {
             end = end.saturating_add(n.saturating_add(3) / 4 * 4);
             at
         };
-        let [tokens, positions, slots, row_pages] = [0; 4].map(|_| take(max_rows));
+        let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
         let padded = bucket(max_rows);
-        let [decode, prefill, wanted] = [0; 3].map(|_| take(padded));
+        let [tokens, slots, decode, prefill, wanted] = [0; 5].map(|_| take(padded));
         // A tile has at least one row.
         let tiles = take(max_rows.saturating_mul(4));
         let pages = take(n_pages);
@@ -85,7 +85,7 @@ pub(super) struct Loaded<D: Device> {
     max_rows: usize,
     n_pages: usize,
     tile: usize,
-    /// Rows.
+    /// Rows, padding included.
     pub n_rows: usize,
     /// Decode rows, padding included.
     pub n_decode: usize,
@@ -93,6 +93,8 @@ pub(super) struct Loaded<D: Device> {
     pub n_prefill: usize,
     /// Rows whose logits are wanted.
     pub n_wanted: usize,
+    /// And padding.
+    pub n_wanted_padded: usize,
     /// Tiles of prefill attention.
     pub n_tiles: usize,
     /// The last position of the longest sequence that decodes.
@@ -117,6 +119,7 @@ impl<D: Device> Loaded<D> {
             n_decode: 0,
             n_prefill: 0,
             n_wanted: 0,
+            n_wanted_padded: 0,
             n_tiles: 0,
             longest: 0,
         })
@@ -140,6 +143,7 @@ impl<D: Device> Loaded<D> {
         host[at.wanted..][..step.wanted.len()].copy_from_slice(&step.wanted);
         host[at.pages..][..n_pages].copy_from_slice(&step.pages);
         (self.n_rows, self.n_wanted) = (n_rows, step.wanted.len());
+        self.n_wanted_padded = self.n_wanted;
         (self.n_prefill, self.n_tiles, self.longest) = (0, 0, 0);
         let mut n_decode = 0;
         for span in &step.spans {
@@ -174,6 +178,14 @@ impl<D: Device> Loaded<D> {
         }
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
+        if self.n_prefill == 0 {
+            // Everything is launched for the bucket.
+            self.n_rows = self.n_decode;
+            host[at.tokens + n_rows..at.tokens + self.n_rows].fill(PADDING);
+            host[at.slots + n_rows..at.slots + self.n_rows].fill(Step::NO_SLOT);
+            self.n_wanted_padded = bucket(self.n_wanted);
+            host[at.wanted + self.n_wanted..at.wanted + self.n_wanted_padded].fill(PADDING);
+        }
         // Pages come last, so what is copied ends with those there are.
         self.memory.write_numbers(&self.host[..at.pages + n_pages])
     }

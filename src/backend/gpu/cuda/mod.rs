@@ -2,6 +2,7 @@
 //!
 //! The primary context is used, as other code in the process does; it is current only inside our
 //! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
+//! LLAMABI_CUDA_GRAPHS=0 in the environment: launches are never recorded.
 #![allow(unsafe_code)]
 
 mod context;
@@ -50,7 +51,11 @@ pub struct Cuda {
     found: Found,
     /// Rows of a 2D copy lie at most so many bytes apart.
     max_pitch: usize,
+    records: bool,
 }
+
+/// Launches that were recorded, ready to run.
+pub struct Graph(Owned);
 
 impl Cuda {
     /// GPU `index` with these kernels, through the driver from the first of `libraries` that can be opened.
@@ -74,6 +79,7 @@ impl Cuda {
             stream,
             found,
             max_pitch: context.attribute(MAX_PITCH)? as usize,
+            records: std::env::var_os("LLAMABI_CUDA_GRAPHS").is_none_or(|value| value != "0"),
             context: context.clone(),
         };
         drop(current);
@@ -95,6 +101,7 @@ impl Drop for Cuda {
 // SAFETY: addresses are the driver's; everything is done in one stream, in order.
 unsafe impl Device for Cuda {
     type Host = Floats;
+    type Graph = Graph;
 
     fn name(&self) -> String {
         let Found { name, arch, driver } = &self.found;
@@ -235,6 +242,46 @@ unsafe impl Device for Cuda {
             )
         };
         outcome.map_err(|failed| Error::Device(format!("{}: {failed}", kernel.name())))
+    }
+
+    fn records(&self) -> bool {
+        self.records
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        // Of this thread alone: another one, with a handle of its own, may allocate meanwhile.
+        let mode = CAPTURE_THREAD_LOCAL;
+        // SAFETY: our own stream.
+        unsafe { self.driver().cuStreamBeginCapture_v2(self.stream.raw, mode) }?;
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Graph> {
+        let _current = self.context.enter()?;
+        let mut recorded = ptr::null_mut();
+        // SAFETY: our own stream; `recorded` outlives the call.
+        unsafe {
+            self.driver()
+                .cuStreamEndCapture(self.stream.raw, &mut recorded)
+        }?;
+        let graph = Owned::new(
+            &self.context,
+            // SAFETY: the graph was just made; `to` outlives the call.
+            |driver, to| unsafe { driver.cuGraphInstantiateWithFlags(to, recorded, 0) },
+            Driver::cuGraphExecDestroy,
+        );
+        // What is instantiated does not need it. As elsewhere, a failure to give it back has nobody to go to.
+        // SAFETY: ours, and nobody names it after this.
+        let _ = unsafe { self.driver().cuGraphDestroy(recorded) };
+        graph.map(Graph)
+    }
+
+    unsafe fn replay(&self, graph: &Graph) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: alive while it is borrowed; the rest is by this function's contract.
+        unsafe { self.driver().cuGraphLaunch(graph.0.raw, self.stream.raw) }?;
+        Ok(())
     }
 
     fn synchronize(&self) -> Result<()> {
