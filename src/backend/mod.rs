@@ -307,6 +307,9 @@ pub trait Backend: Sized + Send {
 
     /// Positions in one KV page; divides 256.
     const PAGE_SIZE: usize;
+    /// Prompt rows that one step can have, where the options do not say: enough that reading the weights is not what
+    /// a step waits for, few enough that a caller who cancels is heard soon.
+    const PREFILL_CHUNK: usize;
 
     // ---- when a model is built ----
 

@@ -378,13 +378,11 @@ fn check_shards(options: &BuildOptions, config: &Config, checkpoint: &Checkpoint
 }
 
 /// Rows of a step: a long prefill chunk beside every running sequence.
-const MAX_PREFILL_CHUNK: usize = 256;
-
 fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
     let chunk = options
         .prefill_chunk
-        .unwrap_or(MAX_PREFILL_CHUNK)
+        .unwrap_or(B::PREFILL_CHUNK)
         .min(options.max_seq_len);
     Limits {
         page_size: B::PAGE_SIZE,

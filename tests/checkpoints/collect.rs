@@ -52,6 +52,7 @@ impl Backend for Collect {
     type Mat = Mat;
     type Kv = ();
     const PAGE_SIZE: usize = 16;
+    const PREFILL_CHUNK: usize = 1;
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
         let rows: usize = spec.parts.iter().sum();

@@ -21,6 +21,7 @@ impl Backend for Cpu {
     type Mat = CpuMat;
     type Kv = CpuKv;
     const PAGE_SIZE: usize = PAGE;
+    const PREFILL_CHUNK: usize = 512;
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
         mat::bytes(spec)

@@ -50,6 +50,8 @@ impl<D: Device> Backend for Gpu<D> {
     type Mat = GpuMat<D>;
     type Kv = GpuKv<D>;
     const PAGE_SIZE: usize = PAGE;
+    /// Tiles of the smaller products for every multiprocessor, more than once.
+    const PREFILL_CHUNK: usize = 2048;
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
         mat::bytes(spec)
