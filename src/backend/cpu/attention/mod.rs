@@ -242,7 +242,8 @@ impl Plan {
     }
 
     /// `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows, q_dim]`. `tiles`:
-    /// prompt rows with bfloat16 tiles, where there are tiles.
+    /// prompt rows with bfloat16 tiles where there are tiles, and generated rows in two parts ([`split`])
+    /// where the cache's numbers are bfloat16's.
     #[allow(clippy::too_many_arguments)] // what attention is made of
     pub fn attend(
         &mut self,
