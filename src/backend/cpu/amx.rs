@@ -246,6 +246,40 @@ impl Tiles {
         }
     }
 
+    /// `c = a b`, or `c += a b`: 16 rows by four columns of tiles. (Two columns would wait for each other.)
+    #[inline(always)]
+    pub fn wide(&self, a: &[Half], b: [&[Half]; 4], c: &mut [Sums; 4], first: bool) {
+        let b = b.map(|b| &b[..a.len()]);
+        unsafe {
+            if first {
+                zero!("0");
+                zero!("1");
+                zero!("2");
+                zero!("3");
+            } else {
+                load!("0", &c[0]);
+                load!("1", &c[1]);
+                load!("2", &c[2]);
+                load!("3", &c[3]);
+            }
+            for (k, a) in a.iter().enumerate() {
+                load!("4", a);
+                load!("5", &b[0][k]);
+                multiply!("0", "4", "5");
+                load!("6", &b[1][k]);
+                multiply!("1", "4", "6");
+                load!("7", &b[2][k]);
+                multiply!("2", "4", "7");
+                load!("5", &b[3][k]);
+                multiply!("3", "4", "5");
+            }
+            store!("0", &mut c[0]);
+            store!("1", &mut c[1]);
+            store!("2", &mut c[2]);
+            store!("3", &mut c[3]);
+        }
+    }
+
     /// `c = a b` (`c += a b`): 16 rows by [`MAX_ROW`] columns of tiles, each column a stream of memory of
     /// its own that is asked for `AHEAD` tiles ahead.
     #[inline(always)]

@@ -56,6 +56,18 @@ pub trait Element: 'static {
     ) {
         s.narrow_bf16_pairs([Self::widen(s, first), Self::widen(s, second)], to);
     }
+    /// Whether its numbers, scales apart, are numbers of bfloat16.
+    const IN_BF16: bool = false;
+    /// Two rows of sixteen as pairs of bfloat16, scales apart; only where they are numbers of bfloat16.
+    #[inline(always)]
+    fn bf16_pair<S: Simd>(
+        s: S,
+        first: &[Self::Bits; LANES],
+        second: &[Self::Bits; LANES],
+        to: &mut [u16; 2 * LANES],
+    ) {
+        s.tile_pairs([Self::widen(s, first), Self::widen(s, second)], to);
+    }
     /// The numbers of `data`, which has this format.
     fn bits(data: &Data) -> &[Self::Bits];
     /// As [`Element::bits`].
@@ -289,11 +301,18 @@ impl Element for Bf16 {
         s.narrow_bf16_pairs(a, to);
     }
     #[inline(always)]
-    fn pair<S: Simd>(_: S, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
-        for i in 0..LANES {
-            to[2 * i] = first[i];
-            to[2 * i + 1] = second[i];
-        }
+    fn pair<S: Simd>(s: S, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
+        s.interleave(first, second, to);
+    }
+    const IN_BF16: bool = true;
+    #[inline(always)]
+    fn bf16_pair<S: Simd>(
+        s: S,
+        first: &[u16; LANES],
+        second: &[u16; LANES],
+        to: &mut [u16; 2 * LANES],
+    ) {
+        s.interleave(first, second, to);
     }
     fn bits(data: &Data) -> &[u16] {
         half_bits(data)
@@ -310,6 +329,7 @@ impl Element for I8 {
     type Bits = i8;
     const PAIRED: bool = false;
     const SCALED: bool = true;
+    const IN_BF16: bool = true;
     #[inline(always)]
     fn to_f32(bits: i8) -> f32 {
         f32::from(bits)

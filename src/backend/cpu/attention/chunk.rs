@@ -34,7 +34,7 @@ impl<'a, E: Element> Cache<'a, E> {
     }
 
     #[inline(always)]
-    fn tiles(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn tiles(&self, page: usize) -> &'a [[E::Bits; LANES]] {
         let at = self.pages[page] as usize * self.page_len;
         self.bits[at..][..self.tile_len].as_chunks().0
     }
@@ -77,7 +77,7 @@ impl<'a, E: Element> Cache<'a, E> {
 
     /// Scales of the sixteen positions of a page of V.
     #[inline(always)]
-    fn v_units<S: Simd>(&self, s: S, page: usize) -> S::F {
+    pub(super) fn v_units<S: Simd>(&self, s: S, page: usize) -> S::F {
         self.units(s, page, PAGE)
     }
 
@@ -189,7 +189,7 @@ pub(super) struct Chunk<'a, 'b, E: Element> {
 impl<E: Element> Chunk<'_, '_, E> {
     /// Keys of the chunk that query `i` may see; at least one, ascending in `i`.
     #[inline(always)]
-    fn keys(&self, i: usize) -> usize {
+    pub(super) fn keys(&self, i: usize) -> usize {
         (self.position + i / self.group + 1 - self.start).min(CHUNK)
     }
 

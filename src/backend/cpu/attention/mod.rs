@@ -9,9 +9,15 @@
 
 mod chunk;
 #[cfg(target_arch = "x86_64")]
+mod split;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+use split::Ahead;
 
 use super::PAGE;
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
 use super::element::{Element, with_cache_element};
 use super::kv::CpuKv;
 use super::pool::{Grid, Rect};
@@ -114,7 +120,12 @@ pub(super) fn scratch_len(shape: &Shape) -> usize {
     let plain = block_rows(group, BLOCK_QUERIES) * group;
     let len = plain * (shape.head_dim + CHUNK + 2 * padded + 4);
     #[cfg(target_arch = "x86_64")]
-    let len = len.max(tiles::scratch_len(tile_rows(group) * group, shape.head_dim));
+    let len = {
+        let split = split::scratch_len(plain, shape.head_dim);
+        let states = plain * (shape.head_dim + 2 * padded + 4);
+        let tiled = tiles::scratch_len(tile_rows(group) * group, shape.head_dim);
+        len.max(split + states).max(tiled)
+    };
     len
 }
 
@@ -231,7 +242,8 @@ impl Plan {
     }
 
     /// `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows, q_dim]`. `tiles`:
-    /// prompt rows with bfloat16 tiles, where there are tiles.
+    /// prompt rows with bfloat16 tiles where there are tiles, and generated rows in two parts ([`split`])
+    /// where the cache's numbers are bfloat16's.
     #[allow(clippy::too_many_arguments)] // what attention is made of
     pub fn attend(
         &mut self,
@@ -248,7 +260,7 @@ impl Plan {
             tier,
             scratch,
         } = workers;
-        let (heads, group) = (self.heads, self.group);
+        let (heads, group, threads) = (self.heads, self.group, pool.n_threads());
         let width = group * self.head_dim;
         let q_dim = heads * width;
         let partial = &mut self.partial;
@@ -261,7 +273,13 @@ impl Plan {
             true => &self.tiled,
             false => &self.plain,
         };
-        let task = |block: &RowBlock, head, chunks, thread: usize, out: Out<'_>| {
+        // With where the thread will probably go on: a block, a head and a chunk.
+        let task = |block: &RowBlock,
+                    head,
+                    chunks,
+                    then: Option<(&RowBlock, usize, usize)>,
+                    thread: usize,
+                    out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
             #[cfg(target_arch = "x86_64")]
             if let (true, Some(amx), Out::Whole(_)) = (block.tiles, tier.amx(), &out) {
@@ -278,22 +296,45 @@ impl Plan {
                     y,
                 }));
             }
-            with_cache_element!(kv.dtype, E => tier.run(Task::<E> {
-                cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
-                q: &q[block.rows.start * q_dim + head * width..],
-                q_dim,
-                rows: block.rows.len(),
-                position: block.position,
-                group,
-                chunks,
-                scratch: &mut scratch,
-                out,
-            }));
+            with_cache_element!(kv.dtype, E => {
+                #[cfg(target_arch = "x86_64")]
+                let amx = tier.amx().filter(|_| tiles && E::IN_BF16);
+                let task = Task::<E> {
+                    #[cfg(target_arch = "x86_64")]
+                    amx,
+                    then: then.map(|(block, head, chunk)| {
+                        (Cache::new(kv, layer, head, &pages[block.pages.clone()]), chunk)
+                    }),
+                    cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
+                    q: &q[block.rows.start * q_dim + head * width..],
+                    q_dim,
+                    rows: block.rows.len(),
+                    position: block.position,
+                    group,
+                    chunks,
+                    scratch: &mut scratch,
+                    out,
+                };
+                #[cfg(target_arch = "x86_64")]
+                if amx.is_some() {
+                    return tier.run_conversions(task);
+                }
+                tier.run(task)
+            });
         };
         if items.is_empty() {
             pool.run(Grid::bands(y, q_dim, width, cuts), |i, thread, y| {
                 let block = &blocks[i / heads];
-                task(block, i % heads, 0..block.chunks(), thread, Out::Whole(y));
+                let next = i + threads;
+                let then = blocks.get(next / heads).map(|b| (b, next % heads, 0));
+                task(
+                    block,
+                    i % heads,
+                    0..block.chunks(),
+                    then,
+                    thread,
+                    Out::Whole(y),
+                );
             });
             return;
         }
@@ -302,10 +343,13 @@ impl Plan {
         let parts = Grid::bands(&mut partial[..], stride, group * size, item_cuts);
         pool.run(parts, |i, thread, out| {
             let (block, chunk) = items[i / heads];
+            let next = i + threads;
+            let then = items.get(next / heads);
             task(
                 &blocks[block],
                 i % heads,
                 chunk..chunk + 1,
+                then.map(|&(block, chunk)| (&blocks[block], next % heads, chunk)),
                 thread,
                 Out::Partial(out),
             );
@@ -315,7 +359,14 @@ impl Plan {
         let merge = |i: usize, thread: usize, y: Rect<'_, f32>| {
             let block = &blocks[i / heads];
             if block.tiles {
-                return task(block, i % heads, 0..block.chunks(), thread, Out::Whole(y));
+                return task(
+                    block,
+                    i % heads,
+                    0..block.chunks(),
+                    None,
+                    thread,
+                    Out::Whole(y),
+                );
             }
             let mut scratch = lock(scratch, thread);
             tier.run(Merge {
@@ -346,7 +397,12 @@ enum Out<'a> {
 }
 
 struct Task<'a, E: Element> {
+    /// For rows that are computed with tiles, in two parts.
+    #[cfg(target_arch = "x86_64")]
+    amx: Option<Amx>,
     cache: Cache<'a, E>,
+    /// What its thread will probably need next, and the chunk.
+    then: Option<(Cache<'a, E>, usize)>,
     /// The first row's queries for this KV head.
     q: &'a [f32],
     q_dim: usize,
@@ -364,7 +420,10 @@ impl<E: Element> Kernel for Task<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self {
+            #[cfg(target_arch = "x86_64")]
+            amx,
             cache,
+            then,
             q,
             q_dim,
             rows,
@@ -378,11 +437,17 @@ impl<E: Element> Kernel for Task<'_, E> {
         let padded = head_dim.next_multiple_of(LANES);
         let queries = rows * group;
         let (queries_q, rest) = scratch.split_at_mut(queries * head_dim);
-        let (scores, rest) = rest.split_at_mut(queries * CHUNK);
         let (mut total, rest) = State::new(rest, queries, padded);
-        let (mut part, _) = State::new(rest, queries, padded);
+        let (mut part, room) = State::new(rest, queries, padded);
 
         let scale = 1.0 / (head_dim as f32).sqrt();
+        #[cfg(target_arch = "x86_64")]
+        let scale = match amx {
+            Some(_) => scale * std::f32::consts::LOG2_E,
+            None => scale,
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = then;
         for row in 0..rows {
             let from = &q[row * q_dim..][..group * head_dim];
             for (x, to) in from.iter().zip(&mut queries_q[row * group * head_dim..]) {
@@ -390,7 +455,7 @@ impl<E: Element> Kernel for Task<'_, E> {
             }
         }
         let mut out = out;
-        for chunk in chunks {
+        for chunk in chunks.clone() {
             // Rows before the chunk have no key in it.
             let start = chunk * CHUNK;
             let first_row = start.saturating_sub(position).min(rows);
@@ -402,7 +467,21 @@ impl<E: Element> Kernel for Task<'_, E> {
                 start,
                 group,
             };
-            view.partial(s, first..queries, queries_q, scores, &mut part);
+            #[cfg(target_arch = "x86_64")]
+            match amx {
+                Some(amx) => {
+                    let mut ahead = match (chunk + 1 < chunks.end, &then) {
+                        (true, _) => Ahead::new(Some(&cache), chunk + 1),
+                        (_, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
+                        _ => Ahead::new(None, 0),
+                    };
+                    let queries = first..queries;
+                    view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
+                }
+                None => view.partial(s, first..queries, queries_q, room, &mut part),
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            view.partial(s, first..queries, queries_q, room, &mut part);
             for i in first..queries {
                 let acc = &part.acc[i * padded..][..padded];
                 match &mut out {

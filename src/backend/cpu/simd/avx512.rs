@@ -38,6 +38,17 @@ impl Avx512 {
     }
 }
 
+/// Where the first and second half of a vector of words meet in pairs.
+static PAIRS: [u16; 2 * LANES] = {
+    let mut order = [0; 2 * LANES];
+    let mut i = 0;
+    while i < LANES {
+        (order[2 * i], order[2 * i + 1]) = (i as u16, (LANES + i) as u16);
+        i += 1;
+    }
+    order
+};
+
 /// f32 bits -> bfloat16 in the low half of each lane; to nearest even, NaN stays NaN.
 ///
 /// # Safety
@@ -308,6 +319,18 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn interleave(self, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
+        // SAFETY: see the impl.
+        unsafe {
+            let first = _mm256_loadu_si256(first.as_ptr().cast());
+            let second = _mm256_loadu_si256(second.as_ptr().cast());
+            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
+            let order = _mm512_loadu_si512(PAIRS.as_ptr().cast());
+            let pairs = _mm512_permutexvar_epi16(order, both);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
+        }
+    }
+    #[inline(always)]
     fn tile_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
         if LEVEL < 2 {
             return self.narrow_bf16_pairs(a, to);
@@ -315,12 +338,7 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         // SAFETY: see the impl; the level is the proof of BF16. Both types are 64 bytes.
         unsafe {
             let apart: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(a[1], a[0]));
-            let mut order = [0u16; 2 * LANES];
-            for i in 0..LANES {
-                order[2 * i] = i as u16;
-                order[2 * i + 1] = (LANES + i) as u16;
-            }
-            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            let order = _mm512_loadu_si512(PAIRS.as_ptr().cast());
             let pairs = _mm512_permutexvar_epi16(order, apart);
             _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
         }
@@ -434,6 +452,11 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             let v = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             _mm512_cvtepi32_ps(v)
         }
+    }
+    #[inline(always)]
+    fn prefetch_far<T>(self, at: &T) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(at).cast()) }
     }
     #[inline(always)]
     fn prefetch<T>(self, at: &T, bytes: usize) {

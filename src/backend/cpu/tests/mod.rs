@@ -473,6 +473,7 @@ impl Kernel for Transpose<'_> {
     }
 }
 
+mod attention;
 mod quantised;
 mod suite;
 
@@ -513,6 +514,7 @@ macro_rules! ops_match_scalar {
             quantised_forward_matches
             quantised_company_changes_nothing
             int8_cache_matches
+            generated_rows_attend
         })*
     };
 }

@@ -1,5 +1,6 @@
 //! The suite: each `fn` takes a tier.
 
+pub use super::attention::generated_rows_attend;
 pub use super::quantised::{
     quantised_company_changes_nothing, quantised_forward_matches, quantised_products_match,
     quantised_products_of_bad_numbers, quantised_strips_hold_what_the_format_says,
@@ -499,6 +500,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         (Dtype::Bf16, Dtype::Bf16, [4, 2], 32),
         (Dtype::F32, Dtype::F32, [3, 3], 10),
         (Dtype::F16, Dtype::F16, [4, 1], 64),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16),
     ] {
         let shape = shape(40, heads, head_dim, 60, 70);
         let model = random_model(&shape, dtype, true, false, 5);
