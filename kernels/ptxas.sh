@@ -90,7 +90,7 @@ wanted_early() {
   case $1 in
     *_prefill_* | prepare_*) ;;
     embed_*) echo 'PREEXIT' ;;
-    attend_* | append_* | sample) echo 'PREEXIT ACQBULK' ;;
+    attend_* | append_* | sample | ffn_up_int8 | ffn_up_int4 | ffn_up_nf4) echo 'PREEXIT ACQBULK' ;;
     *) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
   esac
 }
