@@ -7,14 +7,22 @@
 // One warp for each vector, up to eight numbers in a lane.
 KERNEL(append_int8, AppendParams, 32) {
     const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads, head = blockIdx.x % p.n_kv_heads;
+    const float *from = p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
+    start_next();
+#ifdef PLANT_READ_EARLY
+    const float early = p.slots[row] == GPU_NO_SLOT ? 0 : from[lane % p.head_dim];
+#endif
+    wait_for_last();
     const uint32_t slot = p.slots[row];
     if (slot == GPU_NO_SLOT) return;
-    const float *from = p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
     float v[8], max = 0, odd = 0;
     UNROLL
     for (uint32_t e = 0; e < 8; e++) {
         uint32_t d = lane * 8 + e;
         v[e] = d < p.head_dim ? from[d] : 0;
+#ifdef PLANT_READ_EARLY
+        if (d == lane) v[e] = early;
+#endif
         max = fmaxf(max, fabsf(v[e]));
         odd += v[e] * 0.0f; // NaN where a number is not finite
     }

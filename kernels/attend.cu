@@ -50,13 +50,13 @@ template <class T> struct Eight {
     Words4 raw[sizeof(T) / 2];
     DEVICE_MEMBER void load(const T *p) {
         UNROLL
-        for (int i = 0; i < (int)sizeof(T) / 2; i++) raw[i] = load_const((const char *)p + 16 * i);
+        for (int i = 0; i < (int)sizeof(T) / 2; i++) raw[i] = load_fresh((const char *)p + 16 * i);
     }
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 template <> struct Eight<Cached8> {
     Words2 raw;
-    DEVICE_MEMBER void load(const Cached8 *p) { raw = load_const8(p); }
+    DEVICE_MEMBER void load(const Cached8 *p) { raw = load_fresh8(p); }
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw); }
 };
 
@@ -190,6 +190,8 @@ template <class T, int H> DEVICE void attend_group(const AttendParams &p, const 
 template <class T> DEVICE void attend(const AttendParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, kv_head = blockIdx.x, group = p.n_heads / p.n_kv_heads;
+    start_next();
+    wait_for_last();
     const int32_t row = p.rows[blockIdx.z];
     if (row < 0) return;
     const uint32_t n_splits = (uint32_t)p.positions[row] / GPU_CHUNK + 1;

@@ -2,6 +2,7 @@
 #include "gpu.h"
 
 template <class W> DEVICE void embed(const EmbedParams &p) {
+    start_next();
     int32_t token = p.tokens[blockIdx.x];
     if (token < 0) return;
     const W *from = (const W *)p.table + (size_t)token * p.w_stride;
@@ -21,6 +22,7 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
 
 // A head of int8 weights that is the embedding too.
 DEVICE void embed_quantised(const EmbedParams &p) {
+    start_next();
     int32_t token = p.tokens[blockIdx.x];
     if (token < 0) return;
     const unsigned char *codes = row_of<Int8>(p.table, p.w_stride, (uint32_t)token);
@@ -36,6 +38,7 @@ DEVICE void embed_quantised(const EmbedParams &p) {
     }
 }
 
+// Nothing here waits: a step's first launch follows copies, which are complete before it starts.
 KERNEL(embed_f32, EmbedParams, 128) { embed<float>(p); }
 KERNEL(embed_f16, EmbedParams, 128) { embed<f16>(p); }
 KERNEL(embed_bf16, EmbedParams, 128) { embed<bf16>(p); }

@@ -6,6 +6,13 @@ template <class W> DEVICE void ffn_up(const FfnUpParams &p) {
     if (j >= p.ffn_dim) return;
     const unsigned char *gate = row_of<W>(p.w, p.w_stride, j), *up = row_of<W>(p.w, p.w_stride, (size_t)j + p.ffn_dim);
     const uint32_t first = blockIdx.y * GEMV_ROWS;
+    start_next();
+    // Not of quantised weights: for sm_90a registers of int4 are spilled then.
+    if constexpr (!QUANTISED<W>) {
+        prefetch_row<W>(gate, p.w_stride, threadIdx.x % 32);
+        prefetch_row<W>(up, p.w_stride, threadIdx.x % 32);
+    }
+    wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);

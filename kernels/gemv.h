@@ -98,7 +98,8 @@ DEVICE void dot2_floats(float (&sums)[2][R], float (&squares)[R], const W *w0, c
             UNROLL
             for (int r = 0; r < R; r++) {
                 float v[8];
-                load8(v, x + (rows.at[r] + j));
+                fresh4(v, x + (rows.at[r] + j));
+                fresh4(v + 4, x + (rows.at[r] + j + 4));
                 if (k - j < 8) { // padding may hold anything
                     UNROLL
                     for (int e = 0; e < 8; e++) {
@@ -135,7 +136,7 @@ DEVICE void dot2_four(float (&sums)[2][R], float (&squares)[R], const float (&w)
     UNROLL
     for (int r = 0; r < R; r++) {
         float y[4];
-        load4(y, x + (rows.at[r] + column));
+        fresh4(y, x + (rows.at[r] + column));
         UNROLL
         for (uint32_t e = 0; e < 4; e++) {
             if (e >= n) y[e] = 0, g[e] = 0; // padding may hold anything

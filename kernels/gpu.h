@@ -65,7 +65,8 @@ DEVICE Words2 load_stream8(const void *p) {
     asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
-// What no thread writes while the kernel runs.
+// What nobody writes from the moment the blocks of this launch start: not what the launch before it wrote, where
+// that may still run (start_next, below).
 DEVICE Words4 load_const(const void *p) {
     Words4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -83,6 +84,9 @@ DEVICE float load_fenced(const float *p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
     return v;
 }
+// What the launch before this one wrote, after wait_for_last; plain loads, which stay behind it.
+DEVICE Words4 load_fresh(const void *p) { uint4 v = *(const uint4 *)p; return Words4{{v.x, v.y, v.z, v.w}}; }
+DEVICE Words2 load_fresh8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
 DEVICE float load_const_float(const float *p) {
     float v;
@@ -159,13 +163,49 @@ DEVICE float across_sum(float v, int width) {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
 DEVICE void device_fence() { __threadfence(); }
 
+// Programmatic dependent launch, where the machine code is for compute capability 9.0 and the launch asks for it
+// (params.h says which do): blocks of such a launch may start when every block of the one before has called start_next
+// or ended. Before it calls wait_for_last a thread reads nothing but weights, norms and tables, and writes nothing
+// to global memory; after it all that was launched before is done. At least one thread of a launch has to wait,
+// or the next one would wait for less than everything.
+DEVICE void start_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+DEVICE void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Into the second cache, 128 bytes; where there is nothing to wait for meanwhile it would only be in the way.
+DEVICE void prefetch(const void *p) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+#else
+    (void)p;
+#endif
+}
+
 DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 #else
 #include "emu/device.h"
 #endif
 
+DEVICE void fresh4(float *v, const float *p) {
+    const Words4 w = load_fresh(p);
+    UNROLL
+    for (int e = 0; e < 4; e++) v[e] = as_float(w.w[e]);
+}
+
 #include "quant.h"
+
+// The beginning of a row of weights on its way, while the launch before ends: `at` numbers the threads that do it.
+template <class W> DEVICE void prefetch_row(const unsigned char *row, uint32_t stride, uint32_t at) {
+    if (at * 128 < stride * (QUANTISED<W> ? 16 : (uint32_t)sizeof(W))) prefetch(row + at * 128);
+}
+
 #include "gemv.h"
 #include "gemm.h"
 

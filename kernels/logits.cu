@@ -7,6 +7,10 @@ template <class W> DEVICE void logits(const LogitsParams &p) {
     const bool both = n + 1 < p.vocab_size;
     const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n), *w1 = row_of<W>(p.w, p.w_stride, both ? n + 1 : n);
     const uint32_t first = blockIdx.y * GEMV_ROWS;
+    start_next();
+    prefetch_row<W>(w0, p.w_stride, lane);
+    prefetch_row<W>(w1, p.w_stride, lane);
+    wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);

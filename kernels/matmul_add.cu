@@ -8,11 +8,16 @@ template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
     const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
     // An odd row at the end is computed twice, and rows behind it for nothing: all threads reach the barrier.
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
+    const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n0), *w1 = row_of<W>(p.w, p.w_stride, n1);
+    start_next();
+    prefetch_row<W>(w0, p.w_stride, t % 128);
+    prefetch_row<W>(w1, p.w_stride, t % 128);
+    wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
         float sums[2][R] = {}, squares[R];
-        dot2<W, R, false>(sums, squares, row_of<W>(p.w, p.w_stride, n0), row_of<W>(p.w, p.w_stride, n1), (const float *)p.y,
+        dot2<W, R, false>(sums, squares, w0, w1, (const float *)p.y,
                           rows, nullptr, p.k, split * 32 + lane, 128);
         float *parts = (float *)(shared + TABLE_BYTES<W>); // [group][split][2][R]
         UNROLL

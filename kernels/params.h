@@ -26,6 +26,9 @@
 // In int8 (type GPU_INT8) a vector has a scale of its own (append, quant.h): [page][kv_head] { [16][head_stride] codes,
 // [16] scales }.
 //
+// Launches that may start before the one before them has ended (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; gpu.h,
+// wait_for_last): qkv, append, attend, matmul_add, ffn_up, logits, sample. No other kernel waits.
+//
 // Shared bytes over 49152 must be asked for (cuFuncSetAttribute, MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch of no rows is
 // left out. Everything a grid depends on may be rounded up: rows by padding, tiles by n = 0, splits freely.
 //

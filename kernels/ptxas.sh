@@ -53,7 +53,7 @@ read_one() {
   "$cuobjdump" -sass "$fatbins/$name.fatbin" | awk '
     /^arch = / { arch = $3 }
     /Function : / { kernel = $3 }
-    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|FFMA|PRMT|LOP3)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
+    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
     sort -u >"$dir/$name.used"
 }
 
@@ -84,6 +84,17 @@ wanted() {
   esac
 }
 
+# And those of compute capability 9.0: a launch that starts early lets the next one start and waits for the last one;
+# products have weights on their way meanwhile.
+wanted_early() {
+  case $1 in
+    *_prefill_* | prepare_*) ;;
+    embed_*) echo 'PREEXIT' ;;
+    attend_* | append_* | sample | ffn_up_int8 | ffn_up_int4 | ffn_up_nf4) echo 'PREEXIT ACQBULK' ;;
+    *) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
+  esac
+}
+
 failed=0
 complain() { echo "kernels/ptxas.sh: $*" >&2; failed=1; }
 for name in "${names[@]}"; do
@@ -108,7 +119,8 @@ while read -r kernel; do
   count=$((count + 1))
   for arch in "${archs[@]}"; do
     grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was not compiled for sm_$arch"
-    for instruction in $(wanted "$kernel"); do
+    early=$([[ $arch != 90a ]] || wanted_early "$kernel")
+    for instruction in $(wanted "$kernel") $early; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done

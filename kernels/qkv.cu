@@ -49,6 +49,13 @@ template <class W> DEVICE void qkv(const QkvParams &p) {
     if (n >= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim) return;
     const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n), *w1 = row_of<W>(p.w, p.w_stride, n + 1);
     const uint32_t first = blockIdx.y * GEMV_ROWS;
+    start_next();
+    prefetch_row<W>(w0, p.w_stride, threadIdx.x % 32);
+    prefetch_row<W>(w1, p.w_stride, threadIdx.x % 32);
+#ifdef PLANT_WRITTEN_EARLY
+    if (threadIdx.x == 0) p.q[0] = 1;
+#endif
+    wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);

@@ -119,7 +119,7 @@ template <class F> DEVICE void each(const Row &row, uint32_t first, uint32_t end
         uint32_t seen[AHEAD];
         UNROLL for (int u = 0; u < AHEAD; u++) {
             const uint32_t from = i + u * 4 * count < end ? i + u * 4 * count : i;
-            w[u] = load_const(row.logits + from);
+            w[u] = load_fresh(row.logits + from);
             seen[u] = row.mask ? row.mask[from / 32] >> from % 32 : 0;
         }
         UNROLL for (int u = 0; u < AHEAD; u++) {
@@ -297,6 +297,8 @@ DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) 
 KERNEL(sample, SampleParams, 512) {
     SHARED(shared);
     Scratch *s = (Scratch *)shared;
+    start_next();
+    wait_for_last();
     const SampleRow &c = p.rows[blockIdx.x];
     if (c.given == GPU_NO_ROW) return;
     uint32_t *words = p.out + (size_t)blockIdx.x * p.out_stride;

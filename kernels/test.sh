@@ -72,6 +72,15 @@ WRITE_AFTER_READ matmul_add gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
 SHARED_BOUNDS prepare prepare twin says|other bits
 NO_BARRIER_SELECT sample sample twin says|other bits
+NO_WAIT qkv chain qkv_.*no thread waits
+NO_WAIT append chain append_.*no thread waits
+NO_WAIT attend chain attend_.*no thread waits
+NO_WAIT matmul_add chain matmul_add_.*no thread waits
+NO_WAIT ffn_up chain ffn_up_.*no thread waits
+NO_WAIT logits chain logits_.*no thread waits
+NO_WAIT sample chain sample.*no thread waits
+READ_EARLY append chain started early, a kernel gives other bits
+WRITTEN_EARLY qkv chain written to global memory before wait_for_last
 MISALIGNED embed embed past a multiple of 16
 DIVERGENT_BARRIER prepare prepare divergent barrier
 END
@@ -127,14 +136,14 @@ run_mode() {
   mkdir -p "$dir"
   for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
   list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
-  for name in main products attention sampling machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
+  for name in main products attention sampling chain machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
   list+=("$dir/machine.o kernels/tests/machine.cu $device")
   while read -r plant file _; do
     list+=("$dir/$file-$plant.o kernels/$file.cu $device -DPLANT_$plant")
   done < <(plants "$mode")
   build "${list[@]}"
 
-  local tests=("$dir"/test-{main,products,attention,sampling}.o "$dir/runtime.o" "$dir/table.o")
+  local tests=("$dir"/test-{main,products,attention,sampling,chain}.o "$dir/runtime.o" "$dir/table.o")
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   "$dir/machine"

@@ -373,7 +373,7 @@ fn steps_run_where_they_cannot_be_recorded() {
         "cuStreamBeginCapture_v2:1:801",
         "cuStreamEndCapture:1:901",
         "cuGraphInstantiateWithFlags:1:2",
-        "cuLaunchKernel:0:1",
+        "cuLaunchKernelEx:0:1",
     ] {
         let log = Arc::new(Log::new(Some(Level::Warn)));
         let options = BuildOptions {
@@ -439,5 +439,48 @@ fn a_record_is_spoilt_by_its_own_thread() {
         assert!(n > 0 && text.contains(words), "{text}");
         // And everything runs again.
         memory.write_floats(0, &[1.0]).unwrap();
+    }
+}
+
+/// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they
+/// have waited for it compute the same, bit for bit. Where the kernels or the driver are older, none is launched so.
+#[test]
+fn kernels_wait_for_the_launch_before() {
+    let walk = |settings: &str, kv_dtype: Dtype| -> (Vec<(Token, u32)>, u64) {
+        let standin = Standin::new(settings);
+        let options = BuildOptions {
+            kv_dtype: Some(kv_dtype),
+            ..options()
+        };
+        let mut images = standin::images();
+        images.driver = 12_000;
+        let cuda = standin.open_with(&images).unwrap();
+        let llama = build_with(cuda, "mha-f32/meta", &options).unwrap();
+        let options = GenerateOptions {
+            temperature: 0.9,
+            repetition_penalty: 1.2,
+            logprobs: true,
+            ignore_eos: true,
+            max_gen_len: Some(4),
+            ..GenerateOptions::default()
+        };
+        let prompts = [vec![1, 500, 243], vec![1, 7, 9, 12, 60, 31]];
+        let prompts = prompts.map(Prompt::Tokens).to_vec();
+        let completion = llama.generate(prompts, options, &mut |_| true).unwrap();
+        let tokens = completion.sequences.iter();
+        let tokens = tokens.flat_map(|s| s.tokens.iter().zip(&s.logprobs));
+        let tokens = tokens.map(|(&token, logprob)| (token, logprob.to_bits()));
+        let tokens = tokens.collect();
+        drop(llama);
+        standin.assert_clean();
+        (tokens, standin.count("dependent"))
+    };
+    for kv_dtype in [Dtype::F32, Dtype::Int8] {
+        let (want, none) = walk("ptx=80", kv_dtype);
+        assert_eq!((want.len(), none), (8, 0));
+        assert_eq!(walk("driver=12020", kv_dtype).1, 0);
+        let (got, some) = walk("strict=1 seed=5", kv_dtype);
+        assert!(some > 50, "{some}");
+        assert_eq!(got, want, "{kv_dtype}");
     }
 }

@@ -40,6 +40,7 @@ uint32_t ballot(bool v, int line);
 void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line);
 void yield();
+void wait_for_last(int line);
 
 } // namespace emu
 
@@ -111,6 +112,8 @@ DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
 DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
 DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words4 load_const(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words4 load_fresh(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words2 load_fresh8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE float load_fenced(const float *p) { return *p; }
 
@@ -158,6 +161,16 @@ DEVICE float across_sum(float v, int width, EMU_LINE) { return emu::exchange(emu
 // Blocks of a launch run one after another, threads of a block on one OS thread.
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { emu::yield(); return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
 DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+DEVICE void start_next() {}
+DEVICE void wait_for_last(EMU_LINE) {
+#ifdef PLANT_NO_WAIT
+    (void)line;
+#else
+    emu::wait_for_last(line);
+#endif
+}
+DEVICE void prefetch(const void *p) { (void)*(volatile const unsigned char *)p; }
 
 DEVICE float exp2_fast(float x) { return exp2f(x); }
 

@@ -39,6 +39,15 @@ int emu_launch(const char *kernel, const void *params, size_t params_size, const
                const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error,
                size_t error_len);
 
+// The same of a launch that may start before the one before it has ended. Where emu_strict(1) was called, it sees nothing
+// of what launches before it wrote since the last copy or ordinary launch, but 0xff, until a thread calls
+// wait_for_last; it fails if it has written anything before that, or if no thread calls it. Strict is one thread
+// at a time, and slow: all memory is compared.
+int emu_launch_dependent(const char *kernel, const void *params, size_t params_size, const unsigned grid[3],
+                         const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error,
+                         size_t error_len);
+void emu_strict(int on);
+
 #ifdef __cplusplus
 }
 #endif

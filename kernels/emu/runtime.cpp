@@ -91,7 +91,7 @@ struct Warp {
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    Barrier block, named[16];
+    Barrier block, named[16], early; // of wait_for_last
     unsigned exited = 0;
     Fiber *now = nullptr;
     void *sp = nullptr;
@@ -99,6 +99,8 @@ struct Machine {
     const void *params = nullptr;
     const char *kernel = nullptr;
     bool failed = false;
+    bool waited = false; // for the launch before
+    bool wrote_early = false;
     char message[512];
 #ifdef EMU_ASAN
     const void *stack = nullptr;
@@ -204,6 +206,17 @@ void wait_at(Barrier &b, unsigned expected, int line) {
 #endif
 }
 
+bool strict;         // emu_strict
+bool hidden = false; // what launches before wrote is hidden from this one
+bool restore();
+
+// What was hidden, to all that wait for it.
+void show(Machine &m) {
+    m.wrote_early = !restore();
+    m.early.arrived = 0;
+    m.early.generation++;
+}
+
 Warp &warp() { return current->warps[current->now->id / 32]; }
 unsigned lane() { return current->now->id % 32; }
 
@@ -233,6 +246,7 @@ void first_entry() {
     f->done = true;
     m.exited++;
     warp().exited++;
+    if (m.early.arrived && m.early.arrived + m.exited == f->view.block_dim.x) show(m);
     if (m.block.arrived) fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
     if (warp().barrier.arrived) fail(warp().barrier.line, "a lane exited while others wait for it in a warp operation");
     to_scheduler(true);
@@ -405,6 +419,19 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op,
 
 void yield() { to_scheduler(false); }
 
+void wait_for_last(int line) {
+    Machine &m = *current;
+    m.waited = true;
+    if (!hidden) return;
+    // Nothing is shown before the whole block has come here or ended.
+    if (m.early.arrived + m.exited + 1 < m.now->view.block_dim.x) {
+        wait_at(m.early, ~0u, line);
+    } else {
+        show(m);
+    }
+    if (m.wrote_early) fail(line, "written to global memory before wait_for_last");
+}
+
 namespace {
 
 // xorshift64*, so that a seed means the same everywhere.
@@ -536,10 +563,60 @@ bool inside(uint64_t address, size_t size) {
     return address - start <= buffer.size && size <= buffer.size - (address - start);
 }
 
+// ---- what a launch sees of the one before (emu_strict)
+
+struct Seen {
+    std::vector<unsigned char> contents; // before the launch
+    std::vector<bool> written;           // words, by launches since everything was complete
+};
+std::map<uint64_t, Seen> seen;
+
+uint32_t *words(uint64_t address) { return (uint32_t *)address; }
+
+// Before a launch: contents are kept, and what is not complete is hidden from a dependent one.
+void before_launch(bool dependent) {
+    for (auto &[address, buffer] : buffers) {
+        Seen &s = seen[address];
+        s.contents.assign((unsigned char *)address, (unsigned char *)address + buffer.size);
+        s.written.resize(buffer.size / 4);
+        for (size_t i = 0; i < s.written.size(); i++) {
+            if (!dependent) s.written[i] = false;
+            else if (s.written[i]) words(address)[i] = 0xffffffffu;
+        }
+    }
+    hidden = dependent;
+}
+
+// All of it is there from now on. False where something has been written meanwhile.
+bool restore() {
+    if (!hidden) return true;
+    hidden = false;
+    bool untouched = true;
+    for (auto &[address, s] : seen)
+        for (size_t i = 0; i < s.written.size(); i++) {
+            uint32_t was;
+            memcpy(&was, &s.contents[4 * i], 4);
+            untouched &= words(address)[i] == (s.written[i] ? 0xffffffffu : was);
+            if (s.written[i]) words(address)[i] = was;
+        }
+    return untouched;
+}
+
+void after_launch() {
+    for (auto &[address, s] : seen)
+        for (size_t i = 0; i < s.written.size(); i++)
+            if (memcmp(&words(address)[i], &s.contents[4 * i], 4)) s.written[i] = true;
+}
+
 } // namespace
 } // namespace emu
 
 using namespace emu;
+
+extern "C" void emu_strict(int on) {
+    strict = on;
+    seen.clear();
+}
 
 extern "C" uint64_t emu_alloc(size_t size) {
     InOrder in_order;
@@ -560,11 +637,13 @@ extern "C" int emu_free(uint64_t address, char *error, size_t error_len) {
     size_t size = at->second.size;
     free(at->second.raw);
     buffers.erase(at);
+    if (strict) seen.erase(address);
     return good ? 0 : report(error, error_len, "something was written outside a buffer of %zu bytes", size);
 }
 
 extern "C" int emu_copy_to_device(uint64_t to, const void *from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
+    if (strict) seen.clear();
     if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
     memcpy((void *)to, from, size);
     return 0;
@@ -572,6 +651,7 @@ extern "C" int emu_copy_to_device(uint64_t to, const void *from, size_t size, ch
 
 extern "C" int emu_copy_to_host(void *to, uint64_t from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
+    if (strict) seen.clear();
     if (!inside(from, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)from);
     memcpy(to, (const void *)from, size);
     return 0;
@@ -579,6 +659,7 @@ extern "C" int emu_copy_to_host(void *to, uint64_t from, size_t size, char *erro
 
 extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
+    if (strict) seen.clear();
     if (!inside(from, size) || !inside(to, size))
         return report(error, error_len, "%zu bytes at %#llx or %#llx are not in one buffer", size, (unsigned long long)from, (unsigned long long)to);
     memmove((void *)to, (const void *)from, size);
@@ -587,13 +668,14 @@ extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char 
 
 extern "C" int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_len) {
     InOrder in_order;
+    if (strict) seen.clear();
     if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
     memset((void *)to, byte, size);
     return 0;
 }
 
-extern "C" int emu_launch(const char *name, const void *params, size_t params_size, const unsigned grid[3],
-                          const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len) {
+static int launch(const char *name, const void *params, size_t params_size, const unsigned grid[3], const unsigned block[3],
+                  size_t shared_bytes, uint64_t seed, char *error, size_t error_len, bool dependent) {
     InOrder in_order;
     const Entry *kernel = find(name);
     if (!kernel) return report(error, error_len, "no kernel is called %s", name);
@@ -612,7 +694,7 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
     m.entry = kernel->entry;
     m.params = params;
     m.kernel = name;
-    m.failed = false;
+    m.failed = m.waited = m.wrote_early = false;
     while (m.fibers.size() < threads) {
         void *stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED) return report(error, error_len, "no memory for the emulator's stacks");
@@ -633,6 +715,7 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
     }
     unsigned char *raw = allocate(shared_bytes);
     if (!raw) return report(error, error_len, "no memory for the emulator's shared memory");
+    if (strict) before_launch(dependent);
     for (uint64_t b : order) {
         memset(raw + GUARDED, 0xff, shared_bytes);
         View view = {};
@@ -640,7 +723,7 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
         view.block_dim = {block[0], 1, 1};
         view.grid_dim = {grid[0], grid[1], grid[2]};
         view.shared = raw + GUARDED;
-        m.block = Barrier();
+        m.block = m.early = Barrier();
         for (Barrier &n : m.named) n = Barrier();
         m.exited = 0;
         m.warps.resize(threads / 32);
@@ -664,6 +747,14 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
         if (m.failed) break;
     }
     free(raw);
+    if (strict && dependent && !m.failed && !m.waited) {
+        m.failed = true;
+        snprintf(m.message, sizeof m.message, "%s: no thread waits for the launch before", name);
+    }
+    if (strict) {
+        restore();
+        after_launch();
+    }
     if (!m.failed) {
         std::lock_guard<std::mutex> hold(buffers_lock);
         for (auto &[address, buffer] : buffers)
@@ -673,4 +764,14 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
             }
     }
     return m.failed ? report(error, error_len, "%s", m.message) : 0;
+}
+
+extern "C" int emu_launch(const char *name, const void *params, size_t params_size, const unsigned grid[3], const unsigned block[3],
+                          size_t shared_bytes, uint64_t seed, char *error, size_t error_len) {
+    return launch(name, params, params_size, grid, block, shared_bytes, seed, error, error_len, false);
+}
+
+extern "C" int emu_launch_dependent(const char *name, const void *params, size_t params_size, const unsigned grid[3],
+                                    const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len) {
+    return launch(name, params, params_size, grid, block, shared_bytes, seed, error, error_len, true);
 }

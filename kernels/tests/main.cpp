@@ -3,11 +3,11 @@
 
 #include <ctime>
 
-extern const Test PRODUCTS[], ATTENTION[], SAMPLING[];
+extern const Test PRODUCTS[], ATTENTION[], SAMPLING[], CHAIN[];
 
 int main(int argc, char **argv) {
     int count = 0;
-    for (const Test *list : {PRODUCTS, ATTENTION, SAMPLING})
+    for (const Test *list : {PRODUCTS, ATTENTION, SAMPLING, CHAIN})
         for (const Test *t = list; t->name; t++) {
             bool wanted = argc == 1;
             for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], t->name);

@@ -388,22 +388,42 @@ API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attrib
     return CUDA_SUCCESS;
 }
 
-API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                            unsigned shared, CUstream stream, void **arguments, void **extra) {
-    ENTER_CONTEXT(cuLaunchKernel);
+API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    ENTER_CONTEXT(cuFuncGetAttribute);
+    if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute != CU_FUNC_ATTRIBUTE_PTX_VERSION) return CUDA_ERROR_INVALID_VALUE;
+    *value = s.settings.ptx;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+    ENTER_CONTEXT(cuLaunchKernelEx);
+    const CUlaunchConfig c = *config;
+    CUstream stream = c.hStream;
     ALIVE(streams, stream);
     if (!alive(s, function)) {
-        s.misused("cuLaunchKernel of a function that is not alive");
+        s.misused("cuLaunchKernelEx of a function that is not alive");
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || bx * by * bz > 1024 || (int)shared > function->shared || extra) return CUDA_ERROR_INVALID_VALUE;
+    if (!c.gridDimX || !c.gridDimY || !c.gridDimZ || c.gridDimY > 65535 || c.gridDimZ > 65535 || c.blockDimX * c.blockDimY * c.blockDimZ > 1024 ||
+        (int)c.sharedMemBytes > function->shared || extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool dependent = false;
+    for (unsigned i = 0; i < c.numAttrs; i++) {
+        if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
+        dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
+    }
+    // Older machine code does not wait for anything.
+    if (dependent && s.settings.ptx < 90) s.misused("a programmatic launch of a kernel that cannot wait");
     const emu::Entry *entry = function->entry;
     std::vector<char> params((const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
     s.enqueue(stream, [=] {
-        const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+        const unsigned grid[] = {c.gridDimX, c.gridDimY, c.gridDimZ}, block[] = {c.blockDimX, c.blockDimY, c.blockDimZ};
         char text[600];
         State &now = state();
-        if (!emu_launch(entry->name, params.data(), params.size(), grid, block, shared, now.launches++, text, sizeof text)) return CUDA_SUCCESS;
+        now.dependent += dependent;
+        const auto launch = dependent ? emu_launch_dependent : emu_launch;
+        if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes, now.launches++, text, sizeof text)) return CUDA_SUCCESS;
         now.misused(text);
         return CUDA_ERROR_LAUNCH_FAILED;
     });
@@ -511,8 +531,8 @@ API void emu_cuda_set(const char *text) {
 API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
-    snprintf(text, size, "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays; failed %s",
+    snprintf(text, size, "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent; failed %s",
              s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls, (unsigned long long)s.launches,
-             (unsigned long long)s.copies, (unsigned long long)s.replays, s.settings.failed.c_str());
+             (unsigned long long)s.copies, (unsigned long long)s.replays, (unsigned long long)s.dependent, s.settings.failed.c_str());
     return (unsigned)s.context.retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -23,6 +23,8 @@ void State::set(const char *text) {
         if (key == "driver") s.driver = (int)number();
         else if (key == "devices") s.devices = (int)number();
         else if (key == "arch") s.arch = (int)number();
+        else if (key == "ptx") s.ptx = (int)number();
+        else if (key == "strict") emu_strict(s.strict = (int)number());
         else if (key == "pitch") s.pitch = (int)number();
         else if (key == "shared") s.shared = (int)number();
         else if (key == "memory") s.memory = number();

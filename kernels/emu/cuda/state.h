@@ -47,7 +47,8 @@ struct CUmod_st {
 
 // Set by the variable EMU_CUDA and emu_cuda_set: "key=value key=value ...".
 struct Settings {
-    int driver = 13000, devices = 1, arch = 90, pitch = 0x7fffffff, shared = 99 << 10;
+    // ptx: what the kernels were compiled for. strict: dependent launches see nothing early (emu_strict).
+    int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff, shared = 99 << 10;
     uint64_t memory = 4ull << 30;
     uint64_t seed = 0; // 0: work runs when it is waited for; else some of it earlier, at random
     // fail=NAME:N:CODE: the Nth call from now of this function, of any ("*"), or the Nth piece of work that runs
@@ -69,7 +70,7 @@ struct State {
     std::set<CUmodule> modules;
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
-    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, random = 1;
+    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, random = 1;
     long current = 0; // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
     std::string misuse; // the first

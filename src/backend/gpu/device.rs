@@ -18,6 +18,8 @@ pub struct Geometry {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
+    /// The kernel waits itself for the launch before it, which may still run when this one starts.
+    pub dependent: bool,
 }
 
 /// A rectangle of bytes in device memory.

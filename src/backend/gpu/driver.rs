@@ -29,7 +29,9 @@ pub(super) const NOT_FOUND: u32 = 500;
 pub(super) const MAX_PITCH: c_int = 11;
 pub(super) const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+pub(super) const FUNC_PTX_VERSION: c_int = 5;
 pub(super) const FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+pub(super) const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(super) const JIT_ERROR_LOG_BUFFER: c_uint = 5;
@@ -60,6 +62,25 @@ pub(super) struct Copy2d {
     pub to: Side,
     pub width: usize,
     pub height: usize,
+}
+
+/// CUlaunchAttribute, of one whose value is a number.
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    pub id: c_uint,
+    pub padding: c_uint,
+    pub value: [c_int; 16],
+}
+
+/// CUlaunchConfig.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub stream: Handle,
+    pub attributes: *mut LaunchAttribute,
+    pub n_attributes: c_uint,
 }
 
 /// What the driver refused.
@@ -177,17 +198,11 @@ functions! {
     );
     cuModuleUnload(module: Handle);
     cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: Handle);
     cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int);
-    cuLaunchKernel(
+    cuLaunchKernelEx(
+        config: *const LaunchConfig,
         function: Handle,
-        grid_x: c_uint,
-        grid_y: c_uint,
-        grid_z: c_uint,
-        block_x: c_uint,
-        block_y: c_uint,
-        block_z: c_uint,
-        shared: c_uint,
-        stream: Handle,
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void,
     );

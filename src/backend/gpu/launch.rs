@@ -37,6 +37,30 @@ fn run<D: Device>(
     shared: u32,
     params: &impl Params,
 ) -> Result<()> {
+    run_as(device, kernel, grid, threads, shared, params, false)
+}
+
+/// A kernel that calls `wait_for_last` (kernels/gpu.h).
+fn run_dependent<D: Device>(
+    device: &D,
+    kernel: Kernel,
+    grid: [u32; 3],
+    threads: u32,
+    shared: u32,
+    params: &impl Params,
+) -> Result<()> {
+    run_as(device, kernel, grid, threads, shared, params, true)
+}
+
+fn run_as<D: Device>(
+    device: &D,
+    kernel: Kernel,
+    grid: [u32; 3],
+    threads: u32,
+    shared: u32,
+    params: &impl Params,
+    dependent: bool,
+) -> Result<()> {
     if grid.contains(&0) {
         return Ok(());
     }
@@ -44,6 +68,7 @@ fn run<D: Device>(
         grid,
         block: [threads, 1, 1],
         shared,
+        dependent,
     };
     // SAFETY: every caller below pairs a kernel with its own struct; the addresses in it are of live
     // memory that `mod.rs` allocated for this use.
@@ -91,7 +116,7 @@ fn qkv_rows(p: &QkvParams) -> u32 {
 
 pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let grid = [qkv_rows(p).div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, QKV.of(dtype)?, grid, 256, table(dtype), p)
+    run_dependent(d, QKV.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
@@ -101,13 +126,13 @@ pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Resu
 
 /// Behind qkv, where the cache is int8.
 pub(super) fn append<D: Device>(d: &D, p: &AppendParams) -> Result<()> {
-    run(d, APPEND_INT8, [2 * p.n_kv_heads, p.n_rows, 1], 32, 0, p)
+    run_dependent(d, APPEND_INT8, [2 * p.n_kv_heads, p.n_rows, 1], 32, 0, p)
 }
 
 pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()> {
     let grid = [p.n_kv_heads, p.max_splits, p.n_rows];
     let shared = 4160 + 96 * p.head_stride;
-    run(d, ATTEND.of(kv)?, grid, 128, shared, p)
+    run_dependent(d, ATTEND.of(kv)?, grid, 128, shared, p)
 }
 
 /// With tensor cores; `kv` is not f32, `head_stride` is at most 128.
@@ -134,7 +159,7 @@ pub(super) fn attend_prefill_fma<D: Device>(
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
     let grid = [p.n.div_ceil(4), p.n_rows.div_ceil(GEMV_ROWS), 1];
     let shared = 512 + table(dtype);
-    run(d, MATMUL_ADD.of(dtype)?, grid, 256, shared, p)
+    run_dependent(d, MATMUL_ADD.of(dtype)?, grid, 256, shared, p)
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -148,7 +173,7 @@ pub(super) fn matmul_add_prefill<D: Device>(
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let grid = [p.ffn_dim.div_ceil(8), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, FFN_UP.of(dtype)?, grid, 256, table(dtype), p)
+    run_dependent(d, FFN_UP.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -158,12 +183,12 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
     let grid = [p.vocab_size.div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run(d, LOGITS.of(dtype)?, grid, 256, table(dtype), p)
+    run_dependent(d, LOGITS.of(dtype)?, grid, 256, table(dtype), p)
 }
 
 /// Shared memory of [`sample`].
 pub(super) const SAMPLE_SHARED: u32 = 16_896;
 
 pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {
-    run(d, SAMPLE, [p.n_rows, 1, 1], 512, SAMPLE_SHARED, p)
+    run_dependent(d, SAMPLE, [p.n_rows, 1, 1], 512, SAMPLE_SHARED, p)
 }

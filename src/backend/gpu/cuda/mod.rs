@@ -2,6 +2,7 @@
 //!
 //! The primary context is used, as other code in the process does; it is current only inside our
 //! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
+//! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
 //! LLAMABI_CUDA_GRAPHS=0 in the environment: launches are never recorded.
 #![allow(unsafe_code)]
 
@@ -52,7 +53,12 @@ pub struct Cuda {
     /// Rows of a 2D copy lie at most so many bytes apart.
     max_pitch: usize,
     records: bool,
+    /// Launches may start before the one before them has ended.
+    programmatic: bool,
 }
+
+/// The oldest driver that records such launches as what they are.
+const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
 /// Launches that were recorded, ready to run.
 pub struct Graph(Owned);
@@ -73,8 +79,10 @@ impl Cuda {
             |driver, to| unsafe { driver.cuStreamCreate(to, STREAM_NON_BLOCKING) },
             Driver::cuStreamDestroy_v2,
         )?;
+        let modules = Modules::load(&context, images, &found)?;
         let cuda = Cuda {
-            modules: Modules::load(&context, images, &found)?,
+            programmatic: modules.programmatic && found.driver >= PROGRAMMATIC_DRIVER,
+            modules,
             staging: Staging::new(&context)?,
             stream,
             found,
@@ -219,27 +227,26 @@ unsafe impl Device for Cuda {
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
         let _current = self.context.enter()?;
         let mut argument: *mut c_void = params.as_ptr().cast_mut().cast();
-        let Geometry {
-            grid: [gx, gy, gz],
-            block: [bx, by, bz],
-            shared,
-        } = geometry;
-        // SAFETY: the kernel has one argument, whose bytes are copied during the call; what they point
-        // to is by this function's contract.
+        let mut programmatic = LaunchAttribute {
+            id: PROGRAMMATIC_STREAM_SERIALIZATION,
+            padding: 0,
+            value: [0; 16],
+        };
+        programmatic.value[0] = 1;
+        let config = LaunchConfig {
+            grid: geometry.grid,
+            block: geometry.block,
+            shared: geometry.shared,
+            stream: self.stream.raw,
+            attributes: &mut programmatic,
+            n_attributes: u32::from(geometry.dependent && self.programmatic),
+        };
+        let function = self.modules.function(kernel);
+        // SAFETY: the kernel has one argument, whose bytes are copied during the call, as the configuration is;
+        // what the bytes point to is by this function's contract.
         let outcome = unsafe {
-            self.driver().cuLaunchKernel(
-                self.modules.function(kernel),
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shared,
-                self.stream.raw,
-                &mut argument,
-                ptr::null_mut(),
-            )
+            self.driver()
+                .cuLaunchKernelEx(&config, function, &mut argument, ptr::null_mut())
         };
         outcome.map_err(|failed| Error::Device(format!("{}: {failed}", kernel.name())))
     }

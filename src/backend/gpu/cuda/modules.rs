@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// The functions of [`KERNELS`], in that order; they live as long as the modules.
 pub(super) struct Modules {
     functions: Vec<Handle>,
+    /// Whether all of them are machine code of 9.0 or newer, where kernels that wait for the launch before them do.
+    pub programmatic: bool,
     _modules: Vec<Owned>,
 }
 
@@ -31,8 +33,10 @@ impl Modules {
         }
         let shared = context.attribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |name: &&str| function(context, &modules, name, shared);
+        let functions = KERNELS.iter().map(find).collect::<Result<Vec<_>>>()?;
         Ok(Modules {
-            functions: KERNELS.iter().map(find).collect::<Result<_>>()?,
+            programmatic: compiled_for(context, &functions)? >= 90,
+            functions,
             _modules: modules,
         })
     }
@@ -104,6 +108,23 @@ fn module(
             })
         }
     })
+}
+
+/// The least virtual architecture that a function was compiled for, 10 major + minor.
+fn compiled_for(context: &Context, functions: &[Handle]) -> Result<c_int> {
+    let mut least = c_int::MAX;
+    for &function in functions {
+        let mut version = 0;
+        let to = &mut version;
+        // SAFETY: the function's module is loaded; `to` outlives the call.
+        unsafe {
+            context
+                .driver
+                .cuFuncGetAttribute(to, FUNC_PTX_VERSION, function)
+        }?;
+        least = least.min(version);
+    }
+    Ok(least)
 }
 
 /// Look a kernel up and let it have as much shared memory as the device gives.
