@@ -180,7 +180,7 @@ def torch_speed(record, directory, name, compiled):
     kind = "transformers, torch.compile with a static cache" if compiled else "transformers, torch eager"
     # A static cache has transformers compile the decode step, with CUDA graphs.
     options = {"cache_implementation": "static"} if compiled else {"disable_compile": True}
-    steps = 2 if TINY else 64
+    steps = 24 if TINY else 64
 
     def wait():
         if on == "cuda":
@@ -206,6 +206,8 @@ def torch_speed(record, directory, name, compiled):
             run(batch, n)
         # What both have, the prompt among it, is not decoding.
         seconds = statistics.median(run(batch, 8 + steps) - run(batch, 8) for _ in range(3)) / steps
+        if seconds <= 0:
+            raise RuntimeError(f"{steps} more tokens took no longer: something else ran")
         record(f"{name} bf16: decode, batch {batch}, context 16, {kind}", batch / seconds, "tokens/s")
     if not compiled:
         n = 32 if TINY else 2048
