@@ -28,7 +28,7 @@ Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache sec
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
 # CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, second, one, step, link, start.
 H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
-WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, which is about as fast as small kernels are
+WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; second: from the second one. instructions: of lanes, of what has to be unpacked
@@ -234,40 +234,36 @@ def slowest(machine, launches):
 
 
 def main():
-    both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
-    m = H100
+    m, slow = H100, H100._replace(gap=WITHOUT_GRAPHS)
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
-    print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
-    for name in SHAPES:
-        shape = SHAPES[name]
+    print(f"{100 * m.mma:.0f} % of them; from kernel to kernel {1e6 * m.gap:.1f} us in CUDA graphs, {1e6 * slow.gap:.1f} us else; bf16 cache\n")
+    print("decode, context 512      launches  GB/step    ms: graphs       else   tokens/s  share of bandwidth (graphs)   slowest")
+    for name, shape in SHAPES.items():
         for dtype in ("bf16", "int8", "int4"):
-            for batch in (1, 2, 4, 8, 16, 32, 64):
-                launches = decode(shape, dtype, "bf16", batch, 512)
-                must = read_bytes(shape, dtype) + batch * kv_bytes(shape, "bf16", 512)
-                fast, slow = (seconds(m, launches) for m in both.values())
-                kernel, took = slowest(H100, launches)[0]
-                print(f"{name} {dtype:<5} batch {batch:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * fast:>14.3f}{1e3 * slow:>11.3f}"
-                      f"{batch / fast:>11.0f}{100 * must / H100.bandwidth / fast:>12.0f} %{'':<19}{kernel} {100 * took / fast:.0f} %")
+            for rows in (1, 2, 4, 8, 16, 32, 64):
+                launches = decode(shape, dtype, "bf16", rows, 512)
+                must = read_bytes(shape, dtype) + rows * kv_bytes(shape, "bf16", 512)
+                took = seconds(m, launches)
+                kernel, share = slowest(m, launches)[0]
+                print(f"{name} {dtype:<5} batch {rows:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * took:>14.3f}{1e3 * seconds(slow, launches):>11.3f}"
+                      f"{rows / took:>11.0f}{100 * must / m.bandwidth / took:>12.0f} %{'':<19}{kernel} {100 * share / took:.0f} %")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
-    for name in SHAPES:
+    for name, shape in SHAPES.items():
         for dtype in ("bf16", "int8", "int4"):
-            speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context)) for context in contexts)
+            speeds = (1 / seconds(m, decode(shape, dtype, "bf16", 1, context)) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
-    print("\nprefill of a prompt      chunk      ms: graphs  no graphs   tokens/s  share of the matrix peak (graphs)")
-    for name in SHAPES:
-        shape = SHAPES[name]
+    print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
+    for name, shape in SHAPES.items():
         for dtype in ("bf16", "int8", "int4"):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 2048), (8192, 2048)]:
-                steps = prompt(shape, dtype, "bf16", n, chunk=chunk)
-                fast, slow = (sum(seconds(m, step) for step in steps) for m in both.values())
-                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * fast:>15.1f}{1e3 * slow:>11.1f}{n / fast:>11.0f}"
-                      f"{100 * must_flops(shape, n) / H100.matrix / fast:>12.0f} %")
+                took = sum(seconds(slow, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
+                share = must_flops(shape, n) / m.matrix / took
+                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %")
     print("\nllama_build to the first of 16 tokens, from page cache")
-    for name in SHAPES:
-        print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")
+    for name, shape in SHAPES.items():
+        print(f"{name} bf16 {start_seconds(m, shape):>8.1f} s")
 
 
 def must_flops(shape, n):
