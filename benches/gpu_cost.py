@@ -4,12 +4,10 @@ benches/record; tests/gpu/day.sh prints them beside what it measures.
 
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares them with what the
 driver is asked for. The rest is a model: a kernel takes the longest of what its bytes take of the memory, its
-multiplications of the matrix or the vector units, what its activations take of the caches and its instructions of the
+multiplications of the matrix or the vector units, what its activations take of the first cache and its instructions of the
 schedulers, each where all multiprocessors have work, and a fixed time before the next one can begin.
 """
 
-import os
-import re
 from collections import namedtuple
 from math import ceil
 
@@ -22,28 +20,23 @@ SHAPES = {
 
 # bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
 # share of it that mma.sync reaches. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s
-# of all first caches. second: bytes/s of the second cache. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
+# of all first caches. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
 # step: seconds of the host and of both copies that nothing hides. link: bytes/s of weights from page cache to device.
-Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache second one gap step link start")
+Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache one gap step link start")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
-# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, second, one, step, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
+# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, one, step, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache; second: from the second one. instructions: of lanes, of what has to be unpacked
-# and summed.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions second", defaults=(0, 0, "", 1, 0, 0, 0, 0))
+# bytes of activations from the first cache. instructions: of lanes, of what has to be unpacked and summed.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions", defaults=(0, 0, "", 1, 0, 0, 0))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
 # Instructions to make a float32 of a weight.
 UNPACK = {"f32": 0, "f16": 1, "bf16": 1, "int8": 1.3, "int4": 1.5, "nf4": 2.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64}
-GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 256
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../kernels/params.h"), encoding="utf-8") as params:
-    PARAMS = {name: int(value) for name, value in re.findall(r"(GPU_\w+) = (\d+)", params.read())}
-# Rows that a decode product with tensor cores takes itself, and a block of one that reads prepared rows; 0: there is none.
-FEW_ROWS, BATCH_ROWS = PARAMS.get("GPU_FEW_ROWS", 0), PARAMS.get("GPU_BATCH_ROWS", 0)
+GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -116,35 +109,6 @@ def gemv(kernel, dtype, rows, cols, n):
                   passes * ceil(rows / 16), 0, weights * at_once * 4 / 2, weights * (UNPACK[dtype] + at_once * (1 + 1 / 8)))
 
 
-def few(kernel, dtype, rows, cols, n):
-    """A product of decode with tensor cores, of up to FEW_ROWS rows that each block norms and rounds for itself."""
-    blocks = ceil(rows / 16)
-    return Launch(kernel, rows * row_bytes(dtype, cols) + 4 * n * (cols + rows), 2 * rows * cols * 8, "matrix", blocks, 0, 0,
-                  rows * cols * (UNPACK[dtype] / 2 + 0.25) + blocks * n * cols * 6, blocks * n * cols * 4)
-
-
-def batched(kernel, dtype, rows, cols, n):
-    """The same of any number of rows that `prepare` has rounded; weights are read once for BATCH_ROWS."""
-    passes = ceil(n / BATCH_ROWS)
-    return Launch(kernel + "_batch", passes * rows * row_bytes(dtype, cols) + 4 * n * rows, 2 * rows * cols * up(n, 8), "matrix",
-                  passes * ceil(rows / 32), 0, 0, passes * rows * cols * (UNPACK[dtype] / 2 + 0.25), ceil(rows / 32) * n * cols * 2)
-
-
-def product(kernel, dtype, rows, cols, n):
-    """Launches of a product of n rows that are decoded, or whose logits are wanted."""
-    if dtype == "f32" or not FEW_ROWS:
-        return [gemv(kernel, dtype, rows, cols, n)]
-    if n <= FEW_ROWS:
-        return [few(kernel, dtype, rows, cols, n)]
-    return [Launch("prepare", n * cols * 6), batched(kernel, dtype, rows, cols, n)]
-
-
-def head(shape, dtype, n):
-    """Logits of n rows, and a token of each."""
-    return [*product("logits", head_dtype(dtype), shape.vocab_size, shape.dim, n),
-            Launch("sample", n * shape.vocab_size * 4, 0, "", n, shape.vocab_size * 4)]
-
-
 def gemm(kernel, dtype, rows, cols, n):
     """A product of prefill, in tiles of 128 x 128 (float32: 64 x 64)."""
     tile = 64 if dtype == "f32" else 128
@@ -169,16 +133,18 @@ def attend(shape, kv, n, context):
 def decode(shape, dtype, kv, batch, context):
     """Launches of a step in which `batch` sequences of `context` tokens get one more."""
     n, m = bucket(batch), matrices(shape)
-    layer = product("qkv", dtype, *m["qkv"], n)
+    layer = [gemv("qkv", dtype, *m["qkv"], n)]
     if kv == "int8":
         layer.append(Launch("append"))
-    layer += attend(shape, kv, n, context) + product("matmul_add", dtype, *m["wo"], n)
-    layer += product("ffn_up", dtype, *m["ffn_up"], n) + product("matmul_add", dtype, *m["w2"], n)
-    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head(shape, dtype, batch)]
+    layer += attend(shape, kv, n, context)
+    layer += [gemv("matmul_add", dtype, *m["wo"], n), gemv("ffn_up", dtype, *m["ffn_up"], n), gemv("matmul_add", dtype, *m["w2"], n)]
+    head = gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, batch)
+    sample = Launch("sample", batch * shape.vocab_size * 4, 0, "", batch, shape.vocab_size * 4)
+    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, head, sample]
 
 
-def prefill(shape, dtype, kv, past, n, wanted=1):
-    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache; logits of `wanted` rows."""
+def prefill(shape, dtype, kv, past, n, last=True):
+    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache."""
     m = matrices(shape)
     tensor_cores = dtype != "f32" and kv != "f32" and up(shape.head_dim, 16) <= 128
     tile = 64 if tensor_cores else 4
@@ -189,21 +155,25 @@ def prefill(shape, dtype, kv, past, n, wanted=1):
     read = kv_bytes(shape, kv, past + n) / shape.n_layers
     attention = Launch("attend_prefill", read, flops, "matrix" if tensor_cores else "vector", blocks)
 
-    def prepared(kernel, rows, cols):
+    def product(kernel, rows, cols):
         return [Launch("prepare", n * cols * 6), gemm(kernel, dtype, rows, cols, n)]
 
-    layer = prepared("qkv_prefill", *m["qkv"])
+    layer = product("qkv_prefill", *m["qkv"])
     if kv == "int8":
         layer.append(Launch("append"))
-    layer += [attention, *prepared("matmul_add_prefill", *m["wo"]), *prepared("ffn_up_prefill", *m["ffn_up"]),
-              *prepared("matmul_add_prefill", *m["w2"])]
-    return [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers, *(head(shape, dtype, wanted) if wanted else [])]
+    layer += [attention, *product("matmul_add_prefill", *m["wo"]), *product("ffn_up_prefill", *m["ffn_up"]),
+              *product("matmul_add_prefill", *m["w2"])]
+    launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
+    if last:
+        launches += [gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, 1),
+                     Launch("sample", shape.vocab_size * 4, 0, "", 1, shape.vocab_size * 4)]
+    return launches
 
 
 def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
     """Steps of a prompt, alone; a step has room for `chunk` rows of it and one for each sequence of a full batch."""
     rows = chunk + batch
-    return [prefill(shape, dtype, kv, past, min(rows, n - past), int(past + rows >= n)) for past in range(0, n, rows)]
+    return [prefill(shape, dtype, kv, past, min(rows, n - past), past + rows >= n) for past in range(0, n, rows)]
 
 
 def kernel_seconds(machine, launch):
@@ -216,7 +186,6 @@ def kernel_seconds(machine, launch):
         launch.flops / (rate * busy),
         launch.serial * ceil(launch.blocks / machine.units) / machine.one,
         launch.cache / machine.cache,
-        launch.second / machine.second,
         launch.instructions / machine.lanes,
     )
 
@@ -234,36 +203,39 @@ def slowest(machine, launches):
 
 
 def main():
-    m, slow = H100, H100._replace(gap=WITHOUT_GRAPHS)
+    both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
+    m = H100
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them; from kernel to kernel {1e6 * m.gap:.1f} us in CUDA graphs, {1e6 * slow.gap:.1f} us else; bf16 cache\n")
-    print("decode, context 512      launches  GB/step    ms: graphs       else   tokens/s  share of bandwidth (graphs)   slowest")
-    for name, shape in SHAPES.items():
+    print(f"{100 * m.mma:.0f} % of them; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
+    for name in SHAPES:
+        shape = SHAPES[name]
         for dtype in ("bf16", "int8", "int4"):
-            for rows in (1, 2, 4, 8, 16, 32, 64):
-                launches = decode(shape, dtype, "bf16", rows, 512)
-                must = read_bytes(shape, dtype) + rows * kv_bytes(shape, "bf16", 512)
-                took = seconds(m, launches)
-                kernel, share = slowest(m, launches)[0]
-                print(f"{name} {dtype:<5} batch {rows:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * took:>14.3f}{1e3 * seconds(slow, launches):>11.3f}"
-                      f"{rows / took:>11.0f}{100 * must / m.bandwidth / took:>12.0f} %{'':<19}{kernel} {100 * share / took:.0f} %")
+            for batch in (1, 2, 4, 8, 16, 32, 64):
+                launches = decode(shape, dtype, "bf16", batch, 512)
+                must = read_bytes(shape, dtype) + batch * kv_bytes(shape, "bf16", 512)
+                fast, slow = (seconds(m, launches) for m in both.values())
+                kernel, took = slowest(H100, launches)[0]
+                print(f"{name} {dtype:<5} batch {batch:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * fast:>14.3f}{1e3 * slow:>11.3f}"
+                      f"{batch / fast:>11.0f}{100 * must / H100.bandwidth / fast:>12.0f} %{'':<19}{kernel} {100 * took / fast:.0f} %")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
-    for name, shape in SHAPES.items():
+    for name in SHAPES:
         for dtype in ("bf16", "int8", "int4"):
-            speeds = (1 / seconds(m, decode(shape, dtype, "bf16", 1, context)) for context in contexts)
+            speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context)) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
-    for name, shape in SHAPES.items():
+    for name in SHAPES:
+        shape = SHAPES[name]
         for dtype in ("bf16", "int8", "int4"):
-            for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 2048), (8192, 2048)]:
-                took = sum(seconds(slow, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
+            for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
+                took = sum(seconds(both["no graphs"], step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
                 share = must_flops(shape, n) / m.matrix / took
                 print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %")
     print("\nllama_build to the first of 16 tokens, from page cache")
-    for name, shape in SHAPES.items():
-        print(f"{name} bf16 {start_seconds(m, shape):>8.1f} s")
+    for name in SHAPES:
+        print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")
 
 
 def must_flops(shape, n):

@@ -138,7 +138,7 @@ def ours(record, machine, directory, name, dtype, room, points, lengths):
             if record.late():
                 return False
             seconds = first_token(model, n)
-            steps = gpu_cost.prompt(shape, dtype, kv, n, room[1])
+            steps = gpu_cost.prompt(shape, dtype, kv, n, room[1], min(gpu_cost.CHUNK, room[0]))
             slower = machine._replace(gap=gpu_cost.WITHOUT_GRAPHS)
             predicted = sum(gpu_cost.seconds(slower, step) for step in steps)
             record(f"{what}: prefill, {n} tokens", n / seconds, "tokens/s", gpu_cost.must_flops(shape, n) / machine.matrix / seconds,
