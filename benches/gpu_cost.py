@@ -26,7 +26,7 @@ Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache one
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
 # CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, one, step, link, start.
 H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
-WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, which is about as fast as small kernels are
+WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache. instructions: of lanes, of what has to be unpacked and summed.
@@ -36,7 +36,7 @@ SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
 # Instructions to make a float32 of a weight.
 UNPACK = {"f32": 0, "f16": 1, "bf16": 1, "int8": 1.3, "int4": 1.5, "nf4": 2.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64}
-GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 256
+GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -225,15 +225,14 @@ def main():
         for dtype in ("bf16", "int8", "int4"):
             speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context)) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
-    print("\nprefill of a prompt      chunk      ms: graphs  no graphs   tokens/s  share of the matrix peak (graphs)")
+    print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]
         for dtype in ("bf16", "int8", "int4"):
-            for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 2048), (8192, 2048)]:
-                steps = prompt(shape, dtype, "bf16", n, chunk=chunk)
-                fast, slow = (sum(seconds(m, step) for step in steps) for m in both.values())
-                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * fast:>15.1f}{1e3 * slow:>11.1f}{n / fast:>11.0f}"
-                      f"{100 * must_flops(shape, n) / H100.matrix / fast:>12.0f} %")
+            for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
+                took = sum(seconds(both["no graphs"], step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
+                share = must_flops(shape, n) / m.matrix / took
+                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %")
     print("\nllama_build to the first of 16 tokens, from page cache")
     for name in SHAPES:
         print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")

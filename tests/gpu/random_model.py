@@ -52,7 +52,8 @@ def checkpoint(shape, folder, dtype="bfloat16"):
     s = SHAPES[shape]
     config = LlamaConfig(hidden_size=s.dim, intermediate_size=s.ffn_dim, num_hidden_layers=s.n_layers, num_attention_heads=s.n_heads,
                          num_key_value_heads=s.n_kv_heads, head_dim=s.head_dim, vocab_size=s.vocab_size, max_position_embeddings=16384,
-                         rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=s.tied, bos_token_id=1, eos_token_id=2)
+                         rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=s.tied, bos_token_id=1, eos_token_id=2,
+                         initializer_range=0.1 if s.dim < 1024 else 0.02)
     torch.manual_seed(1)
     default = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
@@ -62,8 +63,10 @@ def checkpoint(shape, folder, dtype="bfloat16"):
     finally:
         torch.set_default_dtype(default)
     with torch.no_grad():
-        # As they are drawn (deviation 0.02) all logits are nearly equal, and no token is ever clearly the likeliest.
-        model.lm_head.weight.mul_(6)
+        # As they are drawn all logits are nearly equal, and no token is ever clearly the likeliest. Where embedding and head are one,
+        # and few layers are between them, a larger one would have every token repeat itself.
+        if s.dim >= 1024 or not s.tied:
+            model.lm_head.weight.mul_(6)
         if not s.tied:
             model.model.embed_tokens.weight.mul_(20)
     model.save_pretrained(directory)

@@ -98,10 +98,11 @@ def limits(record):
 
 
 def decode(model, batch, context):
-    """Seconds of a step. The prompts are known to the prefix cache, so that all sequences begin at nearly the same time."""
+    """Seconds of a step. The prompts are known to the prefix cache, so that all sequences begin at nearly the same time, and
+    graphs of such steps are recorded."""
     def once():
         texts = prompts(context, batch)
-        model.complete(texts, 1, flags=IGNORE_EOS)
+        model.complete(texts, 3, flags=IGNORE_EOS)
         stats = model.timed(texts, LAST + 1)
         return (max(s.total_ms for s in stats) - max(s.first_token_ms for s in stats)) / 1e3 / LAST
     return statistics.median(once() for _ in range(1 if TINY or context * batch > LARGE else 3))
@@ -137,8 +138,9 @@ def ours(record, machine, directory, name, dtype, room, points, lengths):
             if record.late():
                 return False
             seconds = first_token(model, n)
-            steps = gpu_cost.prompt(shape, dtype, kv, n, room[1])
-            predicted = sum(gpu_cost.seconds(machine, step) for step in steps)
+            steps = gpu_cost.prompt(shape, dtype, kv, n, room[1], min(gpu_cost.CHUNK, room[0]))
+            slower = machine._replace(gap=gpu_cost.WITHOUT_GRAPHS)
+            predicted = sum(gpu_cost.seconds(slower, step) for step in steps)
             record(f"{what}: prefill, {n} tokens", n / seconds, "tokens/s", gpu_cost.must_flops(shape, n) / machine.matrix / seconds,
                    n / predicted)
     return True
@@ -180,7 +182,7 @@ def torch_speed(record, directory, name, compiled):
     kind = "transformers, torch.compile with a static cache" if compiled else "transformers, torch eager"
     # A static cache has transformers compile the decode step, with CUDA graphs.
     options = {"cache_implementation": "static"} if compiled else {"disable_compile": True}
-    steps = 2 if TINY else 64
+    steps = 24 if TINY else 64
 
     def wait():
         if on == "cuda":
@@ -206,6 +208,8 @@ def torch_speed(record, directory, name, compiled):
             run(batch, n)
         # What both have, the prompt among it, is not decoding.
         seconds = statistics.median(run(batch, 8 + steps) - run(batch, 8) for _ in range(3)) / steps
+        if seconds <= 0:
+            raise RuntimeError(f"{steps} more tokens took no longer: something else ran")
         record(f"{name} bf16: decode, batch {batch}, context 16, {kind}", batch / seconds, "tokens/s")
     if not compiled:
         n = 32 if TINY else 2048
