@@ -248,9 +248,9 @@ mod tests {
             (
                 "part",
                 good,
-                "cuLaunchKernel",
+                "cuLaunchKernelEx",
                 0,
-                "LIB is not a driver: it has no cuLaunchKernel",
+                "LIB is not a driver: it has no cuLaunchKernelEx",
             ),
             (
                 "init",
