@@ -110,7 +110,13 @@ struct Machine {
     void *tsan = nullptr;
 #endif
     ~Machine() {
-        for (Fiber &f : fibers) munmap(f.stack, STACK);
+        for (Fiber &f : fibers) {
+#ifdef EMU_ASAN
+            // Whoever gets these addresses next may write to all of them.
+            __asan_unpoison_memory_region(f.stack, STACK);
+#endif
+            munmap(f.stack, STACK);
+        }
     }
 };
 
