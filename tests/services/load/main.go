@@ -2,7 +2,7 @@
 //
 // It first asks alone, and keeps the answers: under load every answer that is read to its end must be
 // the same. At the end nothing may run, wait or hold pages in the service, and its memory must be what
-// it was after warming up.
+// it was after warming up. A garbage collector may still have had room to take: then the same again must not grow it.
 package main
 
 import (
@@ -68,16 +68,16 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	together, err := phase(questions, *clients, *seconds, *hangUp)
+	together, after, err := loaded(questions)
 	if err != nil {
 		return err
 	}
-	if err := idle(); err != nil {
-		return err
-	}
-	after, err := residentMiB()
-	if err != nil {
-		return err
+	if after > before+*maxGrow {
+		fmt.Printf("load: memory %.1f MiB after warming up, %.1f MiB then; once more\n", before, after)
+		before = after
+		if together, after, err = loaded(questions); err != nil {
+			return err
+		}
 	}
 	fmt.Printf("load: one client %.0f tokens/s; %d clients %.0f tokens/s (%.1f times); %d answers, %d hung up, no error\n",
 		alone.rate(), *clients, together.rate(), together.rate()/alone.rate(), together.answers.Load(), together.left.Load())
@@ -89,6 +89,19 @@ func run() error {
 		return fmt.Errorf("the service grew by %.1f MiB, more than %.1f", after-before, *maxGrow)
 	}
 	return nil
+}
+
+// loaded is the load, and how much memory the service has after it.
+func loaded(questions []question) (*outcome, float64, error) {
+	together, err := phase(questions, *clients, *seconds, *hangUp)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := idle(); err != nil {
+		return nil, 0, err
+	}
+	after, err := residentMiB()
+	return together, after, err
 }
 
 // question is a request, and the answer that it always has to get.
