@@ -1,5 +1,6 @@
-//! The stand-in driver (`kernels/emu/cuda`), each time one of its own.
-#![allow(unsafe_code, dead_code)]
+//! The stand-in driver (`kernels/emu/cuda`), each time one of its own. (U)
+#![allow(unsafe_code)]
+#![allow(dead_code)] // each test binary uses its part
 
 use super::build;
 use llamabi::backend::gpu::cuda::Cuda;
@@ -61,15 +62,19 @@ impl Standin {
         let copy = std::env::temp_dir().join(format!("libcuda-{}-{n}.so", std::process::id()));
         std::fs::copy(driver, &copy).unwrap();
         let name = CString::new(copy.to_str().unwrap()).unwrap();
+        // SAFETY: a library that was built for this, whose initialisers touch nothing of ours.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        // SAFETY: dlopen has just failed on this thread, so there is a message, which lives until the next such call.
         assert!(!handle.is_null(), "{:?}", unsafe {
             std::ffi::CStr::from_ptr(libc::dlerror())
         });
         let symbol = |name: &std::ffi::CStr| {
+            // SAFETY: the library stays open; the name ends with a NUL.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             assert!(!symbol.is_null(), "{name:?}");
             symbol
         };
+        // SAFETY: kernels/emu/cuda/state.h declares both functions with these types.
         let standin = unsafe {
             Standin {
                 set: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(
@@ -88,12 +93,14 @@ impl Standin {
 
     pub fn set(&self, settings: &str) {
         let settings = CString::new(settings).unwrap();
+        // SAFETY: a string that ends with a NUL, which the function copies.
         unsafe { (self.set)(settings.as_ptr()) }
     }
 
     /// How much is left over or was misused, and in words.
     pub fn report(&self) -> (u32, String) {
         let mut text = [0u8; 1024];
+        // SAFETY: it writes at most so many bytes, and a NUL among them.
         let n = unsafe { (self.report)(text.as_mut_ptr().cast(), text.len()) };
         let end = text.iter().position(|&b| b == 0).unwrap();
         (n, String::from_utf8_lossy(&text[..end]).into_owned())
