@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-2}
-common=(-std=c++17 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+common=(-std=c++17 -march=native -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
 kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
 
@@ -122,10 +122,11 @@ library() {
       list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
     fi
   done
-  list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
+  for name in fibers warp memory launch; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
+  list+=("$dir/table.o kernels/emu/table.cpp $host")
   build "${list[@]}"
   # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
-  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/{runtime,table}.o
+  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/emu-{fibers,warp,memory,launch}.o "$dir/table.o"
   mv "$dir/libemu$plant.so.new" "$dir/libemu$plant.so"
   log "$PWD/$dir/libemu$plant.so"
 }
@@ -135,7 +136,8 @@ run_mode() {
   mode_flags "$mode"
   mkdir -p "$dir"
   for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
-  list+=("$dir/runtime.o kernels/emu/runtime.cpp $machine" "$dir/table.o kernels/emu/table.cpp $host")
+  for name in fibers warp memory launch; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
+  list+=("$dir/table.o kernels/emu/table.cpp $host")
   for name in main products attention sampling chain machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
   list+=("$dir/machine.o kernels/tests/machine.cu $device")
   while read -r plant file _; do
@@ -143,8 +145,9 @@ run_mode() {
   done < <(plants "$mode")
   build "${list[@]}"
 
-  local tests=("$dir"/test-{main,products,attention,sampling,chain}.o "$dir/runtime.o" "$dir/table.o")
-  "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine,runtime}.o
+  local emu=("$dir"/emu-{fibers,warp,memory,launch}.o)
+  local tests=("$dir"/test-{main,products,attention,sampling,chain}.o "${emu[@]}" "$dir/table.o")
+  "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine}.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   "$dir/machine"
   "$dir/tests"

@@ -47,7 +47,8 @@ fn open(
 
 const GPU: Place = Place {
     open,
-    draws: 64,
+    draws: 32,
+    pull: false,
     // A 16-bit cache, and prefill rounds activations to the weights' format.
     as_stored: |_, name| match name {
         "mha-f32" => 1e-3,

@@ -40,6 +40,7 @@ fn tolerance(model: &Model, name: &str) -> f32 {
 const CPU: Place = Place {
     open,
     draws: 640,
+    pull: true,
     as_stored: tolerance,
 };
 

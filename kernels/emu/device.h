@@ -1,8 +1,8 @@
-// What gpu.h means without nvcc: kernels as C++ functions, their threads as fibers (runtime.cpp).
+// What gpu.h means without nvcc: kernels as C++ functions, their threads as fibers (machine.h).
 //
 // Split in two on purpose. What kernels do to memory is inline here, so that the sanitizers see it at the
-// kernel's own lines. What the machine does (switching, exchanging between lanes) lies in runtime.cpp,
-// which is never built with -fsanitize=thread.
+// kernel's own lines. What the machine does (switching, exchanging between lanes) lies in warp.cpp and
+// fibers.cpp, which are never built with -fsanitize=thread.
 #ifndef LLAMABI_EMU_DEVICE_H
 #define LLAMABI_EMU_DEVICE_H
 

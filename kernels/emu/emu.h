@@ -1,6 +1,6 @@
 // The emulated device as C functions: memory, copies, launches. For the Rust tests and kernels/tests.
 //
-// Build kernels/*.cu (as C++), emu/runtime.cpp and emu/table.cpp with
+// Build kernels/*.cu (as C++) and emu/*.cpp with
 //     -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off
 // and see kernels/test.sh for the sanitizers.
 //

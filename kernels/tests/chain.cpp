@@ -9,7 +9,7 @@ void must(int failed, const char *error) {
 }
 
 // Of two layers; the bits of what the sampler gave and of the residual stream.
-std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
+[[maybe_unused]] std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90, n = 3, padded = 4, page_count = 3;
     const uint32_t q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim, out_stride = 5 + 2 * GPU_MAX_TOP;
     const size_t page_bytes = n_kv_heads * head_bytes(kv_type, head_dim);

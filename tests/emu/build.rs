@@ -59,8 +59,8 @@ fn build() -> (PathBuf, PathBuf) {
     lock.lock().unwrap();
     let (emu, cuda) = (kernels.join("emu"), kernels.join("emu/cuda"));
     let headers = [&kernels, &emu, &cuda].map(|dir| files(dir, "h")).concat();
-    let runtime = emu.join("runtime.cpp"); // cuda/runtime.cpp includes it
-    let included = headers.iter().chain([&runtime]);
+    let fibers = emu.join("fibers.cpp"); // cuda/fibers.cpp includes it
+    let included = headers.iter().chain([&fibers]);
     let newest = included.filter_map(|path| modified(path)).max();
     let object = |source: &PathBuf| {
         let parent = source.parent().unwrap().file_name().unwrap();
@@ -69,7 +69,7 @@ fn build() -> (PathBuf, PathBuf) {
     };
     let emulator = [files(&kernels, "cu"), files(&emu, "cpp")].concat();
     let mut driver = [&emulator[..], &files(&cuda, "cpp")].concat();
-    driver.retain(|source| *source != runtime);
+    driver.retain(|source| *source != fibers);
     let mut stale: Vec<_> = [&emulator[..], &driver].concat();
     stale.sort();
     stale.dedup();
@@ -100,7 +100,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
 
 fn compile(source: &Path, object: &Path) {
     let mut command = Command::new("c++");
-    command.args(["-std=c++17", "-O2", "-fPIC", "-fno-strict-aliasing"]);
+    command.args(["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-strict-aliasing"]);
     command.args(["-ffp-contract=off", "-Wno-unknown-pragmas"]);
     run(command
         .args(["-x", "c++", "-c"])

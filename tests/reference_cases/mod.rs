@@ -21,6 +21,8 @@ pub struct Place {
     pub open: fn(&Path, Option<&Path>, &BuildOptions) -> Result<Model, Failure>,
     /// Draws of a nucleus case.
     pub draws: usize,
+    /// Generate a second time, pulling: another way through the engine, but not through a device.
+    pub pull: bool,
     /// How far log probabilities of a model may be off with weights and cache as stored.
     pub as_stored: fn(&Model, &str) -> f32,
 }
@@ -171,6 +173,9 @@ pub fn generate(place: &Place) {
                 &what,
             );
             assert_eq!(result.text, model.decode(&result.tokens), "{what}");
+        }
+        if !place.pull {
+            return;
         }
         // The same call, pulled: the same tokens and text.
         for (pulled, result) in pull(model, &prompts, &options).iter().zip(&results) {

@@ -1,0 +1,211 @@
+// Threads of a kernel as fibers: a switch, a seeded scheduler, how a thread begins and ends.
+#include "machine.h"
+
+namespace emu {
+namespace {
+
+thread_local Machine own;
+// `own` without the check whether it has been made, which every use of it would make.
+#ifndef EMU_LOADED_MANY_TIMES
+// And in a shared library without a call to find it: that takes an eighth of the time.
+__attribute__((tls_model("initial-exec")))
+#endif
+__thread Machine *current;
+
+} // namespace
+
+Machine &make_machine() { return *(current = &own); }
+Machine &machine() { return *current; }
+
+// Saves the callee's registers and its stack in *save, continues at `to`. Not inlined on purpose.
+extern "C" void llamabi_emu_switch(void **save, void *to);
+#if defined(__x86_64__)
+asm(R"(.text
+.globl llamabi_emu_switch
+.hidden llamabi_emu_switch
+.type llamabi_emu_switch, @function
+llamabi_emu_switch:
+    pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+    ret
+.size llamabi_emu_switch, .-llamabi_emu_switch
+)");
+#else
+#error "the emulator's switch is written for x86-64"
+#endif
+
+namespace {
+
+// The next lane that run_block lets run before it looks again, or null.
+Fiber *next_lane(Machine &m) {
+    for (uint32_t ready = m.warps[m.warp].ready; m.passed < 32;) {
+        unsigned lane = (m.first + m.passed++) % 32;
+        if (ready >> lane & 1) return &m.fibers[m.warp * 32 + lane];
+    }
+    return nullptr;
+}
+
+} // namespace
+
+void to_scheduler(bool dying) {
+    Machine &m = machine();
+    Fiber *f = m.now;
+#ifdef EMU_TSAN
+    // 1: no synchronisation, else every switch would order everything.
+    __tsan_switch_to_fiber(m.tsan, dying ? 0 : 1);
+#endif
+#ifdef EMU_ASAN
+    void *fake = nullptr;
+    __sanitizer_start_switch_fiber(dying ? nullptr : &fake, m.stack, m.stack_size);
+#endif
+    (void)dying;
+    void *to = m.sp;
+#if !defined(EMU_ASAN) && !defined(EMU_TSAN)
+    // There and back again would cost two switches.
+    if (!m.failed)
+        if (Fiber *next = next_lane(m)) {
+            m.now = next;
+            to = next->sp;
+        }
+#endif
+    llamabi_emu_switch(&f->sp, to);
+#ifdef EMU_ASAN
+    __sanitizer_finish_switch_fiber(fake, &m.stack, &m.stack_size);
+#endif
+#ifdef EMU_TSAN
+    if (!dying && m.failed) to_scheduler(true);
+#endif
+}
+
+namespace {
+
+void resume(Fiber &f) {
+    Machine &m = machine();
+    m.now = &f;
+#ifdef EMU_TSAN
+    __tsan_switch_to_fiber(f.tsan, f.started ? 1 : 0);
+    f.started = true;
+#endif
+#ifdef EMU_ASAN
+    void *fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, f.stack, STACK);
+#endif
+    llamabi_emu_switch(&m.sp, f.sp);
+#ifdef EMU_ASAN
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+void end(Machine &m) {
+    m.now->done = true;
+    m.warps[m.now->id / 32].ready &= ~(1u << m.now->id % 32);
+}
+
+void first_entry() {
+    Machine &m = machine();
+#ifdef EMU_ASAN
+    __sanitizer_finish_switch_fiber(nullptr, &m.stack, &m.stack_size);
+#endif
+    m.entry(m.params);
+    Fiber *f = m.now;
+    size_t committed = f->groups.empty() ? 0 : f->groups.back();
+    if (f->copied < committed || f->copies.size() > committed) fail(0, "exited with cp.async copies under way");
+    end(m);
+    m.exited++;
+    Warp &w = m.warps[f->id / 32];
+    w.exited++;
+    if (m.early.arrived && m.early.arrived + m.exited == f->view.block_dim.x) show(m);
+    if (m.block.arrived) fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
+    if (w.barrier.arrived) fail(w.barrier.line, "a lane exited while others wait for it in a warp operation");
+    to_scheduler(true);
+    abort();
+}
+
+} // namespace
+
+View &view() { return machine().now->view; }
+
+void fail(int line, const char *format, ...) {
+    Machine &m = machine();
+    if (!m.failed) {
+        m.failed = true;
+        const View &v = m.now->view;
+        int n = snprintf(m.message, sizeof m.message, "%s, block (%u, %u, %u), thread %u, line %d: ", m.kernel,
+                         v.block.x, v.block.y, v.block.z, m.now->id, line);
+        va_list args;
+        va_start(args, format);
+        vsnprintf(m.message + n, sizeof m.message - n, format, args);
+        va_end(args);
+    }
+    // The scheduler never comes back to this fiber.
+    end(m);
+    to_scheduler(true);
+    abort();
+}
+
+void yield() { to_scheduler(false); }
+
+void start(Fiber &f, unsigned id, const View &view) {
+    f.view = view;
+    f.view.thread = {id, 0, 0};
+    f.id = id;
+    f.done = false;
+    f.copies.clear();
+    f.groups.clear();
+    f.copied = 0;
+#ifdef EMU_ASAN
+    __asan_unpoison_memory_region(f.stack, STACK);
+#endif
+    // Not all at the same place of a page: a cache has few lines for each.
+    void **sp = (void **)(f.stack + STACK - 64 - id % 61 * 64);
+    *--sp = nullptr;
+    *--sp = (void *)first_entry;
+    for (int i = 0; i < 6; i++) *--sp = nullptr;
+    f.sp = sp;
+#ifdef EMU_TSAN
+    f.tsan = __tsan_create_fiber(0);
+    f.started = false;
+#endif
+}
+
+// A random warp runs until it can no more (seeds of even parity) or until each lane has run once (odd): so
+// one warp gets far ahead of the others, or all go in small steps. A deadlock ends it.
+void run_block(unsigned threads, Random &random, bool ahead) {
+    Machine &m = machine();
+    unsigned warps = threads / 32;
+    while (m.exited < threads && !m.failed) {
+        unsigned chosen = random.below(warps);
+        bool moved = false;
+        for (unsigned i = 0; i < warps && !moved; i++) {
+            m.warp = (chosen + i) % warps;
+            while (m.warps[m.warp].ready && !m.failed) {
+                m.first = random.below(32);
+                m.passed = 0;
+                while (Fiber *f = m.failed ? nullptr : next_lane(m)) resume(*f);
+                moved = true;
+                if (!ahead) break;
+            }
+        }
+        if (!moved && !m.failed) {
+            m.failed = true;
+            int n = snprintf(m.message, sizeof m.message, "%s: no thread can go on; waiting:", m.kernel);
+            for (unsigned i = 0; i < threads && n < (int)sizeof m.message - 64; i += 32)
+                if (!m.fibers[i].done)
+                    n += snprintf(m.message + n, sizeof m.message - n, " thread %u at line %d;", i, m.fibers[i].line);
+        }
+    }
+}
+
+#ifdef EMU_TSAN
+// After a failure the others are resumed once, to end: what they did is then ordered before what follows.
+void end_block(unsigned threads) {
+    Machine &m = machine();
+    for (unsigned i = 0; i < threads; i++)
+        if (!m.fibers[i].done && m.fibers[i].started) resume(m.fibers[i]);
+    for (unsigned i = 0; i < threads; i++) __tsan_destroy_fiber(m.fibers[i].tsan);
+}
+#endif
+
+} // namespace emu

@@ -1,0 +1,189 @@
+// The emulated machine's insides, for the files beside this one: what a thread, a warp and a block are.
+//
+// fibers.cpp switches between threads, warp.cpp is what they do together, memory.cpp what they work on and what
+// a launch sees of the one before it, launch.cpp runs a kernel. All of it is built without -fsanitize=thread even when
+// the kernels are built with it (EMU_TSAN then tells it to announce its fibers and barriers): what it does stands
+// for hardware, only what kernels do can race.
+#ifndef LLAMABI_EMU_MACHINE_H
+#define LLAMABI_EMU_MACHINE_H
+
+#include <cstddef>
+#include <cstdint>
+// device.h stands behind gpu.h, which has these.
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+#include "device.h"
+#include "emu.h"
+
+#include <sys/mman.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMU_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMU_ASAN 1
+#endif
+#endif
+#ifdef EMU_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef EMU_TSAN
+extern "C" {
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned);
+void __tsan_destroy_fiber(void *);
+void __tsan_switch_to_fiber(void *, unsigned);
+void __tsan_acquire(void *);
+void __tsan_release(void *);
+}
+#endif
+
+namespace emu {
+
+#if defined(EMU_ASAN) || defined(EMU_TSAN)
+constexpr size_t STACK = 256 << 10;
+#else
+constexpr size_t STACK = 64 << 10;
+#endif
+constexpr size_t GUARD = 256; // bytes of 0xff around memory, checked for writes
+
+struct Barrier {
+    unsigned arrived = 0, generation = 0;
+    int line = 0;
+    Op op = Op::Sync;
+    struct Fiber *waiting = nullptr; // the last that came, and so on by Fiber::before
+    // TSan: what threads release into and acquire from, by parity of the generation. With one for all, a
+    // thread that wakes late would acquire the next generation too and hide races.
+    char token[2] = {};
+};
+
+struct Fiber {
+    View view;
+    void *sp;
+    char *stack;
+    unsigned id;
+    bool done;
+    Fiber *before; // at the same barrier
+    int line;      // of the barrier
+    std::vector<Copy> copies;     // committed and not, in order
+    std::vector<size_t> groups;   // ends of committed groups in `copies`
+    size_t copied;
+#ifdef EMU_TSAN
+    void *tsan;
+    bool started;
+#endif
+};
+
+struct Warp {
+    Barrier barrier;
+    unsigned exited;
+    uint32_t ready; // lanes that can go on, a bit each
+    // By parity of the barrier's generation: a lane still reads the last exchange while another starts the next.
+    uint32_t slot[2][6][32]; // [parity][word][lane]
+    float result[2][32];
+    float a[2][16][16], b[2][16][8];
+};
+
+// One per OS thread that launches.
+struct Machine {
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    Barrier block, named[16], early; // of wait_for_last
+    unsigned exited = 0;
+    Fiber *now = nullptr;
+    void *sp = nullptr; // run_block's
+    // Which warp run_block is at, which of its lanes it began with, how many it has passed.
+    unsigned warp = 0, first = 0, passed = 32;
+    void (*entry)(const void *) = nullptr;
+    const void *params = nullptr;
+    const char *kernel = nullptr;
+    bool failed = false;
+    bool waited = false; // for the launch before
+    bool wrote_early = false;
+    char message[512];
+#ifdef EMU_ASAN
+    const void *stack = nullptr;
+    size_t stack_size = 0;
+#endif
+#ifdef EMU_TSAN
+    void *tsan = nullptr;
+#endif
+    ~Machine() {
+        for (Fiber &f : fibers) {
+#ifdef EMU_ASAN
+            // Whoever gets these addresses next may write to all of them.
+            __asan_unpoison_memory_region(f.stack, STACK);
+#endif
+            munmap(f.stack, STACK);
+        }
+    }
+};
+
+// xorshift64*, so that a seed means the same everywhere.
+struct Random {
+    uint64_t state;
+    unsigned below(unsigned n) {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return (unsigned)((state * 0x2545f4914f6cdd1dull >> 32) * n >> 32);
+    }
+};
+
+// fibers.cpp. Of the OS thread, which calls the first before anything else:
+Machine &make_machine();
+Machine &machine();
+// From the running thread to the next one or back to run_block; for good if it is `dying`.
+void to_scheduler(bool dying);
+void start(Fiber &, unsigned id, const View &);
+// Until every thread has ended or one has failed.
+void run_block(unsigned threads, Random &, bool ahead);
+#ifdef EMU_TSAN
+void end_block(unsigned threads);
+#endif
+
+// warp.cpp
+void wait_at(Machine &, Barrier &, unsigned expected, int line);
+// All that wait there can go on.
+void open(Machine &, Barrier &);
+
+// memory.cpp. Allocated memory begins GUARDED bytes behind what is returned, as many follow it.
+#ifdef EMU_ASAN
+constexpr size_t GUARDED = 0; // ASan has its own
+#else
+constexpr size_t GUARDED = GUARD;
+#endif
+unsigned char *allocate(size_t size);
+bool intact(const unsigned char *raw, size_t size);
+// False, and the size of a buffer that has been written outside of, if there is one.
+bool all_intact(size_t &damaged);
+extern bool strict; // emu_strict
+extern bool hidden; // what launches before wrote is hidden from this one
+void before_launch(bool dependent);
+void after_launch();
+// What was hidden, to all that wait for it.
+void show(Machine &);
+bool restore();
+int report(char *error, size_t error_len, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+// What the device is asked to do happens in the order of asking, whichever threads ask: TSan, which does not
+// see how the host's threads keep that order, is told so.
+struct InOrder {
+#ifdef EMU_TSAN
+    static inline char token;
+    InOrder() { __tsan_acquire(&token); }
+    ~InOrder() { __tsan_release(&token); }
+#else
+    InOrder() {}
+#endif
+};
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,187 @@
+// Device memory with guards around it; and what a launch that starts early sees of it (emu_strict).
+#include "machine.h"
+
+#include <map>
+#include <mutex>
+
+namespace emu {
+
+bool strict;
+bool hidden = false;
+
+namespace {
+
+struct Buffer {
+    size_t size;
+    unsigned char *raw; // with a guard before and behind, except under ASan, which has its own
+};
+std::mutex buffers_lock;
+std::map<uint64_t, Buffer> buffers;
+
+// Whether [address, address + size) lies in one buffer.
+bool inside(uint64_t address, size_t size) {
+    std::lock_guard<std::mutex> hold(buffers_lock);
+    auto next = buffers.upper_bound(address);
+    if (next == buffers.begin()) return false;
+    auto &[start, buffer] = *--next;
+    return address - start <= buffer.size && size <= buffer.size - (address - start);
+}
+
+struct Seen {
+    std::vector<unsigned char> contents; // before the launch
+    std::vector<bool> written;           // words, by launches since everything was complete
+};
+std::map<uint64_t, Seen> seen;
+
+uint32_t *words(uint64_t address) { return (uint32_t *)address; }
+
+} // namespace
+
+unsigned char *allocate(size_t size) {
+    void *p = nullptr;
+    if (size > SIZE_MAX - 2 * GUARD || posix_memalign(&p, 256, size + 2 * GUARDED + (size == 0))) return nullptr;
+    memset(p, 0xff, size + 2 * GUARDED);
+    return (unsigned char *)p;
+}
+
+bool intact(const unsigned char *raw, size_t size) {
+    for (size_t i = 0; i < GUARDED; i++)
+        if (raw[i] != 0xff || raw[GUARDED + size + i] != 0xff) return false;
+    return true;
+}
+
+bool all_intact(size_t &damaged) {
+    std::lock_guard<std::mutex> hold(buffers_lock);
+    for (auto &[address, buffer] : buffers)
+        if (!intact(buffer.raw, buffer.size)) {
+            damaged = buffer.size;
+            return false;
+        }
+    return true;
+}
+
+int report(char *error, size_t error_len, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (error_len) vsnprintf(error, error_len, format, args);
+    va_end(args);
+    return 1;
+}
+
+// Before a launch: contents are kept, and what is not complete is hidden from a dependent one.
+void before_launch(bool dependent) {
+    for (auto &[address, buffer] : buffers) {
+        Seen &s = seen[address];
+        s.contents.assign((unsigned char *)address, (unsigned char *)address + buffer.size);
+        s.written.resize(buffer.size / 4);
+        for (size_t i = 0; i < s.written.size(); i++) {
+            if (!dependent) s.written[i] = false;
+            else if (s.written[i]) words(address)[i] = 0xffffffffu;
+        }
+    }
+    hidden = dependent;
+}
+
+// All of it is there from now on. False where something has been written meanwhile.
+bool restore() {
+    if (!hidden) return true;
+    hidden = false;
+    bool untouched = true;
+    for (auto &[address, s] : seen)
+        for (size_t i = 0; i < s.written.size(); i++) {
+            uint32_t was;
+            memcpy(&was, &s.contents[4 * i], 4);
+            untouched &= words(address)[i] == (s.written[i] ? 0xffffffffu : was);
+            if (s.written[i]) words(address)[i] = was;
+        }
+    return untouched;
+}
+
+void after_launch() {
+    for (auto &[address, s] : seen)
+        for (size_t i = 0; i < s.written.size(); i++)
+            if (memcmp(&words(address)[i], &s.contents[4 * i], 4)) s.written[i] = true;
+}
+
+void show(Machine &m) {
+    m.wrote_early = !restore();
+    open(m, m.early);
+}
+
+void wait_for_last(int line) {
+    Machine &m = machine();
+    m.waited = true;
+    if (!hidden) return;
+    // Nothing is shown before the whole block has come here or ended.
+    if (m.early.arrived + m.exited + 1 < m.now->view.block_dim.x) {
+        wait_at(m, m.early, ~0u, line);
+    } else {
+        show(m);
+    }
+    if (m.wrote_early) fail(line, "written to global memory before wait_for_last");
+}
+
+} // namespace emu
+
+using namespace emu;
+
+extern "C" void emu_strict(int on) {
+    strict = on;
+    seen.clear();
+}
+
+extern "C" uint64_t emu_alloc(size_t size) {
+    InOrder in_order;
+    unsigned char *raw = allocate(size);
+    if (!raw) return 0;
+    uint64_t address = (uint64_t)(raw + GUARDED);
+    std::lock_guard<std::mutex> hold(buffers_lock);
+    buffers[address] = {size, raw};
+    return address;
+}
+
+extern "C" int emu_free(uint64_t address, char *error, size_t error_len) {
+    InOrder in_order;
+    std::lock_guard<std::mutex> hold(buffers_lock);
+    auto at = buffers.find(address);
+    if (at == buffers.end()) return report(error, error_len, "no buffer begins at %#llx", (unsigned long long)address);
+    bool good = intact(at->second.raw, at->second.size);
+    size_t size = at->second.size;
+    free(at->second.raw);
+    buffers.erase(at);
+    if (strict) seen.erase(address);
+    return good ? 0 : report(error, error_len, "something was written outside a buffer of %zu bytes", size);
+}
+
+extern "C" int emu_copy_to_device(uint64_t to, const void *from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
+    if (strict) seen.clear();
+    if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
+    memcpy((void *)to, from, size);
+    return 0;
+}
+
+extern "C" int emu_copy_to_host(void *to, uint64_t from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
+    if (strict) seen.clear();
+    if (!inside(from, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)from);
+    memcpy(to, (const void *)from, size);
+    return 0;
+}
+
+extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
+    if (strict) seen.clear();
+    if (!inside(from, size) || !inside(to, size))
+        return report(error, error_len, "%zu bytes at %#llx or %#llx are not in one buffer", size, (unsigned long long)from, (unsigned long long)to);
+    memmove((void *)to, (const void *)from, size);
+    return 0;
+}
+
+extern "C" int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_len) {
+    InOrder in_order;
+    if (strict) seen.clear();
+    if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
+    memset((void *)to, byte, size);
+    return 0;
+}

@@ -1,0 +1,194 @@
+// What threads do together: barriers, exchanges between the lanes of a warp, matrices in fragments, copies that
+// are waited for.
+#include "machine.h"
+
+namespace emu {
+
+void open(Machine &m, Barrier &b) {
+    for (Fiber *f = b.waiting; f; f = f->before) m.warps[f->id / 32].ready |= 1u << f->id % 32;
+    b.waiting = nullptr;
+    b.arrived = 0;
+    b.generation++;
+}
+
+void wait_at(Machine &m, Barrier &b, unsigned expected, int line) {
+    Fiber *f = m.now;
+#ifdef EMU_TSAN
+    char *token = &b.token[b.generation & 1];
+    __tsan_release(token);
+#endif
+    if (b.arrived == 0) b.line = line;
+    if (++b.arrived == expected) {
+        open(m, b);
+    } else {
+        f->before = b.waiting;
+        b.waiting = f;
+        f->line = line;
+        m.warps[f->id / 32].ready &= ~(1u << f->id % 32);
+        to_scheduler(false);
+    }
+#ifdef EMU_TSAN
+    __tsan_acquire(token);
+#endif
+}
+
+namespace {
+
+// The running thread, asked for once an operation: a call of machine() for each use takes longer than most operations.
+struct Lane {
+    Machine &m = machine();
+    unsigned id = m.now->id % 32;
+    Warp &w = m.warps[m.now->id / 32];
+
+    // The part of a warp operation before its barrier; gives the parity to read from after it.
+    int meet(Op op, int line, const uint32_t *value, int words) {
+        Barrier &b = w.barrier;
+        int parity = b.generation & 1;
+        if (w.exited) fail(line, "warp operation after %u lanes of the warp have exited", w.exited);
+        if (b.arrived > 0 && (b.line != line || b.op != op))
+            fail(line, "lanes of a warp disagree: line %d here, line %d in another lane", line, b.line);
+        b.op = op;
+        for (int i = 0; i < words; i++) w.slot[parity][i][id] = value[i];
+        return parity;
+    }
+    void wait(int line) { wait_at(m, w.barrier, 32, line); }
+};
+
+// A butterfly over the lanes that differ in the bits of `mask`, as shuffles with xor do it: highest bit
+// first. Addition commutes, so all lanes of a group get the same bits.
+template <class F> void butterfly(float (&v)[32], unsigned mask, F f) {
+    for (unsigned bit = 16; bit; bit /= 2) {
+        if (!(mask & bit)) continue;
+        float u[32];
+        for (unsigned i = 0; i < 32; i++) u[i] = f(v[i], v[i ^ bit]);
+        memcpy(v, u, sizeof v);
+    }
+}
+
+} // namespace
+
+void cp_push(const Copy &c) { machine().now->copies.push_back(c); }
+void cp_close() { machine().now->groups.push_back(machine().now->copies.size()); }
+bool cp_next(int left, Copy &c) {
+    Fiber *f = machine().now;
+    if (f->groups.size() <= (size_t)left) return false;
+    size_t end = f->groups[f->groups.size() - 1 - left];
+    if (f->copied < end) {
+        c = f->copies[f->copied++];
+        return true;
+    }
+    // What is done is forgotten, or a long loop would keep all its copies.
+    f->copies.erase(f->copies.begin(), f->copies.begin() + end);
+    f->groups.erase(f->groups.begin(), f->groups.end() - left);
+    for (size_t &g : f->groups) g -= end;
+    f->copied = 0;
+    return false;
+}
+
+void block_barrier(int line) {
+    Machine &m = machine();
+    if (m.exited) fail(line, "barrier of the block after %u threads have exited", m.exited);
+    if (m.block.arrived && m.block.line != line)
+        fail(line, "divergent barrier: this thread at line %d, another at line %d", line, m.block.line);
+    wait_at(m, m.block, m.now->view.block_dim.x, line);
+}
+
+void named_barrier(int id, unsigned threads, int line) {
+    Machine &m = machine();
+    if (id < 1 || id > 15 || threads == 0 || threads % 32 || threads > m.now->view.block_dim.x)
+        fail(line, "named barrier %d of %u threads", id, threads);
+    wait_at(m, m.named[id], threads, line);
+}
+
+void warp_barrier(int line) {
+    Lane lane;
+    lane.meet(Op::Sync, line, nullptr, 0);
+    lane.wait(line);
+}
+
+float exchange(Op op, float v, int arg, int line) {
+    Lane lane;
+    Warp &w = lane.w;
+    const uint32_t mine[] = {as_bits(v), (uint32_t)arg};
+    int parity = lane.meet(op, line, mine, 2);
+    if (w.barrier.arrived == 31) { // the last one does it for all
+        float all[32];
+        memcpy(all, w.slot[parity][0], sizeof all);
+        for (uint32_t other : w.slot[parity][1])
+            if ((int)other != arg) fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
+        auto add = [](float a, float b) { return a + b; };
+        auto max = [](float a, float b) { return fmaxf(a, b); };
+        if (op == Op::GroupSum) butterfly(all, (unsigned)arg - 1, add);
+        else if (op == Op::GroupMax) butterfly(all, (unsigned)arg - 1, max);
+        else if (op == Op::AcrossSum) butterfly(all, 32 - (unsigned)arg, add);
+        const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
+        for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
+    }
+    lane.wait(line);
+    return w.result[parity][lane.id];
+}
+
+uint32_t ballot(bool v, int line) {
+    Lane lane;
+    const uint32_t mine = v;
+    int parity = lane.meet(Op::Ballot, line, &mine, 1);
+    lane.wait(line);
+    uint32_t bits = 0;
+    for (unsigned i = 0; i < 32; i++) bits |= lane.w.slot[parity][0][i] << i;
+    return bits;
+}
+
+void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line) {
+    Lane lane;
+    uint32_t mine[2];
+    memcpy(mine, &row, sizeof mine);
+    int parity = lane.meet(trans ? Op::LdmatrixTrans : Op::Ldmatrix, line, mine, 2);
+    lane.wait(line);
+    const auto &slot = lane.w.slot[parity];
+    auto address = [&](unsigned i) { return (const unsigned char *)(slot[0][i] | (uint64_t)slot[1][i] << 32); };
+    if (lane.id == 0)
+        for (unsigned i = 0; i < 32; i += 8) {
+            const unsigned char *bank[8] = {};
+            for (unsigned j = i; j < i + 8; j++) {
+                const unsigned char *&at = bank[(uintptr_t)address(j) / 16 % 8];
+                if (at && at != address(j)) fail(line, "bank conflict of ldmatrix: rows of lanes %u .. %u", i, i + 7);
+                at = address(j);
+            }
+        }
+    // Shared memory may change as soon as another warp writes; what kernels may rely on is checked by TSan.
+    for (unsigned i = 0, l = lane.id; i < 4; i++) {
+        if (!trans) {
+            memcpy(&r[i], address(8 * i + l / 4) + l % 4 * 4, 4);
+        } else {
+            uint16_t pair[2];
+            for (unsigned j = 0; j < 2; j++) memcpy(&pair[j], address(8 * i + l % 4 * 2 + j) + l / 4 * 2, 2);
+            memcpy(&r[i], pair, 4);
+        }
+    }
+}
+
+void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line) {
+    Lane lane;
+    int parity = lane.meet(op, line, nullptr, 0);
+    Warp &w = lane.w;
+    unsigned g = lane.id / 4, t = lane.id % 4;
+    // Fragment maps of the PTX manual, m16n8k16: each lane unpacks what it holds.
+    auto value = [&](uint32_t word, unsigned high) {
+        uint16_t bits = (uint16_t)(high ? word >> 16 : word);
+        return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});
+    };
+    for (unsigned h = 0; h < 2; h++) {
+        for (unsigned i = 0; i < 4; i++) w.a[parity][g + i % 2 * 8][2 * t + i / 2 * 8 + h] = value(a[i], h);
+        w.b[parity][2 * t + h][g] = value(b0, h);
+        w.b[parity][2 * t + 8 + h][g] = value(b1, h);
+    }
+    lane.wait(line);
+    for (unsigned i = 0; i < 4; i++) {
+        float sum = d[i];
+        const float *row = w.a[parity][g + i / 2 * 8];
+        for (unsigned k = 0; k < 16; k++) sum += row[k] * w.b[parity][k][2 * t + i % 2];
+        d[i] = sum;
+    }
+}
+
+} // namespace emu
