@@ -100,7 +100,13 @@ fn modified(path: &Path) -> Option<SystemTime> {
 
 fn compile(source: &Path, object: &Path) {
     let mut command = Command::new("c++");
-    command.args(["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-strict-aliasing"]);
+    command.args([
+        "-std=c++17",
+        "-O2",
+        "-march=native",
+        "-fPIC",
+        "-fno-strict-aliasing",
+    ]);
     command.args(["-ffp-contract=off", "-Wno-unknown-pragmas"]);
     run(command
         .args(["-x", "c++", "-c"])
