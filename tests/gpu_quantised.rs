@@ -114,8 +114,8 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     })
 }
 
-/// Decode rounds nothing (the CPU takes activations as 16-bit integers there, and nf4's table as multiples of
-/// 1/1722); prefill products have weights and activations in f16.
+/// Both round activations to f16, prefill products weights too. (The CPU takes activations as 16-bit integers in
+/// decode, and nf4's table as multiples of 1/1722.)
 fn assert_close(dir: &str, weights: Dtype, kv: Dtype, decoded: f32, prefilled: f32) {
     let mut cpu = on_cpu(dir, weights, kv);
     let mut gpu = on_gpu(dir, weights, kv);
@@ -135,6 +135,7 @@ fn assert_close(dir: &str, weights: Dtype, kv: Dtype, decoded: f32, prefilled: f
     for (tolerance, cuts) in cases {
         let want = logits(&mut *cpu, &tokens, &cuts);
         let apart = apart(&want, &logits(&mut *gpu, &tokens, &cuts));
+        eprintln!("{dir} {weights} {kv}: {apart} of {tolerance}");
         assert!(
             apart < tolerance,
             "{dir} {weights} {kv}: {apart}, not {tolerance}"
@@ -145,12 +146,12 @@ fn assert_close(dir: &str, weights: Dtype, kv: Dtype, decoded: f32, prefilled: f
 #[test]
 fn logits_are_those_of_the_cpu() {
     for (dir, weights, decoded) in [
-        ("gqa-f16-mp2/meta", Dtype::Int8, 3e-4),
-        ("mha-f32/hf", Dtype::Int4, 3e-4),
-        ("mha-f32/meta", Dtype::Nf4, 2e-3),
+        ("gqa-f16-mp2/meta", Dtype::Int8, 2e-3),
+        ("mha-f32/hf", Dtype::Int4, 2e-3),
+        ("mha-f32/meta", Dtype::Nf4, 3e-3),
         // The embedding is the int8 head too.
-        ("variants/tied", Dtype::Int4, 3e-4),
-        ("variants/attn-bias", Dtype::Int8, 3e-4),
+        ("variants/tied", Dtype::Int4, 2e-3),
+        ("variants/attn-bias", Dtype::Int8, 2e-3),
     ] {
         assert_close(dir, weights, Dtype::F32, decoded, 4e-3);
     }
@@ -165,7 +166,7 @@ fn the_int8_cache_is_that_of_the_cpu() {
         ("gqa-f16-mp2/meta", Dtype::F16),
         ("mha-f32/hf", Dtype::Int8),
     ] {
-        assert_close(dir, weights, Dtype::Int8, 3e-3, 1.2e-2);
+        assert_close(dir, weights, Dtype::Int8, 1.2e-2, 1.2e-2);
     }
 }
 
