@@ -20,23 +20,24 @@ SHAPES = {
 
 # bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
 # share of it that mma.sync reaches. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s
-# of all first caches. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
+# of all first caches, l2 of the second. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
 # step: seconds of the host and of both copies that nothing hides. link: bytes/s of weights from page cache to device.
-Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache one gap step link start")
+Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache l2 one gap step link start")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
-# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, one, step, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
+# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, l2, one, step, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache. instructions: of lanes, of what has to be unpacked and summed.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions", defaults=(0, 0, "", 1, 0, 0, 0))
+# bytes of activations from the first cache; l2: of weights and activations from the second. instructions: of lanes, of
+# what has to be unpacked and summed.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2", defaults=(0, 0, "", 1, 0, 0, 0, 0))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
-# Instructions to make a float32 of a weight.
-UNPACK = {"f32": 0, "f16": 1, "bf16": 1, "int8": 1.3, "int4": 1.5, "nf4": 2.5}
+# Instructions to make an f16 of a code.
+UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64}
-GEMV_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 256, 16, 2048
+GEMV_ROWS, FEW_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 4, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -99,14 +100,27 @@ def bucket(n):
     return next((b for b in BUCKETS if b >= n), up(n, 32))
 
 
-def gemv(kernel, dtype, rows, cols, n):
-    """A product of decode: weights are read again for every eight rows."""
-    passes, at_once = ceil(n / GEMV_ROWS), min(n, GEMV_ROWS)
-    at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
+def few(kernel, dtype, rows, cols, n):
+    """A product of decode."""
+    per_pass = GEMV_ROWS if dtype == "f32" else FEW_ROWS if n <= FEW_ROWS else BATCH_ROWS
+    passes, at_once = ceil(n / per_pass), min(n, per_pass)
     weights = passes * rows * cols
-    # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
-    return Launch(kernel, passes * rows * row_bytes(dtype, cols) + 4 * n * (cols + rows), 2 * weights * at_once, "vector",
-                  passes * ceil(rows / 16), 0, weights * at_once * 4 / 2, weights * (UNPACK[dtype] + at_once * (1 + 1 / 8)))
+    read = passes * rows * row_bytes(dtype, cols) + 4 * n * (cols + rows)
+    if dtype == "f32":
+        at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
+        # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
+        return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
+                       weights * at_once * (1 + 1 / 8))]
+    # Tiles of eight rows. Of a lane's instructions, a product takes 1/8 for each weight and tile, operand B 1/16, scales 1/4.
+    prepared = per_pass == BATCH_ROWS
+    tiles = next(t for t in ((2, 4, 8) if prepared else (1,)) if 8 * t >= at_once)
+    block, size = (32, 2) if prepared else (16, 8)
+    activations = ceil(rows / block) * n * cols
+    instructions = weights * (UNPACK[dtype] + tiles * (3 / 16 + (1 / 4 if dtype in GROUP else 0))) + (0 if prepared else 6 * activations)
+    # From the second cache as if no block found in the first what another left there.
+    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", passes * ceil(rows / block), 0, size * activations, instructions,
+                     read + size * activations / 2)
+    return [Launch("prepare", n * cols * 6), product] if prepared else [product]
 
 
 def gemm(kernel, dtype, rows, cols, n):
@@ -133,18 +147,18 @@ def attend(shape, kv, n, context):
 def decode(shape, dtype, kv, batch, context):
     """Launches of a step in which `batch` sequences of `context` tokens get one more."""
     n, m = bucket(batch), matrices(shape)
-    layer = [gemv("qkv", dtype, *m["qkv"], n)]
+    layer = few("qkv", dtype, *m["qkv"], n)
     if kv == "int8":
         layer.append(Launch("append"))
     layer += attend(shape, kv, n, context)
-    layer += [gemv("matmul_add", dtype, *m["wo"], n), gemv("ffn_up", dtype, *m["ffn_up"], n), gemv("matmul_add", dtype, *m["w2"], n)]
-    head = gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, batch)
+    layer += few("matmul_add", dtype, *m["wo"], n) + few("ffn_up", dtype, *m["ffn_up"], n) + few("matmul_add", dtype, *m["w2"], n)
+    head = few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, n)
     sample = Launch("sample", batch * shape.vocab_size * 4, 0, "", batch, shape.vocab_size * 4)
-    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, head, sample]
+    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head, sample]
 
 
-def prefill(shape, dtype, kv, past, n, last=True):
-    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache."""
+def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
+    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache; of `wanted` prompts like it."""
     m = matrices(shape)
     tensor_cores = dtype != "f32" and kv != "f32" and up(shape.head_dim, 16) <= 128
     tile = 64 if tensor_cores else 4
@@ -165,7 +179,7 @@ def prefill(shape, dtype, kv, past, n, last=True):
               *product("matmul_add_prefill", *m["w2"])]
     launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
     if last:
-        launches += [gemv("logits", head_dtype(dtype), shape.vocab_size, shape.dim, 1),
+        launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted),
                      Launch("sample", shape.vocab_size * 4, 0, "", 1, shape.vocab_size * 4)]
     return launches
 
@@ -186,6 +200,7 @@ def kernel_seconds(machine, launch):
         launch.flops / (rate * busy),
         launch.serial * ceil(launch.blocks / machine.units) / machine.one,
         launch.cache / machine.cache,
+        launch.l2 / machine.l2,
         launch.instructions / machine.lanes,
     )
 

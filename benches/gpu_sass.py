@@ -25,7 +25,11 @@ def geometry(kernel):
         return 128, 4160 + 96 * 128
     if "prefill" in kernel:
         return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
-    return 256, 1024
+    if "_batch_" in kernel:
+        return 256, 512 + 8192 * 8  # of 64 rows
+    if kernel.startswith("prepare") or kernel.endswith("f32"):
+        return 256, 512
+    return 256, 5120 + 4096 * (2 if kernel.endswith("f16") else 4 if kernel.endswith("8") else 8)
 
 
 def widest(used, name):
@@ -53,7 +57,7 @@ def main(arch="sm_90a", folder="build/kernels/ptxas"):
     for kernel in sorted(registers):
         threads, shared = geometry(kernel)
         blocks = min(REGISTERS // (-(-registers[kernel] // 8) * 8 * threads), THREADS // threads, SHARED // (shared + OWN), 32)
-        tensor = ", ".join(sorted(i for i in used[kernel] if "MMA" in i)) or "-"
+        tensor = ", ".join(sorted(i for i in used[kernel] if re.match(r"H?G?MMA", i))) or "-"
         print(f"{kernel:<26}{registers[kernel]:>9}{threads:>9}{blocks:>11}{100 * blocks * threads / THREADS:>9.0f} %"
               f"{widest(used[kernel], 'LDG'):>7}{widest(used[kernel], 'LDGSTS'):>14}  {tensor}")
 

@@ -1,26 +1,40 @@
 // The feed-forward's first half: gate and up of the normed row, silu(gate) * up.
 #include "gpu.h"
 
-template <class W> DEVICE void ffn_up(const FfnUpParams &p) {
+DEVICE void ffn_up_float(const FfnUpParams &p) {
     const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
     if (j >= p.ffn_dim) return;
-    const unsigned char *gate = row_of<W>(p.w, p.w_stride, j), *up = row_of<W>(p.w, p.w_stride, (size_t)j + p.ffn_dim);
+    const float *gate = (const float *)p.w + (size_t)j * p.w_stride, *up = gate + (size_t)p.ffn_dim * p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
-    // Not of quantised weights: for sm_90a registers of int4 are spilled then.
-    if constexpr (!QUANTISED<W>) {
-        prefetch_row<W>(gate, p.w_stride, threadIdx.x % 32);
-        prefetch_row<W>(up, p.w_stride, threadIdx.x % 32);
-    }
+    prefetch_row(gate, p.w_stride, threadIdx.x % 32);
+    prefetch_row(up, p.w_stride, threadIdx.x % 32);
     wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        norm_dot2<R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
         if (f.row >= 0) p.h[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
     });
+}
+
+// Of up to eight rows, or of the rows that prepare made.
+template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
+    SHARED(shared);
+    const uint32_t j0 = blockIdx.x * (BATCH ? 16 : 8);
+    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+        const uint32_t n = j0 + j < p.ffn_dim ? j0 + j : j0;
+        rows[0] = row_of<W>(p.w, p.w_stride, n);
+        rows[1] = row_of<W>(p.w, p.w_stride, (size_t)n + p.ffn_dim);
+    };
+    auto out = [&](uint32_t i, uint32_t j, float gate, float up) {
+        const int32_t row = p.rows[i];
+        if (row >= 0 && j0 + j < p.ffn_dim) p.h[(size_t)row * p.h_stride + j0 + j] = silu(gate) * up;
+    };
+    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
@@ -43,12 +57,17 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
         });
 }
 
-KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up<float>(p); }
-KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16>(p); }
-KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16>(p); }
-KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8>(p); }
-KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4>(p); }
-KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4>(p); }
+KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
+KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16, false>(p); }
+KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
+KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8, false>(p); }
+KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4, false>(p); }
+KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4, false>(p); }
+KERNEL_WIDE(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
+KERNEL_WIDE(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
+KERNEL_WIDE(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
+KERNEL_WIDE(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
+KERNEL_WIDE(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
 KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }

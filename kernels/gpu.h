@@ -5,7 +5,8 @@
 // |---|---|
 // | params.h | what each kernel is given and how it is launched |
 // | quant.h | quantised weights: their layout and how they are read |
-// | gemv.h, gemm.h | products: a few rows straight from memory; many rows through tiles |
+// | few.h, gemm.h | products with tensor cores: a few rows, weights straight from memory; many rows through tiles |
+// | gemv.h | products of a few rows in float32 |
 // | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
 // | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
@@ -40,6 +41,10 @@ struct f16 { uint16_t bits; };
 #define KERNEL(name, Params, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ Params p)
 
+// One block on an SM: up to 255 registers, for those that hide latency by loads on their way and not by other warps.
+#define KERNEL_WIDE(name, Params, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
+
 // All the shared memory there is, sized by the launch.
 #define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
@@ -52,6 +57,16 @@ DEVICE float to_float(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h
 DEVICE void from_float(float &y, float x) { y = x; }
 DEVICE void from_float(bf16 &y, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
 DEVICE void from_float(f16 &y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+
+// Two numbers rounded to 16 bits, `low` in the lower half.
+DEVICE uint32_t pair_of(float low, float high, bf16) { uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+DEVICE uint32_t pair_of(float low, float high, f16) { uint32_t y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+// a * b + c of two f16 each.
+DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t y;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
 
 // Read once, by one thread: weights. Past the first cache.
 DEVICE Words4 load_stream(const void *p) {
@@ -103,6 +118,10 @@ DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
     return y;
 }
+// Bytes 0, 1 of x and 2, 3 of y.
+DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7610u); }
+// Two f16, 1024 + byte `i` of x and 1024 + the next; i is 0 or 2.
+DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return __byte_perm(x, 0x64646464u, i ? 0x4342u : 0x4140u); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return __byte_perm(x, 0, 0x4440u + (uint32_t)i); }
 // 2^23 + byte `i` of x.
 DEVICE float byte_as_float(uint32_t x, int i) { return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i)); }
@@ -202,11 +221,12 @@ DEVICE void fresh4(float *v, const float *p) {
 #include "quant.h"
 
 // The beginning of a row of weights on its way, while the launch before ends: `at` numbers the threads that do it.
-template <class W> DEVICE void prefetch_row(const unsigned char *row, uint32_t stride, uint32_t at) {
-    if (at * 128 < stride * (QUANTISED<W> ? 16 : (uint32_t)sizeof(W))) prefetch(row + at * 128);
+DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
+    if (at * 32 < stride) prefetch(row + at * 32);
 }
 
 #include "gemv.h"
+#include "few.h"
 #include "gemm.h"
 
 #endif

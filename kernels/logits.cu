@@ -1,21 +1,21 @@
 // The head: logits of the wanted rows, of both kinds, from the float32 residual stream.
 #include "gpu.h"
 
-template <class W> DEVICE void logits(const LogitsParams &p) {
+DEVICE void logits_float(const LogitsParams &p) {
     const uint32_t lane = threadIdx.x % 32, n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
     if (n >= p.vocab_size) return;
     const bool both = n + 1 < p.vocab_size;
-    const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n), *w1 = row_of<W>(p.w, p.w_stride, both ? n + 1 : n);
+    const float *w0 = (const float *)p.w + (size_t)n * p.w_stride, *w1 = both ? w0 + p.w_stride : w0;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
-    prefetch_row<W>(w0, p.w_stride, lane);
-    prefetch_row<W>(w1, p.w_stride, lane);
+    prefetch_row(w0, p.w_stride, lane);
+    prefetch_row(w1, p.w_stride, lane);
     wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, w0, w1, p.x, rows, p.norm, p.dim, p.eps);
+        norm_dot2<R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
         if (f.row < 0) return;
         float *out = p.out + (size_t)(first + lane) * p.out_stride + n;
@@ -24,7 +24,29 @@ template <class W> DEVICE void logits(const LogitsParams &p) {
     });
 }
 
-KERNEL(logits_f32, LogitsParams, 256) { logits<float>(p); }
-KERNEL(logits_f16, LogitsParams, 256) { logits<f16>(p); }
-KERNEL(logits_bf16, LogitsParams, 256) { logits<bf16>(p); }
-KERNEL(logits_int8, LogitsParams, 256) { logits<Int8>(p); }
+// Of up to eight rows, or of the rows that prepare made.
+template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
+    SHARED(shared);
+    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
+    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+        const uint32_t n = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
+        rows[0] = row_of<W>(p.w, p.w_stride, n);
+        rows[1] = row_of<W>(p.w, p.w_stride, n + 1 < p.vocab_size ? n + 1 : n);
+    };
+    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
+        const uint32_t n = n0 + 2 * j;
+        float *out = p.out + (size_t)i * p.out_stride;
+        if (p.rows[i] >= 0 && n < p.vocab_size) out[n] = a;
+        if (p.rows[i] >= 0 && n + 1 < p.vocab_size) out[n + 1] = b;
+    };
+    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+}
+
+KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }
+KERNEL(logits_f16, LogitsParams, 256) { logits<f16, false>(p); }
+KERNEL(logits_bf16, LogitsParams, 256) { logits<bf16, false>(p); }
+KERNEL(logits_int8, LogitsParams, 256) { logits<Int8, false>(p); }
+KERNEL_WIDE(logits_batch_f16, LogitsParams, 256) { logits<f16, true>(p); }
+KERNEL_WIDE(logits_batch_bf16, LogitsParams, 256) { logits<bf16, true>(p); }
+KERNEL_WIDE(logits_batch_int8, LogitsParams, 256) { logits<Int8, true>(p); }

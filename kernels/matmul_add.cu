@@ -2,24 +2,23 @@
 #include "gpu.h"
 
 // Four warps share the K of two weight rows (K is the long side here), two such groups in a block.
-template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
+DEVICE void matmul_add_float(const MatmulAddParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, split = t / 32 % 4, group = t / 128;
     const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
     // An odd row at the end is computed twice, and rows behind it for nothing: all threads reach the barrier.
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
-    const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n0), *w1 = row_of<W>(p.w, p.w_stride, n1);
+    const float *w0 = (const float *)p.w + (size_t)n0 * p.w_stride, *w1 = (const float *)p.w + (size_t)n1 * p.w_stride;
     start_next();
-    prefetch_row<W>(w0, p.w_stride, t % 128);
-    prefetch_row<W>(w1, p.w_stride, t % 128);
+    prefetch_row(w0, p.w_stride, t % 128);
+    prefetch_row(w1, p.w_stride, t % 128);
     wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
         float sums[2][R] = {}, squares[R];
-        dot2<W, R, false>(sums, squares, w0, w1, (const float *)p.y,
-                          rows, nullptr, p.k, split * 32 + lane, 128);
-        float *parts = (float *)(shared + TABLE_BYTES<W>); // [group][split][2][R]
+        dot2<R, false>(sums, squares, w0, w1, (const float *)p.y, rows, nullptr, p.k, split * 32 + lane, 128);
+        float *parts = (float *)shared; // [group][split][2][R]
         UNROLL
         for (int i = 0; i < 2; i++)
             UNROLL
@@ -38,6 +37,26 @@ template <class W> DEVICE void matmul_add(const MatmulAddParams &p) {
             x[n + i] += sum;
         }
     });
+}
+
+// Of up to eight rows, or of the rows that prepare made.
+template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
+    SHARED(shared);
+    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
+    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+        const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
+        rows[0] = row_of<W>(p.w, p.w_stride, n);
+        rows[1] = row_of<W>(p.w, p.w_stride, n + 1 < p.n ? n + 1 : n);
+    };
+    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
+        const int32_t row = p.rows[i];
+        const uint32_t n = n0 + 2 * j;
+        float *x = p.x + (size_t)row * p.x_stride;
+        if (row >= 0 && n < p.n) x[n] += a + (p.bias ? p.bias[n] : 0);
+        if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
+    };
+    if constexpr (BATCH) batch_rows<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
+    else few_rows<W, false>(shared, p.y, p.y_stride, nullptr, p.rows, p.n_rows, p.k, 0, pair, out);
 }
 
 template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
@@ -59,12 +78,17 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
         });
 }
 
-KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add<float>(p); }
-KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16>(p); }
-KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16>(p); }
-KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8>(p); }
-KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4>(p); }
-KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4>(p); }
+KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }
+KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16, false>(p); }
+KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16, false>(p); }
+KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8, false>(p); }
+KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4, false>(p); }
+KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4, false>(p); }
+KERNEL_WIDE(matmul_add_batch_f16, MatmulAddParams, 256) { matmul_add<f16, true>(p); }
+KERNEL_WIDE(matmul_add_batch_bf16, MatmulAddParams, 256) { matmul_add<bf16, true>(p); }
+KERNEL_WIDE(matmul_add_batch_int8, MatmulAddParams, 256) { matmul_add<Int8, true>(p); }
+KERNEL_WIDE(matmul_add_batch_int4, MatmulAddParams, 256) { matmul_add<Int4, true>(p); }
+KERNEL_WIDE(matmul_add_batch_nf4, MatmulAddParams, 256) { matmul_add<Nf4, true>(p); }
 KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }

@@ -16,8 +16,13 @@
 //
 // Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4): a row is its codes and then its scales as quant.h says, of K
 // padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
-// A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152; a
-// decode product has GPU_TABLE_BYTES more of it than one of floats.
+// A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152.
+//
+// Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
+// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included;
+// OP_batch_TYPE any number of rows that prepare made, and gives the same bits:
+//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8 4, int4, nf4 8
+//     OP_batch_TYPE  grid.y ceil(n_rows / 64), shared GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
@@ -27,7 +32,8 @@
 // [16] scales }.
 //
 // Launches that may start before the one before them has ended (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; gpu.h,
-// wait_for_last): qkv, append, attend, matmul_add, ffn_up, logits, sample. No other kernel waits.
+// wait_for_last): prepare, qkv, append, attend, matmul_add, ffn_up, logits, each of them as
+// OP_batch too, and sample. No other kernel waits.
 //
 // Shared bytes over 49152 must be asked for (cuFuncSetAttribute, MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch of no rows is
 // left out. Everything a grid depends on may be rounded up: rows by padding, tiles by n = 0, splits freely.
@@ -59,6 +65,9 @@ enum {
     GPU_SAMPLE_SHARED = 16896,
     GPU_BLOCK_K = 256,     // columns of a block of quantised weights
     GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
+    GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
+    GPU_FEW_SHARED = 5120,
+    GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
 };
 
 #define GPU_NO_SLOT 0xffffffffu
@@ -73,7 +82,7 @@ typedef struct {
     uint32_t n_rows, dim, x_stride, w_stride;
 } EmbedParams;
 
-// ---- prepare_{f32,f16,bf16}: what a prefill product reads. out[i] = round(rms_norm(x[rows[i]]) * norm),
+// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm),
 // or round(x[rows[i]]) where norm is null; columns width..pad32(width) become zero, padding rows too.
 // grid (n_rows), block 256, shared 32. Type: the weights' of the product.
 typedef struct {
@@ -88,7 +97,9 @@ typedef struct {
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
 // n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
-// grid (ceil(n / 16), ceil(n_rows / 8)), block 256, shared 0. x is the residual stream, indexed by rows[i].
+// grid.x ceil(n / 16), block 256, f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream, indexed by rows[i].
+//
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4} (Decode): the same from prepared rows, as qkv_prefill has them. grid.x ceil(n / 32).
 //
 // ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4}: the same from prepared rows: x is prepare's output (type of the
 // weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
@@ -174,7 +185,9 @@ typedef struct {
 } AttendPrefillParams;
 
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
-// grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
+// grid.x ceil(n / 16), block 256; f32: grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
+//
+// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4} (Decode): y is prepare's output (norm null), compact. grid.x ceil(n / 32).
 //
 // ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4}: y is prepare's output (norm null), compact.
 // Grid of qkv_prefill with this n. Type: the weights'.
@@ -188,7 +201,9 @@ typedef struct {
 } MatmulAddParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
-// grid (ceil(ffn_dim / 8), ceil(n_rows / 8)), block 256, shared 0.
+// grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
+//
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4} (Decode): x is prepare's output, compact. grid.x ceil(ffn_dim / 16).
 //
 // ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
@@ -205,10 +220,13 @@ typedef struct {
 } FfnUpParams;
 
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
-// grid (ceil(vocab_size / 16), ceil(n_rows / 8)), block 256, shared 0. Type: the weights'.
+// grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
+//
+// ---- logits_batch_{f16,bf16,int8}: x is prepare's output, compact; rows[i] only says whether there is a row i.
+// grid.x ceil(vocab_size / 32).
 typedef struct {
     float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
-    const float *x;        // [max_rows, x_stride]
+    const void *x;         // [max_rows, x_stride]
     const float *norm;     // [pad32(dim)]
     const void *w;         // [vocab_size, w_stride]
     const int32_t *rows;   // [n_rows]
@@ -267,24 +285,37 @@ typedef struct {
     X(ffn_up_prefill_##T, FfnUpParams, 256)         \
     X(logits_##T, LogitsParams, 256)
 
+// Of 16-bit floats.
+#define GPU_KERNELS_BATCH(X, H)                     \
+    X(qkv_batch_##H, QkvParams, 256)                \
+    X(matmul_add_batch_##H, MatmulAddParams, 256)   \
+    X(ffn_up_batch_##H, FfnUpParams, 256)           \
+    X(logits_batch_##H, LogitsParams, 256)
+
 #define GPU_KERNELS_QUANTISED(X, Q)                 \
     X(qkv_##Q, QkvParams, 256)                      \
     X(qkv_prefill_##Q, QkvParams, 256)              \
+    X(qkv_batch_##Q, QkvParams, 256)                \
     X(matmul_add_##Q, MatmulAddParams, 256)         \
     X(matmul_add_prefill_##Q, MatmulAddParams, 256) \
+    X(matmul_add_batch_##Q, MatmulAddParams, 256)   \
     X(ffn_up_##Q, FfnUpParams, 256)                 \
-    X(ffn_up_prefill_##Q, FfnUpParams, 256)
+    X(ffn_up_prefill_##Q, FfnUpParams, 256)         \
+    X(ffn_up_batch_##Q, FfnUpParams, 256)
 
 #define GPU_KERNELS(X)                              \
     GPU_KERNELS_OF(X, f32)                          \
     GPU_KERNELS_OF(X, f16)                          \
     GPU_KERNELS_OF(X, bf16)                         \
+    GPU_KERNELS_BATCH(X, f16)                       \
+    GPU_KERNELS_BATCH(X, bf16)                      \
     X(sample, SampleParams, 512)                    \
     GPU_KERNELS_QUANTISED(X, int8)                  \
     GPU_KERNELS_QUANTISED(X, int4)                  \
     GPU_KERNELS_QUANTISED(X, nf4)                   \
     X(embed_int8, EmbedParams, 128)                 \
     X(logits_int8, LogitsParams, 256)               \
+    X(logits_batch_int8, LogitsParams, 256)         \
     X(append_int8, AppendParams, 32)                \
     X(attend_int8, AttendParams, 128)               \
     X(attend_prefill_fma_int8, AttendPrefillParams, 128) \

@@ -1,19 +1,19 @@
-// What a prefill product reads: rows gathered, normed where asked, rounded to the weights' type.
+// What products of many rows read: rows gathered, normed where asked, rounded to the weights' type.
 #include "gpu.h"
 
 template <class W> DEVICE void prepare(const PrepareParams &p) {
     SHARED(shared);
     float *parts = (float *)shared; // [8], one for each warp
     const uint32_t t = threadIdx.x, padded = (p.width + 31) / 32 * 32;
+    start_next();
+    wait_for_last();
     const int32_t id = p.rows[blockIdx.x];
     const float *x = p.x + (size_t)(id < 0 ? 0 : id) * p.x_stride;
     W *out = (W *)p.out + (size_t)blockIdx.x * p.out_stride;
     float scale = 1;
     if (p.norm && id >= 0) {
-        float square = 0;
-        for (uint32_t i = t; i < p.width; i += 256) square = fmaf(x[i], x[i], square);
-        square = group_sum(square, 32);
-        if (t % 32 == 0) parts[t / 32] = square;
+        float share = squares_of(x, p.width);
+        if (t % 32 == 0) parts[t / 32] = share;
 #ifdef PLANT_DIVERGENT_BARRIER
         if (t < 128) block_sync();
         else
@@ -21,13 +21,7 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
 #ifndef PLANT_NO_BARRIER
         block_sync();
 #endif
-        square = 0;
-#ifdef PLANT_SHARED_BOUNDS
-        for (int i = 0; i < 9; i++) square += parts[i];
-#else
-        for (int i = 0; i < 8; i++) square += parts[i];
-#endif
-        scale = 1.0f / sqrtf(square / (float)p.width + p.eps);
+        scale = norm_scale(parts, p.width, p.eps);
     }
     for (uint32_t i = t; i < padded; i += 256) {
         float v = id >= 0 && i < p.width ? x[i] * scale : 0;

@@ -53,7 +53,7 @@ read_one() {
   "$cuobjdump" -sass "$fatbins/$name.fatbin" | awk '
     /^arch = / { arch = $3 }
     /Function : / { kernel = $3 }
-    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
+    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|HFMA2|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
     sort -u >"$dir/$name.used"
 }
 
@@ -77,21 +77,23 @@ wanted() {
     prepare_*) ;;
     embed_int8) echo 'PRMT' ;;
     append_int8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
-    *_int8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT' ;;
-    *_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT' ;;
-    *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$' ;;
-    *) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    *_int8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
+    *_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
+    sample) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    *) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
   esac
 }
 
 # And those of compute capability 9.0: a launch that starts early lets the next one start and waits for the last one;
-# products have weights on their way meanwhile.
+# products have weights on their way meanwhile, those in float32 to the second cache.
 wanted_early() {
   case $1 in
-    *_prefill_* | prepare_*) ;;
+    *_prefill_*) ;;
     embed_*) echo 'PREEXIT' ;;
-    attend_* | append_* | sample | ffn_up_int8 | ffn_up_int4 | ffn_up_nf4) echo 'PREEXIT ACQBULK' ;;
-    *) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
+    qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
+    *) echo 'PREEXIT ACQBULK' ;;
   esac
 }
 
@@ -124,15 +126,16 @@ while read -r kernel; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
-done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[TQ])?,.*/\1 \2/p' |
+done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[THQ])?,.*/\1 \2/p' |
   while read -r name typed; do
     case $typed in
       '##T') printf "$name%s\n" f32 f16 bf16 ;;
+      '##H') printf "$name%s\n" f16 bf16 ;;
       '##Q') printf "$name%s\n" int8 int4 nf4 ;;
       *) echo "$name" ;;
     esac
   done)
-((count >= 65)) || complain "only $count kernels were found in params.h"
+((count >= 84)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1

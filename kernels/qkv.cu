@@ -44,32 +44,51 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
     else store(bf16());
 }
 
-template <class W> DEVICE void qkv(const QkvParams &p) {
+DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
+
+DEVICE void qkv_float(const QkvParams &p) {
     const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
-    if (n >= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim) return;
-    const unsigned char *w0 = row_of<W>(p.w, p.w_stride, n), *w1 = row_of<W>(p.w, p.w_stride, n + 1);
+    if (n >= rows_of_w(p)) return;
+    const float *w0 = (const float *)p.w + (size_t)n * p.w_stride, *w1 = w0 + p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
-    prefetch_row<W>(w0, p.w_stride, threadIdx.x % 32);
-    prefetch_row<W>(w1, p.w_stride, threadIdx.x % 32);
-#ifdef PLANT_WRITTEN_EARLY
-    if (threadIdx.x == 0) p.q[0] = 1;
-#endif
+    prefetch_row(w0, p.w_stride, threadIdx.x % 32);
+    prefetch_row(w1, p.w_stride, threadIdx.x % 32);
     wait_for_last();
     with_rows(p.n_rows - first, [&](auto count) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.x_stride);
         float sums[2][R];
-        norm_dot2<W, R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
+        norm_dot2<R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
         if (f.row >= 0) place(p, f.row, n, f.a, f.b);
     });
 }
 
+// Of up to eight rows, or of the rows that prepare made.
+template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
+    SHARED(shared);
+    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16), end = rows_of_w(p);
+    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+        const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
+        rows[0] = row_of<W>(p.w, p.w_stride, n);
+        rows[1] = row_of<W>(p.w, p.w_stride, n + 1);
+    };
+    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
+        const int32_t row = p.rows[i];
+        if (row >= 0 && n0 + 2 * j < end) place(p, row, n0 + 2 * j, a, b);
+    };
+#ifdef PLANT_WRITTEN_EARLY
+    if (threadIdx.x == 0) p.q[0] = 1;
+#endif
+    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+}
+
 template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
-    const uint32_t n0 = blockIdx.x * G::N, n = (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
+    const uint32_t n0 = blockIdx.x * G::N, n = rows_of_w(p);
     G::run(
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
@@ -81,12 +100,17 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
         });
 }
 
-KERNEL(qkv_f32, QkvParams, 256) { qkv<float>(p); }
-KERNEL(qkv_f16, QkvParams, 256) { qkv<f16>(p); }
-KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16>(p); }
-KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8>(p); }
-KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4>(p); }
-KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4>(p); }
+KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
+KERNEL(qkv_f16, QkvParams, 256) { qkv<f16, false>(p); }
+KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
+KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8, false>(p); }
+KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4, false>(p); }
+KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4, false>(p); }
+KERNEL_WIDE(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
+KERNEL_WIDE(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
+KERNEL_WIDE(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
+KERNEL_WIDE(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
+KERNEL_WIDE(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
 KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }

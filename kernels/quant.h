@@ -17,24 +17,30 @@
 // so that neighbours are 16 bits apart: pairs of 16-bit numbers for tensor cores come out of one mask. The same
 // pieces are also operand A of mma.m16n8k16, where a thread may have any four columns that B has there too.
 //
-// Codes become float32 by exact tricks: laid into the mantissa of 2^23 (or 2^(23 - 4i) for the i-th nibble,
-// so that it needs no shift), which one subtraction takes off again. Products of four weights are summed as
-// codes and scaled once.
+// Codes become numbers by exact tricks: laid into the mantissa of 2^23 (or 2^(23 - 4i) for the i-th nibble, so that
+// it needs no shift; in f16 of 2^10), which one subtraction takes off again. Decode sums the products of 32 codes
+// and scales them once; prefill rounds code times scale to f16.
 
 struct Quantised {};
 
 struct Int8 : Quantised {
     static constexpr uint32_t GROUP = 32, LINES = 2, STEPS = 4; // lines of a block, steps of 32 columns in a line
     static constexpr int WORDS = 2;                             // of a piece, for 64 columns: steps 0 and 1
-    using Scales = Words4;
+    using LineScales = Words2;
 
     // The four columns of step `half` of 64 columns.
     DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
         for (int e = 0; e < 4; e++) v[e] = byte_as_float(words[half], e) - 8388736.0f;
     }
-    DEVICE_MEMBER static Scales load_scales(const void *p) { return load_stream(p); }
+    // The four columns of step `step` of a line as two pairs of f16, exactly.
+    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+        UNROLL
+        for (int i = 0; i < 2; i++) pairs[i] = fma_pair(bytes_as_pair(words[step], 2 * i), 0x3c003c00, 0xe480e480); // - 1152
+    }
+    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
+    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
 // Nibble `n` of a word where four bits are the `half`th step's column `e`.
@@ -43,7 +49,7 @@ DEVICE int nibble_of(int half, int e) { return half * 2 + e / 2 + e % 2 * 4; }
 struct Int4 : Quantised {
     static constexpr uint32_t GROUP = 32, LINES = 1, STEPS = 8;
     static constexpr int WORDS = 1;
-    using Scales = Words4;
+    using LineScales = Words4;
 
     DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
@@ -54,8 +60,14 @@ struct Int4 : Quantised {
             v[e] = as_float(mask_or(from, 0xfu << (4 * i), (uint32_t)(150 - 4 * i) << 23)) - (float)((1u << (23 - 4 * i)) + 8);
         }
     }
-    DEVICE_MEMBER static Scales load_scales(const void *p) { return load_stream(p); }
+    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+        const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
+        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, 0xe408e408); // 1024 + code, - 1032
+        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480); // 1024 + 16 code, / 16, - 72
+    }
+    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream(p); }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
+    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
 // QLoRA's 4-bit normal float, src/quant/nf4.rs.
@@ -67,7 +79,7 @@ CONSTANT float NF4_VALUES[16] = {
 struct Nf4 : Quantised {
     static constexpr uint32_t GROUP = 64, LINES = 1, STEPS = 8;
     static constexpr int WORDS = 1;
-    using Scales = Words2;
+    using LineScales = Words2;
 
     // Sixteen neighbouring words lie in sixteen banks: any lanes may look up anything at the same time.
     DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *table) {
@@ -78,23 +90,40 @@ struct Nf4 : Quantised {
             v[e] = *(const float *)((const char *)table + byte_of(offsets, n / 2));
         }
     }
-    DEVICE_MEMBER static Scales load_scales(const void *p) { return load_stream8(p); }
+    // Values in f16, in both halves of a word.
+    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *table) {
+        const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            const uint32_t offsets = (i ? word >> 2 : word << 2) & 0x003c003c;
+            pairs[i] = halves_of(*(const uint32_t *)((const char *)table + (offsets & 0xffff)),
+                                 *(const uint32_t *)((const char *)table + (offsets >> 16)));
+        }
+    }
+    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
     // This warp's own, so that no other warp need be waited for. `shared` has 64 bytes for each warp.
-    DEVICE_MEMBER static const float *table(unsigned char *shared) {
+    template <class T, class Value> DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
         const uint32_t lane = threadIdx.x % 32;
-        float *table = (float *)shared + threadIdx.x / 32 * 16;
-        if (lane < 16) table[lane] = NF4_VALUES[lane];
-#ifndef PLANT_NO_WARP_SYNC
+        T *table = (T *)shared + threadIdx.x / 32 * 16;
+        if (lane < 16) table[lane] = value(NF4_VALUES[lane]);
         warp_sync();
-#endif
         return table;
+    }
+    DEVICE_MEMBER static const float *table(unsigned char *shared) {
+        return fill<float>(shared, [](float v) { return v; });
+    }
+    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *shared) {
+        return fill<uint32_t>(shared, [](float v) { return pair_of(v, v, f16()); });
     }
 };
 
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 
-// The first bytes of shared memory are for tables of the block's warps, in decode.
-template <class W> constexpr uint32_t TABLE_BYTES = QUANTISED<W> ? GPU_TABLE_BYTES : 0;
+// What decode_pairs looks up, in the first GPU_TABLE_BYTES of shared memory.
+template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
+    if constexpr (QUANTISED<W>) return W::pair_table(shared);
+    else return nullptr;
+}
 
 // Row `n` of a matrix; strides are in numbers, of quantised weights in units of 16 bytes.
 template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t stride, size_t n) {
@@ -103,13 +132,6 @@ template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t st
 
 DEVICE uint32_t blocks_of(uint32_t k) { return (k + GPU_BLOCK_K - 1) / GPU_BLOCK_K; }
 template <class Q> DEVICE uint32_t code_bytes(uint32_t k) { return blocks_of(k) * Q::LINES * 128; }
-
-// The scale of step `half` of the first 64 columns whose scales are left, and those of the next 64 in its place.
-template <class Q> DEVICE float scale_of(const typename Q::Scales &scales, int half) {
-    return to_float(f16{(uint16_t)(Q::GROUP == 32 && half ? scales.w[0] >> 16 : scales.w[0])});
-}
-DEVICE void next_scales(Words4 &s) { s.w[0] = s.w[1], s.w[1] = s.w[2], s.w[2] = s.w[3]; }
-DEVICE void next_scales(Words2 &s) { s.w[0] = s.w[0] >> 16 | s.w[1] << 16, s.w[1] >>= 16; }
 
 // The word with the codes of columns column .. column + 3, which are those of its step 0; `column` is a multiple of 4.
 template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t column) {

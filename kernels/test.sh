@@ -66,12 +66,15 @@ plants() {
 NO_BARRIER prepare prepare twin says|other bits
 NO_BARRIER_GEMM matmul_add gemm twin says|other bits
 NO_BARRIER_ATTEND attend attend twin says|other bits
-NO_WARP_SYNC ffn_up quantised twin says|other bits
+NO_WARP_SYNC ffn_up few twin says|other bits
+NO_BARRIER_FEW logits few twin says|other bits
+NO_BARRIER_SUMS qkv batch twin says|other bits
 WEAK_WAIT matmul_add gemm twin says|other bits
 WRITE_AFTER_READ matmul_add gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
 SHARED_BOUNDS prepare prepare twin says|other bits
 NO_BARRIER_SELECT sample sample twin says|other bits
+NO_WAIT prepare chain prepare_.*no thread waits
 NO_WAIT qkv chain qkv_.*no thread waits
 NO_WAIT append chain append_.*no thread waits
 NO_WAIT attend chain attend_.*no thread waits
@@ -98,7 +101,9 @@ END
 NO_BARRIER prepare prepare data race
 NO_BARRIER_GEMM matmul_add gemm data race
 NO_BARRIER_ATTEND attend attend data race
-NO_WARP_SYNC ffn_up quantised data race
+NO_WARP_SYNC ffn_up few data race
+NO_BARRIER_FEW logits few data race
+NO_BARRIER_SUMS qkv batch data race
 WRITE_AFTER_READ matmul_add gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
 CLEARED_EARLY sample sample data race
@@ -178,7 +183,7 @@ if [[ ${1:-} == library ]]; then
 fi
 
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/quant.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

@@ -50,12 +50,14 @@ void wait_for_last(int line);
 #define gridDim (emu::view().grid_dim)
 
 #define DEVICE static inline
-#define DEVICE_MEMBER inline
+// As nvcc does; and left as functions, the linker would take one kernel's for another's, which may have a planted bug.
+#define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
 #define ALIGNED16 alignas(16)
 #define CONSTANT static const
 #define KERNEL(name, Params, THREADS) extern "C" void name(const Params &p)
+#define KERNEL_WIDE(name, Params, THREADS) KERNEL(name, Params, THREADS)
 #define SHARED(name) unsigned char *const name = emu::view().shared
 #define EMU_LINE int line = __builtin_LINE()
 
@@ -88,6 +90,24 @@ DEVICE void from_float(f16 &y, float x) {
     y.bits = (uint16_t)(sign | r);
 }
 
+template <class T> uint32_t pair_of(float low, float high, T) {
+    T a, b;
+    from_float(a, low);
+    from_float(b, high);
+    return a.bits | (uint32_t)b.bits << 16;
+}
+// Products and sums of f16 are exact in a double; what rounds it on its way to f16 is float32's odd last bit.
+DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+    float v[2];
+    for (int i = 0; i < 2; i++) {
+        auto half = [&](uint32_t x) { return (double)to_float(f16{(uint16_t)(x >> 16 * i)}); };
+        double exact = half(a) * half(b) + half(c);
+        v[i] = (float)exact;
+        if (v[i] != exact && exact == exact && !(as_bits(v[i]) & 1)) v[i] = std::nextafterf(v[i], exact > v[i] ? INFINITY : -INFINITY);
+    }
+    return pair_of(v[0], v[1], f16());
+}
+
 DEVICE Words4 load_16(const void *p, int line) {
     if ((uintptr_t)p % 16) emu::fail(line, "16-byte load from an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
     return *(const Words4 *)p;
@@ -108,6 +128,8 @@ DEVICE void store8(void *p, Words2 v, EMU_LINE) {
     *(Words2 *)p = v;
 }
 DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return (x & 0xffff) | (y & 0xffff0000); }
+DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return 0x64006400u | (x >> 8 * i & 255) | (x >> 8 * i & 0xff00) << 8; }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
 DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
 DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }

@@ -7,7 +7,7 @@ const float EPS = 0.02f; // large enough to be missed where it is missing
 
 // Error of float32 sums relative to the sum of magnitudes: order K * 2^-24 at worst, far less in practice.
 const double SUM = 4e-6;
-// Prefill rounds activations to the weights' type: half a unit in the last place of 8 or 11 bits, twice for luck.
+// All but float32 round activations to the weights' type: half a unit in the last place of 8 or 11 bits, twice for luck.
 // Quantised weights are f16 times f16 there.
 double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10); }
 
@@ -58,8 +58,21 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of a decode product beyond what one of floats has.
-size_t table(int type) { return quantised(type) ? GPU_TABLE_BYTES : 0; }
+// How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
+enum Way { Few, Batch, Prefill };
+Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
+
+// `n` pairs of weight rows; `across`: blocks of a product in float32, `more` its shared memory.
+void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t across, size_t more,
+                   uint32_t n_rows, uint64_t seed) {
+    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, way == Few ? 8 : 16), tiles(n_rows, way == Few ? 8 : 64), 1};
+    unsigned block[3] = {256, 1, 1}, steps = type == GPU_INT8 ? 4 : quantised(type) ? 8 : 2;
+    size_t shared = type == GPU_F32 ? more : way == Few ? GPU_FEW_SHARED + 4096 * steps
+                    : GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8);
+    char error[600];
+    std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
+    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
+}
 
 void embed(int type, uint32_t dim) {
     Random random{7};
@@ -113,7 +126,7 @@ struct Heads { uint32_t q, kv, dim; };
 // Everything one qkv launch writes: q | k pages | v pages.
 struct Qkv {
     int type, kv_type;
-    bool prefill;
+    Way way;
     uint32_t dim;
     Heads heads;
     uint32_t max_rows;
@@ -127,8 +140,8 @@ struct Qkv {
     std::vector<uint32_t> slots;
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
 
-    Qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t max_rows)
-        : type(type), kv_type(kv_type), prefill(prefill), dim(dim), heads(heads), max_rows(max_rows) {
+    Qkv(int type, int kv_type, Way way, uint32_t dim, Heads heads, uint32_t max_rows)
+        : type(type), kv_type(kv_type), way(way), dim(dim), heads(heads), max_rows(max_rows) {
         const uint32_t length = 40;
         for (uint32_t i = 0; i < length * heads.dim / 2; i++) {
             float angle = random.normal();
@@ -152,14 +165,14 @@ struct Qkv {
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
                        (uint32_t)kv_type, EPS, 0};
         if (kv_type == GPU_INT8) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
-        if (prefill) {
-            Buffer a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
+        Buffer a(0);
+        if (way != Few) {
+            a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
             p.x = a.as<void>();
             p.norm = nullptr;
-            launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
-        } else {
-            launch("qkv" + suffix(type), p, tiles(n, 16), tiles(n_rows, 8), 1, 256, table(type), seed);
         }
+        if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
+        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, tiles(n, 16), 0, n_rows, seed);
         if (kv_type == GPU_INT8) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
             launch("append_int8", a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
@@ -195,7 +208,7 @@ struct Qkv {
         for (uint32_t i = 0; i < n; i++) {
             Product p = product(w, i, a);
             sums.push_back(p.sum + bias[i]);
-            bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + (prefill ? rounding(type) : 0)) + 1e-7);
+            bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + rounding(type)) + 1e-7);
         }
         for (uint32_t i = 0; i < q_dim + heads.kv * heads.dim; i += 2) {
             size_t angle = (size_t)positions[row] * heads.dim / 2 + i % heads.dim / 2;
@@ -220,7 +233,7 @@ struct Qkv {
 };
 
 void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows) {
-    Qkv test(type, kv_type, prefill, dim, heads, n_rows + 1);
+    Qkv test(type, kv_type, prefill ? Prefill : way_of(type, n_rows), dim, heads, n_rows + 1);
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
     std::vector<bool> used(n_rows + 1, false);
@@ -236,6 +249,7 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
     // Alone as in company, bit for bit.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
+        if (!prefill) test.way = Few;
         auto alone = test.run({rows[i]}, 1);
         auto a = test.row_of(alone, (uint32_t)rows[i]), b = test.row_of(all, (uint32_t)rows[i]);
         CHECK(memcmp(a.data(), b.data(), a.size() * 8) == 0, "qkv: row %d differs alone and among %u rows", rows[i], n_rows);
@@ -266,7 +280,7 @@ const char *const KINDS[] = {"matmul_add", "ffn_up", "logits"};
 struct Dense {
     Kind kind;
     int type;
-    bool prefill;
+    Way way;
     uint32_t n, k, max_rows; // n columns of the output
     bool has_bias;
     Random random{31};
@@ -282,24 +296,24 @@ struct Dense {
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
         Buffer a(0);
-        std::string name = KINDS[kind] + std::string(prefill ? "_prefill" : "") + suffix(type);
-        if (prefill) {
+        std::string name = KINDS[kind] + std::string("_prefill") + suffix(type);
+        if (way != Few) {
             a = prepared(type, ind, pad32(k), kind == Add ? nullptr : &nd, rd, n_rows, k, seed);
             from = a.as<void>();
         }
-        const float *g = prefill ? nullptr : nd.as<float>();
+        const float *g = way == Few ? nd.as<float>() : nullptr;
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
                                  n_rows, n, k, pad32(n), pad32(k), w.stride};
-            if (prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else launch(name, p, tiles(n, 4), tiles(n_rows, 8), 1, 256, 512 + table(type), seed);
+            if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
+            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
             FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
-            if (prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
-            else launch(name, p, tiles(n, 8), tiles(n_rows, 8), 1, 256, table(type), seed);
+            if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
+            else launch_decode("ffn_up", type, way, &p, sizeof p, n, tiles(n, 8), 0, n_rows, seed);
         } else {
-            LogitsParams p = {od.as<float>(), ind.as<float>(), nd.as<float>(), w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
-            launch(name, p, tiles(n, 16), tiles(n_rows, 8), 1, 256, table(type), seed);
+            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
+            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 16), 0, n_rows, seed);
         }
         return od.get<float>();
     }
@@ -309,7 +323,7 @@ struct Dense {
     void compare(const std::vector<float> &got, uint32_t i, uint32_t row) const {
         const float *x = &in[(size_t)row * pad32(k)];
         auto a = kind == Add ? std::vector<double>(x, x + k) : normed(x, norm, k);
-        double error = SUM + (prefill ? rounding(type) : 0);
+        double error = SUM + rounding(type);
         for (uint32_t j = 0; j < n; j++) {
             Product p = product(w, j, a);
             double want = p.sum, bound = p.magnitude * error + 1e-7;
@@ -330,7 +344,7 @@ struct Dense {
 };
 
 void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows, bool has_bias = false) {
-    Dense test{kind, type, prefill, n, k, n_rows + 1, has_bias};
+    Dense test{kind, type, prefill ? Prefill : way_of(type, n_rows), n, k, n_rows + 1, has_bias};
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
         auto v = test.run(rows, seed);
@@ -352,6 +366,7 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
         }
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
+        if (!prefill) test.way = Few;
         auto alone = test.run({rows[i]}, 1);
         CHECK(same_bits(&alone[test.place(0, (uint32_t)rows[i])], &all[test.place(i, (uint32_t)rows[i])], n),
               "%s %s: row %d differs alone and among %u rows", KINDS[kind], name_of(type), rows[i], n_rows);
@@ -382,6 +397,38 @@ void test_gemm() {
         dense(Up, type, true, 67, 33, 17);
     }
     dense(Add, GPU_BF16, true, 32, 64, 129);
+}
+
+// Few and many rows, K of less than a step to more than all lines on their way, weight rows that fill no tile.
+void test_few() {
+    for (int type : {GPU_BF16, GPU_F16}) {
+        uint32_t n = type == GPU_F16;
+        dense(Add, type, false, 17 - n, 1 + n * 31, 1 + n, true);
+        dense(Add, type, false, 33, 2090 + n, 8 - n, true);
+        dense(Up, type, false, 8 + n, 65, 3);
+        dense(Logits, type, false, 31 + n, 200 + n, 8);
+    }
+    dense(Add, GPU_BF16, false, 2, 4200, 2);
+    dense(Add, GPU_INT8, false, 3, 4230, 8);
+    dense(Add, GPU_INT4, false, 3, 8460, 3);
+    dense(Add, GPU_NF4, false, 3, 8460, 7);
+}
+void test_batch() {
+    dense(Add, GPU_BF16, false, 33, 1100, 9, true);
+    dense(Add, GPU_F16, false, 31, 97, 16);
+    dense(Up, GPU_BF16, false, 17, 65, 17);
+    dense(Up, GPU_F16, false, 16, 64, 32);
+    dense(Logits, GPU_BF16, false, 65, 40, 33);
+    dense(Add, GPU_BF16, false, 5, 31, 64);
+    dense(Add, GPU_BF16, false, 32, 33, 65, true);
+    qkv(GPU_BF16, GPU_INT8, false, 96, {4, 2, 20}, 40);
+    for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
+        uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
+        dense(Add, type, false, 33 - n, 4640 + n, 9 + n, true);
+        dense(Up, type, false, 15 + n, 257 + n, 20);
+        qkv(type, GPU_BF16, false, 40 + n, {2, 1, 16}, 33);
+    }
+    dense(Logits, GPU_INT8, false, 35, 300, 66);
 }
 
 // Groups cut short, blocks cut short, several blocks on their way, odd numbers of everything.
@@ -449,9 +496,9 @@ void test_append() {
 void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})
-            for (bool prefill : {false, true}) {
-                if (kind == Logits && prefill) continue;
-                Dense test{kind, type, prefill, 20, 40, 4, false};
+            for (Way way : {Few, Batch, Prefill}) {
+                if ((kind == Logits && way == Prefill) || (type == GPU_F32 && way == Batch)) continue;
+                Dense test{kind, type, way, 20, 40, 4, false};
                 auto clean = test.run({0, 1, 2, 3}, 1);
                 test.in[1 * pad32(40) + 5] = NAN;
                 test.in[2 * pad32(40) + 39] = INFINITY;
@@ -470,7 +517,7 @@ void test_not_a_number() {
 
 extern const Test PRODUCTS[] = {
     {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
-    {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm},
+    {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
     {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},
 };

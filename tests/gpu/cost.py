@@ -51,7 +51,7 @@ def counted(directory, tied, weights, kv, n, batch, room):
         model.complete([prompt(n, 7 * i) for i in range(batch)], 3, flags=IGNORE_EOS)
         got = launches() - before
     decoded = [gpu_cost.decode(shape, weights, kv, batch, n + i) for i in range(2)]
-    want = len(gpu_cost.prefill(shape, weights, kv, 0, n)) + sum(map(len, decoded))
+    want = len(gpu_cost.prefill(shape, weights, kv, 0, n, wanted=batch)) + sum(map(len, decoded))
     check(got == want, f"{what}: {got} launches, predicted {want}")
     print(f"{what}: {got} launches")
 

@@ -71,6 +71,24 @@ pub const KERNELS: &[&str] = &[
     "attend_prefill_bf16_64",
     "attend_prefill_bf16_128",
     "sample",
+    "qkv_batch_f16",
+    "matmul_add_batch_f16",
+    "ffn_up_batch_f16",
+    "logits_batch_f16",
+    "qkv_batch_bf16",
+    "matmul_add_batch_bf16",
+    "ffn_up_batch_bf16",
+    "logits_batch_bf16",
+    "qkv_batch_int8",
+    "matmul_add_batch_int8",
+    "ffn_up_batch_int8",
+    "qkv_batch_int4",
+    "matmul_add_batch_int4",
+    "ffn_up_batch_int4",
+    "qkv_batch_nf4",
+    "matmul_add_batch_nf4",
+    "ffn_up_batch_nf4",
+    "logits_batch_int8",
 ];
 
 /// A kernel.
@@ -179,15 +197,13 @@ mod tests {
         for line in text.lines().filter(|line| line.contains("    X(")) {
             let name = line.trim().trim_start_matches("X(");
             let name = name.split(',').next().unwrap();
-            match name.strip_suffix("##T") {
-                Some(stem) => names.extend(["f32", "f16", "bf16"].map(|t| format!("{stem}{t}"))),
-                None => match name.strip_suffix("##Q") {
-                    Some(stem) => {
-                        names.extend(["int8", "int4", "nf4"].map(|t| format!("{stem}{t}")));
-                    }
-                    None => names.push(name.into()),
-                },
-            }
+            let (stem, types): (_, &[&str]) = match name.split_once("##") {
+                Some((stem, "T")) => (stem, &["f32", "f16", "bf16"]),
+                Some((stem, "H")) => (stem, &["f16", "bf16"]),
+                Some((stem, _)) => (stem, &["int8", "int4", "nf4"]),
+                None => (name, &[""]),
+            };
+            names.extend(types.iter().map(|t| format!("{stem}{t}")));
         }
         names.sort();
         let mut known = KERNELS.to_vec();

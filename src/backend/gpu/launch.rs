@@ -12,6 +12,7 @@ use crate::{Dtype, Result};
 const EMBED: Family = Family::new("embed_*");
 const PREPARE: Family = Family::new("prepare_*");
 const QKV: Family = Family::new("qkv_*");
+const QKV_BATCH: Family = Family::new("qkv_batch_*");
 const QKV_PREFILL: Family = Family::new("qkv_prefill_*");
 const APPEND_INT8: Kernel = Kernel::named("append_int8");
 const ATTEND: Family = Family::new("attend_*");
@@ -20,14 +21,19 @@ const ATTEND_PREFILL_64: Family = Family::new("attend_prefill_*_64");
 const ATTEND_PREFILL_128: Family = Family::new("attend_prefill_*_128");
 const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
+const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
 const FFN_UP: Family = Family::new("ffn_up_*");
+const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
+const LOGITS_BATCH: Family = Family::new("logits_batch_*");
 const SAMPLE: Kernel = Kernel::named("sample");
 
-/// Rows that a GEMV block works on.
-const GEMV_ROWS: u32 = 8;
+/// Rows of a decode product that norms and rounds its input itself.
+pub(super) const FEW_ROWS: u32 = 8;
+/// Rows that a block works on where `prepare` has done that.
+pub(super) const BATCH_ROWS: u32 = 64;
 
 fn run<D: Device>(
     device: &D,
@@ -83,11 +89,50 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
     unsafe { device.replay(graph) }
 }
 
-/// Bytes of shared memory that a decode product of quantised weights has for its tables.
+/// Bytes of shared memory for the tables of quantised weights.
 pub(super) const TABLE: u32 = 512;
+/// Of a decode product of few rows, without what the rows themselves take.
+pub(super) const FEW_SHARED: u32 = 5120;
 
-fn table(dtype: Dtype) -> u32 {
-    if dtype.is_float() { 0 } else { TABLE }
+/// Beyond as many rows, every block would read more of activations than of weights to round them itself.
+const ROUNDED_BY_BLOCKS: u32 = 4;
+
+/// Whether a decode product of so many rows reads what `prepare` made of them. The numbers are the same.
+pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
+    dtype != Dtype::F32 && n_rows > ROUNDED_BY_BLOCKS
+}
+
+/// A decode product.
+struct Decode {
+    few: &'static Family,
+    batch: &'static Family,
+    /// Of weight rows, whose sums one thread gets.
+    pairs: u32,
+    /// Blocks for float32, and shared memory.
+    float: (u32, u32),
+}
+
+impl Decode {
+    fn run<D: Device>(&self, d: &D, dtype: Dtype, n_rows: u32, params: &impl Params) -> Result<()> {
+        if prepares(dtype, n_rows) {
+            let tiles = match n_rows {
+                ..=16 => 2,
+                17..=32 => 4,
+                _ => 8,
+            };
+            let grid = [self.pairs.div_ceil(16), n_rows.div_ceil(BATCH_ROWS), 1];
+            let shared = TABLE + 8192 * tiles;
+            return run_dependent(d, self.batch.of(dtype)?, grid, 256, shared, params);
+        }
+        let (across, shared) = match dtype {
+            Dtype::F32 => self.float,
+            Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 2),
+            Dtype::Int8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
+            _ => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 8),
+        };
+        let grid = [across, n_rows.div_ceil(FEW_ROWS), 1];
+        run_dependent(d, self.few.of(dtype)?, grid, 256, shared, params)
+    }
 }
 
 /// Blocks of a tiled product of `n` columns, of which a block does `cols` for 16-bit weights (half of
@@ -107,7 +152,7 @@ pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<(
 }
 
 pub(super) fn prepare<D: Device>(d: &D, dtype: Dtype, p: &PrepareParams) -> Result<()> {
-    run(d, PREPARE.of(dtype)?, [p.n_rows, 1, 1], 256, 32, p)
+    run_dependent(d, PREPARE.of(dtype)?, [p.n_rows, 1, 1], 256, 32, p)
 }
 
 fn qkv_rows(p: &QkvParams) -> u32 {
@@ -115,8 +160,14 @@ fn qkv_rows(p: &QkvParams) -> u32 {
 }
 
 pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
-    let grid = [qkv_rows(p).div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run_dependent(d, QKV.of(dtype)?, grid, 256, table(dtype), p)
+    let n = qkv_rows(p);
+    let product = Decode {
+        few: &QKV,
+        batch: &QKV_BATCH,
+        pairs: n / 2,
+        float: (n.div_ceil(16), 0),
+    };
+    product.run(d, dtype, p.n_rows, p)
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
@@ -157,9 +208,13 @@ pub(super) fn attend_prefill_fma<D: Device>(
 }
 
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
-    let grid = [p.n.div_ceil(4), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    let shared = 512 + table(dtype);
-    run_dependent(d, MATMUL_ADD.of(dtype)?, grid, 256, shared, p)
+    let product = Decode {
+        few: &MATMUL_ADD,
+        batch: &MATMUL_ADD_BATCH,
+        pairs: p.n.div_ceil(2),
+        float: (p.n.div_ceil(4), 512),
+    };
+    product.run(d, dtype, p.n_rows, p)
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -172,8 +227,13 @@ pub(super) fn matmul_add_prefill<D: Device>(
 }
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
-    let grid = [p.ffn_dim.div_ceil(8), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run_dependent(d, FFN_UP.of(dtype)?, grid, 256, table(dtype), p)
+    let product = Decode {
+        few: &FFN_UP,
+        batch: &FFN_UP_BATCH,
+        pairs: p.ffn_dim,
+        float: (p.ffn_dim.div_ceil(8), 0),
+    };
+    product.run(d, dtype, p.n_rows, p)
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -182,8 +242,13 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 }
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
-    let grid = [p.vocab_size.div_ceil(16), p.n_rows.div_ceil(GEMV_ROWS), 1];
-    run_dependent(d, LOGITS.of(dtype)?, grid, 256, table(dtype), p)
+    let product = Decode {
+        few: &LOGITS,
+        batch: &LOGITS_BATCH,
+        pairs: p.vocab_size.div_ceil(2),
+        float: (p.vocab_size.div_ceil(16), 0),
+    };
+    product.run(d, dtype, p.n_rows, p)
 }
 
 /// Shared memory of [`sample`].

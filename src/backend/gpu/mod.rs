@@ -11,7 +11,7 @@
 //! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to eight rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
+//! to 64 rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
 

@@ -11,24 +11,82 @@ use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock,
 use crate::quant::Quant;
 use crate::{Dtype, Result};
 
+/// A list of rows on the device.
+#[derive(Clone, Copy)]
+struct Rows {
+    at: u64,
+    n: u32,
+}
+
+/// What a product reads.
+struct Input {
+    at: u64,
+    stride: u32,
+}
+
 impl<D: Device> Gpu<D> {
-    /// Rows `x` of the prefill rows, normalised by `norm` if it is not 0, in the type that products with
-    /// weights of `dtype` read.
-    fn prepare(&self, dtype: Dtype, x: &GpuBuf<D>, norm: u64, width: usize) -> Result<()> {
+    /// `rows` of x, normalised by `norm` if it is not 0, in the type that products with weights of `dtype` read.
+    fn prepare(
+        &self,
+        dtype: Dtype,
+        x: &GpuBuf<D>,
+        norm: u64,
+        width: usize,
+        rows: Rows,
+    ) -> Result<Input> {
+        let input = Input {
+            at: self.prepared.at(),
+            stride: pad32(width) as u32,
+        };
         let params = PrepareParams {
-            out: self.prepared.at(),
+            out: input.at,
             x: x.at(),
             norm,
-            rows: self.step.prefill(),
-            n_rows: self.step.n_prefill as u32,
+            rows: rows.at,
+            n_rows: rows.n,
             width: width as u32,
             x_stride: x.stride as u32,
-            out_stride: pad32(width) as u32,
+            out_stride: input.stride,
             eps: self.shape.norm_eps,
             zero: 0,
         };
         let dtype = if dtype.is_float() { dtype } else { Dtype::F16 };
-        launch::prepare(&*self.device, dtype, &params)
+        launch::prepare(&*self.device, dtype, &params)?;
+        Ok(input)
+    }
+
+    /// What a decode product reads of `rows` of x: the rows themselves, or where there are many what
+    /// `prepare` makes of them, once for all blocks. (There is room for twice the rows of a step in 16 bits, and so
+    /// for the padding of a bucket.)
+    fn decode_input(
+        &self,
+        dtype: Dtype,
+        x: &GpuBuf<D>,
+        norm: u64,
+        width: usize,
+        rows: Rows,
+    ) -> Result<Input> {
+        if launch::prepares(dtype, rows.n) {
+            return self.prepare(dtype, x, norm, width, rows);
+        }
+        Ok(Input {
+            at: x.at(),
+            stride: x.stride as u32,
+        })
+    }
+
+    fn decode_rows(&self) -> Rows {
+        Rows {
+            at: self.step.decode(0),
+            n: self.step.n_decode as u32,
+        }
+    }
+
+    fn prefill_rows(&self) -> Rows {
+        Rows {
+            at: self.step.prefill(),
+            n: self.step.n_prefill as u32,
+        }
     }
 
     /// Attention of the decode rows, [`ATTEND_ROWS`] at a time.
@@ -185,22 +243,24 @@ impl<D: Device> Backend for Gpu<D> {
                 Some(fresh) => (fresh.at(), fresh.at() + kv_bytes),
                 None => pages,
             };
+            let (norm, rows) = (layer.attention_norm.at(), this.decode_rows());
+            let input = this.decode_input(w.dtype, x, norm, w.cols, rows)?;
             let params = QkvParams {
                 q: q.at(),
                 k_pages,
                 v_pages,
-                x: x.at(),
-                norm: layer.attention_norm.at(),
+                x: input.at,
+                norm,
                 w: w.weights.at(),
                 bias: w.bias(),
                 cos: this.cos.at(),
                 sin: this.sin.at(),
-                rows: this.step.decode(0),
+                rows: rows.at,
                 positions: this.step.positions(),
                 slots: this.step.slots(),
-                n_rows: this.step.n_decode as u32,
+                n_rows: rows.n,
                 dim: this.shape.dim as u32,
-                x_stride: x.stride as u32,
+                x_stride: input.stride,
                 w_stride: w.stride as u32,
                 q_stride: q.stride as u32,
                 n_heads: this.shape.n_heads as u32,
@@ -212,12 +272,13 @@ impl<D: Device> Backend for Gpu<D> {
                 zero: 0,
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
-            this.prepare(w.dtype, x, layer.attention_norm.at(), w.cols)?;
+            let rows = this.prefill_rows();
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows)?;
             let params = QkvParams {
-                x: this.prepared.at(),
-                x_stride: pad32(w.cols) as u32,
-                rows: this.step.prefill(),
-                n_rows: this.step.n_prefill as u32,
+                x: input.at,
+                x_stride: input.stride,
+                rows: rows.at,
+                n_rows: rows.n,
                 ..params
             };
             launch::qkv_prefill(&*this.device, w.dtype, &params)?;
@@ -291,26 +352,29 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn matmul_add(&mut self, x: &mut GpuBuf<D>, w: &GpuMat<D>, y: &GpuBuf<D>) {
         self.run(|this| {
+            let rows = this.decode_rows();
+            let input = this.decode_input(w.dtype, y, 0, w.cols, rows)?;
             let params = MatmulAddParams {
                 x: x.at(),
-                y: y.at(),
+                y: input.at,
                 w: w.weights.at(),
                 bias: w.bias(),
-                rows: this.step.decode(0),
-                n_rows: this.step.n_decode as u32,
+                rows: rows.at,
+                n_rows: rows.n,
                 n: w.rows() as u32,
                 k: w.cols as u32,
                 x_stride: x.stride as u32,
-                y_stride: y.stride as u32,
+                y_stride: input.stride,
                 w_stride: w.stride as u32,
             };
             launch::matmul_add(&*this.device, w.dtype, &params)?;
-            this.prepare(w.dtype, y, 0, w.cols)?;
+            let rows = this.prefill_rows();
+            let input = this.prepare(w.dtype, y, 0, w.cols, rows)?;
             let params = MatmulAddParams {
-                y: this.prepared.at(),
-                y_stride: pad32(w.cols) as u32,
-                rows: this.step.prefill(),
-                n_rows: this.step.n_prefill as u32,
+                y: input.at,
+                y_stride: input.stride,
+                rows: rows.at,
+                n_rows: rows.n,
                 ..params
             };
             launch::matmul_add_prefill(&*this.device, w.dtype, &params)
@@ -320,28 +384,31 @@ impl<D: Device> Backend for Gpu<D> {
     fn ffn_up(&mut self, h: &mut GpuBuf<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
         self.run(|this| {
             let w = &layer.w13;
+            let (norm, rows) = (layer.ffn_norm.at(), this.decode_rows());
+            let input = this.decode_input(w.dtype, x, norm, w.cols, rows)?;
             let params = FfnUpParams {
                 h: h.at(),
-                x: x.at(),
-                norm: layer.ffn_norm.at(),
+                x: input.at,
+                norm,
                 w: w.weights.at(),
-                rows: this.step.decode(0),
-                n_rows: this.step.n_decode as u32,
+                rows: rows.at,
+                n_rows: rows.n,
                 ffn_dim: this.shape.ffn_dim as u32,
                 dim: this.shape.dim as u32,
-                x_stride: x.stride as u32,
+                x_stride: input.stride,
                 w_stride: w.stride as u32,
                 h_stride: h.stride as u32,
                 eps: this.shape.norm_eps,
                 zero: 0,
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
-            this.prepare(w.dtype, x, layer.ffn_norm.at(), w.cols)?;
+            let rows = this.prefill_rows();
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows)?;
             let params = FfnUpParams {
-                x: this.prepared.at(),
-                x_stride: pad32(w.cols) as u32,
-                rows: this.step.prefill(),
-                n_rows: this.step.n_prefill as u32,
+                x: input.at,
+                x_stride: input.stride,
+                rows: rows.at,
+                n_rows: rows.n,
                 ..params
             };
             launch::ffn_up_prefill(&*this.device, w.dtype, &params)
@@ -356,16 +423,21 @@ impl<D: Device> Backend for Gpu<D> {
                 0 => this.shape.vocab_size,
                 _ => out.stride,
             };
+            let rows = Rows {
+                at: this.step.wanted(),
+                n: this.step.n_wanted_padded as u32,
+            };
+            let input = this.decode_input(head.dtype, x, norm.at(), head.cols, rows)?;
             let params = LogitsParams {
                 out: out.at(),
-                x: x.at(),
+                x: input.at,
                 norm: norm.at(),
                 w: head.weights.at(),
-                rows: this.step.wanted(),
-                n_rows: this.step.n_wanted_padded as u32,
+                rows: rows.at,
+                n_rows: rows.n,
                 vocab_size,
                 dim: this.shape.dim as u32,
-                x_stride: x.stride as u32,
+                x_stride: input.stride,
                 w_stride: head.stride as u32,
                 out_stride: out_stride as u32,
                 eps: this.shape.norm_eps,
