@@ -21,11 +21,13 @@ SHAPES = {
 # bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
 # share of it that mma.sync reaches. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s
 # of all first caches, l2 of the second. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
-# step: seconds of the host and of both copies that nothing hides. link: bytes/s of weights from page cache to device.
-Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache l2 one gap step link start")
+# step: seconds of the host and of copies that nothing hides, where the step before has to be read first; follows: where a step of
+# decode is in the stream behind the one before it, and only three small copies lie between them. link: bytes/s of weights from
+# page cache to device.
+Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache l2 one gap step follows link start")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
-# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, l2, one, step, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e9, 0.6)
+# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, l2, one, step, follows, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6)
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
@@ -205,8 +207,9 @@ def kernel_seconds(machine, launch):
     )
 
 
-def seconds(machine, launches):
-    return machine.step + sum(machine.gap + kernel_seconds(machine, launch) for launch in launches)
+def seconds(machine, launches, follows=False):
+    between = machine.follows if follows else machine.step
+    return between + sum(machine.gap + kernel_seconds(machine, launch) for launch in launches)
 
 
 def slowest(machine, launches):
@@ -229,7 +232,7 @@ def main():
             for batch in (1, 2, 4, 8, 16, 32, 64):
                 launches = decode(shape, dtype, "bf16", batch, 512)
                 must = read_bytes(shape, dtype) + batch * kv_bytes(shape, "bf16", 512)
-                fast, slow = (seconds(m, launches) for m in both.values())
+                fast, slow = (seconds(m, launches, follows=True) for m in both.values())
                 kernel, took = slowest(H100, launches)[0]
                 print(f"{name} {dtype:<5} batch {batch:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * fast:>14.3f}{1e3 * slow:>11.3f}"
                       f"{batch / fast:>11.0f}{100 * must / H100.bandwidth / fast:>12.0f} %{'':<19}{kernel} {100 * took / fast:.0f} %")
@@ -238,7 +241,7 @@ def main():
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
     for name in SHAPES:
         for dtype in ("bf16", "int8", "int4"):
-            speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context)) for context in contexts)
+            speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context), follows=True) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:

@@ -266,6 +266,7 @@ typedef struct {
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
     const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token
+    int32_t *next;         // [n_rows]: the tokens once more, for a step that follows; -1: embedding skips the row
     uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
     float halvings, high, low, inverse; // temperature 1
     uint32_t zero;         // 0
@@ -342,7 +343,7 @@ static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
 static_assert(sizeof(SampleRow) == 64, "mirrored by the host");
 static_assert(sizeof(SampleOut) == 20, "mirrored by the host");
-static_assert(sizeof(SampleParams) == 72, "mirrored by the host");
+static_assert(sizeof(SampleParams) == 80, "mirrored by the host");
 #endif
 
 #endif

@@ -334,6 +334,7 @@ KERNEL(sample, SampleParams, 512) {
     }
     if (threadIdx.x == 0) {
         out->token = token;
+        p.next[blockIdx.x] = token;
         if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
     }
 }

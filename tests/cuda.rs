@@ -12,7 +12,7 @@ mod standin;
 
 use common::{json, reference, tokens};
 use llamabi::backend::gpu::cuda::Cuda;
-use llamabi::backend::gpu::device::{Device, Memory, Rows};
+use llamabi::backend::gpu::device::{Device, Landing, Memory, Rows};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
@@ -93,6 +93,13 @@ fn reference_tokens_whenever_the_work_runs() {
     }
 }
 
+/// What of `memory` comes to the host.
+fn fetched(cuda: &Arc<Cuda>, memory: &Memory<Cuda>, n: usize) -> Vec<f32> {
+    let mut landing = Landing::new(cuda, n).unwrap();
+    landing.fetch(memory, n).unwrap();
+    landing.wait().unwrap().to_vec()
+}
+
 fn floats(n: usize, seed: usize) -> Vec<f32> {
     (0..n)
         .map(|i| ((i * 31 + seed * 7919) % 1_000_003) as f32)
@@ -131,8 +138,7 @@ fn copies_arrive(cuda: Arc<Cuda>, what: &str) {
         memory
             .write(0, 4 * width, 4 * pitch, &bytes(&from))
             .unwrap();
-        let mut to = cuda.host(n).unwrap();
-        memory.read(&mut to, n).unwrap();
+        let to = fetched(&cuda, &memory, n);
         for row in 0..rows {
             let (got, rest) = to[row * pitch..].split_at(width);
             assert!(got == &from[row * width..][..width], "{what}: row {row}");
@@ -145,8 +151,7 @@ fn copies_arrive(cuda: Arc<Cuda>, what: &str) {
     for (i, piece) in from.chunks(5).enumerate() {
         memory.write_floats(20 * i, piece).unwrap();
     }
-    let mut to = cuda.host(5000).unwrap();
-    memory.read(&mut to, 5000).unwrap();
+    let to = fetched(&cuda, &memory, 5000);
     assert_eq!(to[..], from[..]);
 }
 
@@ -176,8 +181,7 @@ fn pages_are_copied(cuda: &Arc<Cuda>) {
     memory.write_floats(0, &from).unwrap();
     let (at, gap) = (4 * 128, 4 * pitch);
     memory.copy(at, 0, 4 * width, gap, layers).unwrap();
-    let mut to = cuda.host(pitch * layers).unwrap();
-    memory.read(&mut to, pitch * layers).unwrap();
+    let to = fetched(cuda, &memory, pitch * layers);
     for layer in 0..layers {
         let (got, want) = (&to[layer * pitch..], &from[layer * pitch..]);
         assert_eq!(got[128..128 + width], want[..width], "layer {layer}");
@@ -340,8 +344,10 @@ fn copies_stay_inside() {
     let cuda = Arc::new(standin.open().unwrap());
     let memory = Memory::zeroed(&cuda, "a test", 64).unwrap();
     assert!(memory.write_floats(60, &[1.0, 2.0]).is_err());
-    let mut to = cuda.host(17).unwrap();
-    assert!(memory.read(&mut to, 17).is_err());
+    let mut to = Landing::new(&cuda, 17).unwrap();
+    assert!(to.fetch(&memory, 17).is_err());
+    let mut short = Landing::new(&cuda, 2).unwrap();
+    assert!(short.fetch(&memory, 3).is_err());
     assert!(memory.copy(0, 32, 16, 32, 2).is_err());
     // And what the driver is asked for by mistake it refuses, without taking note.
     let rows = Rows {
@@ -354,7 +360,7 @@ fn copies_stay_inside() {
         error.to_string().contains("CUDA_ERROR_INVALID_VALUE (1)"),
         "{error}"
     );
-    drop((memory, to, cuda));
+    drop((memory, to, short, cuda));
     standin.assert_clean();
 }
 
@@ -439,6 +445,35 @@ fn a_record_is_spoilt_by_its_own_thread() {
         assert!(n > 0 && text.contains(words), "{text}");
         // And everything runs again.
         memory.write_floats(0, &[1.0]).unwrap();
+    }
+}
+
+/// The next step is in the stream when a token is waited for, unless LLAMABI_CUDA_AHEAD=0 says no.
+#[test]
+fn steps_are_launched_ahead() {
+    const VARIABLE: &str = "LLAMABI_CUDA_AHEAD";
+    let off = std::env::var(VARIABLE).is_ok_and(|value| value == "0");
+    let standin = Standin::new("");
+    let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    // Until the weights are there.
+    greedy(&llama, prompt(), 1).unwrap();
+    let before = standin.count("ahead");
+    let tokens = greedy(&llama, prompt(), 12).unwrap();
+    let ahead = standin.count("ahead") - before;
+    assert_eq!(tokens[0].len(), 12, "no EOS among them");
+    // The first is the prompt's, which the next step waits for, and nothing follows the last. (Copies to the device
+    // wait for earlier ones, too.)
+    assert!(if off { ahead == 0 } else { ahead >= 10 }, "{ahead}");
+    drop(llama);
+    standin.assert_clean();
+    if !off {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "steps_are_launched_ahead"])
+            .env(VARIABLE, "0")
+            .status()
+            .unwrap();
+        assert!(status.success());
     }
 }
 

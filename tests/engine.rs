@@ -173,9 +173,12 @@ fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
 struct Slow(Model, Duration);
 
 impl Run for Slow {
-    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
+    fn submit(&mut self, step: &Step) -> Result<()> {
         std::thread::sleep(self.1 * rows(step, RowKind::Prefill) as u32);
-        self.0.run(step)
+        self.0.submit(step)
+    }
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        self.0.collect()
     }
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         self.0.copy_pages(pairs)
@@ -320,4 +323,70 @@ fn figures_are_of_the_request() {
     let timings = host.engine.timings();
     assert_eq!((timings.prompt_tokens, timings.cached_tokens), (16, 7));
     assert_eq!((timings.generated_tokens, timings.steps), (4, 4));
+}
+
+/// Where the model takes it, the next step is submitted before the answer of the last one is collected, for as long
+/// as only the tokens can be news; what is seen of it is nothing.
+#[test]
+fn the_next_step_is_under_way_when_a_token_is_read() {
+    let answer = ids("wxyz");
+    let until_eos = GenerateOptions {
+        logprobs: true,
+        ..greedy()
+    };
+    let penalised = GenerateOptions {
+        repetition_penalty: 1.5,
+        ..length(4)
+    };
+    // The prompt; a step for each token but the first, all of them one ahead; and where only the token says that it
+    // is the last one, a step in vain.
+    for (options, order, ends) in [
+        (length(4), "<><<><>>", true),
+        (length(2), "<><>", true),
+        (length(1), "<>", true),
+        (until_eos, "<><<><><><>", false),
+        (penalised, "<><><><>", true),
+    ] {
+        let walk = |ahead: bool| {
+            let think = say(&answer);
+            let (host, probe) = Setup::default().start_ahead(ahead, think);
+            let mut out = host.one(prompt("a"), options.clone());
+            let timings = host.engine.timings();
+            drop(host);
+            out.stats.queue_ms = 0.0;
+            (out.stats.first_token_ms, out.stats.total_ms) = (0.0, 0.0);
+            let counts = (timings.steps, timings.generated_tokens, timings.pages_used);
+            (out, counts, probe.order())
+        };
+        let (want, want_counts, slow) = walk(false);
+        let (got, counts, fast) = walk(true);
+        assert_eq!(slow, "<>".repeat(want_counts.0 as usize));
+        assert!(
+            fast.starts_with(order) && (!ends || fast == order),
+            "{fast}"
+        );
+        assert_eq!((got, counts), (want, want_counts), "{order}");
+    }
+}
+
+/// A request that comes ends that, and it begins again with the new one.
+#[test]
+fn steps_ahead_end_where_somebody_comes_or_goes() {
+    let (host, probe) = Setup::default().start_ahead(true, alphabet);
+    probe.hold();
+    let first = host.submit(vec![prompt("a")], length(9)).unwrap();
+    probe.wait_for(1);
+    probe.allow(3);
+    // The prompt, and three tokens of which the third is under way.
+    probe.wait_for(4);
+    let second = host.submit(vec![prompt("k")], length(4)).unwrap();
+    probe.release();
+    assert_eq!(collect(&second, 1).unwrap().0[0].text, "lmno");
+    assert_eq!(collect(&first, 1).unwrap().0[0].text, "bcdefghij");
+    // The step of the second's prompt begins when what was under way is over; three together; and the first alone.
+    assert_eq!(probe.order(), "<><<><>><><<><>><>");
+    let follows: Vec<_> = probe.steps().iter().map(|step| step.follows).collect();
+    let want = [false, false, true, true, false, false, true, true, false];
+    assert_eq!(follows, want);
+    host.assert_empty();
 }

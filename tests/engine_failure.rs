@@ -194,8 +194,11 @@ struct Broken {
 }
 
 impl Run for Broken {
-    fn run(&mut self, _: &Step) -> Result<Answer<'_>> {
+    fn submit(&mut self, _: &Step) -> Result<()> {
         assert!(self.short, "bad state");
+        Ok(())
+    }
+    fn collect(&mut self) -> Result<Answer<'_>> {
         Ok(Answer::Logits(&[0.0; 7]))
     }
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {

@@ -204,8 +204,8 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn every_sequence_is_as_if_alone((setup, calls) in scenario()) {
-        let (host, _) = setup.start(hash_think);
+    fn every_sequence_is_as_if_alone((setup, calls) in scenario(), ahead in any::<bool>()) {
+        let (host, _) = setup.start_ahead(ahead, hash_think);
         let outputs: Vec<Vec<Output>> = std::thread::scope(|scope| {
             let host = &host;
             let drive = |call| scope.spawn(move || drive(host, call));

@@ -383,12 +383,18 @@ fn the_descriptor_is_readable_exactly_while_something_is_ready() {
 
 #[test]
 fn a_slow_reader_sits_out_and_the_others_go_on() {
+    for ahead in [false, true] {
+        sits_out(ahead);
+    }
+}
+
+fn sits_out(ahead: bool) {
     let setup = Setup {
         max_seq_len: 4096,
         n_pages: 4096,
         ..Setup::default()
     };
-    let (host, probe) = setup.start(alphabet);
+    let (host, probe) = setup.start_ahead(ahead, alphabet);
     // 300 alternatives are 2.4 KB: 4 MiB are reached before 1,024 events for one of the two.
     let wide = GenerateOptions {
         top_logprobs: VOCAB,

@@ -97,7 +97,7 @@ void must(int failed, const char *error) {
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), padded, vocab, dim, pad32(dim),
                          head.stride, pad32(vocab), 1e-5f, 0};
     product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm);
-    run("sample", SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr, padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0},
+    run("sample", SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr, tokens.as<int32_t>(), padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0},
         padded, 1, 1, 512, GPU_SAMPLE_SHARED);
     emu_strict(0);
     std::vector<uint8_t> bits = out.get<uint8_t>(), stream = x.get<uint8_t>();

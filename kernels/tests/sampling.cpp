@@ -176,23 +176,27 @@ void sampling() {
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
             auto bytes = on_schedules("sample", [&](uint64_t seed) {
-                Buffer out((size_t)grid * out_stride * 4);
-                launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(), masks_d.as<uint32_t>(), grid, n,
+                Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4);
+                launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(), masks_d.as<uint32_t>(), next.as<int32_t>(), grid, n,
                                               stride, mask_stride, out_stride, one.halvings, one.high, one.low, one.inverse, 0},
                        grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
-                return out.get<uint8_t>();
+                auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>();
+                all.insert(all.end(), tokens.begin(), tokens.end());
+                return all;
             });
             auto got = view_as<uint32_t>(bytes);
+            const uint32_t *next = &got[(size_t)grid * out_stride];
             for (uint32_t i = 0, w = 0; i < grid; i++) {
                 const uint32_t *words = &got[(size_t)i * out_stride];
                 if (rows[i].given == GPU_NO_ROW) {
-                    CHECK(words[0] == 0xffffffffu && words[1] == 0xffffffffu, "something was written for padding");
+                    CHECK(words[0] == 0xffffffffu && words[1] == 0xffffffffu && next[i] == 0xffffffffu, "something was written for padding");
                     continue;
                 }
                 const Result &r = want[w++];
                 SampleOut o;
                 memcpy(&o, words, sizeof o);
                 CHECK(o.token == r.token, "%s, %u tokens, row %u: token %d, twin says %d", KINDS[kind], n, i, o.token, r.token);
+                CHECK(next[i] == words[0], "%s, %u tokens, row %u: token %d, the next step has %d", KINDS[kind], n, i, o.token, (int32_t)next[i]);
                 drawn += rows[i].given == GPU_DRAW && r.token >= 0;
                 if (!rows[i].scored) continue;
                 CHECK(o.logit == r.logit && o.max == r.max, "%s, %u tokens, row %u: logits %g %g, twin says %g %g", KINDS[kind], n, i, o.logit, o.max, r.logit, r.max);
@@ -234,9 +238,9 @@ void edges() {
         uint32_t n = (uint32_t)e.logits.size();
         std::vector<float> logits = e.logits;
         logits.resize(32, NAN);
-        Buffer out(20), logits_d(logits), rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_MASK, 1, one.halvings, one.high, one.low, one.inverse,
+        Buffer out(20), next(4), logits_d(logits), rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_MASK, 1, one.halvings, one.high, one.low, one.inverse,
                                                                        e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
-        launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr, 1, n, 32, 1, 5, one.halvings,
+        launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr, next.as<int32_t>(), 1, n, 32, 1, 5, one.halvings,
                                       one.high, one.low, one.inverse, 0},
                1, 1, 1, 512, GPU_SAMPLE_SHARED, 3);
         int32_t token = out.get<int32_t>()[0];

@@ -84,6 +84,11 @@ pub struct Span {
 pub struct Step {
     /// Token of each row.
     pub tokens: Vec<crate::Token>,
+    /// The tokens are not known yet: row `i` has the one that the step submitted before this one chooses for its
+    /// wanted row `i`, and [`Step::tokens`] anything. Both steps have a row of decode for each of the same
+    /// sequences, in the same order, and each row is wanted. Where no token is possible (or the sequence has ended
+    /// since), what the row gives and writes into its slot is of no use to anybody.
+    pub follows: bool,
     /// Where each row's K and V go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
     /// whose K and V are in the cache already (the last token of a fully cached prompt).
     pub slots: Vec<u32>,
@@ -106,6 +111,7 @@ impl Step {
     /// Forget the previous step, keep the memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.follows = false;
         self.slots.clear();
         self.spans.clear();
         self.pages.clear();
@@ -131,9 +137,26 @@ pub struct Limits {
 }
 
 /// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
+///
+/// Steps take effect in the order in which they are submitted, each as if the one before it had ended.
 pub trait Run: Send {
-    /// Compute one step. The wanted rows' logits, or what [`Step::choices`] asks for.
-    fn run(&mut self, step: &Step) -> Result<Answer<'_>>;
+    /// Begin a step. The one before it has been collected, unless this one [`Step::follows`] it.
+    fn submit(&mut self, step: &Step) -> Result<()>;
+
+    /// Wait for the oldest step that has not been collected: its wanted rows' logits, or what [`Step::choices`]
+    /// asks for.
+    fn collect(&mut self) -> Result<Answer<'_>>;
+
+    /// Whether a step may be submitted that follows the last one.
+    fn can_follow(&self) -> bool {
+        false
+    }
+
+    /// Compute one step.
+    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
+        self.submit(step)?;
+        self.collect()
+    }
 
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
@@ -294,7 +317,7 @@ pub struct Weights<B: Backend> {
 /// The operations are the stages between barriers of a fused decode kernel, so each is already the
 /// largest thing a device would want to fuse. The laws for the operations of a step: they write
 /// into buffers their caller owns, never allocate, and never wait ([`Backend::load_step`] and
-/// [`Backend::read`] excepted). And batch invariance: the result of a row depends on that row, its
+/// [`Backend::read`] excepted); where they are done later, it is in their order. And batch invariance: the result of a row depends on that row, its
 /// kind and its sequence alone. Reductions run in an order fixed by the matrix's size and, in
 /// attention, by chunks of 256 keys at absolute positions.
 pub trait Backend: Sized + Send {
@@ -376,8 +399,15 @@ pub trait Backend: Sized + Send {
     fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
     /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
     fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
-    /// Wait for `out` and give its first `wanted * vocab_size` numbers, or what the step's choices make of
-    /// them where the device can do that itself.
+    /// Have the step's answer, which is made of `out`, brought to the host. Does not wait.
+    fn fetch(&mut self, _out: &Self::Buf) {}
+    /// Whether a step that [`Step::follows`] the loaded one may be loaded before that is read. A backend that never
+    /// says so has one step at a time, none of which follows another.
+    fn can_follow(&self) -> bool {
+        false
+    }
+    /// Wait for the oldest answer that was fetched and not read: the first `wanted * vocab_size` numbers of `out`,
+    /// or what the step's choices make of them where the device can do that itself.
     fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;

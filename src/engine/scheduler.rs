@@ -14,14 +14,33 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// A step, and whose rows it has.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub step: Step,
+    /// [`Sequence::id`] of each span.
+    whose: Vec<u64>,
+}
+
+impl Plan {
+    pub fn clear(&mut self) {
+        self.step.clear();
+        self.whose.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.whose.is_empty()
+    }
+}
+
 /// All sequences that were received and have not ended.
 pub(super) struct Scheduler {
     waiting: VecDeque<Sequence>,
     /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
     /// nothing is ever preempted.
     running: Vec<Sequence>,
-    /// Which of `running` each span of the planned step is.
-    planned: Vec<usize>,
+    /// Sequences that were admitted so far.
+    admitted: u64,
     pool: Pool,
     pace: Pace,
     sampler: Sampler,
@@ -45,7 +64,7 @@ impl Scheduler {
         Ok(Self {
             waiting: VecDeque::new(),
             running: Vec::with_capacity(options.max_batch_size),
-            planned: Vec::with_capacity(options.max_batch_size),
+            admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size),
             pace: Pace::new(options.prefill_chunk),
             sampler,
@@ -92,7 +111,8 @@ impl Scheduler {
                 break;
             };
             if sequence.call.start(sequence.index) {
-                sequence.admit(pages);
+                self.admitted += 1;
+                sequence.admit(self.admitted, pages);
                 for hit in hits {
                     sequence.adopt(hit.node, self.pool.page_size());
                 }
@@ -104,38 +124,59 @@ impl Scheduler {
         self.report();
     }
 
-    /// Fill `step` with one row per running stream and a chunk of the prompts; leave it empty if
+    /// Fill `plan` with one row per running stream and a chunk of the prompts; leave it empty if
     /// there is nothing to do.
-    pub fn plan(&mut self, step: &mut Step) {
-        step.clear();
-        self.planned.clear();
+    pub fn plan(&mut self, plan: &mut Plan) {
+        plan.clear();
         for sequence in &mut self.running {
             sequence.sits_out = sequence.call.is_full();
         }
-        for (at, sequence) in self.running.iter().enumerate() {
+        for sequence in &self.running {
             if !sequence.sits_out && !sequence.in_prefill() {
+                let token = &sequence.tokens[sequence.computed..][..1];
                 let position = sequence.computed;
-                add_span(step, sequence, RowKind::Decode, position, 1, &self.pool);
-                want(step, sequence, 0..1, self.n_tokens);
-                self.planned.push(at);
+                add_span(plan, sequence, RowKind::Decode, position, token, &self.pool);
+                want(&mut plan.step, sequence, 0..1, self.n_tokens);
             }
         }
         let mut budget = self
             .pace
-            .prompt_rows(step.tokens.len(), self.limits.max_rows);
+            .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
         for at in 0..self.running.len() {
             if !self.running[at].sits_out && self.running[at].in_prefill() {
                 adopt_found_pages(&mut self.running[at], &mut self.pool);
-                if !self.is_being_computed(at, step) {
-                    budget -= self.plan_prefill(at, budget, step);
+                if !self.is_being_computed(at, plan) {
+                    budget -= self.plan_prefill(at, budget, plan);
                 }
             }
         }
     }
 
+    /// Fill `next`, which is empty, with the step that follows `plan`, which is under way, so that the device need
+    /// not wait for the host between them; leave it empty unless it is certain to be what would be planned once `plan`
+    /// has its answer, tokens and sequences that the answer ends apart. The latter's rows are computed in vain:
+    /// [`Scheduler::absorb`] passes over them. What such a row writes into the cache lies behind its sequence's
+    /// last token, so in a page that was never published, and before anything that the page's next holder writes.
+    pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
+        let rows = || self.running.iter().filter(|s| !s.sits_out);
+        // The same rows again, and nobody comes or goes: neither a prompt nor a reader who has caught up.
+        if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
+            || !rows().all(Sequence::goes_on)
+            || self.running.iter().any(|s| s.sits_out != s.call.is_full())
+        {
+            return;
+        }
+        next.step.follows = true;
+        for sequence in rows() {
+            let position = sequence.tokens.len();
+            add_span(next, sequence, RowKind::Decode, position, &[0], &self.pool);
+            want(&mut next.step, sequence, 0..1, self.n_tokens);
+        }
+    }
+
     /// Whether an earlier span of this step computes the page that this sequence would begin with:
     /// then it is found after the step. Makes several answers to one prompt cost one prefill.
-    fn is_being_computed(&self, at: usize, step: &Step) -> bool {
+    fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
         let (this, size) = (&self.running[at], self.pool.page_size());
         let page = this.computed..this.computed + size;
         if this.scores_prompt()
@@ -144,24 +185,25 @@ impl Scheduler {
         {
             return false;
         }
-        step.spans.iter().zip(&self.planned).any(|(span, other)| {
-            let other = &self.running[*other];
+        plan.step.spans.iter().zip(&plan.whose).any(|(span, id)| {
             span.kind == RowKind::Prefill
-                && other.known_text == this.known_text
                 && span.position == page.start
                 && span.rows.len() >= size
-                && other.tokens[page.clone()] == this.tokens[page.clone()]
+                && self.running.iter().find(|s| s.id == *id).is_some_and(|s| {
+                    s.known_text == this.known_text
+                        && s.tokens[page.clone()] == this.tokens[page.clone()]
+                })
         })
     }
 
     /// Returns the rows taken from the budget.
-    fn plan_prefill(&mut self, at: usize, budget: usize, step: &mut Step) -> usize {
+    fn plan_prefill(&mut self, at: usize, budget: usize, plan: &mut Plan) -> usize {
         let sequence = &self.running[at];
         let end = sequence.prefill_len();
         // A fully cached prompt still computes its last token, without writing it again.
         let position = sequence.computed.min(end - 1);
         let mut rows = (end - position).min(budget);
-        let room = self.limits.max_wanted - step.wanted.len();
+        let room = self.limits.max_wanted - plan.step.wanted.len();
         if sequence.scores_prompt() {
             rows = rows.min(room);
         } else if room == 0 && position + rows == end {
@@ -170,19 +212,31 @@ impl Scheduler {
         if rows == 0 {
             return 0;
         }
-        add_span(step, sequence, RowKind::Prefill, position, rows, &self.pool);
+        let tokens = &sequence.tokens[position..][..rows];
+        add_span(
+            plan,
+            sequence,
+            RowKind::Prefill,
+            position,
+            tokens,
+            &self.pool,
+        );
         let wanted_from = match sequence.scores_prompt() {
             true => 0,
             false if position + rows == sequence.prompt_len => rows - 1,
             false => rows,
         };
-        want(step, sequence, wanted_from..rows, self.n_tokens);
-        self.planned.push(at);
+        want(&mut plan.step, sequence, wanted_from..rows, self.n_tokens);
         rows
     }
 
-    /// Take what the planned step gave; it took `seconds`.
-    pub fn absorb(&mut self, step: &Step, answer: Answer<'_>, seconds: f64) {
+    /// Take what a step gave; it took `seconds`.
+    pub fn absorb(&mut self, plan: &Plan, answer: Answer<'_>, seconds: f64) {
+        let Plan { step, whose } = plan;
+        if !self.running.iter().any(|s| whose.contains(&s.id)) {
+            // All have ended since it was planned.
+            return;
+        }
         let decodes = step
             .spans
             .iter()
@@ -192,10 +246,11 @@ impl Scheduler {
         self.pace.observe(prompt_rows, decodes, seconds);
         let before: usize = self.running.iter().map(Sequence::generated).sum();
 
-        let rows = step.wanted.iter().map(|row| *row as usize);
-        let mut wanted = rows.zip(&step.choices).enumerate().peekable();
-        for (span, at) in step.spans.iter().zip(&self.planned) {
-            let sequence = &mut self.running[*at];
+        let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
+        for (span, id) in step.spans.iter().zip(whose) {
+            let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
+                continue;
+            };
             sequence.computed = sequence.computed.max(span.position + span.rows.len());
             if span.kind == RowKind::Prefill {
                 sequence.publish(&mut self.pool);
@@ -203,13 +258,12 @@ impl Scheduler {
                     sequence.echo(sequence.computed);
                 }
             }
-            while let Some((at, (row, choice))) =
-                wanted.next_if(|(_, (row, _))| *row < span.rows.end)
-            {
+            for at in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
                 if sequence.end.is_some() {
-                    continue;
+                    break;
                 }
-                let position = span.position + row - span.rows.start;
+                let choice = &step.choices[at];
+                let position = span.position + step.wanted[at] as usize - span.rows.start;
                 let got = match answer {
                     Answer::Logits(logits) => {
                         let n = self.limits.vocab_size;
@@ -332,21 +386,21 @@ fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, n_tokens: usiz
     }
 }
 
-/// Append `rows` rows of a sequence from `position` on. Positions that are in the cache are not
+/// Append rows of a sequence for these tokens of it, from `position` on. Positions that are in the cache are not
 /// written again.
 fn add_span(
-    step: &mut Step,
+    plan: &mut Plan,
     sequence: &Sequence,
     kind: RowKind,
     position: usize,
-    rows: usize,
+    tokens: &[Token],
     pool: &Pool,
 ) {
+    let Plan { step, whose } = plan;
     let size = pool.page_size();
-    let positions = position..position + rows;
+    let positions = position..position + tokens.len();
     let (first_row, first_page) = (step.tokens.len(), step.pages.len());
-    step.tokens
-        .extend_from_slice(&sequence.tokens[positions.clone()]);
+    step.tokens.extend_from_slice(tokens);
     step.slots.extend(positions.clone().map(|at| {
         let slot = sequence.pages[at / size] * size as u32 + (at % size) as u32;
         if at < sequence.computed {
@@ -358,9 +412,10 @@ fn add_span(
     step.pages
         .extend_from_slice(&sequence.pages[..positions.end.div_ceil(size)]);
     step.spans.push(Span {
-        rows: first_row..first_row + rows,
+        rows: first_row..step.tokens.len(),
         kind,
         position,
         pages: first_page..step.pages.len(),
     });
+    whose.push(sequence.id);
 }

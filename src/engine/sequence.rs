@@ -15,6 +15,8 @@ pub(super) struct Sequence {
     pub call: Arc<Call>,
     /// Its number in the call.
     pub index: u32,
+    /// Its number among all that were admitted.
+    pub id: u64,
     pub seed: u64,
     /// Prompt and output.
     pub tokens: Vec<Token>,
@@ -51,6 +53,7 @@ impl Sequence {
         let room = max_seq_len.saturating_sub(tokens.len());
         Self {
             index,
+            id: 0,
             seed: 0,
             prompt_len: tokens.len(),
             max_new: call.options.max_gen_len.map_or(room, |most| most.min(room)),
@@ -98,8 +101,17 @@ impl Sequence {
         self.tokens.len() == self.prompt_len
     }
 
+    /// Whether it goes on after the row of decode that is under way, unless the token or a reader ends it, and
+    /// all but that token is known of its next row: not with a penalty, which looks at the token.
+    pub fn goes_on(&self) -> bool {
+        !self.in_prefill()
+            && self.generated() + 1 < self.max_new
+            && self.call.options.repetition_penalty == 1.0
+    }
+
     /// It has got its slot and its pages.
-    pub fn admit(&mut self, pages: Vec<u32>) {
+    pub fn admit(&mut self, id: u64, pages: Vec<u32>) {
+        self.id = id;
         self.pages = pages;
         self.queue_ms = self.call.age_ms();
     }

@@ -1,8 +1,8 @@
 //! The engine thread: admit, plan, run, absorb.
 
-use super::scheduler::Scheduler;
+use super::scheduler::{Plan, Scheduler};
 use super::shared::{Shared, lock};
-use crate::backend::{Answer, Run, Step};
+use crate::backend::{Answer, Run};
 use crate::error::panic_text;
 use crate::log::Level;
 use crate::{Error, Result};
@@ -43,19 +43,31 @@ pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Sha
 
 fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Result<()> {
     let vocab_size = run.limits().vocab_size;
-    let mut step = Step::default();
+    let (mut now, mut next) = (Plan::default(), Plan::default());
     let mut idle = true;
+    // Of `now`: when it was submitted or, if that was later, when the step before it had ended.
+    let mut start = Instant::now();
     while let Some(new) = shared.receive(idle, !scheduler.is_empty()) {
         scheduler.admit(new);
-        scheduler.plan(&mut step);
-        idle = step.tokens.is_empty();
-        if idle {
-            continue;
+        if now.is_empty() {
+            scheduler.plan(&mut now);
+            idle = now.is_empty();
+            if idle {
+                continue;
+            }
+            start = Instant::now();
+            run.submit(&now.step)?;
         }
-        let start = Instant::now();
-        let answer = run.run(&step)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let rows = step.wanted.len();
+        if run.can_follow() {
+            scheduler.plan_ahead(&now, &mut next);
+        }
+        if !next.is_empty() {
+            run.submit(&next.step)?;
+        }
+        let answer = run.collect()?;
+        let end = Instant::now();
+        let seconds = (end - std::mem::replace(&mut start, end)).as_secs_f64();
+        let rows = now.step.wanted.len();
         let (got, what, want) = match answer {
             Answer::Logits(logits) => (logits.len(), "logits", rows * vocab_size),
             Answer::Picks { picks, .. } => (picks.len(), "tokens", rows),
@@ -65,7 +77,10 @@ fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Resul
                 "the model gave {got} {what} for {rows} rows of {vocab_size}"
             )));
         }
-        scheduler.absorb(&step, answer, seconds);
+        scheduler.absorb(&now, answer, seconds);
+        // What follows it is under way.
+        std::mem::swap(&mut now, &mut next);
+        next.clear();
     }
     scheduler.cancel_all();
     Ok(())

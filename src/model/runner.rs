@@ -51,7 +51,7 @@ impl<B: Backend> Runner<B> {
 }
 
 impl<B: Backend> Run for Runner<B> {
-    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
+    fn submit(&mut self, step: &Step) -> Result<()> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
         let Runner {
@@ -63,7 +63,16 @@ impl<B: Backend> Run for Runner<B> {
         } = self;
         backend.load_step(step);
         backend.record(&mut |backend| forward(backend, weights, kv, scratch));
-        backend.read(&scratch.logits)
+        backend.fetch(&scratch.logits);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        self.backend.read(&self.scratch.logits)
+    }
+
+    fn can_follow(&self) -> bool {
+        self.backend.can_follow()
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

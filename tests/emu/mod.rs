@@ -94,6 +94,9 @@ pub struct Emu {
     /// Calls until every one fails; [`NEVER`].
     good: AtomicU64,
     records: bool,
+    runs_ahead: bool,
+    /// Steps that began and answers that were waited for, in their order.
+    order: Mutex<String>,
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
@@ -116,15 +119,20 @@ impl Emu {
 
     /// With less memory than it says, by `promised` bytes.
     pub fn with_promise(memory: u64, promised: u64, seed: u64) -> Arc<Emu> {
-        Self::made(memory, promised, seed, true)
+        Self::made(memory, promised, seed, true, true)
     }
 
     /// One that cannot record launches.
     pub fn without_graphs(memory: u64, seed: u64) -> Arc<Emu> {
-        Self::made(memory, 0, seed, false)
+        Self::made(memory, 0, seed, false, true)
     }
 
-    fn made(memory: u64, promised: u64, seed: u64, records: bool) -> Arc<Emu> {
+    /// One on which a step begins when the one before it has been read.
+    pub fn step_by_step(memory: u64, seed: u64) -> Arc<Emu> {
+        Self::made(memory, 0, seed, true, false)
+    }
+
+    fn made(memory: u64, promised: u64, seed: u64, records: bool, runs_ahead: bool) -> Arc<Emu> {
         let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
         Arc::new(Emu {
             library: library(),
@@ -135,9 +143,16 @@ impl Emu {
             promised,
             good: AtomicU64::new(NEVER),
             records,
+            runs_ahead,
+            order: Mutex::default(),
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
         })
+    }
+
+    /// Of everything so far: `<` for a step's first launch, `>` for an answer that was waited for.
+    pub fn order(&self) -> String {
+        self.order.lock().unwrap().clone()
     }
 
     /// How often a graph has run.
@@ -264,12 +279,17 @@ unsafe impl Device for Emu {
         Ok(())
     }
 
-    unsafe fn read(&self, to: &mut Vec<f32>, from: u64, floats: usize) -> Result<()> {
+    unsafe fn fetch(&self, to: &mut Vec<f32>, from: u64, floats: usize) -> Result<()> {
         self.work("a copy to the host")?;
         // SAFETY: the emulator checks both ends; `e` has `n` bytes.
         Self::call("a copy to the host", |e, n| unsafe {
             (self.library.to_host)(to.as_mut_ptr().cast(), from, 4 * floats, e, n)
         })
+    }
+
+    fn wait(&self, _: &mut Vec<f32>) -> Result<()> {
+        self.order.lock().unwrap().push('>');
+        self.work("waiting for a copy")
     }
 
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
@@ -291,6 +311,9 @@ unsafe impl Device for Emu {
             dependent: _,
         } = geometry;
         self.work(kernel.name())?;
+        if kernel.name().starts_with("embed") {
+            self.order.lock().unwrap().push('<');
+        }
         // SAFETY: name and parameters are live, the emulator checks their size and every access of the
         // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -310,6 +333,10 @@ unsafe impl Device for Emu {
 
     fn records(&self) -> bool {
         self.records
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.runs_ahead
     }
 
     fn begin_capture(&self) -> Result<()> {

@@ -72,7 +72,22 @@ impl Setup {
         &self,
         think: impl FnMut(&History, &mut [f32]) + Send + 'static,
     ) -> (Host, Arc<Probe>) {
-        let model = Model::new(self.limits(), think);
+        self.start_model(Model::new(self.limits(), think))
+    }
+
+    /// With a model that, if `ahead`, takes a step before the one before it is collected.
+    pub fn start_ahead(
+        &self,
+        ahead: bool,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+    ) -> (Host, Arc<Probe>) {
+        self.start_model(match ahead {
+            true => Model::ahead(self.limits(), think),
+            false => Model::new(self.limits(), think),
+        })
+    }
+
+    fn start_model(&self, model: Model) -> (Host, Arc<Probe>) {
         let probe = model.probe.clone();
         let mut host = self.start_run(Box::new(model));
         host.probe = Some(probe.clone());

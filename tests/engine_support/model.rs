@@ -2,9 +2,11 @@
 //! step it is given.
 
 use super::toy::{EOS, VOCAB};
-use llamabi::backend::{Answer, Limits, RowKind, Run, Step};
+use llamabi::backend::choice::{Scale, mass};
+use llamabi::backend::{Answer, Limits, Pick, RowKind, Run, Step};
+use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -18,8 +20,22 @@ pub struct Model {
     limits: Limits,
     cache: Vec<Option<(Token, RowKind)>>,
     think: Box<Think>,
-    logits: Vec<f32>,
+    /// Whether it chooses tokens itself and takes a step before the one before it is collected.
+    ahead: bool,
+    /// What the next step may follow: the tokens that the last one chose, one for each row.
+    chosen: Option<Vec<Option<Token>>>,
+    /// Not collected, oldest first.
+    answers: VecDeque<Given>,
+    given: Given,
     pub probe: Arc<Probe>,
+}
+
+/// What a step gave.
+#[derive(Default)]
+struct Given {
+    logits: Vec<f32>,
+    picks: Vec<Pick>,
+    top: Vec<(Token, f32)>,
 }
 
 /// How a test watches and holds a [`Model`] that an engine owns.
@@ -32,6 +48,7 @@ pub struct Probe {
 #[derive(Default)]
 struct ProbeState {
     steps: Vec<Step>,
+    order: String,
     /// Steps that may still end; `None`: any number.
     allowed: Option<usize>,
     fail: Option<Error>,
@@ -64,6 +81,11 @@ impl Probe {
         assert!(!result.timed_out(), "step {n} has not begun");
     }
 
+    /// `<` for each step that was submitted, `>` for each that was collected.
+    pub fn order(&self) -> String {
+        self.state.lock().unwrap().order.clone()
+    }
+
     pub fn steps(&self) -> Vec<Step> {
         self.state.lock().unwrap().steps.clone()
     }
@@ -76,6 +98,7 @@ impl Probe {
     fn begin(&self, step: &Step) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         state.steps.push(step.clone());
+        state.order.push('<');
         self.changed.notify_all();
         let mut state = self
             .changed
@@ -95,8 +118,46 @@ impl Model {
             limits,
             cache,
             think: Box::new(think),
-            logits: Vec::new(),
+            ahead: false,
+            chosen: None,
+            answers: VecDeque::new(),
+            given: Given::default(),
             probe: Arc::default(),
+        }
+    }
+
+    /// The same, with steps that follow others.
+    pub fn ahead(limits: Limits, think: impl FnMut(&History, &mut [f32]) + Send + 'static) -> Self {
+        Self {
+            ahead: true,
+            ..Self::new(limits, think)
+        }
+    }
+
+    /// What of a row a device gives, its list not made by the sampler.
+    fn pick(&self, step: &Step, at: usize, logits: &[f32], top: &mut Vec<(Token, f32)>) -> Pick {
+        let choice = &step.choices[at];
+        let mut sampler = Sampler::new(choice.n_tokens);
+        sampler.load(logits);
+        let token = sampler
+            .choose(choice, &step.history)
+            .map(|(token, _)| token);
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let scale = Scale::new(1.0);
+        let mut order: Vec<Token> = (0..logits.len() as Token).collect();
+        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+        let first = top.len();
+        top.extend(
+            order[..choice.top]
+                .iter()
+                .map(|&id| (id, logits[id as usize])),
+        );
+        Pick {
+            token,
+            logit: token.map_or(0.0, |token| logits[token as usize]),
+            max,
+            total: logits.iter().map(|&l| mass(scale.share(l, max))).sum(),
+            top: first..top.len(),
         }
     }
 
@@ -119,6 +180,17 @@ impl Model {
                 && step.wanted.iter().all(|w| (*w as usize) < rows)
         );
         assert!(step.tokens.iter().all(|t| (0..VOCAB as Token).contains(t)));
+        if step.follows {
+            assert!(self.ahead && self.answers.len() == 1, "one step ahead");
+            assert_eq!(self.chosen.as_ref().map(Vec::len), Some(rows));
+            assert_eq!(step.wanted.len(), rows, "every row is wanted");
+            assert!(step.spans.iter().all(|span| span.kind == RowKind::Decode));
+        } else {
+            assert!(
+                self.answers.is_empty(),
+                "a step before the last one was collected"
+            );
+        }
 
         let (mut next_row, mut next_page) = (0, 0);
         let mut written = HashSet::new();
@@ -179,11 +251,16 @@ impl Model {
 }
 
 impl Run for Model {
-    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
+    fn submit(&mut self, step: &Step) -> Result<()> {
         self.check(step);
         self.probe.begin(step)?;
+        let mut step = step.clone();
+        if let (true, Some(chosen)) = (step.follows, &self.chosen) {
+            // A row without a token is skipped by a device; any other is as good.
+            step.tokens = chosen.iter().map(|token| token.unwrap_or(0)).collect();
+        }
         let size = self.limits.page_size;
-        self.logits.clear();
+        let mut given = Given::default();
         // All rows write before any row reads, as in a layer.
         for span in &step.spans {
             for row in span.rows.clone() {
@@ -202,12 +279,37 @@ impl Run for Model {
                     .map(|p| self.cache[pages[p / size] as usize * size + p % size])
                     .map(|entry| entry.expect("a position that nobody has written"))
                     .collect();
-                let at = self.logits.len();
-                self.logits.resize(at + VOCAB, 0.0);
-                (self.think)(&history, &mut self.logits[at..]);
+                let at = given.logits.len();
+                given.logits.resize(at + VOCAB, 0.0);
+                (self.think)(&history, &mut given.logits[at..]);
             }
         }
-        Ok(Answer::Logits(&self.logits))
+        self.chosen = None;
+        if self.ahead {
+            for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
+                given
+                    .picks
+                    .push(self.pick(&step, at, logits, &mut given.top));
+            }
+            let decodes = step.spans.iter().all(|span| span.kind == RowKind::Decode);
+            self.chosen = decodes.then(|| given.picks.iter().map(|pick| pick.token).collect());
+        }
+        self.answers.push_back(given);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        self.probe.state.lock().unwrap().order.push('>');
+        self.given = self.answers.pop_front().expect("a step was submitted");
+        let Given { logits, picks, top } = &self.given;
+        Ok(match self.ahead {
+            true => Answer::Picks { picks, top },
+            false => Answer::Logits(logits),
+        })
+    }
+
+    fn can_follow(&self) -> bool {
+        self.chosen.is_some()
     }
 
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {

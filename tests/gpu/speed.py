@@ -132,7 +132,7 @@ def ours(record, machine, directory, name, dtype, room, points, lengths):
             seconds = decode(model, batch, context)
             at = context + LAST // 2
             least = (gpu_cost.read_bytes(shape, dtype) + batch * gpu_cost.kv_bytes(shape, kv, at)) / machine.bandwidth
-            predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at))
+            predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at), follows=True)
             record(f"{what}: decode, batch {batch}, context {context}", batch / seconds, "tokens/s", least / seconds, batch / predicted)
         for n in lengths:
             if record.late():

@@ -70,7 +70,7 @@ struct State {
     std::set<CUmodule> modules;
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
-    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, random = 1;
+    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0, random = 1;
     long current = 0; // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
     std::string misuse; // the first

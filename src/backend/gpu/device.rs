@@ -6,7 +6,7 @@
 
 use super::kernels::Kernel;
 use crate::{Error, Result};
-use std::ops::DerefMut;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Threads of a block and blocks of a grid, `[x, y, z]`.
@@ -42,8 +42,8 @@ pub struct Rows {
 /// Implementations must do what the methods say: [`Memory`] relies on addresses being those of live,
 /// distinct allocations.
 pub unsafe trait Device: Send + Sync + 'static {
-    /// Host memory that the device copies into.
-    type Host: DerefMut<Target = [f32]> + Send;
+    /// Host memory that the device copies into. Dropped, it waits for a copy that is under way.
+    type Host: Deref<Target = [f32]> + Send;
 
     /// Launches that were recorded.
     type Graph: Send;
@@ -85,11 +85,15 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Both lie inside live allocations and do not overlap.
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
 
-    /// Copy floats to the host and wait for them (and so for everything before).
+    /// Begin to copy floats to the host.
     ///
     /// # Safety
-    /// The bytes lie inside one live allocation; `n` is at most `to`'s length.
-    unsafe fn read(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
+    /// The bytes lie inside one live allocation; `n` is at most `to`'s length; until [`Device::wait`] nobody looks
+    /// at `to`.
+    unsafe fn fetch(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
+
+    /// Wait for the last copy that was begun into `host`, and so for everything before it, and for nothing else.
+    fn wait(&self, host: &mut Self::Host) -> Result<()>;
 
     /// Run a kernel whose only argument is a struct with these bytes.
     ///
@@ -100,6 +104,9 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Whether launches can be recorded.
     fn records(&self) -> bool;
+
+    /// Whether a step is to be launched while the one before it may still run.
+    fn runs_ahead(&self) -> bool;
 
     /// From here on launches are recorded and do not run. Until [`Device::end_capture`], on the same thread,
     /// nothing else may be asked of this device.
@@ -144,12 +151,12 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
-    /// Copy numbers to the beginning.
-    pub fn write_numbers(&self, numbers: &[u32]) -> Result<()> {
+    /// Copy numbers to `offset`, in bytes.
+    pub fn write_numbers(&self, offset: usize, numbers: &[u32]) -> Result<()> {
         // SAFETY: any u32 is four initialised bytes.
         let bytes: &[u8] =
             unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) };
-        self.write(0, bytes.len(), bytes.len(), bytes)
+        self.write(offset, bytes.len(), bytes.len(), bytes)
     }
 
     /// Copy floats to `offset`, in bytes.
@@ -224,19 +231,6 @@ impl<D: Device> Memory<D> {
         // SAFETY: the last row's end was compared with the allocation's.
         unsafe { self.device.write(to, from) }
     }
-
-    /// Copy the first `n` floats to the host and wait for them.
-    pub fn read(&self, to: &mut D::Host, n: usize) -> Result<()> {
-        if n > to.len() || n.saturating_mul(4) > self.bytes {
-            return Err(Error::Internal(format!(
-                "{n} floats from {} bytes on the device to {} on the host",
-                self.bytes,
-                to.len()
-            )));
-        }
-        // SAFETY: just compared with both lengths.
-        unsafe { self.device.read(to, self.at, n) }
-    }
 }
 
 impl<D: Device> Drop for Memory<D> {
@@ -244,5 +238,46 @@ impl<D: Device> Drop for Memory<D> {
         // SAFETY: allocated in `zeroed`; nobody can name it any more. The device finishes what was
         // launched before (its `free` waits).
         unsafe { self.device.free(self.at) }
+    }
+}
+
+/// Host memory for what comes from a device: seen by nobody before it has come.
+pub struct Landing<D: Device> {
+    device: Arc<D>,
+    host: D::Host,
+    /// Its length; then of what was fetched.
+    room: usize,
+    n: usize,
+}
+
+impl<D: Device> Landing<D> {
+    /// For up to `n` floats.
+    pub fn new(device: &Arc<D>, n: usize) -> Result<Self> {
+        Ok(Landing {
+            host: device.host(n)?,
+            device: device.clone(),
+            room: n,
+            n: 0,
+        })
+    }
+
+    /// Begin to copy the first `n` floats of `from`, which belongs to the same device.
+    pub fn fetch(&mut self, from: &Memory<D>, n: usize) -> Result<()> {
+        if n > self.room || n.saturating_mul(4) > from.bytes {
+            return Err(Error::Internal(format!(
+                "{n} floats from {} bytes on the device to {} on the host",
+                from.bytes, self.room
+            )));
+        }
+        // SAFETY: just compared with both lengths; whoever looks at `host` waits first.
+        unsafe { self.device.fetch(&mut self.host, from.at, n) }?;
+        self.n = n;
+        Ok(())
+    }
+
+    /// Wait for what was fetched last.
+    pub fn wait(&mut self) -> Result<&[f32]> {
+        self.device.wait(&mut self.host)?;
+        Ok(&self.host[..self.n])
     }
 }

@@ -63,7 +63,7 @@ impl<D: Device> Graphs<D> {
         Some(&found.graph)
     }
 
-    /// No graph is running: a step has been read before the next one is recorded.
+    /// At most the graph of the step before may be running, and that was used last.
     fn add(&mut self, form: Form, graph: D::Graph) {
         let oldest = (0..self.all.len()).min_by_key(|&at| self.all[at].used);
         if let Some(oldest) = oldest

@@ -9,6 +9,7 @@
 //! | `graph` | steps that are recorded once and repeated |
 //! | `ops` | the operations: what is launched for each |
 //! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
+//! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
 //! to 64 rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
@@ -22,6 +23,7 @@ pub mod images;
 pub mod kernels;
 pub mod preflight;
 
+mod answer;
 mod graph;
 mod launch;
 mod mat;
@@ -141,7 +143,9 @@ pub struct Gpu<D: Device> {
     fresh: Option<Memory<D>>,
     /// `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
-    host: D::Host,
+    answers: answer::Answers<D>,
+    /// Rows of a step that may follow the loaded one: as many as that has, or none.
+    follow: usize,
     /// Made where a checkpoint is quantised as it is loaded.
     quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
@@ -188,8 +192,6 @@ impl<D: Device> Gpu<D> {
             step::TILE_FMA
         };
         let what = "scratch buffers";
-        // What comes back of a row: logits, or what was chosen.
-        let row = limits.vocab_size.max(sample::out_len());
         Ok(Gpu {
             cos: table(&rope.cos)?,
             sin: table(&rope.sin)?,
@@ -206,7 +208,8 @@ impl<D: Device> Gpu<D> {
                 n => Some(Memory::new(&device, what, n.saturating_mul(4))?),
             },
             counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
-            host: device.host(limits.max_wanted.saturating_mul(row))?,
+            answers: answer::Answers::new(&device, limits)?,
+            follow: 0,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
             most_splits: positions.div_ceil(CHUNK),

@@ -9,7 +9,7 @@ use super::{
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
 use crate::quant::Quant;
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 
 /// A list of rows on the device.
 #[derive(Clone, Copy)]
@@ -87,6 +87,24 @@ impl<D: Device> Gpu<D> {
             at: self.step.prefill(),
             n: self.step.n_prefill as u32,
         }
+    }
+
+    fn load(&mut self, step: &Step) -> Result<()> {
+        let rows = step.tokens.len();
+        if step.follows && (rows != self.follow || !self.answers.has_room()) {
+            return Err(Error::Internal(format!(
+                "a step of {rows} rows follows one that {} can follow",
+                self.follow
+            )));
+        }
+        self.follow = 0;
+        self.step.load(step)?;
+        self.chooser.load(step, self.step.n_wanted_padded)?;
+        // Every row is one of decode and has its token chosen.
+        if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
+            self.follow = rows;
+        }
+        Ok(())
     }
 
     /// Attention of the decode rows, [`ATTEND_ROWS`] at a time.
@@ -205,10 +223,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_step(&mut self, step: &Step) {
         if self.check().is_ok()
-            && let Err(error) = self
-                .step
-                .load(step)
-                .and_then(|()| self.chooser.load(step, self.step.n_wanted_padded))
+            && let Err(error) = self.load(step)
         {
             self.run(|_| Err(error));
         }
@@ -444,30 +459,59 @@ impl<D: Device> Backend for Gpu<D> {
                 zero: 0,
             };
             launch::logits(&*this.device, head.dtype, &params)?;
-            this.chooser.launch(&this.device, out.at(), out_stride)
+            let next = this.step.tokens();
+            this.chooser
+                .launch(&this.device, out.at(), out_stride, next)
         });
     }
 
-    fn read<'a>(&'a mut self, out: &'a GpuBuf<D>) -> Result<Answer<'a>> {
-        self.check()?;
-        let chosen = self.chooser.n_rows > 0;
-        let (from, n) = match chosen {
-            true => (self.chooser.out(), self.chooser.len()),
-            false => (&out.memory, self.step.n_wanted * self.shape.vocab_size),
-        };
-        // Waits also where nothing is wanted: a failure belongs to the step that caused it.
-        if let Err(error) = from.read(&mut self.host, n) {
-            self.run(|_| Err(error));
-            self.check()?;
+    fn fetch(&mut self, out: &GpuBuf<D>) {
+        if self.check().is_err() {
+            return;
         }
-        let read = &self.host[..n];
-        if !chosen {
+        let Gpu {
+            answers, chooser, ..
+        } = self;
+        let fetched = match chooser.n_rows {
+            0 => {
+                let n = self.step.n_wanted * self.shape.vocab_size;
+                answers.fetch(&out.memory, n, 0, &mut chooser.asked)
+            }
+            rows => {
+                let stride = chooser.out_stride;
+                answers.fetch(&chooser.out, rows * stride, stride, &mut chooser.asked)
+            }
+        };
+        if let Err(error) = fetched {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn can_follow(&self) -> bool {
+        self.follow > 0 && self.answers.has_room() && self.check().is_ok()
+    }
+
+    fn read<'a>(&'a mut self, _: &'a GpuBuf<D>) -> Result<Answer<'a>> {
+        self.check()?;
+        let Gpu {
+            answers,
+            chooser,
+            failure,
+            ..
+        } = self;
+        let outcome = answers.take()?;
+        // Waits also where nothing is wanted: a failure belongs to the step that caused it.
+        let read = outcome.landing.wait().inspect_err(|error| {
+            let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
+            *failure = Some(error.clone());
+        })?;
+        if outcome.stride == 0 {
             return Ok(Answer::Logits(read));
         }
-        self.chooser.take(read);
+        chooser.take(read, outcome.stride, &outcome.asked);
         Ok(Answer::Picks {
-            picks: &self.chooser.picks,
-            top: &self.chooser.top,
+            picks: &chooser.picks,
+            top: &chooser.top,
         })
     }
 

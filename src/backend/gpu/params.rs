@@ -78,8 +78,8 @@ params!(SampleRow, 64 {
     penalty: f32, halvings: f32, high: f32, low: f32, inverse: f32,
     top_k: u32, top_p: u32, min_low: u32, min_high: u32, draw: u32, scored: u32, n_top: u32, zero: u32,
 });
-params!(SampleParams, 72 {
-    out: u64, logits: u64, rows: u64, masks: u64,
+params!(SampleParams, 80 {
+    out: u64, logits: u64, rows: u64, masks: u64, next: u64,
     n_rows: u32, vocab_size: u32, stride: u32, mask_stride: u32, out_stride: u32,
     halvings: f32, high: f32, low: f32, inverse: f32, zero: u32,
 });
@@ -140,7 +140,7 @@ mod tests {
             LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps zero }
             SampleRow { given n_tokens mask penalty halvings high low inverse top_k top_p min_low min_high draw scored
                 n_top zero }
-            SampleParams { out logits rows masks n_rows vocab_size stride mask_stride out_stride halvings high low
+            SampleParams { out logits rows masks next n_rows vocab_size stride mask_stride out_stride halvings high low
                 inverse zero }
         );
         for (name, value) in [

@@ -49,7 +49,7 @@ pub(super) struct Chooser<D: Device> {
     /// `[max_wanted, mask_len]`.
     masks: Memory<D>,
     /// `[max_wanted, out_len]`.
-    out: Memory<D>,
+    pub out: Memory<D>,
     host_rows: Vec<u32>,
     host_masks: Vec<u32>,
     vocab_size: usize,
@@ -60,7 +60,7 @@ pub(super) struct Chooser<D: Device> {
     /// Words from one row's outcome to the next.
     pub out_stride: usize,
     /// Of each row: whether it is scored, and alternatives.
-    asked: Vec<(bool, usize)>,
+    pub asked: Vec<(bool, usize)>,
     /// What [`Chooser::take`] gave.
     pub picks: Vec<Pick>,
     pub top: Vec<(Token, f32)>,
@@ -155,28 +155,19 @@ impl<D: Device> Chooser<D> {
         for _ in self.n_rows..padded {
             self.host_rows.extend(padding.words());
         }
-        self.rows.write_numbers(&self.host_rows)?;
-        self.masks.write_numbers(&self.host_masks)
+        self.rows.write_numbers(0, &self.host_rows)?;
+        self.masks.write_numbers(0, &self.host_masks)
     }
 
-    /// Words that [`Chooser::take`] wants.
-    pub fn len(&self) -> usize {
-        self.n_rows * self.out_stride
-    }
-
-    /// Where they are.
-    pub fn out(&self) -> &Memory<D> {
-        &self.out
-    }
-
-    /// Choose from `logits`, a row every `stride`.
-    pub fn launch(&self, device: &D, logits: u64, stride: usize) -> Result<()> {
+    /// Choose from `logits`, a row every `stride`. The tokens go to `next`, too.
+    pub fn launch(&self, device: &D, logits: u64, stride: usize, next: u64) -> Result<()> {
         let one = Scale::new(1.0);
         let params = SampleParams {
             out: self.out.at(),
             logits,
             rows: self.rows.at(),
             masks: self.masks.at(),
+            next,
             n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
@@ -191,12 +182,12 @@ impl<D: Device> Chooser<D> {
         launch::sample(device, &params)
     }
 
-    /// Understand what came back: 32-bit words, as floats of the same bits.
-    pub fn take(&mut self, words: &[f32]) {
+    /// Understand what came back: 32-bit words, as floats of the same bits, a row every `stride`, and what was
+    /// asked of it.
+    pub fn take(&mut self, words: &[f32], stride: usize, asked: &[(bool, usize)]) {
         self.picks.clear();
         self.top.clear();
-        let rows = words.chunks_exact(self.out_stride);
-        for (words, &(scored, n_top)) in rows.zip(&self.asked) {
+        for (words, &(scored, n_top)) in words.chunks_exact(stride).zip(asked) {
             let token = words[0].to_bits() as Token;
             let first = self.top.len();
             let pairs = words[OUT..][..2 * n_top].chunks_exact(2);

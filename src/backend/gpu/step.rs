@@ -51,9 +51,11 @@ impl Places {
             end = end.saturating_add(n.saturating_add(3) / 4 * 4);
             at
         };
-        let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
         let padded = bucket(max_rows);
-        let [tokens, slots, decode, prefill, wanted] = [0; 5].map(|_| take(padded));
+        // First, because they stay on the device where a step follows another.
+        let tokens = take(padded);
+        let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
+        let [slots, decode, prefill, wanted] = [0; 4].map(|_| take(padded));
         // A tile has at least one row.
         let tiles = take(max_rows.saturating_mul(4));
         let pages = take(n_pages);
@@ -125,7 +127,7 @@ impl<D: Device> Loaded<D> {
         })
     }
 
-    /// Take over `step`: one copy to the device.
+    /// Take over `step`: one copy to the device. Where it follows another, the sampler leaves its tokens in place.
     pub fn load(&mut self, step: &Step) -> Result<()> {
         let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
         if n_rows > self.max_rows || n_pages > self.n_pages || step.wanted.len() > self.max_rows {
@@ -186,8 +188,10 @@ impl<D: Device> Loaded<D> {
             self.n_wanted_padded = bucket(self.n_wanted);
             host[at.wanted + self.n_wanted..at.wanted + self.n_wanted_padded].fill(PADDING);
         }
+        let first = if step.follows { at.positions } else { 0 };
         // Pages come last, so what is copied ends with those there are.
-        self.memory.write_numbers(&self.host[..at.pages + n_pages])
+        let numbers = &self.host[first..at.pages + n_pages];
+        self.memory.write_numbers(4 * first, numbers)
     }
 
     fn at(&self, place: usize) -> u64 {

@@ -1,7 +1,7 @@
 //! The primary context of a GPU, and what lives in it and gives itself back. (U)
 #![allow(unsafe_code)]
 
-use crate::backend::gpu::driver::{Driver, Handle, OUT_OF_MEMORY, Outcome};
+use crate::backend::gpu::driver::{Driver, EVENT_DISABLE_TIMING, Handle, OUT_OF_MEMORY, Outcome};
 use crate::{Error, Result};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -105,6 +105,16 @@ impl Owned {
             destroy,
             context: context.clone(),
         })
+    }
+
+    /// An event that somebody waits for, the context being current.
+    pub fn event(context: &Arc<Context>) -> Result<Owned> {
+        Owned::new(
+            context,
+            // SAFETY: the context is current; `to` outlives the call.
+            |driver, to| unsafe { driver.cuEventCreate(to, EVENT_DISABLE_TIMING) },
+            Driver::cuEventDestroy_v2,
+        )
     }
 }
 

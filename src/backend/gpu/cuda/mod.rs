@@ -3,7 +3,8 @@
 //! The primary context is used, as other code in the process does; it is current only inside our
 //! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
 //! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
-//! LLAMABI_CUDA_GRAPHS=0 in the environment: launches are never recorded.
+//! In the environment, LLAMABI_CUDA_GRAPHS=0: launches are never recorded; LLAMABI_CUDA_AHEAD=0: a step is launched
+//! when the one before it has been read.
 #![allow(unsafe_code)]
 
 mod context;
@@ -20,26 +21,40 @@ use context::{Context, Owned, Pinned};
 use modules::Modules;
 use staging::Staging;
 use std::ffi::c_void;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::ptr;
 use std::sync::Arc;
 
 /// Floats in page-locked host memory.
-pub struct Floats(Pinned);
+pub struct Floats {
+    memory: Pinned,
+    /// The last copy into it is done.
+    done: Owned,
+    context: Arc<Context>,
+}
+
+impl Floats {
+    fn wait(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: alive; one that was never recorded is done.
+        unsafe { self.context.driver.cuEventSynchronize(self.done.raw) }?;
+        Ok(())
+    }
+}
 
 impl Deref for Floats {
     type Target = [f32];
     fn deref(&self) -> &[f32] {
-        // SAFETY: page-aligned, initialised in `Pinned::new`, borrowed through `self`; a copy into it
-        // is waited for before `Device::read` returns.
-        unsafe { std::slice::from_raw_parts(self.0.at.cast(), self.0.bytes / 4) }
+        // SAFETY: page-aligned, initialised in `Pinned::new`, borrowed through `self`; nobody looks at it while
+        // a copy into it is under way (`Device::fetch`'s contract).
+        unsafe { std::slice::from_raw_parts(self.memory.at.cast(), self.memory.bytes / 4) }
     }
 }
 
-impl DerefMut for Floats {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.0.at.cast(), self.0.bytes / 4) }
+impl Drop for Floats {
+    fn drop(&mut self) {
+        // After a device error no copy is under way.
+        let _ = self.wait();
     }
 }
 
@@ -53,6 +68,7 @@ pub struct Cuda {
     /// Rows of a 2D copy lie at most so many bytes apart.
     max_pitch: usize,
     records: bool,
+    runs_ahead: bool,
     /// Launches may start before the one before them has ended.
     programmatic: bool,
 }
@@ -62,6 +78,10 @@ const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
 /// Launches that were recorded, ready to run.
 pub struct Graph(Owned);
+
+fn is_on(variable: &str) -> bool {
+    std::env::var_os(variable).is_none_or(|value| value != "0")
+}
 
 impl Cuda {
     /// GPU `index` with these kernels, through the driver from the first of `libraries` that can be opened.
@@ -87,7 +107,8 @@ impl Cuda {
             stream,
             found,
             max_pitch: context.attribute(MAX_PITCH)? as usize,
-            records: std::env::var_os("LLAMABI_CUDA_GRAPHS").is_none_or(|value| value != "0"),
+            records: is_on("LLAMABI_CUDA_GRAPHS"),
+            runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
         };
         drop(current);
@@ -153,7 +174,12 @@ unsafe impl Device for Cuda {
     }
 
     fn host(&self, n: usize) -> Result<Floats> {
-        Pinned::new(&self.context, n.saturating_mul(4)).map(Floats)
+        let _current = self.context.enter()?;
+        Ok(Floats {
+            memory: Pinned::new(&self.context, n.saturating_mul(4))?,
+            done: Owned::event(&self.context)?,
+            context: self.context.clone(),
+        })
     }
 
     unsafe fn clear(&self, at: u64, bytes: usize) -> Result<()> {
@@ -211,17 +237,25 @@ unsafe impl Device for Cuda {
         Ok(())
     }
 
-    unsafe fn read(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
+    unsafe fn fetch(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        let (at, stream) = (to.0.at.cast(), self.stream.raw);
-        // SAFETY: both sizes are by this function's contract; `to` stays borrowed until the copy is
-        // done.
+        let (at, stream) = (to.memory.at.cast(), self.stream.raw);
+        // SAFETY: both sizes are by this function's contract, and that nobody looks at `to`, which waits for the
+        // copy before it goes.
         unsafe {
             self.driver()
                 .cuMemcpyDtoHAsync_v2(at, from, 4 * n, stream)?;
-            self.driver().cuStreamSynchronize(stream)?;
+            let recorded = self.driver().cuEventRecord(to.done.raw, stream);
+            if recorded.is_err() {
+                // Then `to` would not wait for it.
+                let _ = self.driver().cuStreamSynchronize(stream);
+            }
+            Ok(recorded?)
         }
-        Ok(())
+    }
+
+    fn wait(&self, host: &mut Floats) -> Result<()> {
+        host.wait()
     }
 
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
@@ -253,6 +287,10 @@ unsafe impl Device for Cuda {
 
     fn records(&self) -> bool {
         self.records
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.runs_ahead
     }
 
     fn begin_capture(&self) -> Result<()> {

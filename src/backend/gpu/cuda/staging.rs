@@ -4,9 +4,7 @@
 use super::context::{Context, Owned, Pinned};
 use crate::Result;
 use crate::backend::gpu::device::Rows;
-use crate::backend::gpu::driver::{
-    Copy2d, Driver, EVENT_DISABLE_TIMING, Handle, MEMORY_DEVICE, MEMORY_HOST, Side,
-};
+use crate::backend::gpu::driver::{Copy2d, Driver, Handle, MEMORY_DEVICE, MEMORY_HOST, Side};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -27,15 +25,9 @@ impl Staging {
     /// The context is current.
     pub fn new(context: &Arc<Context>) -> Result<Staging> {
         let stage = || -> Result<Stage> {
-            let flags = EVENT_DISABLE_TIMING;
             Ok(Stage {
                 memory: Pinned::new(context, STAGE)?,
-                done: Owned::new(
-                    context,
-                    // SAFETY: the context is current; `to` outlives the call.
-                    |driver, to| unsafe { driver.cuEventCreate(to, flags) },
-                    Driver::cuEventDestroy_v2,
-                )?,
+                done: Owned::event(context)?,
             })
         };
         Ok(Staging(Mutex::new(([stage()?, stage()?], 0))))

@@ -1,0 +1,86 @@
+//! What steps give, on its way to the host: of a step that has ended and of the one that follows it, which may
+//! run while the first is read.
+
+use super::device::{Device, Landing, Memory};
+use super::sample;
+use crate::backend::Limits;
+use crate::{Error, Result, reserve};
+use std::sync::Arc;
+
+/// Of one step.
+pub(super) struct Outcome<D: Device> {
+    pub landing: Landing<D>,
+    /// Words from one row to the next, where tokens were chosen; 0: logits.
+    pub stride: usize,
+    /// Of each row that was chosen for: whether it is scored, and alternatives.
+    pub asked: Vec<(bool, usize)>,
+}
+
+/// Steps that were fetched and not read, at most two.
+pub(super) struct Answers<D: Device> {
+    /// The first has room for logits. The second is used for steps that follow another, which have tokens.
+    places: [Outcome<D>; 2],
+    /// Which is read next.
+    oldest: usize,
+    under_way: usize,
+}
+
+impl<D: Device> Answers<D> {
+    pub fn new(device: &Arc<D>, limits: &Limits) -> Result<Self> {
+        let place = |row: usize| -> Result<Outcome<D>> {
+            let n = limits.max_wanted;
+            let mut asked = Vec::new();
+            reserve::vec("the rows of a step", &mut asked, n)?;
+            Ok(Outcome {
+                landing: Landing::new(device, n.saturating_mul(row))?,
+                stride: 0,
+                asked,
+            })
+        };
+        let chosen = sample::out_len();
+        Ok(Answers {
+            places: [place(limits.vocab_size.max(chosen))?, place(chosen)?],
+            oldest: 0,
+            under_way: 0,
+        })
+    }
+
+    /// Whether there is room for one more.
+    pub fn has_room(&self) -> bool {
+        self.under_way < 2
+    }
+
+    /// Begin to fetch `n` floats; `asked` is exchanged for a list that is no longer needed.
+    pub fn fetch(
+        &mut self,
+        from: &Memory<D>,
+        n: usize,
+        stride: usize,
+        asked: &mut Vec<(bool, usize)>,
+    ) -> Result<()> {
+        let at = match self.under_way {
+            0 => 0,
+            1 => 1 - self.oldest,
+            n => return Err(Error::Internal(format!("a step, and {n} that nobody read"))),
+        };
+        let place = &mut self.places[at];
+        place.landing.fetch(from, n)?;
+        place.stride = stride;
+        std::mem::swap(&mut place.asked, asked);
+        if self.under_way == 0 {
+            self.oldest = at;
+        }
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// The oldest.
+    pub fn take(&mut self) -> Result<&mut Outcome<D>> {
+        if self.under_way == 0 {
+            return Err(Error::Internal("there is no step to read".into()));
+        }
+        let at = self.oldest;
+        (self.oldest, self.under_way) = (1 - at, self.under_way - 1);
+        Ok(&mut self.places[at])
+    }
+}
