@@ -35,10 +35,11 @@ WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have the
 # what has to be unpacked and summed.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2", defaults=(0, 0, "", 1, 0, 0, 0, 0))
 
-SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
+SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
+SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
 # Instructions to make an f16 of a code.
-UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5}
-GROUP = {"int8": 32, "int4": 32, "nf4": 64}
+UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
+GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
 GEMV_ROWS, FEW_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 4, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
@@ -49,10 +50,10 @@ def up(n, to):
 
 def row_bytes(dtype, cols):
     """Of a row of weights on the device: `stride` of mat.rs and quantised.rs."""
-    if dtype in SIZE and dtype != "int8":
+    if dtype in SIZE and dtype not in GROUP:
         return up(cols, 32) * SIZE[dtype]
     padded = up(cols, 256)
-    return up(padded * (1 if dtype == "int8" else 0.5) + 2 * ceil(padded / GROUP[dtype]), 64)
+    return up(padded * (1 if dtype in SIZE else 0.5) + 2 * ceil(padded / GROUP[dtype]), 64)
 
 
 def head_dtype(dtype):
@@ -89,7 +90,7 @@ def read_bytes(shape, dtype):
 
 def kv_bytes(shape, kv, positions):
     """Of K and V of so many positions of one sequence, whole pages."""
-    head = PAGE * up(shape.head_dim, 16) * SIZE[kv] + (4 * PAGE if kv == "int8" else 0)
+    head = PAGE * up(shape.head_dim, 16) * SIZE[kv] + (4 * PAGE if kv in SCALED else 0)
     return 2 * ceil(positions / PAGE) * head * shape.n_kv_heads * shape.n_layers
 
 
@@ -150,7 +151,7 @@ def decode(shape, dtype, kv, batch, context):
     """Launches of a step in which `batch` sequences of `context` tokens get one more."""
     n, m = bucket(batch), matrices(shape)
     layer = few("qkv", dtype, *m["qkv"], n)
-    if kv == "int8":
+    if kv in SCALED:
         layer.append(Launch("append"))
     layer += attend(shape, kv, n, context)
     layer += few("matmul_add", dtype, *m["wo"], n) + few("ffn_up", dtype, *m["ffn_up"], n) + few("matmul_add", dtype, *m["w2"], n)
@@ -175,7 +176,7 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
         return [Launch("prepare", n * cols * 6), gemm(kernel, dtype, rows, cols, n)]
 
     layer = product("qkv_prefill", *m["qkv"])
-    if kv == "int8":
+    if kv in SCALED:
         layer.append(Launch("append"))
     layer += [attention, *product("matmul_add_prefill", *m["wo"]), *product("ffn_up_prefill", *m["ffn_up"]),
               *product("matmul_add_prefill", *m["w2"])]
@@ -228,7 +229,7 @@ def main():
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]
-        for dtype in ("bf16", "int8", "int4"):
+        for dtype in ("bf16", "int8", "fp8", "int4"):
             for batch in (1, 2, 4, 8, 16, 32, 64):
                 launches = decode(shape, dtype, "bf16", batch, 512)
                 must = read_bytes(shape, dtype) + batch * kv_bytes(shape, "bf16", 512)
@@ -240,13 +241,13 @@ def main():
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
     for name in SHAPES:
-        for dtype in ("bf16", "int8", "int4"):
+        for dtype in ("bf16", "int8", "fp8", "int4"):
             speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context), follows=True) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]
-        for dtype in ("bf16", "int8", "int4"):
+        for dtype in ("bf16", "int8", "fp8", "int4"):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
                 took = sum(seconds(both["no graphs"], step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
                 share = must_flops(shape, n) / m.matrix / took

@@ -19,8 +19,8 @@
   "  --max_gen_len N           most tokens to generate (as many as there is room for)\n"             \
   "  --threads N               0: as many as this process may use (0)\n"                             \
   "  --device D                auto, cpu or cuda (auto)\n"                                           \
-  "  --weights_dtype T         auto, f32, f16, bf16, int8, int4 or nf4 (auto: as stored)\n"           \
-  "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16 or int8\n"                       \
+  "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"      \
+  "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"                  \
   "  --verbose 1               what was loaded and chosen; 2: every request\n"
 
 struct options {
@@ -88,7 +88,7 @@ static int32_t choice(const struct options *o, const char *name, const char *val
 /* Take over an option of COMMON_USAGE; 0 if it is none. */
 static int common_option(struct options *o, const char *name, const char *value) {
   static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
-  static const char *const dtypes[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", NULL};
+  static const char *const dtypes[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", NULL};
   if (strcmp(name, "ckpt_dir") == 0) o->ckpt_dir = value;
   else if (strcmp(name, "tokenizer_path") == 0) o->tokenizer_path = value;
   else if (strcmp(name, "temperature") == 0) o->generate.temperature = real(o, name, value);

@@ -85,7 +85,9 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// row, whose length 64 must divide. Weights only.
 #define LLAMA_DTYPE_NF4 6
 
-/// 8-bit floats: `LLAMA_E_UNSUPPORTED` on the CPU.
+/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a row, f16 scales;
+/// quantised while a checkpoint of floats is loaded, head and embedding as with INT8. `kv_dtype`: a scale for each
+/// head's vector.
 #define LLAMA_DTYPE_FP8 7
 
 /// Something failed.

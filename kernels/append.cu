@@ -1,11 +1,18 @@
-// The int8 cache: K and V of the step's rows, as codes with a scale for each head's vector.
+// The caches in 8 bits: K and V of the step's rows, as codes with a scale for each head's vector.
 //
 // A kernel of its own, because the rows of a weight matrix that make up one vector belong to several blocks of
 // the product (eight of them for a head of 128), which would have to wait for one another.
 #include "gpu.h"
 
+// The greatest code, and the code of a number that has been divided by the scale.
+DEVICE float greatest(Cached8) { return 127.0f; }
+DEVICE float greatest(CachedF8) { return 448.0f; }
+// To nearest even: adding 1.5 * 2^23 leaves no fraction.
+DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 128) & 255; }
+DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
+
 // One warp for each vector, up to eight numbers in a lane.
-KERNEL(append_int8, AppendParams, 32) {
+template <class C> DEVICE void append(const AppendParams &p) {
     const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads, head = blockIdx.x % p.n_kv_heads;
     const float *from = p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
     start_next();
@@ -26,16 +33,15 @@ KERNEL(append_int8, AppendParams, 32) {
         max = fmaxf(max, fabsf(v[e]));
         odd += v[e] * 0.0f; // NaN where a number is not finite
     }
-    const float unit = group_max(max, 32) / 127.0f + group_sum(odd, 32);
+    const float unit = group_max(max, 32) / greatest(C()) + group_sum(odd, 32);
     const float inverse = unit > 1e-30f ? 1.0f / unit : 0; // the reciprocal of less would overflow
     Words2 codes = {};
     UNROLL
-    for (int e = 0; e < 8; e++) {
-        // To nearest even: adding 1.5 * 2^23 leaves no fraction.
-        uint32_t code = as_bits(v[e] * inverse + 12582912.0f) + 128;
-        codes.w[e / 4] |= (code & 255) << (e % 4 * 8);
-    }
-    Cached8 *to = (Cached8 *)(part ? p.v_pages : p.k_pages) + (size_t)(slot / GPU_PAGE * p.n_kv_heads + head) * head_of_page<Cached8>(p.head_stride);
+    for (int e = 0; e < 8; e++) codes.w[e / 4] |= code_of(v[e] * inverse, C()) << (e % 4 * 8);
+    C *to = (C *)(part ? p.v_pages : p.k_pages) + (size_t)(slot / GPU_PAGE * p.n_kv_heads + head) * head_of_page<C>(p.head_stride);
     if (lane * 8 < p.head_stride) store8(to + slot % GPU_PAGE * p.head_stride + lane * 8, codes);
     if (lane == 0) ((float *)(to + GPU_PAGE * p.head_stride))[slot % GPU_PAGE] = unit;
 }
+
+KERNEL(append_int8, AppendParams, 32) { append<Cached8>(p); }
+KERNEL(append_fp8, AppendParams, 32) { append<CachedF8>(p); }

@@ -46,7 +46,7 @@ template <class T> struct Keys {
 };
 
 // Eight numbers on their way.
-template <class T> struct Eight {
+template <class T, bool = SCALED<T>> struct Eight {
     Words4 raw[sizeof(T) / 2];
     DEVICE_MEMBER void load(const T *p) {
         UNROLL
@@ -54,10 +54,10 @@ template <class T> struct Eight {
     }
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
-template <> struct Eight<Cached8> {
+template <class T> struct Eight<T, true> {
     Words2 raw;
-    DEVICE_MEMBER void load(const Cached8 *p) { raw = load_fresh8(p); }
-    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw); }
+    DEVICE_MEMBER void load(const T *p) { raw = load_fresh8(p); }
+    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 
 // Keys first .. first + n (n <= 256) for H queries in l.q; query h sees the keys before end[h]. Leaves in
@@ -279,7 +279,9 @@ KERNEL(attend_f32, AttendParams, 128) { attend<float>(p); }
 KERNEL(attend_f16, AttendParams, 128) { attend<f16>(p); }
 KERNEL(attend_bf16, AttendParams, 128) { attend<bf16>(p); }
 KERNEL(attend_int8, AttendParams, 128) { attend<Cached8>(p); }
+KERNEL(attend_fp8, AttendParams, 128) { attend<CachedF8>(p); }
 KERNEL(attend_prefill_fma_f32, AttendPrefillParams, 128) { attend_prefill_fma<float>(p); }
 KERNEL(attend_prefill_fma_f16, AttendPrefillParams, 128) { attend_prefill_fma<f16>(p); }
 KERNEL(attend_prefill_fma_bf16, AttendPrefillParams, 128) { attend_prefill_fma<bf16>(p); }
 KERNEL(attend_prefill_fma_int8, AttendPrefillParams, 128) { attend_prefill_fma<Cached8>(p); }
+KERNEL(attend_prefill_fma_fp8, AttendPrefillParams, 128) { attend_prefill_fma<CachedF8>(p); }

@@ -1,19 +1,19 @@
 // Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache.
 //
 // Block: 128 threads, 64 rows of one head; each warp has 16 rows, keys come in tiles of 64 at absolute
-// positions, two stages of cp.async (of the int8 cache ordinary loads, widened to f16 on the way). A row's numbers depend on its own keys alone: tiles it does not see leave its
+// positions, two stages of cp.async (of a cache with scales ordinary loads, widened to f16 on the way). A row's numbers depend on its own keys alone: tiles it does not see leave its
 // state as it is, so neither the cut of a prompt into chunks nor the other rows of a tile matter.
 #include "gpu.h"
 
 #define KEYS 64
 
-// Eight numbers of the int8 cache, times their scale and rounded, to shared memory.
-DEVICE void place8(void *to, const Cached8 *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
+// Eight numbers of a cache with scales, times their scale and rounded, to shared memory.
+template <class C> DEVICE void place8(void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
     Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
     float v[8];
     Words4 out;
-    unpack8(v, raw);
+    unpack8(v, raw, C());
     UNROLL
     for (int i = 0; i < 4; i++) {
         f16 a, b;
@@ -185,3 +185,6 @@ KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16,
 KERNEL(attend_prefill_int8_32, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 32>(p); }
 KERNEL(attend_prefill_int8_64, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 64>(p); }
 KERNEL(attend_prefill_int8_128, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 128>(p); }
+KERNEL(attend_prefill_fp8_32, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 32>(p); }
+KERNEL(attend_prefill_fp8_64, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 64>(p); }
+KERNEL(attend_prefill_fp8_128, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 128>(p); }

@@ -63,14 +63,17 @@ KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
 KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8, false>(p); }
 KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4, false>(p); }
 KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4, false>(p); }
+KERNEL(ffn_up_fp8, FfnUpParams, 256) { ffn_up<Fp8, false>(p); }
 KERNEL_WIDE(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
 KERNEL_WIDE(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
 KERNEL_WIDE(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
 KERNEL_WIDE(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
 KERNEL_WIDE(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
+KERNEL_WIDE(ffn_up_batch_fp8, FfnUpParams, 256) { ffn_up<Fp8, true>(p); }
 KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }
 KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
 KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
+KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }

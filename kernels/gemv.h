@@ -28,10 +28,18 @@ template <class W> DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[1], W)
         v[2 * i + 1] = to_float(W{(uint16_t)(raw[0].w[i] >> 16)});
     }
 }
-// Codes of the int8 cache, without their scale.
-DEVICE void unpack8(float (&v)[8], const Words2 &raw) {
+// Codes of the cache, without their scale.
+DEVICE void unpack8(float (&v)[8], const Words2 &raw, Cached8) {
     UNROLL
     for (int i = 0; i < 8; i++) v[i] = byte_as_float(raw.w[i / 4], i % 4) - 8388736.0f;
+}
+DEVICE void unpack8(float (&v)[8], const Words2 &raw, CachedF8) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t pair = e4m3_pair(raw.w[i / 2] >> i % 2 * 16);
+        v[2 * i] = to_float(f16{(uint16_t)pair});
+        v[2 * i + 1] = to_float(f16{(uint16_t)(pair >> 16)});
+    }
 }
 // Eight numbers, widened. `p` is a multiple of 8 elements into an aligned row.
 template <class W> DEVICE void load8(float (&v)[8], const W *p) {

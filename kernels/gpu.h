@@ -212,6 +212,36 @@ DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=
 #include "emu/device.h"
 #endif
 
+// Two e4m3 (bytes 0 and 1 of x: 4 bits of exponent, 3 of mantissa, no infinities) as two f16, exactly. By bits where no
+// instruction does it, which is below compute capability 8.9, and in PTX for that on whatever runs it. Nobody writes codes of NaN.
+DEVICE uint32_t e4m3_pair(uint32_t x) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"((uint16_t)x));
+    return y;
+#else
+    const uint32_t apart = (x & 0xff) << 8 | (x & 0xff00) << 16;
+#ifdef PLANT_E4M3_BIAS
+    const uint32_t more = 0x58005800;
+#else
+    const uint32_t more = 0x5c005c00; // 2^8: an f16's exponent counts from 8 lower, for subnormal numbers too
+#endif
+    return fma_pair((apart & 0x7f007f00) >> 1 | (apart & 0x80008000), more, 0x80008000); // adding -0 keeps the sign of 0
+#endif
+}
+// The nearest e4m3, ties to even, of a magnitude up to 448; what is greater is 448.
+DEVICE uint32_t e4m3_of(float x) {
+    const float m = fminf(fabsf(x), 448.0f);
+    // Under 2^-6 in units of 2^-9, which is the last bit of 2^14.
+    uint32_t code = as_bits(m + 16384.0f) - as_bits(16384.0f);
+#ifdef PLANT_E4M3_TRUNCATED
+    if (m >= 0.015625f) code = (as_bits(m) >> 20) - (120u << 3);
+#else
+    if (m >= 0.015625f) code = ((as_bits(m) + 0x7ffff + (as_bits(m) >> 20 & 1)) >> 20) - (120u << 3);
+#endif
+    return code | (as_bits(x) >> 24 & 0x80);
+}
+
 DEVICE void fresh4(float *v, const float *p) {
     const Words4 w = load_fresh(p);
     UNROLL

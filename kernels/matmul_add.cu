@@ -84,14 +84,17 @@ KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16, false>(p); }
 KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8, false>(p); }
 KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4, false>(p); }
 KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4, false>(p); }
+KERNEL(matmul_add_fp8, MatmulAddParams, 256) { matmul_add<Fp8, false>(p); }
 KERNEL_WIDE(matmul_add_batch_f16, MatmulAddParams, 256) { matmul_add<f16, true>(p); }
 KERNEL_WIDE(matmul_add_batch_bf16, MatmulAddParams, 256) { matmul_add<bf16, true>(p); }
 KERNEL_WIDE(matmul_add_batch_int8, MatmulAddParams, 256) { matmul_add<Int8, true>(p); }
 KERNEL_WIDE(matmul_add_batch_int4, MatmulAddParams, 256) { matmul_add<Int4, true>(p); }
 KERNEL_WIDE(matmul_add_batch_nf4, MatmulAddParams, 256) { matmul_add<Nf4, true>(p); }
+KERNEL_WIDE(matmul_add_batch_fp8, MatmulAddParams, 256) { matmul_add<Fp8, true>(p); }
 KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }
 KERNEL(matmul_add_prefill_int8, MatmulAddParams, 256) { matmul_add_prefill<Int8>(p); }
 KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
+KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }

@@ -14,22 +14,22 @@
 //   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
 //              float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4): a row is its codes and then its scales as quant.h says, of K
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row is its codes and then its scales as quant.h says, of K
 // padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
 // A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152.
 //
 // Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
 // weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included;
 // OP_batch_TYPE any number of rows that prepare made, and gives the same bits:
-//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8 4, int4, nf4 8
+//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8
 //     OP_batch_TYPE  grid.y ceil(n_rows / 64), shared GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
 // `pages[row_pages[row] + p / 16]`, at offset p % 16; a slot is page * 16 + offset.
 //
-// In int8 (type GPU_INT8) a vector has a scale of its own (append, quant.h): [page][kv_head] { [16][head_stride] codes,
-// [16] scales }.
+// In int8 and fp8 (types GPU_INT8, GPU_FP8) a vector has a scale of its own (append, quant.h): [page][kv_head]
+// { [16][head_stride] codes, [16] scales }.
 //
 // Launches that may start before the one before them has ended (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; gpu.h,
 // wait_for_last): prepare, qkv, append, attend, matmul_add, ffn_up, logits, each of them as
@@ -52,11 +52,12 @@ enum {
     GPU_INT8 = 3,
     GPU_INT4 = 4,
     GPU_NF4 = 5,
+    GPU_FP8 = 6,
 
     GPU_PAGE = 16,         // positions in a page
     GPU_CHUNK = 256,       // keys of one split in decode attention
     GPU_MAX_HEAD_DIM = 256,
-    GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8}_*
+    GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
 
     GPU_DRAW = -1,
@@ -95,20 +96,20 @@ typedef struct {
     uint32_t zero;         // 0
 } PrepareParams;
 
-// ---- qkv_{f32,f16,bf16,int8,int4,nf4} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
+// ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
 // n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
 // grid.x ceil(n / 16), block 256, f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream, indexed by rows[i].
 //
-// ---- qkv_batch_{f16,bf16,int8,int4,nf4} (Decode): the same from prepared rows, as qkv_prefill has them. grid.x ceil(n / 32).
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them. grid.x ceil(n / 32).
 //
-// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4}: the same from prepared rows: x is prepare's output (type of the
+// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows: x is prepare's output (type of the
 // weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
 // f16, bf16: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152.
 // f32:       grid (ceil(n / 64), ceil(n_rows / 64)),   block 256, shared 20480.
 // Type: the weights'.
 typedef struct {
     float *q;              // [max_rows, q_stride] out, by rows[i]
-    void *k_pages;         // this layer's; for a cache of GPU_INT8 what append reads: fresh and fresh + kv_dim
+    void *k_pages;         // this layer's; for a cache with scales what append reads: fresh and fresh + kv_dim
     void *v_pages;
     const void *x;
     const float *norm;     // [pad32(dim)]
@@ -126,7 +127,7 @@ typedef struct {
     uint32_t zero;         // 0
 } QkvParams;
 
-// ---- append_int8 (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
+// ---- append_{int8,fp8} (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
 // grid (2 * n_kv_heads, n_rows), block 32, shared 0.
 typedef struct {
     void *k_pages;         // this layer's
@@ -136,7 +137,7 @@ typedef struct {
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
 } AppendParams;
 
-// ---- attend_{f32,f16,bf16,int8} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
+// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
 // grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
 // max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
 typedef struct {
@@ -164,11 +165,11 @@ typedef struct {
     uint32_t pages;        // where the sequence's page table begins in pages
 } AttendTile;
 
-// ---- attend_prefill_{f16,bf16,int8}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
-// the probabilities are rounded to the type of the cache (int8: to f16). The suffix is the smallest B >= head_stride.
+// ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
+// the probabilities are rounded to the type of the cache (int8, fp8: to f16). The suffix is the smallest B >= head_stride.
 // grid (n_heads, n_tiles), block 128, shared 512 * B.
 //
-// ---- attend_prefill_fma_{f32,f16,bf16,int8}: the same in float32 throughout, any head_dim to 256: for float32
+// ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, any head_dim to 256: for float32
 // weights, float32 caches and head_dim over 128.
 // grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
 typedef struct {
@@ -184,12 +185,12 @@ typedef struct {
     float scale;           // 1 / sqrt(head_dim)
 } AttendPrefillParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
 // grid.x ceil(n / 16), block 256; f32: grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
 //
-// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4} (Decode): y is prepare's output (norm null), compact. grid.x ceil(n / 32).
+// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): y is prepare's output (norm null), compact. grid.x ceil(n / 32).
 //
-// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4}: y is prepare's output (norm null), compact.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y is prepare's output (norm null), compact.
 // Grid of qkv_prefill with this n. Type: the weights'.
 typedef struct {
     float *x;              // [max_rows, x_stride] in and out
@@ -200,12 +201,12 @@ typedef struct {
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
 } MatmulAddParams;
 
-// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
+// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
-// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4} (Decode): x is prepare's output, compact. grid.x ceil(ffn_dim / 16).
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact. grid.x ceil(ffn_dim / 16).
 //
-// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4}: x is prepare's output, compact; norm and eps are not read.
+// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
 // f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
 typedef struct {
@@ -314,15 +315,22 @@ typedef struct {
     GPU_KERNELS_QUANTISED(X, int8)                  \
     GPU_KERNELS_QUANTISED(X, int4)                  \
     GPU_KERNELS_QUANTISED(X, nf4)                   \
+    GPU_KERNELS_QUANTISED(X, fp8)                   \
     X(embed_int8, EmbedParams, 128)                 \
     X(logits_int8, LogitsParams, 256)               \
     X(logits_batch_int8, LogitsParams, 256)         \
     X(append_int8, AppendParams, 32)                \
+    X(append_fp8, AppendParams, 32)                 \
     X(attend_int8, AttendParams, 128)               \
+    X(attend_fp8, AttendParams, 128)                \
     X(attend_prefill_fma_int8, AttendPrefillParams, 128) \
+    X(attend_prefill_fma_fp8, AttendPrefillParams, 128) \
     X(attend_prefill_int8_32, AttendPrefillParams, 128)  \
     X(attend_prefill_int8_64, AttendPrefillParams, 128)  \
     X(attend_prefill_int8_128, AttendPrefillParams, 128) \
+    X(attend_prefill_fp8_32, AttendPrefillParams, 128)   \
+    X(attend_prefill_fp8_64, AttendPrefillParams, 128)   \
+    X(attend_prefill_fp8_128, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_32, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_64, AttendPrefillParams, 128)  \
     X(attend_prefill_f16_128, AttendPrefillParams, 128) \

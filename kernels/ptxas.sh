@@ -53,7 +53,7 @@ read_one() {
   "$cuobjdump" -sass "$fatbins/$name.fatbin" | awk '
     /^arch = / { arch = $3 }
     /Function : / { kernel = $3 }
-    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|HFMA2|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
+    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|HFMA2|F2FP|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
     sort -u >"$dir/$name.used"
 }
 
@@ -68,18 +68,21 @@ wanted() {
   case $1 in
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_int8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 PRMT LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
+    attend_prefill_fp8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
+    attend_fp8 | attend_prefill_fma_fp8) echo 'LDG\.E[A-Z0-9._]*\.64' ;;
     attend_int8 | attend_prefill_fma_int8) echo 'LDG\.E[A-Z0-9._]*\.64 PRMT' ;;
     attend_prefill_fma_*) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_prefill_f32) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 FFMA' ;;
-    *_prefill_int8 | *_prefill_int4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
+    *_prefill_int8 | *_prefill_int4 | *_prefill_fp8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_*) ;;
     embed_int8) echo 'PRMT' ;;
-    append_int8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
+    append_int8 | append_fp8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
     attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_int8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
     *_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
     *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
     sample) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
@@ -94,6 +97,14 @@ wanted_early() {
     embed_*) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;
+  esac
+}
+
+# e4m3 in one instruction from compute capability 8.9 on.
+wanted_converted() {
+  case $1 in
+    append_*) ;;
+    *_fp8 | *_fp8_*) echo 'F2FP\.F16\.E4M3\.UNPACK_B' ;;
   esac
 }
 
@@ -122,7 +133,8 @@ while read -r kernel; do
   for arch in "${archs[@]}"; do
     grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was not compiled for sm_$arch"
     early=$([[ $arch != 90a ]] || wanted_early "$kernel")
-    for instruction in $(wanted "$kernel") $early; do
+    converted=$([[ $arch == 8[06] ]] || wanted_converted "$kernel")
+    for instruction in $(wanted "$kernel") $early $converted; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
@@ -131,11 +143,11 @@ done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(
     case $typed in
       '##T') printf "$name%s\n" f32 f16 bf16 ;;
       '##H') printf "$name%s\n" f16 bf16 ;;
-      '##Q') printf "$name%s\n" int8 int4 nf4 ;;
+      '##Q') printf "$name%s\n" int8 int4 nf4 fp8 ;;
       *) echo "$name" ;;
     esac
   done)
-((count >= 84)) || complain "only $count kernels were found in params.h"
+((count >= 99)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1

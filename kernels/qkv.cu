@@ -24,7 +24,7 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
     const uint32_t slot = p.slots[row];
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
-    if (p.kv_type == GPU_INT8) { // append.cu makes codes of them: a scale needs the whole vector
+    if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) { // append.cu makes codes of them: a scale needs the whole vector
         float *to = (float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim + (n - q_dim) % kv_dim;
         to[0] = a;
         to[1] = b;
@@ -106,14 +106,17 @@ KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
 KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8, false>(p); }
 KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4, false>(p); }
 KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4, false>(p); }
+KERNEL(qkv_fp8, QkvParams, 256) { qkv<Fp8, false>(p); }
 KERNEL_WIDE(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
 KERNEL_WIDE(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
 KERNEL_WIDE(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
 KERNEL_WIDE(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
 KERNEL_WIDE(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
+KERNEL_WIDE(qkv_batch_fp8, QkvParams, 256) { qkv<Fp8, true>(p); }
 KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }
 KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
 KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
+KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }

@@ -11,7 +11,7 @@
 // a lane's weights are one 16-byte load, the activations that eight lanes need for them at a time are 128 bytes in a
 // row too, and one block's scales serve them all. The four of step j (columns 32j + 4o ..) are
 //
-//     8 bits  word j of the piece, code + 128 in byte e
+//     8 bits  word j of the piece, in byte e: int8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
 // so that neighbours are 16 bits apart: pairs of 16-bit numbers for tensor cores come out of one mask. The same
@@ -66,6 +66,27 @@ struct Int4 : Quantised {
         pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480); // 1024 + 16 code, / 16, - 72
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream(p); }
+    DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
+    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
+};
+
+// e4m3, src/quant/fp8.rs. A scale a line: less would not fit the numbers better, which have exponents of their own.
+struct Fp8 : Quantised {
+    static constexpr uint32_t GROUP = 128, LINES = 2, STEPS = 4;
+    static constexpr int WORDS = 2;
+    struct LineScales { uint16_t w[1]; };
+
+    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+        pairs[0] = e4m3_pair(words[step]);
+        pairs[1] = e4m3_pair(words[step] >> 16);
+    }
+    DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
+        uint32_t pairs[2];
+        decode_pairs(pairs, words, (uint32_t)half, nullptr);
+        UNROLL
+        for (int e = 0; e < 4; e++) v[e] = to_float(f16{(uint16_t)(pairs[e / 2] >> e % 2 * 16)});
+    }
+    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s.w[0] = *(const uint16_t *)p; }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
@@ -140,15 +161,16 @@ template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t co
     return Q::WORDS == 1 && in_line % 2 ? word >> 8 : word;
 }
 
-// The int8 KV cache, as src/backend/cpu/kv.rs defines it: every head's vector has a scale of its own, its greatest
-// magnitude over 127. A number is kept as code + 128; the sixteen scales of a page of a head follow its vectors.
+// The KV cache in 8 bits: every head's vector has a scale of its own, its greatest magnitude over the greatest code; the
+// sixteen scales of a page of a head follow its vectors. int8 is kept as code + 128 (src/backend/cpu/kv.rs has it too).
 struct Cached8 { uint8_t bits; };
+struct CachedF8 { uint8_t bits; };
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
 // Numbers from one kv head of a page to the next, scales counted in.
 template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {
     return (size_t)GPU_PAGE * head_stride + (SCALED<T> ? GPU_PAGE * 4 : 0);
 }
 // The scale of a vector; `head`: the first number of its head of its page.
-DEVICE float unit_of(const Cached8 *head, uint32_t head_stride, uint32_t slot) {
+template <class C> DEVICE float unit_of(const C *head, uint32_t head_stride, uint32_t slot) {
     return load_const_float((const float *)(head + GPU_PAGE * head_stride) + slot);
 }

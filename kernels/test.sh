@@ -74,6 +74,8 @@ WRITE_AFTER_READ matmul_add gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
 SHARED_BOUNDS prepare prepare twin says|other bits
 NO_BARRIER_SELECT sample sample twin says|other bits
+E4M3_BIAS matmul_add fp8 twin says
+E4M3_TRUNCATED append append append.*not
 NO_WAIT prepare chain prepare_.*no thread waits
 NO_WAIT qkv chain qkv_.*no thread waits
 NO_WAIT append chain append_.*no thread waits

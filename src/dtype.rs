@@ -18,6 +18,9 @@ pub enum Dtype {
     Int4,
     /// [`Quant::Nf4`]; weights only.
     Nf4,
+    /// 8-bit floats, e4m3, and a scale for each group: [`Quant::Fp8`] in weights; in the KV cache a scale for each
+    /// head's vector. On GPUs only.
+    Fp8,
     /// Bytes of a quantised checkpoint: two 4-bit codes, or the 8-bit code of a scale. Only files
     /// have it.
     U8,
@@ -29,7 +32,7 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => 1,
+            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 | Dtype::U8 => 1,
         }
     }
 
@@ -38,17 +41,28 @@ impl Dtype {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
     }
 
+    /// Whether the KV cache can have it, on some backend.
+    pub const fn is_of_cache(self) -> bool {
+        self.is_float() || self.has_vector_scales()
+    }
+
+    /// Whether the KV cache has a scale for each head's vector with it.
+    pub const fn has_vector_scales(self) -> bool {
+        matches!(self, Dtype::Int8 | Dtype::Fp8)
+    }
+
     /// The block format that weights of this dtype have.
     pub const fn quant(self) -> Option<Quant> {
         match self {
             Dtype::Int8 => Some(Quant::Int8),
             Dtype::Int4 => Some(Quant::Int4),
             Dtype::Nf4 => Some(Quant::Nf4),
+            Dtype::Fp8 => Some(Quant::Fp8),
             Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::U8 => None,
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`.
+    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `fp8`.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -57,6 +71,7 @@ impl Dtype {
             Dtype::Int8 => "int8",
             Dtype::Int4 => "int4",
             Dtype::Nf4 => "nf4",
+            Dtype::Fp8 => "fp8",
             Dtype::U8 => "u8",
         }
     }

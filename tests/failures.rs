@@ -184,7 +184,7 @@ fn more_memory_than_there_is() {
 #[test]
 fn options_out_of_range() {
     type Change = fn(&mut llama_build_options);
-    let cases: [(Change, i32, &str); 10] = [
+    let cases: [(Change, i32, &str); 11] = [
         (
             |o| o.max_seq_len = 0,
             LLAMA_E_INVALID_ARGUMENT,
@@ -217,9 +217,14 @@ fn options_out_of_range() {
             "weights_dtype",
         ),
         (
-            |o| o.weights_dtype = LLAMA_DTYPE_FP8,
+            |o| (o.device, o.weights_dtype) = (LLAMA_DEVICE_CPU, LLAMA_DTYPE_FP8),
             LLAMA_E_UNSUPPORTED,
-            "FP8",
+            "weights_dtype is FP8",
+        ),
+        (
+            |o| (o.device, o.kv_dtype) = (LLAMA_DEVICE_CPU, LLAMA_DTYPE_FP8),
+            LLAMA_E_UNSUPPORTED,
+            "kv_dtype is FP8",
         ),
         (|o| o.kv_dtype = LLAMA_DTYPE_NF4, LLAMA_E_UNSUPPORTED, "nf4"),
         (|o| o.kv_dtype = -1, LLAMA_E_INVALID_ARGUMENT, "kv_dtype"),

@@ -18,7 +18,7 @@ use llamabi::model::weights::{LoadControl, load};
 use llamabi::model::{Config, Runner, quantised, rope};
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Llama, Token};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PAGE: usize = 16;
 const POSITIONS: usize = 128;
@@ -189,6 +189,99 @@ fn the_int8_cache_is_that_of_the_cpu() {
     }
 }
 
+/// A copy of a checkpoint of float32 in which every weight is what its format makes of it: layers in fp8, the head in
+/// int8, the embedding in bf16.
+fn rounded_to_fp8(dir: &str) -> PathBuf {
+    let to = std::env::temp_dir().join(format!("llamabi-gpu-rounded-{}", std::process::id()));
+    std::fs::create_dir_all(&to).unwrap();
+    std::fs::copy(reference(dir).join("config.json"), to.join("config.json")).unwrap();
+    let mut file = std::fs::read(reference(dir).join("model.safetensors")).unwrap();
+    let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
+    for (name, info) in header.as_object().unwrap() {
+        let Some([_, cols]) = info["shape"].as_array().map(Vec::as_slice) else {
+            continue;
+        };
+        assert_eq!(info["dtype"], "F32");
+        let cols = cols.as_u64().unwrap() as usize;
+        let at = |i: usize| start + info["data_offsets"][i].as_u64().unwrap() as usize;
+        for row in file[at(0)..at(1)].chunks_exact_mut(4 * cols) {
+            let numbers = row.as_chunks_mut::<4>().0;
+            let mut values: Vec<f32> = numbers.iter().map(|&b| f32::from_le_bytes(b)).collect();
+            if name.contains("embed_tokens") {
+                for x in &mut values {
+                    *x = half::bf16::from_f32(*x).to_f32();
+                }
+            } else {
+                let quant = match name.starts_with("lm_head") {
+                    true => Quant::Int8,
+                    false => Quant::Fp8,
+                };
+                let mut codes = vec![0; quant.code_bytes(cols)];
+                let mut scales = vec![0.0; quant.scales(cols)];
+                quant.encode(cols, &values, &mut codes, &mut scales);
+                let bits = |s: &f32| half::f16::from_f32(*s).to_bits();
+                let scales: Vec<u16> = scales.iter().map(bits).collect();
+                quant.decode(&codes, &scales, &mut values);
+            }
+            for (to, x) in numbers.iter_mut().zip(values) {
+                *to = x.to_le_bytes();
+            }
+        }
+    }
+    std::fs::write(to.join("model.safetensors"), file).unwrap();
+    to
+}
+
+/// Weights in fp8 against the same numbers in float32, decoded one by one and behind a prompt.
+#[test]
+fn fp8_weights_are_those_of_the_format() {
+    let dir = "mha-f32/hf";
+    let rounded = rounded_to_fp8(dir);
+    let mut cpu = on_cpu(rounded.to_str().unwrap(), Dtype::F32, Dtype::F32);
+    let mut gpu = on_gpu(dir, Dtype::Fp8, Dtype::F32);
+    let tokens = prompt(35, 1);
+    let one = (1, RowKind::Decode);
+    for (tolerance, cuts) in [
+        (rounding(dir), vec![one; 20]),
+        (
+            2.0 * rounding(dir),
+            vec![(32, RowKind::Prefill), one, one, one],
+        ),
+    ] {
+        let want = logits(&mut *cpu, &tokens, &cuts);
+        let apart = apart(&want, &logits(&mut *gpu, &tokens, &cuts));
+        assert!(apart < tolerance, "{apart}, not {tolerance}");
+    }
+    std::fs::remove_dir_all(rounded).unwrap();
+    let llama = build(&reference(dir), Some(Dtype::Fp8), Dtype::Fp8, 64, 1);
+    let info = llama.info();
+    assert_eq!(
+        (info.weights_dtype, info.kv_dtype),
+        (Dtype::Fp8, Dtype::Fp8)
+    );
+    assert_eq!(generate(&llama, &[prompt(9, 1)])[0].0.len(), 5);
+}
+
+/// The fp8 cache keeps 4 bits of every number: a vector of it is off by a 16th of each of its numbers at most.
+#[test]
+fn the_fp8_cache_is_near() {
+    for (dir, weights) in [("gqa-bf16/meta", Dtype::F32), ("mha-f32/hf", Dtype::Int8)] {
+        let tokens = prompt(35, 1);
+        let one = (1, RowKind::Decode);
+        for cuts in [vec![one; 20], vec![(32, RowKind::Prefill), one, one, one]] {
+            let want = logits(&mut *on_cpu(dir, weights, Dtype::F32), &tokens, &cuts);
+            let got = logits(&mut *on_gpu(dir, weights, Dtype::Fp8), &tokens, &cuts);
+            let apart = apart(&want, &got);
+            // And it is this cache: that in float32 is a hundred times nearer.
+            assert!(
+                (1e-3..1.0 / 16.0).contains(&apart),
+                "{dir} {weights}: {apart}"
+            );
+        }
+    }
+}
+
 fn generate(llama: &Llama, prompts: &[Vec<Token>]) -> Vec<(Vec<Token>, Vec<u32>)> {
     let prompts = prompts.iter().cloned().map(Prompt::Tokens).collect();
     let options = GenerateOptions {
@@ -237,7 +330,7 @@ fn company_changes_no_bit() {
         .map(|(seed, &n)| prompt(n, seed as i32))
         .collect();
     for (dir, weights, kv) in [
-        ("mha-f32/meta", Dtype::Nf4, Dtype::Bf16),
+        ("mha-f32/meta", Dtype::Nf4, Dtype::Fp8),
         ("gqa-bf16/meta", Dtype::Int4, Dtype::Int8),
     ] {
         let dir = reference(dir);
@@ -255,6 +348,8 @@ fn company_changes_no_bit() {
 #[test]
 fn a_written_checkpoint_says_the_same_to_the_last_bit() {
     let from = reference("mha-f32/meta");
+    let error = quantised::write(&from, Path::new("nowhere"), Quant::Fp8).unwrap_err();
+    assert!(error.to_string().contains("fp8"), "{error}");
     for quant in Quant::ALL {
         let dir =
             std::env::temp_dir().join(format!("llamabi-gpu-{}-{quant:?}", std::process::id()));

@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 
-DTYPES = {"auto": 0, "f32": 1, "f16": 2, "bf16": 3, "int8": 4, "int4": 5, "nf4": 6}
+DTYPES = {"auto": 0, "f32": 1, "f16": 2, "bf16": 3, "int8": 4, "int4": 5, "nf4": 6, "fp8": 7}
 IGNORE_EOS = 8
 HEADER = os.path.join(os.path.dirname(__file__), "../../include/llamabi.h")
 

@@ -45,7 +45,7 @@ func run() error {
 	maxBatchSize := flag.Int("max_batch_size", 8, "sequences that run at the same time")
 	threads := flag.Int("threads", 0, "threads of the CPU backend (0: all)")
 	var weightsDtype, kvDtype llamabi.Dtype
-	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4 (default auto)", setDtype(&weightsDtype))
+	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&kvDtype))
 	seed := flag.Uint64("seed", 0, "of requests without one, in turn (0: random)")
 	queue := flag.Int("queue", 64, "sequences that may wait; more are answered 429")
@@ -124,10 +124,11 @@ func run() error {
 func setDtype(d *llamabi.Dtype) func(string) error {
 	return func(name string) error {
 		dtypes := map[string]llamabi.Dtype{"auto": llamabi.DtypeAuto, "f32": llamabi.DtypeF32, "f16": llamabi.DtypeF16,
-			"bf16": llamabi.DtypeBF16, "int8": llamabi.DtypeInt8, "int4": llamabi.DtypeInt4, "nf4": llamabi.DtypeNF4}
+			"bf16": llamabi.DtypeBF16, "int8": llamabi.DtypeInt8, "int4": llamabi.DtypeInt4, "nf4": llamabi.DtypeNF4,
+			"fp8": llamabi.DtypeFP8}
 		var known bool
 		if *d, known = dtypes[name]; !known {
-			return errors.New("must be auto, f32, f16, bf16, int8, int4 or nf4")
+			return errors.New("must be auto, f32, f16, bf16, int8, int4, nf4 or fp8")
 		}
 		return nil
 	}

@@ -17,7 +17,7 @@ import { Model, version } from 'llamabi';
 import { notLoaded } from './http.mjs';
 import { Service } from './routes.mjs';
 
-const DTYPES = ['auto', 'f32', 'f16', 'bf16', 'int8', 'int4', 'nf4'];
+const DTYPES = ['auto', 'f32', 'f16', 'bf16', 'int8', 'int4', 'nf4', 'fp8'];
 
 const FLAGS = {
   ckpt_dir: ['', 'directory of the checkpoint (required)'],

@@ -41,9 +41,10 @@ struct Attention {
                         uint8_t *head = &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) * head_bytes(type, stride)];
                         // The last keys outweigh all before them for half of the queries: the running maximum moves.
                         float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1, unit = fabsf(random.normal()) * size / 40;
-                        if (type == GPU_INT8) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
+                        if (scaled(type)) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
                         for (uint32_t d = 0; d < stride; d++) {
                             if (type == GPU_INT8) head[p % 16 * stride + d] = d < head_dim ? (uint8_t)(1 + random.below(255)) : 128;
+                            else if (type == GPU_FP8) head[p % 16 * stride + d] = (uint8_t)(d < head_dim ? to_e4m3(random.normal() * 40) : 0);
                             else store(type, head + (p % 16 * stride + d) * size_of(type), d < head_dim ? random.normal() * size : 0);
                             if (d < head_dim) (is_v ? v : k)[s].push_back(cached(type, head, stride, p % 16, d));
                         }
@@ -206,6 +207,14 @@ void test_attend_int8() {
     prefill(GPU_INT8, true, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
 }
 
+void test_attend_fp8() {
+    decode(GPU_FP8, 4, 1, 64, {1, 17, 257}, 2);
+    decode(GPU_FP8, 2, 2, 20, {70}, 1);
+    prefill(GPU_FP8, false, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_FP8, false, 1, 1, 128, {{130, 17, true}});
+    prefill(GPU_FP8, true, 1, 1, 32, {{254, 5, true}});
+}
+
 // Another sequence's NaN goes nowhere; one's own comes out.
 void test_attend_nan() {
     for (bool prompt : {false, true}) {
@@ -226,5 +235,5 @@ void test_attend_nan() {
 
 extern const Test ATTENTION[] = {
     {"attend", test_attend}, {"attend_prefill", test_attend_prefill}, {"attend_prefill_fma", test_attend_prefill_fma},
-    {"attend_int8", test_attend_int8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
+    {"attend_int8", test_attend_int8}, {"attend_fp8", test_attend_fp8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
 };

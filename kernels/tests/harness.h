@@ -60,7 +60,7 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 inline bool quantised(int type) { return type >= GPU_INT8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
 inline const char *name_of(int type) {
-    static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4"};
+    static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8"};
     return names[type];
 }
 // Of the activations that a prefill product of such weights reads.
@@ -143,19 +143,36 @@ struct Buffer {
     template <class T> T *as() const { return (T *)at; }
 };
 
-// What 4-bit codes stand for: src/quant.
+// e4m3 (OCP 8-bit floating point specification): 1.5 is 0x3c.
+inline double e4m3(uint32_t code) {
+    int exponent = (int)(code >> 3 & 15), mantissa = (int)(code & 7);
+    double x = exponent == 15 && mantissa == 7 ? NAN : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return code & 128 ? -x : x;
+}
+// To nearest even, by search.
+inline uint32_t to_e4m3(double x) {
+    uint32_t best = 0;
+    for (uint32_t code = 1; code < 127; code++) {
+        double far = fabs(fabs(x) - e4m3(code)), before = fabs(fabs(x) - e4m3(best));
+        if (far < before || (far == before && code % 2 == 0)) best = code;
+    }
+    return best | (std::signbit(x) ? 128 : 0);
+}
+
+// What codes stand for: src/quant.
 inline double code_value(int type, uint32_t code) {
     static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
                                 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f, 0.44070983f, 0.562617f, 0.72295684f, 1.0f};
-    return type == GPU_NF4 ? nf4[code] : type == GPU_INT4 ? (double)code - 8 : (double)code - 128;
+    return type == GPU_FP8 ? e4m3(code) : type == GPU_NF4 ? nf4[code] : type == GPU_INT4 ? (double)code - 8 : (double)code - 128;
 }
 
-// Bytes of one kv head of a page, and where in it number `d` of the vector in `slot` lies; behind the vectors of an int8
-// cache lie their scales.
-inline size_t head_bytes(int type, uint32_t stride) { return type == GPU_INT8 ? 16 * stride + 64 : 16 * stride * size_of(type); }
+// Bytes of one kv head of a page, and where in it number `d` of the vector in `slot` lies; behind vectors in 8 bits
+// lie their scales.
+inline bool scaled(int type) { return type == GPU_INT8 || type == GPU_FP8; }
+inline size_t head_bytes(int type, uint32_t stride) { return scaled(type) ? 16 * stride + 64 : 16 * stride * size_of(type); }
 inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t slot, uint32_t d) {
-    if (type != GPU_INT8) return widened(type, head + (slot * stride + d) * size_of(type));
-    return ((double)head[slot * stride + d] - 128) * widened(GPU_F32, head + 16 * stride + slot * 4);
+    if (!scaled(type)) return widened(type, head + (slot * stride + d) * size_of(type));
+    return code_value(type, head[slot * stride + d]) * widened(GPU_F32, head + 16 * stride + slot * 4);
 }
 
 // A matrix of weights [rows, cols] with stride pad32(cols), zeros in the padding; or quantised, laid out as quant.h
@@ -165,8 +182,9 @@ struct Matrix {
     uint32_t rows, cols, stride;
     std::vector<double> values; // [rows, cols], as stored
     Buffer device;
-    static uint32_t group(int type) { return type == GPU_NF4 ? 64 : 32; }
-    static uint32_t code_bytes(int type, uint32_t cols) { return pad(cols, 256) * (type == GPU_INT8 ? 2 : 1) / 2; }
+    static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
+    static bool bytes_of(int type) { return type == GPU_INT8 || type == GPU_FP8; }
+    static uint32_t code_bytes(int type, uint32_t cols) { return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2; }
     static uint32_t stride_of(int type, uint32_t cols) {
         return quantised(type) ? pad(code_bytes(type, cols) + pad(cols, 256) / group(type) * 2, 64) / 16 : pad32(cols);
     }
@@ -186,15 +204,15 @@ struct Matrix {
                     continue;
                 }
                 if (j % group(type) == 0) { // now and then a scale of zero, negative or large
-                    double greatest = type == GPU_INT8 ? 127 : type == GPU_INT4 ? 8 : 1;
+                    double greatest = type == GPU_FP8 ? 448 : type == GPU_INT8 ? 127 : type == GPU_INT4 ? 8 : 1;
                     uint16_t s = narrowed(GPU_F16, random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);
                     memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
                     unit = widened(GPU_F16, &s);
                 }
-                uint32_t code = type == GPU_INT8 ? 1 + random.below(255) : random.below(16);
+                uint32_t code = type == GPU_INT8 ? 1 + random.below(255) : type == GPU_FP8 ? random.below(127) + 128 * random.below(2) : random.below(16);
                 value = code_value(type, code) * unit;
                 uint32_t piece = j % 32 / 4, e = j % 4;
-                if (type == GPU_INT8) {
+                if (bytes_of(type)) {
                     row[j / 128 * 128 + piece * 16 + j % 128 / 32 * 4 + e] = (uint8_t)code;
                 } else {
                     static const uint32_t nibbles[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}};

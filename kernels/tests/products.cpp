@@ -66,7 +66,7 @@ Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_
 void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t across, size_t more,
                    uint32_t n_rows, uint64_t seed) {
     unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, way == Few ? 8 : 16), tiles(n_rows, way == Few ? 8 : 64), 1};
-    unsigned block[3] = {256, 1, 1}, steps = type == GPU_INT8 ? 4 : quantised(type) ? 8 : 2;
+    unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
     size_t shared = type == GPU_F32 ? more : way == Few ? GPU_FEW_SHARED + 4096 * steps
                     : GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8);
     char error[600];
@@ -164,7 +164,7 @@ struct Qkv {
                        bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
                        (uint32_t)kv_type, EPS, 0};
-        if (kv_type == GPU_INT8) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
+        if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
             a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
@@ -173,9 +173,9 @@ struct Qkv {
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         else launch_decode("qkv", type, way, &p, sizeof p, n / 2, tiles(n, 16), 0, n_rows, seed);
-        if (kv_type == GPU_INT8) {
+        if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
-            launch("append_int8", a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
+            launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
         }
         auto all = q.get<uint8_t>();
         for (const Buffer *b : {&k, &v}) {
@@ -217,16 +217,17 @@ struct Qkv {
             bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
         }
         std::vector<double> padding, got = row_of(all, row, &padding);
-        // Of int8, half a step of the vector that a number is of.
+        // Of int8, half a step of the vector that a number is of; of fp8, half a step of the number, or of the least ones.
         std::vector<double> steps(n, 0);
-        for (uint32_t i = q_dim; kv_type == GPU_INT8 && i < n; i++) {
+        for (uint32_t i = q_dim; scaled(kv_type) && i < n; i++) {
             for (uint32_t d = 0; d < heads.dim; d++) steps[i] = fmax(steps[i], fabs(sums[i / heads.dim * heads.dim + d]) / 254);
+            if (kv_type == GPU_FP8) steps[i] = fabs(sums[i]) / 16 + steps[i] * 254 / 448 / 1024 + bounds[i] / 8;
             steps[i] += bounds[i] / 2;
         }
         for (uint32_t i = 0; i < n; i++) {
             bool cache = i >= q_dim;
             if (cache && slots[row] == GPU_NO_SLOT) CHECK(std::isnan(got[i]), "qkv wrote a row without a slot");
-            else close("qkv", row, i, got[i], sums[i], bounds[i] + (!cache ? 0 : kv_type == GPU_INT8 ? steps[i] * 1.001 : fabs(sums[i]) * rounding(kv_type)));
+            else close("qkv", row, i, got[i], sums[i], bounds[i] + (!cache ? 0 : scaled(kv_type) ? steps[i] * 1.001 : fabs(sums[i]) * rounding(kv_type)));
         }
         for (double z : padding) CHECK(slots[row] == GPU_NO_SLOT ? std::isnan(z) : z == 0, "qkv: padding of a head is %g", z);
     }
@@ -458,38 +459,58 @@ void test_quantised_gemm() {
     dense(Add, GPU_INT4, true, 32, 64, 129);
 }
 
-// The int8 cache bit for bit as the CPU's: zeros, one number, the smallest ones, halves between codes, no numbers.
-void test_append() {
+// Fewer columns than a line and more than all on their way, few rows, many and a prompt's; more numbers than there are codes.
+void test_fp8() {
+    qkv(GPU_FP8, GPU_BF16, false, 64, {4, 2, 16}, 1);
+    qkv(GPU_FP8, GPU_FP8, false, 130, {4, 2, 20}, 9);
+    qkv(GPU_BF16, GPU_FP8, true, 40, {2, 1, 256}, 17);
+    dense(Add, GPU_FP8, false, 6, 1, 2, true);
+    dense(Add, GPU_FP8, false, 3, 4230, 3);
+    dense(Up, GPU_FP8, false, 17, 1156, 4);
+    dense(Add, GPU_FP8, false, 33, 2320, 9, true);
+    dense(Up, GPU_FP8, false, 15, 257, 65);
+    dense(Add, GPU_FP8, true, 130, 580, 65, true);
+    dense(Up, GPU_FP8, true, 67, 129, 17);
+}
+
+// The caches in 8 bits, bit for bit (int8 as the CPU's): zeros, one number, the smallest ones, halves between codes, no numbers.
+void append(int type) {
     const uint32_t dim = 20, stride = 32, rows = 7;
     std::vector<float> fresh(rows * 2 * dim, 0);
     Random random{3};
     for (uint32_t i = 0; i < rows * 2; i++) {
         float *v = &fresh[i * dim];
         for (uint32_t d = 0; d < dim; d++) v[d] = i / 2 == 1 ? 0 : i / 2 == 2 ? 1e-37f * (float)d : i / 2 == 3 ? (float)d - 9.5f : random.normal();
-        if (i / 2 == 3) v[7] = 127;
+        if (i / 2 == 3) v[7] = type == GPU_INT8 ? 127 : 448, v[8] = 0.0107421875f, v[9] = -0.0029296875f;
         if (i == 8) v[3] = NAN;
         if (i == 11) v[19] = -INFINITY;
     }
     std::vector<uint32_t> slots = {5, 16, 17, 31, 0, 2, GPU_NO_SLOT};
-    size_t bytes = 2 * head_bytes(GPU_INT8, stride);
+    size_t bytes = 2 * head_bytes(type, stride);
     Buffer k(bytes), v(bytes), fd(fresh), sd(slots);
     AppendParams p = {k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
-    launch("append_int8", p, 2, rows, 1, 32, 0, 1);
+    launch("append" + suffix(type), p, 2, rows, 1, 32, 0, 1);
     for (uint32_t row = 0; row + 1 < rows; row++)
         for (uint32_t part = 0; part < 2; part++) {
             auto all = (part ? v : k).get<uint8_t>();
-            const uint8_t *head = &all[slots[row] / 16 * head_bytes(GPU_INT8, stride)];
+            const uint8_t *head = &all[slots[row] / 16 * head_bytes(type, stride)];
             const float *from = &fresh[(row * 2 + part) * dim];
             float max = 0, odd = 0, unit;
             for (uint32_t d = 0; d < dim; d++) max = fmaxf(max, fabsf(from[d])), odd += from[d] * 0.0f;
             memcpy(&unit, head + 16 * stride + slots[row] % 16 * 4, 4);
-            float want = max / 127.0f + odd, inverse = want > 1e-30f ? 1 / want : 0;
+            float want = max / (type == GPU_INT8 ? 127.0f : 448.0f) + odd, inverse = want > 1e-30f ? 1 / want : 0;
             CHECK(want == unit || (std::isnan(want) && std::isnan(unit)), "append: scale %g, not %g", unit, want);
             for (uint32_t d = 0; d < stride && !std::isnan(want); d++) {
-                int code = (int)head[slots[row] % 16 * stride + d] - 128, right = d < dim ? (int)nearbyintf(from[d] * inverse) : 0;
+                const float x = d < dim ? from[d] * inverse : 0;
+                int code = (int)head[slots[row] % 16 * stride + d], right = type == GPU_INT8 ? (int)nearbyintf(x) + 128 : (int)to_e4m3(x);
                 CHECK(code == right, "append [%u, %u, %u]: %d, not %d", row, part, d, code, right);
             }
         }
+}
+
+void test_append() {
+    append(GPU_INT8);
+    append(GPU_FP8);
 }
 
 // A row of NaN or infinity stays NaN, and its neighbours do not notice.
@@ -518,6 +539,6 @@ void test_not_a_number() {
 extern const Test PRODUCTS[] = {
     {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
     {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
-    {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"append", test_append},
+    {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},
 };

@@ -289,19 +289,15 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         Dtype::Int8,
         Dtype::Int4,
         Dtype::Nf4,
+        Dtype::Fp8,
     ];
-    let of_cache = |dtype: &Dtype| dtype.is_float() || *dtype == Dtype::Int8;
     match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
-        Some(dtype) if name == "kv_dtype" && !of_cache(&dtype) => Err(Failure::new(
+        Some(dtype) if name == "kv_dtype" && !dtype.is_of_cache() => Err(Failure::new(
             LLAMA_E_UNSUPPORTED,
-            format!("{name} is {dtype}: the cache is kept as f32, f16, bf16 or int8 only"),
+            format!("{name} is {dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"),
         )),
         Some(dtype) => Ok(Some(dtype)),
         None if n == LLAMA_DTYPE_AUTO => Ok(None),
-        None if n == LLAMA_DTYPE_FP8 => Err(Failure::new(
-            LLAMA_E_UNSUPPORTED,
-            format!("{name} is FP8: 8-bit floats are not offered yet"),
-        )),
         None => Err(unknown(name, n, "LLAMA_DTYPE_*")),
     }
 }
@@ -315,6 +311,7 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::Int8 => LLAMA_DTYPE_INT8,
         Dtype::Int4 => LLAMA_DTYPE_INT4,
         Dtype::Nf4 => LLAMA_DTYPE_NF4,
+        Dtype::Fp8 => LLAMA_DTYPE_FP8,
         Dtype::U8 => unreachable!("no weights or cache have it"),
     }
 }

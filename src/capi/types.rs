@@ -76,7 +76,9 @@ pub const LLAMA_DTYPE_INT4: i32 = 5;
 /// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
 /// row, whose length 64 must divide. Weights only.
 pub const LLAMA_DTYPE_NF4: i32 = 6;
-/// 8-bit floats: `LLAMA_E_UNSUPPORTED` on the CPU.
+/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a row, f16 scales;
+/// quantised while a checkpoint of floats is loaded, head and embedding as with INT8. `kv_dtype`: a scale for each
+/// head's vector.
 pub const LLAMA_DTYPE_FP8: i32 = 7;
 
 /// Something failed.

@@ -100,6 +100,16 @@ impl<'a> Order<'a> {
 
     fn load_on_cpu(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
         let options = self.options;
+        for (name, dtype) in [
+            ("weights_dtype", options.weights_dtype),
+            ("kv_dtype", options.kv_dtype),
+        ] {
+            if dtype == Some(Dtype::Fp8) {
+                return Err(Error::Unsupported(format!(
+                    "{name} is FP8: 8-bit floats are for GPUs; on the CPU INT8 takes as many bytes"
+                )));
+            }
+        }
         if options.device_index != 0 {
             return Err(Error::invalid(
                 "device_index",

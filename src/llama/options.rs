@@ -37,7 +37,8 @@ pub struct BuildOptions {
     pub n_threads: usize,
     /// `None`: as stored.
     pub weights_dtype: Option<Dtype>,
-    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] has a scale per vector.
+    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] and [`Dtype::Fp8`] have a
+    /// scale per vector.
     pub kv_dtype: Option<Dtype>,
     /// Seed of the handle's generator.
     pub seed: u64,

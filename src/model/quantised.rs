@@ -55,6 +55,7 @@ pub fn stored(quant: Quant, rows: usize, cols: usize) -> Vec<Stored> {
     let codes = |dtype| tensor("", dtype, vec![rows, quant.code_bytes(cols)]);
     let scales = |suffix, dtype| tensor(suffix, dtype, vec![rows, quant.scales(cols)]);
     match quant {
+        Quant::Fp8 => unreachable!("no checkpoint has it"),
         Quant::Int8 => vec![codes(Dtype::Int8), scales(".scale", Dtype::F16)],
         Quant::Int4 => vec![codes(Dtype::U8), scales(".scale", Dtype::F16)],
         Quant::Nf4 => {
@@ -77,8 +78,12 @@ pub fn stored(quant: Quant, rows: usize, cols: usize) -> Vec<Stored> {
 ///
 /// # Errors
 /// Those of [`super::weights::load`]; [`Error::Io`] with what cannot be written;
-/// [`Error::InvalidArgument`] where `to` exists or `from` is quantised already.
+/// [`Error::InvalidArgument`] where `to` exists or `from` is quantised already, and for [`Quant::Fp8`].
 pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
+    if !Quant::ALL.contains(&quant) {
+        let dtype = quant.dtype();
+        return Err(Error::invalid("format", "int8, int4 or nf4", dtype));
+    }
     let form = Form::of(from)?;
     let tokenizer = from.join("tokenizer.model");
     let vocab_size = match tokenizer.symlink_metadata() {
@@ -249,7 +254,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
 /// The tensors behind the codes, as bytes.
 fn scale_tensors(quant: Quant, scales: &[f32]) -> Result<Vec<Vec<u8>>> {
     Ok(match quant {
-        Quant::Int8 | Quant::Int4 => {
+        Quant::Int8 | Quant::Int4 | Quant::Fp8 => {
             let bytes = scales.iter().flat_map(|&s| f16::from_f32(s).to_le_bytes());
             vec![bytes.collect()]
         }
@@ -275,7 +280,7 @@ fn header(outputs: &[Output]) -> Vec<u8> {
             Dtype::F16 => "F16",
             Dtype::Bf16 => "BF16",
             Dtype::Int8 => "I8",
-            Dtype::U8 | Dtype::Int4 | Dtype::Nf4 => "U8",
+            Dtype::U8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 => "U8",
         };
         let info = serde_json::json!({
             "dtype": dtype, "shape": output.shape, "data_offsets": [start, end],

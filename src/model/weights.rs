@@ -199,7 +199,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                 take(part, order, row, QuantData::Codes(codes));
                 match quant {
                     Quant::Nf4 => absmax.extend_from_slice(scales),
-                    Quant::Int8 | Quant::Int4 => {
+                    Quant::Int8 | Quant::Int4 | Quant::Fp8 => {
                         halves.clear();
                         reserve::vec("scales of rows", &mut halves, scales.len())?;
                         halves.extend(scales.iter().map(|&s| to_f16(s)));
@@ -481,7 +481,7 @@ fn to_f32(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
     let n = bytes.len() / dtype.size();
     reserve::vec("rows as float32", values, n)?;
     match dtype {
-        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => {
+        Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 | Dtype::U8 => {
             unreachable!("{dtype} is no format of a float")
         }
         Dtype::F32 => {

@@ -8,12 +8,14 @@
 //! |---|---:|---|---|---:|
 //! | [`Quant::Int8`] | 32 | -127..=127 | f16 | 8.5 |
 //! | [`Quant::Int4`] | 32 | 0..=15 for -8..=7 | f16, by error search | 4.5 |
+//! | [`Quant::Fp8`] | 128 | e4m3 ([`fp8`]) | f16 | 8.125 |
 //! | [`Quant::Nf4`] | 64 | 0..=15 of a table | double-quantised ([`nf4`]), expanded to f16 | 4.127 in a file, 4.25 in memory |
 //!
 //! Codes lie in rows: a byte each, or two in a byte with the first in the upper half, as in
 //! bitsandbytes. A weight that is not finite makes its group NaN (and with it a [`Quant::Nf4`]
 //! tensor, whose scales have a mean in common): a broken checkpoint shows.
 
+pub mod fp8;
 pub mod int4;
 pub mod int8;
 pub mod nf4;
@@ -30,10 +32,12 @@ pub enum Quant {
     Int4,
     /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
     Nf4,
+    /// 8-bit floats. Made while a checkpoint is loaded, for a GPU only.
+    Fp8,
 }
 
 impl Quant {
-    /// All of them.
+    /// All that checkpoints can have and every backend takes.
     pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
     /// The format as a [`Dtype`].
@@ -42,6 +46,7 @@ impl Quant {
             Quant::Int8 => Dtype::Int8,
             Quant::Int4 => Dtype::Int4,
             Quant::Nf4 => Dtype::Nf4,
+            Quant::Fp8 => Dtype::Fp8,
         }
     }
 
@@ -55,13 +60,14 @@ impl Quant {
         match self {
             Quant::Int8 | Quant::Int4 => 32,
             Quant::Nf4 => 64,
+            Quant::Fp8 => 128,
         }
     }
 
     /// Bytes of the codes of one row.
     pub const fn code_bytes(self, cols: usize) -> usize {
         match self {
-            Quant::Int8 => cols,
+            Quant::Int8 | Quant::Fp8 => cols,
             Quant::Int4 | Quant::Nf4 => cols.div_ceil(2),
         }
     }
@@ -80,13 +86,13 @@ impl Quant {
     pub const fn codebook(self) -> [f32; 16] {
         match self {
             Quant::Nf4 => nf4::CODEBOOK,
-            Quant::Int8 | Quant::Int4 => int4::CODEBOOK,
+            Quant::Int8 | Quant::Int4 | Quant::Fp8 => int4::CODEBOOK,
         }
     }
 
     /// Quantise rows of `cols` weights, one after another: codes and float32 scales.
     ///
-    /// Scales of [`Quant::Int8`] and [`Quant::Int4`] are f16 values. Those of [`Quant::Nf4`] are each
+    /// Scales of [`Quant::Int8`], [`Quant::Int4`] and [`Quant::Fp8`] are f16 values. Those of [`Quant::Nf4`] are each
     /// block's greatest magnitude, yet to be quantised, all of a tensor together:
     /// [`nf4::DoubleQuant`].
     ///
@@ -122,6 +128,14 @@ impl Quant {
                         join(&wide, codes);
                     }
                 }
+                Quant::Fp8 => {
+                    let groups = row.chunks(128).zip(codes.chunks_mut(128)).zip(scales);
+                    for ((x, codes), scale) in groups {
+                        let (wide, s) = fp8::encode(&padded(x));
+                        *scale = s;
+                        codes.copy_from_slice(&wide[..codes.len()]);
+                    }
+                }
             }
         }
     }
@@ -129,7 +143,7 @@ impl Quant {
     /// The code of column `col`; `row` are the codes of its row.
     pub fn code(self, row: &[u8], col: usize) -> u8 {
         match self {
-            Quant::Int8 => row[col],
+            Quant::Int8 | Quant::Fp8 => row[col],
             Quant::Int4 | Quant::Nf4 if col.is_multiple_of(2) => row[col / 2] >> 4,
             Quant::Int4 | Quant::Nf4 => row[col / 2] & 15,
         }
@@ -139,6 +153,7 @@ impl Quant {
     pub fn value(self, code: u8) -> f32 {
         match self {
             Quant::Int8 => f32::from(code as i8),
+            Quant::Fp8 => fp8::value(code),
             Quant::Int4 | Quant::Nf4 => self.codebook()[usize::from(code)],
         }
     }

@@ -59,12 +59,12 @@ def counted(directory, tied, weights, kv, n, batch, room):
 def main():
     demo, mha, gqa = os.path.join(ROOT, "demo/meta"), path("mha-f32/meta"), path("gqa-bf16/hf")
     for directory in [demo, mha, gqa]:
-        for weights in ["f32", "f16", "bf16", "int8", "int4"] + ["nf4"] * (directory != gqa):
-            for kv in ["f32", "bf16", "int8"] if weights in ("f32", "int4") else ["bf16"]:
+        for weights in ["f32", "f16", "bf16", "int8", "fp8", "int4"] + ["nf4"] * (directory != gqa):
+            for kv in ["f32", "bf16", "int8", "fp8"] if weights in ("f32", "int4") else ["bf16"]:
                 told(directory, False, weights, kv, 64, 3)
     if TINY:
         for weights, kv, n, batch, room in [("f32", "f32", 5, 1, 1), ("bf16", "bf16", 40, 1, 3), ("int4", "int8", 5, 1, 1),
-                                            ("nf4", "bf16", 1, 1, 4), ("f32", "int8", 1, 5, 8), ("int8", "bf16", 1, 33, 40)]:
+                                            ("nf4", "bf16", 1, 1, 4), ("fp8", "fp8", 1, 1, 4), ("f32", "int8", 1, 5, 8), ("int8", "bf16", 1, 33, 40)]:
             counted(mha, False, weights, kv, n, batch, room)
     else:
         print("launches are counted on the stand-in driver only")

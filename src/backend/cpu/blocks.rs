@@ -25,7 +25,7 @@ use crate::quant::Quant;
 /// Columns of a block.
 const fn block_k(quant: Quant) -> usize {
     match quant {
-        Quant::Int8 | Quant::Int4 => 64,
+        Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
         Quant::Nf4 => 128,
     }
 }
@@ -108,7 +108,7 @@ fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
     let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
     let within = k % block_k(quant);
     let code = match quant {
-        Quant::Int8 => {
+        Quant::Int8 | Quant::Fp8 => {
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
             word >> (8 * (within % 2)) & 255
         }
@@ -493,6 +493,7 @@ macro_rules! with_blocks {
                 type $Q = $crate::backend::cpu::blocks::Nf4;
                 $body
             }
+            $crate::quant::Quant::Fp8 => unreachable!("CpuMat::new refuses it"),
         }
     };
 }

@@ -46,7 +46,7 @@ impl CpuKv {
     pub(super) fn new(shape: &Shape, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
         if !dtype.is_float() && dtype != Dtype::Int8 {
             return Err(Error::Unsupported(format!(
-                "kv_dtype is {dtype}: the cache is kept as f32, f16, bf16 or int8 only"
+                "kv_dtype is {dtype}: the CPU keeps the cache as f32, f16, bf16 or int8 only"
             )));
         }
         let len = [n_pages, shape.n_layers, shape.n_kv_heads]

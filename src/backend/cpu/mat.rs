@@ -12,7 +12,7 @@ use super::element::{Bf16, Data, Element, F16, F32, half_bits, half_bits_mut, wi
 use super::pool::{Grid, Pool};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{Block, MatSpec, MatUse};
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 use std::marker::PhantomData;
 
 /// Packed weights.
@@ -95,6 +95,9 @@ pub(super) fn bytes(spec: &MatSpec) -> u64 {
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
+        if spec.dtype == Dtype::Fp8 {
+            return Err(Error::Unsupported("the CPU has no weights in fp8".into()));
+        }
         let (what, len) = ("a weight matrix", len(spec).unwrap_or(usize::MAX));
         let data = match spec.dtype.quant() {
             Some(_) => Data::Half(Mem::zeroed(what, len)?),

@@ -89,6 +89,21 @@ pub const KERNELS: &[&str] = &[
     "matmul_add_batch_nf4",
     "ffn_up_batch_nf4",
     "logits_batch_int8",
+    "qkv_fp8",
+    "qkv_prefill_fp8",
+    "qkv_batch_fp8",
+    "matmul_add_fp8",
+    "matmul_add_prefill_fp8",
+    "matmul_add_batch_fp8",
+    "ffn_up_fp8",
+    "ffn_up_prefill_fp8",
+    "ffn_up_batch_fp8",
+    "append_fp8",
+    "attend_fp8",
+    "attend_prefill_fma_fp8",
+    "attend_prefill_fp8_32",
+    "attend_prefill_fp8_64",
+    "attend_prefill_fp8_128",
 ];
 
 /// A kernel.
@@ -115,13 +130,14 @@ impl Kernel {
     }
 }
 
-const DTYPES: [Dtype; 7] = [
+const DTYPES: [Dtype; 8] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
     Dtype::Int8,
     Dtype::Int4,
     Dtype::Nf4,
+    Dtype::Fp8,
     Dtype::U8,
 ];
 
@@ -200,7 +216,7 @@ mod tests {
             let (stem, types): (_, &[&str]) = match name.split_once("##") {
                 Some((stem, "T")) => (stem, &["f32", "f16", "bf16"]),
                 Some((stem, "H")) => (stem, &["f16", "bf16"]),
-                Some((stem, _)) => (stem, &["int8", "int4", "nf4"]),
+                Some((stem, _)) => (stem, &["int8", "int4", "nf4", "fp8"]),
                 None => (name, &[""]),
             };
             names.extend(types.iter().map(|t| format!("{stem}{t}")));

@@ -14,7 +14,7 @@ const PREPARE: Family = Family::new("prepare_*");
 const QKV: Family = Family::new("qkv_*");
 const QKV_BATCH: Family = Family::new("qkv_batch_*");
 const QKV_PREFILL: Family = Family::new("qkv_prefill_*");
-const APPEND_INT8: Kernel = Kernel::named("append_int8");
+const APPEND: Family = Family::new("append_*");
 const ATTEND: Family = Family::new("attend_*");
 const ATTEND_PREFILL_32: Family = Family::new("attend_prefill_*_32");
 const ATTEND_PREFILL_64: Family = Family::new("attend_prefill_*_64");
@@ -127,7 +127,7 @@ impl Decode {
         let (across, shared) = match dtype {
             Dtype::F32 => self.float,
             Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 2),
-            Dtype::Int8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
+            Dtype::Int8 | Dtype::Fp8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
             _ => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 8),
         };
         let grid = [across, n_rows.div_ceil(FEW_ROWS), 1];
@@ -175,9 +175,10 @@ pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Resu
     run(d, QKV_PREFILL.of(dtype)?, grid, 256, shared, p)
 }
 
-/// Behind qkv, where the cache is int8.
-pub(super) fn append<D: Device>(d: &D, p: &AppendParams) -> Result<()> {
-    run_dependent(d, APPEND_INT8, [2 * p.n_kv_heads, p.n_rows, 1], 32, 0, p)
+/// Behind qkv, where the cache has scales.
+pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()> {
+    let grid = [2 * p.n_kv_heads, p.n_rows, 1];
+    run_dependent(d, APPEND.of(kv)?, grid, 32, 0, p)
 }
 
 pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()> {

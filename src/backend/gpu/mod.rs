@@ -62,17 +62,20 @@ fn head_stride(shape: &Shape) -> usize {
     shape.head_dim.next_multiple_of(16)
 }
 
-/// Bytes of K or V of one head of a page; behind int8 vectors lie their scales, float32.
+/// Bytes of K or V of one head of a page; behind vectors in 8 bits lie their scales, float32.
 fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
-    let scales = if dtype == Dtype::Int8 { 4 * PAGE } else { 0 };
+    let scales = match dtype.has_vector_scales() {
+        true => 4 * PAGE,
+        false => 0,
+    };
     PAGE * head_stride(shape) * dtype.size() + scales
 }
 
-/// Floats of K and V of the rows of a step before they are int8.
+/// Floats of K and V of the rows of a step before they have scales.
 fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
-    match kv_dtype {
-        Dtype::Int8 => limits.max_rows.saturating_mul(2 * shape.kv_dim()),
-        _ => 0,
+    match kv_dtype.has_vector_scales() {
+        true => limits.max_rows.saturating_mul(2 * shape.kv_dim()),
+        false => 0,
     }
 }
 
@@ -109,7 +112,7 @@ impl<D: Device> GpuBuf<D> {
     }
 }
 
-/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`; with int8, the scales of a head of a page
+/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`; in 8 bits, the scales of a head of a page
 /// behind its vectors.
 pub struct GpuKv<D: Device> {
     k: Memory<D>,
@@ -139,7 +142,7 @@ pub struct Gpu<D: Device> {
     /// Rows as the prefill products read them, `[max_rows, pad32(widest)]`.
     prepared: Memory<D>,
     partial: Memory<D>,
-    /// `[max_rows][k | v][kv_dim]`, for an int8 cache.
+    /// `[max_rows][k | v][kv_dim]`, for a cache with scales.
     fresh: Option<Memory<D>>,
     /// `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
@@ -174,9 +177,9 @@ impl<D: Device> Gpu<D> {
                 shape.head_dim
             )));
         }
-        if !kv_dtype.is_float() && kv_dtype != Dtype::Int8 {
+        if !kv_dtype.is_of_cache() {
             return Err(Error::Unsupported(format!(
-                "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16 or int8 only"
+                "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"
             )));
         }
         let table = |values: &[f32]| -> Result<Memory<D>> {

@@ -310,7 +310,7 @@ impl<D: Device> Backend for Gpu<D> {
                 head_dim: params.head_dim,
                 head_stride: params.head_stride,
             };
-            launch::append(&*this.device, &append)
+            launch::append(&*this.device, kv.dtype, &append)
         });
     }
 

@@ -92,13 +92,14 @@ impl SampleRow {
     }
 }
 
-/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8: of the cache.
+/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 0,
         Dtype::F16 => 1,
         Dtype::Bf16 => 2,
         Dtype::Int8 => 3,
+        Dtype::Fp8 => 6,
         // `Gpu::new` refuses the others; no kernel has this number.
         Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
     }
@@ -153,6 +154,7 @@ mod tests {
             ("GPU_F16", type_code(Dtype::F16)),
             ("GPU_BF16", type_code(Dtype::Bf16)),
             ("GPU_INT8", type_code(Dtype::Int8)),
+            ("GPU_FP8", type_code(Dtype::Fp8)),
             ("GPU_BLOCK_K", super::super::quantised::BLOCK_K as u32),
             ("GPU_TABLE_BYTES", super::super::launch::TABLE),
             ("GPU_FEW_ROWS", super::super::launch::FEW_ROWS),

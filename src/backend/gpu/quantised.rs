@@ -39,12 +39,13 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     reserve::vec("codes on their way to the device", &mut out, bytes)?;
     // Code 0 of int8, -128 on the device, has a scale of zero there too.
     let zero = match quant {
-        Quant::Int8 => 0,
+        Quant::Int8 | Quant::Fp8 => 0,
         Quant::Int4 => 0x88,
         Quant::Nf4 => 0x77,
     };
     let arranged: fn(&[u8; LINE]) -> [u8; LINE] = match quant {
-        Quant::Int8 => line_of_bytes,
+        Quant::Int8 => line_of_integers,
+        Quant::Fp8 => line_of_bytes,
         Quant::Int4 | Quant::Nf4 => line_of_nibbles,
     };
     for row in stored.chunks_exact(from) {
@@ -53,7 +54,7 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
             whole[..line.len()].copy_from_slice(line);
             out.extend(arranged(&whole));
         }
-        // int8 has two lines in a block.
+        // 8 bits have two lines in a block.
         while !out.len().is_multiple_of(to) {
             out.extend(arranged(&[zero; LINE]));
         }
@@ -61,13 +62,18 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     Ok(out)
 }
 
-/// Word `j` of piece `o` has columns 32j + 4o .. + 3, a byte each, + 128.
+/// The same + 128.
+fn line_of_integers(stored: &[u8; LINE]) -> [u8; LINE] {
+    line_of_bytes(stored).map(|code| code ^ 0x80)
+}
+
+/// Word `j` of piece `o` has columns 32j + 4o .. + 3, a byte each.
 fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
     let mut out = [0; LINE];
     let words = stored.as_chunks::<4>().0;
     for (at, to) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let (o, j) = (at / 4, at % 4);
-        *to = words[8 * j + o].map(|code| code ^ 0x80);
+        *to = words[8 * j + o];
     }
     out
 }
@@ -97,7 +103,8 @@ mod tests {
     /// Column by column, as quant.h words it.
     #[test]
     fn every_code_is_where_the_kernels_look() {
-        for quant in Quant::ALL {
+        for quant in Quant::ALL.into_iter().chain([Quant::Fp8]) {
+            let bytes = quant.code_bytes(2) == 2;
             for cols in [1, 2, 31, 33, 64, 128, 129, 256, 257, 640] {
                 if !quant.takes(cols) {
                     continue;
@@ -110,12 +117,13 @@ mod tests {
                     to % LINE == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols)
                 );
                 for (row, out) in stored.chunks(from).zip(out.chunks(to)) {
-                    for col in 0..to * if quant == Quant::Int8 { 1 } else { 2 } {
+                    for col in 0..to * if bytes { 1 } else { 2 } {
                         let piece = col % 32 / 4;
                         let got = match quant {
-                            Quant::Int8 => {
+                            Quant::Int8 | Quant::Fp8 => {
                                 let word = col / 128 * 32 + piece * 4 + col % 128 / 32;
-                                out[4 * word + col % 4] ^ 0x80
+                                let sign = if quant == Quant::Int8 { 0x80 } else { 0 };
+                                out[4 * word + col % 4] ^ sign
                             }
                             Quant::Int4 | Quant::Nf4 => {
                                 let step = col % 256 / 32;
@@ -126,12 +134,12 @@ mod tests {
                         };
                         let want = match quant {
                             _ if col < cols => quant.code(row, col),
-                            Quant::Int8 => 0,
+                            Quant::Int8 | Quant::Fp8 => 0,
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,
                         };
                         // The half of a byte behind an odd row is as the file has it.
-                        let spare = quant != Quant::Int8 && cols % 2 == 1 && col == cols;
+                        let spare = !bytes && cols % 2 == 1 && col == cols;
                         assert!(
                             got == want || spare,
                             "{quant:?} {cols} columns, {col}: {got} {want}"
