@@ -85,6 +85,6 @@ KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
 KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
 #ifdef HOPPER
-KERNEL_HOPPER(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16>(p); }
-KERNEL_HOPPER(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16>(p); }
+KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16>(p); }
 #endif

@@ -3,7 +3,7 @@
 //
 // A warpgroup is 128 threads, from a multiple of 128 on; what is said of one is said by all of its threads. Copies and
 // products read and write shared memory by a way of their own: async_fence is between what threads store there and
-// what these read. A kernel that uses any of this is made with KERNEL_HOPPER inside #ifdef HOPPER: it is there for sm_90a only.
+// what these read. A kernel that uses any of this stands inside #ifdef HOPPER: it is there for sm_90a only.
 
 struct AsyncBarrier { uint64_t word; };
 
@@ -13,10 +13,6 @@ struct AsyncBarrier { uint64_t word; };
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER
 #endif
-
-// One block on a multiprocessor.
-#define KERNEL_HOPPER(name, Params, THREADS) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
 
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 

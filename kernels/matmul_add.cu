@@ -107,6 +107,6 @@ KERNEL(matmul_add_prefill_int8, MatmulAddParams, 256) { matmul_add_prefill<Int8>
 KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
 #ifdef HOPPER
-KERNEL_HOPPER(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16>(p); }
-KERNEL_HOPPER(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16>(p); }
+KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16>(p); }
+KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16>(p); }
 #endif

@@ -130,6 +130,6 @@ KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
 KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
 #ifdef HOPPER
-KERNEL_HOPPER(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16>(p); }
-KERNEL_HOPPER(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16>(p); }
+KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16>(p); }
+KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16>(p); }
 #endif

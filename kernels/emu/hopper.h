@@ -72,7 +72,6 @@ template <int N> DEVICE void wgmma_finish(float (&)[N], EMU_LINE) { wgmma_wait<0
 template <int COUNT> DEVICE void give_registers(EMU_LINE) { emu::set_registers(COUNT, line); }
 template <int COUNT> DEVICE void take_registers(EMU_LINE) { emu::set_registers(COUNT, line); }
 
-#define KERNEL_HOPPER(name, Params, THREADS) KERNEL(name, Params, THREADS)
 #define HOPPER
 
 #endif
