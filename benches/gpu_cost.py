@@ -19,21 +19,23 @@ SHAPES = {
 }
 
 # bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
-# share of it that mma.sync reaches. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s
-# of all first caches, l2 of the second. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
+# share of it that mma.sync reaches; wgmma: that the kernels for compute capability 9.0 reach before a block writes, 0 where they
+# are not used. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s of all first caches, l2 of the second. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
 # step: seconds of the host and of copies that nothing hides, where the step before has to be read first; follows: where a step of
 # decode is in the stream behind the one before it, and only three small copies lie between them. link: bytes/s of weights from
 # page cache to device.
-Machine = namedtuple("Machine", "name bandwidth matrix mma units lanes cache l2 one gap step follows link start")
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 one gap step follows link start")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
-# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail. Assumed: mma, l2, one, step, follows, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6)
+# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; fast.cu's kernel of these tiles, without clusters, 610 to
+# 660 TFLOP/s with a lighter end than ours. Assumed: mma, wgmma, l2, one, step, follows, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6)
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; l2: of weights and activations from the second. instructions: of lanes, of
-# what has to be unpacked and summed.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2", defaults=(0, 0, "", 1, 0, 0, 0, 0))
+# what has to be unpacked and summed. hopper: blocks, flops and bytes at a block's end where the kernel for compute
+# capability 9.0 does it.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2 hopper", defaults=(0, 0, "", 1, 0, 0, 0, 0, None))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
@@ -131,8 +133,14 @@ def gemm(kernel, dtype, rows, cols, n):
     tile = 64 if dtype == "f32" else 128
     blocks = ceil(rows / tile) * ceil(n / tile)
     activations = n * cols * (4 if dtype == "f32" else 2)
+    hopper = None
+    if dtype in ("f16", "bf16"):
+        # 128 x 256; the last 64 rows of a tile are left out where there are none. Gate and up make one number of two, sums are
+        # added to what is read.
+        tiles, end = ceil(rows / 256) * ceil(n / 128), {"ffn_up_prefill": 2, "matmul_add_prefill": 8}.get(kernel, 4)
+        hopper = tiles, 2 * ceil(rows / 256) * 256 * up(n, 64) * cols, 128 * 256 * end
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + 4 * n * rows, 2 * blocks * tile * tile * cols,
-                  "vector" if dtype == "f32" else "matrix", blocks)
+                  "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
 
 def attend(shape, kv, n, context):
@@ -195,6 +203,13 @@ def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
 
 def kernel_seconds(machine, launch):
     """What one kernel takes, without the gap behind it."""
+    if launch.hopper and machine.wgmma:
+        # One block at a time on a multiprocessor: nothing multiplies there while it ends.
+        blocks, flops, end = launch.hopper
+        rounds = ceil(blocks / machine.units)
+        busy = blocks / (rounds * machine.units)
+        multiplied = max(flops / (machine.matrix * machine.wgmma * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
+        return multiplied + rounds * end * min(blocks, machine.units) / machine.bandwidth
     # A product in tiles takes as long as the multiprocessor that has the most of them.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
     rate = machine.matrix * machine.mma if launch.unit == "matrix" else 2 * machine.lanes
@@ -225,7 +240,7 @@ def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]
@@ -247,11 +262,14 @@ def main():
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]
-        for dtype in ("bf16", "int8", "fp8", "int4"):
+        # Quantised weights go through mma.sync everywhere.
+        for dtype, wgmma in (("bf16", m.wgmma), ("bf16", 0), ("int8", 0), ("fp8", 0), ("int4", 0)):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
-                took = sum(seconds(both["no graphs"], step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
+                machine = both["no graphs"]._replace(wgmma=wgmma)
+                took = sum(seconds(machine, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
                 share = must_flops(shape, n) / m.matrix / took
-                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %")
+                print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %"
+                      f"   {'wgmma' if wgmma else 'mma.sync'}")
     print("\nllama_build to the first of 16 tokens, from page cache")
     for name in SHAPES:
         print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")

@@ -13,6 +13,8 @@ REGISTERS, THREADS, SHARED, OWN = 65536, 2048, 227 << 10, 1 << 10  # of a multip
 
 def geometry(kernel):
     """Threads and bytes of shared memory of a block."""
+    if "_hopper_" in kernel:
+        return 384, 196672
     if kernel == "sample":
         return 512, 16896
     if kernel.startswith("append"):

@@ -37,6 +37,15 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
+// Columns j and j + 1 of row i of the launch.
+DEVICE void join(const FfnUpParams &p, uint32_t i, uint32_t j, Pair gate, Pair up) {
+    const int32_t row = p.rows[i];
+    if (row < 0) return;
+    float *h = p.h + (size_t)row * p.h_stride;
+    if (j < p.ffn_dim) h[j] = silu(gate.x) * up.x;
+    if (j + 1 < p.ffn_dim) h[j + 1] = silu(gate.y) * up.y;
+}
+
 template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
@@ -47,14 +56,15 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
-        [&](uint32_t i, uint32_t c, Pair gate, Pair up) {
-            int32_t row = p.rows[i];
-            uint32_t j = j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF;
-            if (row < 0) return;
-            float *h = p.h + (size_t)row * p.h_stride;
-            if (j < p.ffn_dim) h[j] = silu(gate.x) * up.x;
-            if (j + 1 < p.ffn_dim) h[j + 1] = silu(gate.y) * up.y;
-        });
+        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join(p, i, j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
+}
+
+template <class T> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
+    SHARED(shared);
+    using G = HopperGemm<T>;
+    const uint32_t j0 = blockIdx.y * G::HALF;
+    G::run(shared, h.x, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
+           [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join(h.p, i, j0 + c, gate, up); });
 }
 
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
@@ -77,3 +87,7 @@ KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
 KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
+#ifdef HOPPER
+KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16>(p); }
+#endif

@@ -1,5 +1,5 @@
 // The machine under the kernels, with two meanings: nvcc makes PTX of it, any other C++17 compiler the
-// emulation in emu/. The only file with PTX in it, and the only one that kernels include.
+// emulation in emu/. The only file that kernels include; PTX is here and in hopper.h, and nowhere else.
 //
 // | file | what it knows |
 // |---|---|
@@ -7,6 +7,7 @@
 // | quant.h | quantised weights: their layout and how they are read |
 // | few.h, gemm.h | products with tensor cores: a few rows, weights straight from memory; many rows through tiles |
 // | gemv.h | products of a few rows in float32 |
+// | hopper.h, gemm_hopper.h | what compute capability 9.0 has beyond that; its products of many rows |
 // | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
 // | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
@@ -248,6 +249,7 @@ DEVICE void fresh4(float *v, const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(w.w[e]);
 }
 
+#include "hopper.h"
 #include "quant.h"
 
 // The beginning of a row of weights on its way, while the launch before ends: `at` numbers the threads that do it.
@@ -258,5 +260,6 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "gemv.h"
 #include "few.h"
 #include "gemm.h"
+#include "gemm_hopper.h"
 
 #endif

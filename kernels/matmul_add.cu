@@ -59,6 +59,18 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
     else few_rows<W, false>(shared, p.y, p.y_stride, nullptr, p.rows, p.n_rows, p.k, 0, pair, out);
 }
 
+// Columns n, n + 1, and those `half` further, of row i of the launch.
+DEVICE void add_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half, Pair a, Pair b) {
+    const int32_t row = p.rows[i];
+    if (row < 0) return;
+    float *x = p.x + (size_t)row * p.x_stride;
+    const uint32_t columns[4] = {n, n + 1, n + half, n + half + 1};
+    const float sums[4] = {a.x, a.y, b.x, b.y};
+    UNROLL
+    for (int j = 0; j < 4; j++)
+        if (columns[j] < p.n) x[columns[j]] += sums[j] + (p.bias ? p.bias[columns[j]] : 0);
+}
+
 template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
@@ -66,16 +78,15 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     G::run(
         shared, p.y, p.y_stride, p.w, p.w_stride, p.n_rows, p.k,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
-            int32_t row = p.rows[i];
-            if (row < 0) return;
-            float *x = p.x + (size_t)row * p.x_stride;
-            const uint32_t columns[4] = {n0 + c, n0 + c + 1, n0 + c + G::HALF, n0 + c + G::HALF + 1};
-            const float sums[4] = {a.x, a.y, b.x, b.y};
-            UNROLL
-            for (int j = 0; j < 4; j++)
-                if (columns[j] < p.n) x[columns[j]] += sums[j] + (p.bias ? p.bias[columns[j]] : 0);
-        });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, i, n0 + c, G::HALF, a, b); });
+}
+
+template <class T> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
+    SHARED(shared);
+    using G = HopperGemm<T>;
+    const uint32_t n0 = blockIdx.y * G::N;
+    G::run(shared, h.y, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+           [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }
@@ -98,3 +109,7 @@ KERNEL(matmul_add_prefill_int8, MatmulAddParams, 256) { matmul_add_prefill<Int8>
 KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }
+#ifdef HOPPER
+KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16>(p); }
+KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16>(p); }
+#endif

@@ -69,7 +69,17 @@ enum {
     GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
     GPU_FEW_SHARED = 5120,
     GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
+    GPU_BOX_ROWS = 128,    // of a TensorMap
+    GPU_HOPPER_SHARED = 196672,
 };
+
+// A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
+// GPU_BOX_ROWS rows, swizzled by 128 bytes, zeros outside of it.
+#ifdef __cplusplus
+typedef struct alignas(128) { uint64_t words[16]; } TensorMap;
+#else
+typedef struct { _Alignas(128) uint64_t words[16]; } TensorMap;
+#endif
 
 #define GPU_NO_SLOT 0xffffffffu
 #define GPU_NO_MASK 0xffffffffu
@@ -126,6 +136,15 @@ typedef struct {
     float eps;
     uint32_t zero;         // 0
 } QkvParams;
+
+// ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
+// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED.
+typedef struct {
+    TensorMap x;           // of all rows that there is room for
+    TensorMap w;
+    QkvParams p;           // x and w are not read
+    uint32_t zeros[28];
+} QkvHopperParams;
 
 // ---- append_{int8,fp8} (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
 // grid (2 * n_kv_heads, n_rows), block 32, shared 0.
@@ -192,6 +211,8 @@ typedef struct {
 //
 // ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y is prepare's output (norm null), compact.
 // Grid of qkv_prefill with this n. Type: the weights'.
+//
+// ---- matmul_add_hopper_{f16,bf16}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
 typedef struct {
     float *x;              // [max_rows, x_stride] in and out
     const void *y;
@@ -200,6 +221,12 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
 } MatmulAddParams;
+typedef struct {
+    TensorMap y;
+    TensorMap w;
+    MatmulAddParams p;     // y and w are not read
+    uint32_t zeros[16];
+} MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
@@ -209,6 +236,8 @@ typedef struct {
 // ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
 // f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
+//
+// ---- ffn_up_hopper_{f16,bf16}: FfnUpHopperParams, grid (ceil(n_rows / 128), ceil(ffn_dim / 128)), the rest as qkv_hopper.
 typedef struct {
     float *h;              // [max_rows, h_stride] out, by rows[i]
     const void *x;
@@ -219,6 +248,12 @@ typedef struct {
     float eps;
     uint32_t zero;         // 0
 } FfnUpParams;
+typedef struct {
+    TensorMap x;
+    TensorMap w;
+    FfnUpParams p;         // x and w are not read
+    uint32_t zeros[14];
+} FfnUpHopperParams;
 
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
 // grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
@@ -316,6 +351,12 @@ typedef struct {
     GPU_KERNELS_QUANTISED(X, int4)                  \
     GPU_KERNELS_QUANTISED(X, nf4)                   \
     GPU_KERNELS_QUANTISED(X, fp8)                   \
+    X(qkv_hopper_f16, QkvHopperParams, 384)         \
+    X(qkv_hopper_bf16, QkvHopperParams, 384)        \
+    X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)  \
+    X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) \
+    X(ffn_up_hopper_f16, FfnUpHopperParams, 384)    \
+    X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)   \
     X(embed_int8, EmbedParams, 128)                 \
     X(logits_int8, LogitsParams, 256)               \
     X(logits_batch_int8, LogitsParams, 256)         \
@@ -349,6 +390,9 @@ static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
 static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
+static_assert(sizeof(QkvHopperParams) == 512, "mirrored by the host");
+static_assert(sizeof(MatmulAddHopperParams) == 384, "mirrored by the host");
+static_assert(sizeof(FfnUpHopperParams) == 384, "mirrored by the host");
 static_assert(sizeof(SampleRow) == 64, "mirrored by the host");
 static_assert(sizeof(SampleOut) == 20, "mirrored by the host");
 static_assert(sizeof(SampleParams) == 80, "mirrored by the host");

@@ -53,7 +53,7 @@ read_one() {
   "$cuobjdump" -sass "$fatbins/$name.fatbin" | awk '
     /^arch = / { arch = $3 }
     /Function : / { kernel = $3 }
-    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|HFMA2|F2FP|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL)(\.[A-Z0-9_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
+    match($0, /(LDG|LDGSTS|LDSM|LDS|LDL|STL|STG|STS|HMMA|HFMA2|F2FP|FFMA|PRMT|LOP3|ACQBULK|PREEXIT|CCTL|HGMMA|UTMALDG|USETMAXREG)(\.[A-Z0-9x_]+)*/) { print kernel, arch, substr($0, RSTART, RLENGTH) }' |
     sort -u >"$dir/$name.used"
 }
 
@@ -66,6 +66,8 @@ while (($(jobs -p | wc -l) > 0)); do wait -n || { (($? == 127)) && break; exit 1
 # The instructions each kernel is written for.
 wanted() {
   case $1 in
+    *_hopper_f16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
+    *_hopper_bf16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32\.BF16$ USETMAXREG' ;;
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_int8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 PRMT LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_fp8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
@@ -93,7 +95,7 @@ wanted() {
 # products have weights on their way meanwhile, those in float32 to the second cache.
 wanted_early() {
   case $1 in
-    *_prefill_*) ;;
+    *_prefill_* | *_hopper_*) ;;
     embed_*) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;
@@ -131,6 +133,11 @@ count=0
 while read -r kernel; do
   count=$((count + 1))
   for arch in "${archs[@]}"; do
+    # There for one architecture alone, as the library relies on.
+    if [[ $kernel == *_hopper_* && $arch != 90a ]]; then
+      ! grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was compiled for sm_$arch"
+      continue
+    fi
     grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was not compiled for sm_$arch"
     early=$([[ $arch != 90a ]] || wanted_early "$kernel")
     converted=$([[ $arch == 8[06] ]] || wanted_converted "$kernel")
@@ -147,7 +154,7 @@ done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(
       *) echo "$name" ;;
     esac
   done)
-((count >= 99)) || complain "only $count kernels were found in params.h"
+((count >= 105)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1

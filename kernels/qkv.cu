@@ -85,6 +85,15 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
+// Columns n, n + 1, and those `half` further, of row i of the launch.
+DEVICE void place_pairs(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half, Pair a, Pair b) {
+    const int32_t row = p.rows[i];
+    const uint32_t end = (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
+    if (row < 0) return;
+    if (n < end) place(p, row, n, a.x, a.y);
+    if (n + half < end) place(p, row, n + half, b.x, b.y);
+}
+
 template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
@@ -92,12 +101,15 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     G::run(
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
-            int32_t row = p.rows[i];
-            if (row < 0) return;
-            if (n0 + c < n) place(p, row, n0 + c, a.x, a.y);
-            if (n0 + c + G::HALF < n) place(p, row, n0 + c + G::HALF, b.x, b.y);
-        });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, i, n0 + c, G::HALF, a, b); });
+}
+
+template <class T> DEVICE void qkv_hopper(const QkvHopperParams &h) {
+    SHARED(shared);
+    using G = HopperGemm<T>;
+    const uint32_t n0 = blockIdx.y * G::N;
+    G::run(shared, h.x, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+           [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
 KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
@@ -120,3 +132,7 @@ KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
 KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
+#ifdef HOPPER
+KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16>(p); }
+KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16>(p); }
+#endif

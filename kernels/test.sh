@@ -84,6 +84,13 @@ NO_WAIT matmul_add chain matmul_add_.*no thread waits
 NO_WAIT ffn_up chain ffn_up_.*no thread waits
 NO_WAIT logits chain logits_.*no thread waits
 NO_WAIT sample chain sample.*no thread waits
+NO_FENCE matmul_add hopper made by a store that no async_fence has made visible
+NO_BARRIER_HOPPER matmul_add hopper a barrier that nobody has made
+NO_EXPECT matmul_add hopper that does not expect them
+WRONG_PARITY matmul_add hopper no thread can go on|overwrites what a product of warpgroup . still reads
+FREED_EARLY matmul_add hopper overwrites what a product of warpgroup . still reads
+NOT_EMPTY matmul_add hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
+WRONG_SWIZZLE ffn_up hopper twin says
 READ_EARLY append chain started early, a kernel gives other bits
 WRITTEN_EARLY qkv chain written to global memory before wait_for_last
 MISALIGNED embed embed past a multiple of 16
@@ -108,6 +115,9 @@ NO_BARRIER_FEW logits few data race
 NO_BARRIER_SUMS qkv batch data race
 WRITE_AFTER_READ matmul_add gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
+NO_BARRIER_HOPPER matmul_add hopper data race|a barrier that nobody has made
+FREED_EARLY matmul_add hopper data race|overwrites what a product of warpgroup . still reads
+NOT_EMPTY matmul_add hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 CLEARED_EARLY sample sample data race
 NOT_ATOMIC sample sample data race
 END
@@ -129,11 +139,11 @@ library() {
       list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
     fi
   done
-  for name in fibers warp memory launch; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
+  for name in fibers warp memory launch hopper; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
   list+=("$dir/table.o kernels/emu/table.cpp $host")
   build "${list[@]}"
   # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
-  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/emu-{fibers,warp,memory,launch}.o "$dir/table.o"
+  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/emu-{fibers,warp,memory,launch,hopper}.o "$dir/table.o"
   mv "$dir/libemu$plant.so.new" "$dir/libemu$plant.so"
   log "$PWD/$dir/libemu$plant.so"
 }
@@ -143,7 +153,7 @@ run_mode() {
   mode_flags "$mode"
   mkdir -p "$dir"
   for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
-  for name in fibers warp memory launch; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
+  for name in fibers warp memory launch hopper; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
   list+=("$dir/table.o kernels/emu/table.cpp $host")
   for name in main products attention sampling chain machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
   list+=("$dir/machine.o kernels/tests/machine.cu $device")
@@ -152,7 +162,7 @@ run_mode() {
   done < <(plants "$mode")
   build "${list[@]}"
 
-  local emu=("$dir"/emu-{fibers,warp,memory,launch}.o)
+  local emu=("$dir"/emu-{fibers,warp,memory,launch,hopper}.o)
   local tests=("$dir"/test-{main,products,attention,sampling,chain}.o "${emu[@]}" "$dir/table.o")
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine}.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"

@@ -477,6 +477,60 @@ fn steps_are_launched_ahead() {
     }
 }
 
+/// Kernels for compute capability 9.0 alone: where the GPU is one, has the memory that they take and nobody says no, and then
+/// with the same tokens.
+#[test]
+fn kernels_for_one_architecture() {
+    const SWITCH: &str = "LLAMABI_CUDA_HOPPER";
+    let off = std::env::var(SWITCH).is_ok();
+    let options = BuildOptions {
+        weights_dtype: None,
+        ..options()
+    };
+    let prompt = || vec![vec![1, 500, 243, 283, 146], vec![7]];
+    let mut want = None;
+    for (settings, used) in [
+        ("arch=80 shared=232448", false),
+        ("arch=90", false),
+        ("arch=90 shared=232448", !off),
+        ("arch=90 shared=232448 seed=5", !off),
+    ] {
+        let standin = Standin::new(settings);
+        let llama = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options).unwrap();
+        let got = greedy(&llama, prompt(), 4).unwrap();
+        assert_eq!(got, *want.get_or_insert(got.clone()), "{settings}");
+        drop(llama);
+        standin.assert_clean();
+        // Only those need a map.
+        standin.set("fail=cuTensorMapEncodeTiled:3:12345");
+        let outcome = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options);
+        let error = outcome.err().map(|error| error.to_string());
+        let words = "cuTensorMapEncodeTiled: an error without a name (12345)";
+        assert_eq!(error.as_deref(), used.then_some(words), "{settings}");
+        standin.assert_clean();
+    }
+    // An image that was compiled for others.
+    let standin = Standin::new("shared=232448");
+    let mut images = standin::images();
+    for (_, image) in &mut images.fatbins {
+        let text = String::from_utf8(image[16..].to_vec()).unwrap();
+        let lines = text.lines().filter(|line| !line.contains("_hopper_"));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+        *image = standin::fatbin(text.as_bytes()).into();
+    }
+    let cuda = standin.open_with(&images).unwrap();
+    let llama = build_with(cuda, "gqa-bf16/meta", &options).unwrap();
+    assert_eq!(greedy(&llama, prompt(), 4).unwrap(), want.unwrap());
+    drop(llama);
+    standin.assert_clean();
+    if !off {
+        let this = std::env::current_exe().unwrap();
+        let mut again = std::process::Command::new(this);
+        again.args(["--exact", "kernels_for_one_architecture"]);
+        assert!(again.env(SWITCH, "0").status().unwrap().success());
+    }
+}
+
 /// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they
 /// have waited for it compute the same, bit for bit. Where the kernels or the driver are older, none is launched so.
 #[test]

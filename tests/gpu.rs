@@ -477,6 +477,43 @@ fn page_tables_grow() {
     }
 }
 
+/// Kernels for compute capability 9.0 alone: the bits of the others (the emulated tensor cores add in one order), in chunks,
+/// in company and from the prefix cache, on a step's last rows and on more than a tile of them.
+#[test]
+fn kernels_for_one_architecture_change_no_number() {
+    if real() {
+        return println!("only on the emulated device; LLAMABI_CUDA_HOPPER=0 runs the others");
+    }
+    let prompts = [1, 17, 131].map(|n| prompt(n, n));
+    for model in ["gqa-bf16/meta", "gqa-f16-mp2/meta"] {
+        let walk = |device: &Arc<Emu>, chunk| -> Vec<_> {
+            let mut options = options(None);
+            (options.max_seq_len, options.prefill_chunk) = (160, Some(chunk));
+            let dir = reference(model);
+            let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true);
+            let llama = llama.unwrap_or_else(|e| panic!("{model}: {e}"));
+            let streams = prompts.each_ref().map(|p| start(&llama, p, going_on(3)));
+            streams.iter().map(|s| bits(&finish(s))).collect()
+        };
+        let without = Emu::new(GIB, 1);
+        let want = walk(&without, 150);
+        for chunk in [29, 150] {
+            let with = Emu::hopper(GIB, 2 + chunk as u64);
+            assert_eq!(walk(&with, chunk), want, "{model}, chunks of {chunk}");
+            assert!(with.hoppers() > 0, "{model}");
+        }
+        assert_eq!(without.hoppers(), 0);
+    }
+    for dtype in [Dtype::F32, Dtype::Int8] {
+        let device = Emu::hopper(GIB, 9);
+        let options = options(Some(dtype));
+        let dir = reference("gqa-bf16/meta");
+        let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true).unwrap();
+        run(&llama, &prompt(9, 1), going_on(1));
+        assert_eq!(device.hoppers(), 0, "there are none for {dtype}");
+    }
+}
+
 fn on(device: &Arc<Emu>, options: &BuildOptions) -> Result<Llama> {
     let dir = reference("gqa-bf16/meta");
     Llama::build_on(device.clone(), &dir, None, options, &mut |_| true)

@@ -29,6 +29,12 @@ int emu_copy_to_host(void *to, uint64_t from, size_t size, char *error, size_t e
 int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char *error, size_t error_len);
 int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_len);
 
+// What stands for a CUtensorMap of 16-bit numbers, [rows, columns], rows `pitch` bytes apart: 128 bytes at `map`, aligned to 64.
+// Its boxes are 64 columns wide, and swizzled by 128 bytes. Fails where the driver would, and where the matrix is not in one
+// buffer.
+int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows, uint64_t pitch, uint32_t box_columns,
+                   uint32_t box_rows, char *error, size_t error_len);
+
 // Run a kernel to its end. `seed` picks the order of blocks, warps and lanes; the same seed, the same
 // order. Fails for an unknown kernel, another size of parameters or block than the kernel has, a
 // grid or shared size no GPU takes, and for what a kernel does wrong: barriers that not all threads

@@ -112,6 +112,7 @@ void first_entry() {
     Fiber *f = m.now;
     size_t committed = f->groups.empty() ? 0 : f->groups.back();
     if (f->copied < committed || f->copies.size() > committed) fail(0, "exited with cp.async copies under way");
+    hopper_exits();
     end(m);
     m.exited++;
     Warp &w = m.warps[f->id / 32];
@@ -176,6 +177,7 @@ void run_block(unsigned threads, Random &random, bool ahead) {
     Machine &m = machine();
     unsigned warps = threads / 32;
     while (m.exited < threads && !m.failed) {
+        if (hopper_busy() && random.below(3) == 0) hopper_lands(random.below(1 << 16));
         unsigned chosen = random.below(warps);
         bool moved = false;
         for (unsigned i = 0; i < warps && !moved; i++) {
@@ -188,7 +190,10 @@ void run_block(unsigned threads, Random &random, bool ahead) {
                 if (!ahead) break;
             }
         }
-        if (!moved && !m.failed) {
+        if (moved || m.failed) continue;
+        if (hopper_busy()) {
+            hopper_lands(random.below(1 << 16));
+        } else {
             m.failed = true;
             int n = snprintf(m.message, sizeof m.message, "%s: no thread can go on; waiting:", m.kernel);
             for (unsigned i = 0; i < threads && n < (int)sizeof m.message - 64; i += 32)

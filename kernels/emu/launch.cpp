@@ -16,13 +16,18 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         return report(error, error_len, "%s has blocks of %u threads, not (%u, %u, %u)", name, kernel->threads, block[0], block[1], block[2]);
     if (!grid[0] || !grid[1] || !grid[2] || grid[0] > 0x7fffffff || grid[1] > 65535 || grid[2] > 65535)
         return report(error, error_len, "%s: no GPU takes a grid of (%u, %u, %u)", name, grid[0], grid[1], grid[2]);
-    if (shared_bytes > 99 << 10) // sm_86 and sm_89
+    const bool hopper = strstr(name, "_hopper_") != nullptr;
+    if (shared_bytes > (hopper ? 227 << 10 : 99 << 10)) // sm_86 and sm_89
         return report(error, error_len, "%s: %zu bytes of shared memory are more than every GPU has", name, shared_bytes);
 
     Machine &m = make_machine();
     unsigned threads = block[0];
+    // Maps in parameters are aligned.
+    alignas(128) unsigned char aligned[1024];
+    if (params_size > sizeof aligned) return report(error, error_len, "%s: %zu bytes of parameters", name, params_size);
+    memcpy(aligned, params, params_size);
     m.entry = kernel->entry;
-    m.params = params;
+    m.params = aligned;
     m.kernel = name;
     m.failed = m.waited = m.wrote_early = false;
     while (m.fibers.size() < threads) {
@@ -56,6 +61,7 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.block = m.early = Barrier();
         for (Barrier &n : m.named) n = Barrier();
         m.exited = 0;
+        hopper_begins(shared_bytes);
         m.warps.resize(threads / 32);
         for (Warp &w : m.warps) {
             w.barrier = Barrier();
@@ -64,6 +70,10 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         }
         for (unsigned i = 0; i < threads; i++) start(m.fibers[i], i, view);
         run_block(threads, random, seed % 2 == 0);
+        if (!m.failed && hopper_busy()) {
+            m.failed = true;
+            snprintf(m.message, sizeof m.message, "%s: a block has ended with copies under way", name);
+        }
 #ifdef EMU_TSAN
         end_block(threads);
 #endif

@@ -1,7 +1,7 @@
 // The emulated machine's insides, for the files beside this one: what a thread, a warp and a block are.
 //
-// fibers.cpp switches between threads, warp.cpp is what they do together, memory.cpp what they work on and what
-// a launch sees of the one before it, launch.cpp runs a kernel. All of it is built without -fsanitize=thread even when
+// fibers.cpp switches between threads, warp.cpp is what they do together (hopper.cpp: on compute capability 9.0), memory.cpp what
+// they work on and what a launch sees of the one before it, launch.cpp runs a kernel. All of it is built without -fsanitize=thread even when
 // the kernels are built with it (EMU_TSAN then tells it to announce its fibers and barriers): what it does stands
 // for hardware, only what kernels do can race.
 #ifndef LLAMABI_EMU_MACHINE_H
@@ -12,7 +12,8 @@
 // device.h stands behind gpu.h, which has these.
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
-#include "device.h"
+struct AsyncBarrier { uint64_t word; };
+#include "hopper.h"
 #include "emu.h"
 
 #include <sys/mman.h>
@@ -153,6 +154,12 @@ void wait_at(Machine &, Barrier &, unsigned expected, int line);
 // All that wait there can go on.
 void open(Machine &, Barrier &);
 
+// hopper.cpp. A block begins; whether copies are on their way; one of them lands; a thread ends.
+void hopper_begins(size_t shared_bytes);
+bool hopper_busy();
+void hopper_lands(unsigned random);
+void hopper_exits();
+
 // memory.cpp. Allocated memory begins GUARDED bytes behind what is returned, as many follow it.
 #ifdef EMU_ASAN
 constexpr size_t GUARDED = 0; // ASan has its own
@@ -160,6 +167,8 @@ constexpr size_t GUARDED = 0; // ASan has its own
 constexpr size_t GUARDED = GUARD;
 #endif
 unsigned char *allocate(size_t size);
+// Whether [address, address + size) lies in one buffer.
+bool inside(uint64_t address, size_t size);
 bool intact(const unsigned char *raw, size_t size);
 // False, and the size of a buffer that has been written outside of, if there is one.
 bool all_intact(size_t &damaged);

@@ -18,15 +18,6 @@ struct Buffer {
 std::mutex buffers_lock;
 std::map<uint64_t, Buffer> buffers;
 
-// Whether [address, address + size) lies in one buffer.
-bool inside(uint64_t address, size_t size) {
-    std::lock_guard<std::mutex> hold(buffers_lock);
-    auto next = buffers.upper_bound(address);
-    if (next == buffers.begin()) return false;
-    auto &[start, buffer] = *--next;
-    return address - start <= buffer.size && size <= buffer.size - (address - start);
-}
-
 struct Seen {
     std::vector<unsigned char> contents; // before the launch
     std::vector<bool> written;           // words, by launches since everything was complete
@@ -36,6 +27,14 @@ std::map<uint64_t, Seen> seen;
 uint32_t *words(uint64_t address) { return (uint32_t *)address; }
 
 } // namespace
+
+bool inside(uint64_t address, size_t size) {
+    std::lock_guard<std::mutex> hold(buffers_lock);
+    auto next = buffers.upper_bound(address);
+    if (next == buffers.begin()) return false;
+    auto &[start, buffer] = *--next;
+    return address - start <= buffer.size && size <= buffer.size - (address - start);
+}
 
 unsigned char *allocate(size_t size) {
     void *p = nullptr;

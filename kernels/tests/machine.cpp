@@ -108,6 +108,49 @@ void run_tensor() {
     }
 }
 
+// A product of a warpgroup, and what it refuses: the sentence, empty where nothing was noticed.
+std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
+    Random random{9};
+    std::vector<uint16_t> in;
+    for (int i = 0; i < 320 * 16; i++) in.push_back(narrowed((int)type, random.normal()));
+    Buffer ind(in), out(64 * 256 * 4);
+    std::string error;
+    if (!try_launch("warpgroup", MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1, 128, 320 * 128 + 8, seed, error))
+        return error;
+    auto got = out.get<float>();
+    for (uint32_t m = 0; m < 64; m++)
+        for (uint32_t n = 0; n < 256; n++) {
+            // What the sums were: the number of their register.
+            double sum = n / 8 * 4 + m / 8 % 2 * 2 + n % 2, size = sum;
+            for (uint32_t k = 0; k < 16; k++) {
+                double x = widened((int)type, &in[m * 16 + k]) * widened((int)type, &in[(64 + n) * 16 + k]);
+                sum += x, size += fabs(x);
+            }
+            if (!(fabs(got[m * 256 + n] - sum) <= size * 1e-6)) return "wrong result";
+        }
+    return "";
+}
+
+void run_warpgroup() {
+    const char *const refused[] = {"", "no async_fence has made visible", "without wgmma_begin", "disagree about a product", "were written while",
+                                   "exited with products under way", "wrong result", "nobody has made", "no thread can go on",
+                                   "no thread can go on", "more arrivals"};
+    for (uint32_t type : {GPU_BF16, GPU_F16})
+        for (uint32_t which = 0; which < 11; which++)
+            for (uint64_t seed = 0; seed < 4; seed++) {
+                const std::string error = warpgroup(which, type, seed);
+                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(), "warpgroup %u: '%s', not '%s'", which, error.c_str(), refused[which]);
+            }
+    Buffer matrix(64 * 256);
+    TensorMap map;
+    char words[200];
+    auto taken = [&](uint64_t at, uint64_t rows, uint64_t pitch) { return !emu_tensor_map(&map, at, 100, rows, pitch, 64, 128, words, sizeof words); };
+    CHECK(taken(matrix.at, 64, 256), "%s", words);
+    CHECK(!taken(matrix.at, 65, 256), "a map of more than the buffer was taken");
+    CHECK(!taken(matrix.at + 8, 60, 256), "a map that is not aligned was taken");
+    CHECK(!taken(matrix.at, 60, 200), "rows that are not aligned were taken");
+}
+
 void run_named() {
     for (uint64_t seed = 0; seed < 20; seed++) {
         Buffer out(32 * 4);
@@ -173,6 +216,7 @@ int main() {
     run_threads();
     run_tensor();
     run_named();
+    run_warpgroup();
     refusals(guards);
     printf("the emulated machine computes and refuses what it must\n");
     return 0;

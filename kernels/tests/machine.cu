@@ -111,3 +111,41 @@ KERNEL(wrong, MachineParams, 64) {
         break;
     }
 }
+
+// A product of a warpgroup, operands brought by threads; and, from 1 on, what must be refused, by number.
+KERNEL(warpgroup, MachineParams, 128) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, lane = t % 32;
+    unsigned char *a_tile = shared, *b_tile = shared + 64 * 128;
+    AsyncBarrier *barrier = (AsyncBarrier *)(shared + 320 * 128);
+    for (uint32_t i = t; i < 320 * 16; i += 128) {
+        const uint32_t row = i / 16, at = row * 128 + i % 16 * 2;
+        *(uint16_t *)(shared + (at ^ (at >> 7 & 7) << 4)) = p.in[i];
+    }
+    if (p.which != 1) async_fence();
+    block_sync();
+    float d[128];
+    for (uint32_t i = 0; i < 128; i++) d[i] = (float)i;
+    if (p.which != 2) wgmma_begin();
+    const unsigned char *a = p.which == 3 && t >= 96 ? a_tile + 32 : a_tile;
+    if (p.n) wgmma(d, operand(a), operand(b_tile), f16());
+    else wgmma(d, operand(a), operand(b_tile), bf16());
+    if (p.which == 4) d[5] = 1;
+    wgmma_commit();
+    if (p.which == 5) return;
+    if (p.which == 6) wgmma_wait<1>(); // too weak: what is written below is not there
+    else wgmma_finish(d);
+    for (uint32_t r = 0; r < 128; r++)
+        p.out[(t / 32 * 16 + lane / 4 + r / 2 % 2 * 8) * 256 + r / 4 * 8 + lane % 4 * 2 + r % 2] = d[r];
+    if (p.which == 6) wgmma_wait<0>();
+    if (p.which < 7 || t) return;
+    if (p.which == 7) barrier_arrive(barrier);
+    barrier_init(barrier, 2);
+    barrier_arrive(barrier);
+    if (p.which == 8) barrier_wait(barrier, 0);
+    barrier_expect(barrier, 16);
+    if (p.which == 9) barrier_wait(barrier, 0);
+    barrier_wait(barrier, 1);
+    barrier_arrive(barrier);
+    if (p.which == 10) barrier_arrive(barrier);
+}

@@ -58,8 +58,22 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
+// Of prefill rows on compute capability 9.0; a block has `columns` of them.
+template <class P>
+void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
+                   uint32_t n_rows, uint64_t seed) {
+    struct { TensorMap x, w; P p; } all = {};
+    static_assert(sizeof all % 128 == 0);
+    all.p = p;
+    char error[600];
+    if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
+        emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
+        die(error);
+    launch(kernel, all, tiles(n_rows, 128), tiles(n, columns), 1, 384, GPU_HOPPER_SHARED, seed);
+}
+
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
-enum Way { Few, Batch, Prefill };
+enum Way { Few, Batch, Prefill, Hopper };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
 
 // `n` pairs of weight rows; `across`: blocks of a product in float32, `more` its shared memory.
@@ -172,6 +186,7 @@ struct Qkv {
             p.norm = nullptr;
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
+        else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
         else launch_decode("qkv", type, way, &p, sizeof p, n / 2, tiles(n, 16), 0, n_rows, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
@@ -233,8 +248,8 @@ struct Qkv {
     }
 };
 
-void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows) {
-    Qkv test(type, kv_type, prefill ? Prefill : way_of(type, n_rows), dim, heads, n_rows + 1);
+void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows, Way prefilled = Prefill) {
+    Qkv test(type, kv_type, prefill ? prefilled : way_of(type, n_rows), dim, heads, n_rows + 1);
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
     std::vector<bool> used(n_rows + 1, false);
@@ -297,7 +312,7 @@ struct Dense {
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
         Buffer a(0);
-        std::string name = KINDS[kind] + std::string("_prefill") + suffix(type);
+        std::string name = KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
         if (way != Few) {
             a = prepared(type, ind, pad32(k), kind == Add ? nullptr : &nd, rd, n_rows, k, seed);
             from = a.as<void>();
@@ -307,10 +322,12 @@ struct Dense {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
                                  n_rows, n, k, pad32(n), pad32(k), w.stride};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
+            else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 256, n_rows, seed);
             else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
             FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
+            else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
             else launch_decode("ffn_up", type, way, &p, sizeof p, n, tiles(n, 8), 0, n_rows, seed);
         } else {
             LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
@@ -344,8 +361,8 @@ struct Dense {
     }
 };
 
-void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows, bool has_bias = false) {
-    Dense test{kind, type, prefill ? Prefill : way_of(type, n_rows), n, k, n_rows + 1, has_bias};
+void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows, bool has_bias = false, Way prefilled = Prefill) {
+    Dense test{kind, type, prefill ? prefilled : way_of(type, n_rows), n, k, n_rows + 1, has_bias};
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
         auto v = test.run(rows, seed);
@@ -398,6 +415,19 @@ void test_gemm() {
         dense(Up, type, true, 67, 33, 17);
     }
     dense(Add, GPU_BF16, true, 32, 64, 129);
+}
+
+// Less than a box and more than one of rows, of weights and of K; steps enough for every stage to be written again.
+void test_hopper() {
+    dense(Add, GPU_BF16, true, 259, 650, 65, true, Hopper);
+    dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
+    dense(Add, GPU_F16, true, 130, 320, 128, true, Hopper);
+    dense(Add, GPU_BF16, true, 256, 64, 257, false, Hopper);
+    dense(Up, GPU_BF16, true, 67, 65, 17, false, Hopper);
+    dense(Up, GPU_F16, true, 131, 96, 64, false, Hopper);
+    dense(Up, GPU_BF16, true, 128, 31, 129, false, Hopper);
+    qkv(GPU_BF16, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
+    qkv(GPU_F16, GPU_F32, true, 330, {5, 1, 40}, 2, Hopper);
 }
 
 // Few and many rows, K of less than a step to more than all lines on their way, weight rows that fill no tile.
@@ -517,8 +547,8 @@ void test_append() {
 void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})
-            for (Way way : {Few, Batch, Prefill}) {
-                if ((kind == Logits && way == Prefill) || (type == GPU_F32 && way == Batch)) continue;
+            for (Way way : {Few, Batch, Prefill, Hopper}) {
+                if ((kind == Logits && way >= Prefill) || (type != GPU_BF16 && way == Hopper) || (type == GPU_F32 && way == Batch)) continue;
                 Dense test{kind, type, way, 20, 40, 4, false};
                 auto clean = test.run({0, 1, 2, 3}, 1);
                 test.in[1 * pad32(40) + 5] = NAN;
@@ -537,7 +567,7 @@ void test_not_a_number() {
 } // namespace
 
 extern const Test PRODUCTS[] = {
-    {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
+    {"hopper", test_hopper}, {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
     {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
     {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},

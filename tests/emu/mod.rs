@@ -8,7 +8,7 @@
 pub mod build;
 pub mod real;
 
-use llamabi::backend::gpu::device::{Device, Geometry, Rows};
+use llamabi::backend::gpu::device::{BOX, Device, Geometry, Rows, TensorMap};
 use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::{Error, Result};
 use std::collections::HashMap;
@@ -34,6 +34,9 @@ type Launch = unsafe extern "C" fn(
     usize,
 ) -> c_int;
 
+type Map =
+    unsafe extern "C" fn(*mut TensorMap, u64, u64, u64, u64, u32, u32, *mut c_char, usize) -> c_int;
+
 #[derive(Clone, Copy)]
 struct Library {
     alloc: unsafe extern "C" fn(usize) -> u64,
@@ -43,6 +46,7 @@ struct Library {
     on_device: OnDevice,
     fill: Fill,
     launch: Launch,
+    tensor_map: Map,
 }
 
 fn library() -> Library {
@@ -75,6 +79,7 @@ fn library() -> Library {
                 )),
                 fill: std::mem::transmute::<*mut c_void, Fill>(symbol("emu_fill")),
                 launch: std::mem::transmute::<*mut c_void, Launch>(symbol("emu_launch")),
+                tensor_map: std::mem::transmute::<*mut c_void, Map>(symbol("emu_tensor_map")),
             }
         }
     })
@@ -97,6 +102,10 @@ pub struct Emu {
     runs_ahead: bool,
     /// Steps that began and answers that were waited for, in their order.
     order: Mutex<String>,
+    /// Compute capability 9.0, with kernels for it alone.
+    hopper: bool,
+    /// Launches of those.
+    hoppers: AtomicU64,
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
@@ -119,22 +128,31 @@ impl Emu {
 
     /// With less memory than it says, by `promised` bytes.
     pub fn with_promise(memory: u64, promised: u64, seed: u64) -> Arc<Emu> {
-        Self::made(memory, promised, seed, true, true)
+        Arc::new(Self::made(memory, promised, seed, true, true))
     }
 
     /// One that cannot record launches.
     pub fn without_graphs(memory: u64, seed: u64) -> Arc<Emu> {
-        Self::made(memory, 0, seed, false, true)
+        Arc::new(Self::made(memory, 0, seed, false, true))
     }
 
     /// One on which a step begins when the one before it has been read.
     pub fn step_by_step(memory: u64, seed: u64) -> Arc<Emu> {
-        Self::made(memory, 0, seed, true, false)
+        Arc::new(Self::made(memory, 0, seed, true, false))
     }
 
-    fn made(memory: u64, promised: u64, seed: u64, records: bool, runs_ahead: bool) -> Arc<Emu> {
-        let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
+    /// One of compute capability 9.0.
+    pub fn hopper(memory: u64, seed: u64) -> Arc<Emu> {
+        let hopper = true;
         Arc::new(Emu {
+            hopper,
+            ..Self::made(memory, 0, seed, true, true)
+        })
+    }
+
+    fn made(memory: u64, promised: u64, seed: u64, records: bool, runs_ahead: bool) -> Emu {
+        let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
+        Emu {
             library: library(),
             seed: AtomicU64::new((base + seed) << 32),
             live: Mutex::default(),
@@ -145,9 +163,11 @@ impl Emu {
             records,
             runs_ahead,
             order: Mutex::default(),
+            hopper: false,
+            hoppers: AtomicU64::new(0),
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Of everything so far: `<` for a step's first launch, `>` for an answer that was waited for.
@@ -158,6 +178,11 @@ impl Emu {
     /// How often a graph has run.
     pub fn replays(&self) -> u64 {
         self.replays.load(Ordering::SeqCst)
+    }
+
+    /// How often a kernel for compute capability 9.0 alone has run.
+    pub fn hoppers(&self) -> u64 {
+        self.hoppers.load(Ordering::SeqCst)
     }
 
     /// Bytes allocated now, and the most there ever were.
@@ -314,6 +339,8 @@ unsafe impl Device for Emu {
         if kernel.name().starts_with("embed") {
             self.order.lock().unwrap().push('<');
         }
+        let hopper = u64::from(kernel.is_hopper());
+        self.hoppers.fetch_add(hopper, Ordering::SeqCst);
         // SAFETY: name and parameters are live, the emulator checks their size and every access of the
         // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -329,6 +356,19 @@ unsafe impl Device for Emu {
                 n,
             )
         })
+    }
+
+    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>> {
+        if !self.hopper {
+            return Ok(None);
+        }
+        let mut map = TensorMap::default();
+        let (columns, rows, pitch) = (of.width as u64 / 2, rows as u64, of.pitch as u64);
+        // SAFETY: `map` is as large and aligned as it must be, the emulator checks the rest; `e` has `n` bytes.
+        Self::call("a tensor map", |e, n| unsafe {
+            (self.library.tensor_map)(&mut map, of.at, columns, rows, pitch, BOX[1], BOX[0], e, n)
+        })?;
+        Ok(Some(map))
     }
 
     fn records(&self) -> bool {

@@ -15,7 +15,8 @@
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
 #              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
-#              speed         this machine's limits, decode, prefill and start, beside what benches/gpu_cost.py predicts
+#              speed         this machine's limits, decode, prefill and start, beside what benches/gpu_cost.py predicts; on compute
+#                            capability 9.0 prefill by its own kernels and by those of all others
 #              peers         torch, torch.compile and transformers on the same weights
 #              llamacpp      llama.cpp, where llama-bench and Python's gguf are there
 #              ncu           every kernel's time, and the three slowest in detail
@@ -159,6 +160,8 @@ if wanted kernels; then
   done
 fi
 wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
+# Otherwise compute capability 9.0 would never run the kernels that all others do.
+wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
 if wanted transformers; then
   for case in "${cases[@]}"; do
     gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$work/models" "$case"

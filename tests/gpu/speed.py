@@ -134,15 +134,37 @@ def ours(record, machine, directory, name, dtype, room, points, lengths):
             least = (gpu_cost.read_bytes(shape, dtype) + batch * gpu_cost.kv_bytes(shape, kv, at)) / machine.bandwidth
             predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at), follows=True)
             record(f"{what}: decode, batch {batch}, context {context}", batch / seconds, "tokens/s", least / seconds, batch / predicted)
-        for n in lengths:
-            if record.late():
-                return False
-            seconds = first_token(model, n)
-            steps = gpu_cost.prompt(shape, dtype, kv, n, room[1], min(gpu_cost.CHUNK, room[0]))
-            slower = machine._replace(gap=gpu_cost.WITHOUT_GRAPHS)
-            predicted = sum(gpu_cost.seconds(slower, step) for step in steps)
-            record(f"{what}: prefill, {n} tokens", n / seconds, "tokens/s", gpu_cost.must_flops(shape, n) / machine.matrix / seconds,
-                   n / predicted)
+        hopper = is_hopper(model)
+        if not prefill(record, machine._replace(wgmma=machine.wgmma * hopper), model, shape, dtype, room, lengths, what):
+            return False
+    if not lengths or not (TINY or hopper) or dtype not in ("f16", "bf16"):
+        return True
+    # The same without the kernels for compute capability 9.0.
+    os.environ["LLAMABI_CUDA_HOPPER"] = "0"
+    try:
+        with Model(directory, CUDA, dtype, length=room[0], batch=room[1]) as model:
+            model.generate(prompts(16, 1), 1)
+            return prefill(record, machine._replace(wgmma=0), model, shape, dtype, room, lengths, f"{what}, mma.sync")
+    finally:
+        del os.environ["LLAMABI_CUDA_HOPPER"]
+
+
+def is_hopper(model):
+    """Whether prompts go through kernels for compute capability 9.0."""
+    return b"compute capability 9.0" in model.info.device_name and os.environ.get("LLAMABI_CUDA_HOPPER") != "0"
+
+
+def prefill(record, machine, model, shape, dtype, room, lengths, what):
+    kv = DTYPES[model.info.kv_dtype]
+    for n in lengths:
+        if record.late():
+            return False
+        seconds = first_token(model, n)
+        steps = gpu_cost.prompt(shape, dtype, kv, n, room[1], min(gpu_cost.CHUNK, room[0]))
+        slower = machine._replace(gap=gpu_cost.WITHOUT_GRAPHS)
+        predicted = sum(gpu_cost.seconds(slower, step) for step in steps)
+        record(f"{what}: prefill, {n} tokens", n / seconds, "tokens/s", gpu_cost.must_flops(shape, n) / machine.matrix / seconds,
+               n / predicted)
     return True
 
 

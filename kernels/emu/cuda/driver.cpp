@@ -433,6 +433,20 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
     return CUDA_SUCCESS;
 }
 
+// Only what the emulator has: matrices of 16-bit numbers.
+API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dimensions,
+                                    const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *element_strides,
+                                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+    ENTER(cuTensorMapEncodeTiled);
+    if (s.settings.arch < 90 || type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || rank != 2 || element_strides[0] != 1 || element_strides[1] != 1 ||
+        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        return CUDA_ERROR_INVALID_VALUE;
+    char text[512];
+    if (!emu_tensor_map(map, (uint64_t)address, dimensions[0], dimensions[1], strides[0], box[0], box[1], text, sizeof text)) return CUDA_SUCCESS;
+    s.misused(text);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 // ---- graphs
 
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {

@@ -74,6 +74,15 @@ struct CUlaunchConfig {
     unsigned numAttrs;
 };
 
+enum CUtensorMapDataType : int { CU_TENSOR_MAP_DATA_TYPE_UINT16 = 1 };
+enum CUtensorMapInterleave : int { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
+enum CUtensorMapSwizzle : int { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapL2promotion : int { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+struct alignas(128) CUtensorMap { unsigned long long opaque[16]; };
+typedef unsigned cuuint32_t;
+typedef unsigned long long cuuint64_t;
+
 struct CUDA_MEMCPY2D {
     size_t srcXInBytes, srcY;
     CUmemorytype srcMemoryType;
@@ -101,6 +110,9 @@ static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2 && CUDA_ERROR_STUB_LIBRARY == 34 && 
 static_assert(CU_FUNC_ATTRIBUTE_PTX_VERSION == 5 && CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION == 6);
 static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8 && sizeof(CUlaunchConfig) == 56 &&
               offsetof(CUlaunchConfig, hStream) == 32 && offsetof(CUlaunchConfig, numAttrs) == 48);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_UINT16 == 1 && CU_TENSOR_MAP_INTERLEAVE_NONE == 0 && CU_TENSOR_MAP_SWIZZLE_128B == 3 &&
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B == 3 && CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE == 0);
+static_assert(sizeof(CUtensorMap) == 128 && alignof(CUtensorMap) == 128 && sizeof(cuuint64_t) == 8);
 static_assert(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL == 1 && sizeof(CUresult) == 4);
 static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, srcHost) == 24 && offsetof(CUDA_MEMCPY2D, srcPitch) == 48 &&
               offsetof(CUDA_MEMCPY2D, dstXInBytes) == 56 && offsetof(CUDA_MEMCPY2D, dstHost) == 80 && offsetof(CUDA_MEMCPY2D, WidthInBytes) == 112);

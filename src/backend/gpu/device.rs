@@ -33,6 +33,15 @@ pub struct Rows {
     pub pitch: usize,
 }
 
+/// What copies of boxes on compute capability 9.0 are told of a matrix: the driver's CUtensorMap. It has the matrix's
+/// address and is of use as long as that is.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorMap(pub [u64; 16]);
+
+/// Rows and columns of a box: a [`TensorMap`]'s.
+pub const BOX: [u32; 2] = [128, 64];
+
 /// One GPU: memory, copies and launches, all in the order in which they were asked for.
 ///
 /// Copies to the device and launches do not wait; an error of theirs may be reported by a later call.
@@ -101,6 +110,13 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The bytes are those of the kernel's parameter struct, and what it points to is live memory of
     /// the sizes the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
+
+    /// A map of `rows` rows of 16-bit numbers, in boxes of [`BOX`] that are swizzled by 128 bytes, with zeros outside. None where
+    /// the device has no kernels that take one (`*_hopper_*`), or is told not to use them.
+    ///
+    /// # Safety
+    /// The rows lie inside one live allocation; the map is not used after that.
+    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>>;
 
     /// Whether launches can be recorded.
     fn records(&self) -> bool;
@@ -195,6 +211,24 @@ impl<D: Device> Memory<D> {
             let to = Rows { at, width, pitch };
             self.device.copy(to, self.at + from as u64, rows)
         }
+    }
+
+    /// A map of its first `rows` rows of `width` bytes without gaps; not to be used after it. None where
+    /// [`Device::tensor_map`] gives none.
+    pub fn tensor_map(&self, width: usize, rows: usize) -> Result<Option<TensorMap>> {
+        if width == 0 || rows == 0 || width.checked_mul(rows).is_none_or(|n| n > self.bytes) {
+            return Err(Error::Internal(format!(
+                "a map of {rows} rows of {width} bytes in {} bytes on the device",
+                self.bytes
+            )));
+        }
+        let of = Rows {
+            at: self.at,
+            width,
+            pitch: width,
+        };
+        // SAFETY: just compared with the allocation's length.
+        unsafe { self.device.tensor_map(of, rows) }
     }
 
     /// Where it begins.

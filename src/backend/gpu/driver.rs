@@ -8,6 +8,7 @@
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
+use super::device::TensorMap;
 use super::preflight::Reason;
 use crate::Error;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -39,6 +40,11 @@ pub(super) const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
 pub(super) const CAPTURE_THREAD_LOCAL: c_uint = 1;
 pub(super) const MEMORY_HOST: c_uint = 1;
 pub(super) const MEMORY_DEVICE: c_uint = 2;
+pub(super) const TENSOR_MAP_UINT16: c_uint = 1;
+pub(super) const TENSOR_MAP_INTERLEAVE_NONE: c_uint = 0;
+pub(super) const TENSOR_MAP_SWIZZLE_128B: c_uint = 3;
+pub(super) const TENSOR_MAP_L2_PROMOTION_256B: c_uint = 3;
+pub(super) const TENSOR_MAP_FILL_ZEROS: c_uint = 0;
 
 /// One side of a [`Copy2d`].
 #[repr(C)]
@@ -205,6 +211,20 @@ functions! {
         function: Handle,
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void,
+    );
+    cuTensorMapEncodeTiled(
+        map: *mut TensorMap,
+        data_type: c_uint,
+        rank: c_uint,
+        address: *mut c_void,
+        dimensions: *const u64,
+        strides: *const u64,
+        box_dimensions: *const c_uint,
+        element_strides: *const c_uint,
+        interleave: c_uint,
+        swizzle: c_uint,
+        promotion: c_uint,
+        fill: c_uint,
     );
 }
 

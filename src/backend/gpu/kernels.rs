@@ -56,6 +56,12 @@ pub const KERNELS: &[&str] = &[
     "matmul_add_prefill_nf4",
     "ffn_up_nf4",
     "ffn_up_prefill_nf4",
+    "qkv_hopper_f16",
+    "qkv_hopper_bf16",
+    "matmul_add_hopper_f16",
+    "matmul_add_hopper_bf16",
+    "ffn_up_hopper_f16",
+    "ffn_up_hopper_bf16",
     "embed_int8",
     "logits_int8",
     "append_int8",
@@ -122,6 +128,16 @@ impl Kernel {
     /// Its place in [`KERNELS`].
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Kernel> {
+        (0..KERNELS.len() as u16).map(Kernel)
+    }
+
+    /// Whether it is there for compute capability 9.0 alone.
+    pub fn is_hopper(self) -> bool {
+        self.name().contains("_hopper_")
     }
 
     /// Its name.

@@ -23,6 +23,9 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
+const QKV_HOPPER: Family = Family::new("qkv_hopper_*");
+const MATMUL_ADD_HOPPER: Family = Family::new("matmul_add_hopper_*");
+const FFN_UP_HOPPER: Family = Family::new("ffn_up_hopper_*");
 const FFN_UP: Family = Family::new("ffn_up_*");
 const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
@@ -147,6 +150,20 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     }
 }
 
+/// Shared memory of a kernel for compute capability 9.0.
+pub(super) const HOPPER_SHARED: u32 = 196_672;
+
+/// A product of `n` columns, of which a block does `cols`; blocks that have the same weights are neighbours.
+fn hopper<D: Device>(
+    device: &D,
+    kernel: Kernel,
+    [n, cols, n_rows]: [u32; 3],
+    params: &impl Params,
+) -> Result<()> {
+    let grid = [n_rows.div_ceil(128), n.div_ceil(cols), 1];
+    run(device, kernel, grid, 384, HOPPER_SHARED, params)
+}
+
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
     run(d, EMBED.of(dtype)?, [p.n_rows, 1, 1], 128, 0, p)
 }
@@ -173,6 +190,11 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let (grid, shared) = gemm(dtype, qkv_rows(p), 128, p.n_rows);
     run(d, QKV_PREFILL.of(dtype)?, grid, 256, shared, p)
+}
+
+pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) -> Result<()> {
+    let sizes = [qkv_rows(&p.p), 256, p.p.n_rows];
+    hopper(d, QKV_HOPPER.of(dtype)?, sizes, p)
 }
 
 /// Behind qkv, where the cache has scales.
@@ -227,6 +249,15 @@ pub(super) fn matmul_add_prefill<D: Device>(
     run(d, MATMUL_ADD_PREFILL.of(dtype)?, grid, 256, shared, p)
 }
 
+pub(super) fn matmul_add_hopper<D: Device>(
+    d: &D,
+    dtype: Dtype,
+    p: &MatmulAddHopperParams,
+) -> Result<()> {
+    let sizes = [p.p.n, 256, p.p.n_rows];
+    hopper(d, MATMUL_ADD_HOPPER.of(dtype)?, sizes, p)
+}
+
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let product = Decode {
         few: &FFN_UP,
@@ -240,6 +271,11 @@ pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let (grid, shared) = gemm(dtype, p.ffn_dim, 64, p.n_rows);
     run(d, FFN_UP_PREFILL.of(dtype)?, grid, 256, shared, p)
+}
+
+pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParams) -> Result<()> {
+    let sizes = [p.p.ffn_dim, 128, p.p.n_rows];
+    hopper(d, FFN_UP_HOPPER.of(dtype)?, sizes, p)
 }
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers; or quantised, as
 //! `kernels/quant.h` has them.
 
-use super::device::{Device, Memory};
+use super::device::{Device, Memory, TensorMap};
 use super::pad32;
 use super::quantised;
 use crate::backend::{Block, MatSpec, QuantBlock, QuantData, RowOrder};
@@ -21,6 +21,8 @@ pub struct GpuMat<D: Device> {
     /// Bytes of those.
     unit: usize,
     pub(super) dtype: Dtype,
+    /// Where the device has kernels that take it.
+    pub(super) map: Option<TensorMap>,
 }
 
 /// Stride, and bytes of a unit of it.
@@ -54,8 +56,14 @@ impl<D: Device> GpuMat<D> {
             firsts.push(firsts[firsts.len() - 1] + part);
         }
         let bias = |_| Memory::zeroed(device, "a bias", rows.saturating_mul(4));
+        let weights = Memory::zeroed(device, "a weight matrix", bytes)?;
+        let mapped = matches!(spec.dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
         Ok(GpuMat {
-            weights: Memory::zeroed(device, "a weight matrix", bytes)?,
+            map: match mapped {
+                true => weights.tensor_map(stride * unit, rows)?,
+                false => None,
+            },
+            weights,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
             firsts,
             cols: spec.cols,

@@ -12,7 +12,8 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores. `kernels/params.h`
+//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights on compute
+//! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
 
@@ -39,7 +40,7 @@ use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};
 use crate::log::Log;
 use crate::{Dtype, Error, Result};
-use device::{Device, Memory};
+use device::{Device, Memory, TensorMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
@@ -141,6 +142,8 @@ pub struct Gpu<D: Device> {
     chooser: sample::Chooser<D>,
     /// Rows as the prefill products read them, `[max_rows, pad32(widest)]`.
     prepared: Memory<D>,
+    /// Maps of it, by columns, where the device has kernels that take them.
+    prepared_maps: Vec<(usize, TensorMap)>,
     partial: Memory<D>,
     /// `[max_rows][k | v][kv_dim]`, for a cache with scales.
     fresh: Option<Memory<D>>,
@@ -195,12 +198,21 @@ impl<D: Device> Gpu<D> {
             step::TILE_FMA
         };
         let what = "scratch buffers";
+        let prepared = Memory::new(&device, what, prepared.saturating_mul(4))?;
+        let mut prepared_maps = Vec::new();
+        if matches!(weights_dtype, Dtype::F16 | Dtype::Bf16) {
+            for cols in [shape.dim, shape.q_dim(), shape.ffn_dim] {
+                let map = prepared.tensor_map(2 * pad32(cols), limits.max_rows)?;
+                prepared_maps.extend(map.map(|map| (cols, map)));
+            }
+        }
         Ok(Gpu {
             cos: table(&rope.cos)?,
             sin: table(&rope.sin)?,
             step: step::Loaded::new(&device, limits.max_rows, limits.n_pages, tile)?,
             chooser: sample::Chooser::new(&device, limits)?,
-            prepared: Memory::new(&device, what, prepared.saturating_mul(4))?,
+            prepared,
+            prepared_maps,
             partial: Memory::new(
                 &device,
                 what,
@@ -227,6 +239,14 @@ impl<D: Device> Gpu<D> {
     pub fn log(mut self, log: Arc<Log>) -> Self {
         self.graphs.log = log;
         self
+    }
+
+    /// Maps of the prepared rows and of `w`. Whether there are some depends on the device and on the weights alone, so that
+    /// a row goes through the same kernels in any company.
+    fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
+        let mut maps = self.prepared_maps.iter();
+        let (_, prepared) = maps.find(|(cols, _)| *cols == w.cols)?;
+        Some((*prepared, w.map?))
     }
 
     /// Keep the first error; nothing is launched after it.

@@ -296,7 +296,19 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            launch::qkv_prefill(&*this.device, w.dtype, &params)?;
+            match this.maps(w) {
+                Some((x, map)) => {
+                    let (p, zeros) = (params, Default::default());
+                    let params = QkvHopperParams {
+                        x,
+                        w: map,
+                        p,
+                        zeros,
+                    };
+                    launch::qkv_hopper(&*this.device, w.dtype, &params)?;
+                }
+                None => launch::qkv_prefill(&*this.device, w.dtype, &params)?,
+            }
             let Some(fresh) = &this.fresh else {
                 return Ok(());
             };
@@ -392,7 +404,19 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            launch::matmul_add_prefill(&*this.device, w.dtype, &params)
+            match this.maps(w) {
+                Some((y, map)) => {
+                    let (p, zeros) = (params, Default::default());
+                    let params = MatmulAddHopperParams {
+                        y,
+                        w: map,
+                        p,
+                        zeros,
+                    };
+                    launch::matmul_add_hopper(&*this.device, w.dtype, &params)
+                }
+                None => launch::matmul_add_prefill(&*this.device, w.dtype, &params),
+            }
         });
     }
 
@@ -426,7 +450,19 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            launch::ffn_up_prefill(&*this.device, w.dtype, &params)
+            match this.maps(w) {
+                Some((x, map)) => {
+                    let (p, zeros) = (params, Default::default());
+                    let params = FfnUpHopperParams {
+                        x,
+                        w: map,
+                        p,
+                        zeros,
+                    };
+                    launch::ffn_up_hopper(&*this.device, w.dtype, &params)
+                }
+                None => launch::ffn_up_prefill(&*this.device, w.dtype, &params),
+            }
         });
     }
 

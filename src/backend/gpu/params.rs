@@ -1,6 +1,7 @@
 //! `kernels/params.h`, field for field. Addresses are those of device memory.
 #![allow(unsafe_code)]
 
+use super::device::TensorMap;
 use crate::Dtype;
 
 /// A kernel's parameters, as bytes.
@@ -43,6 +44,7 @@ params!(QkvParams, 144 {
     n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
     kv_type: u32, eps: f32, zero: u32,
 });
+params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, zeros: [u32; 28] });
 params!(AppendParams, 48 {
     k_pages: u64, v_pages: u64, fresh: u64, slots: u64,
     n_rows: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
@@ -67,6 +69,8 @@ params!(FfnUpParams, 72 {
     n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
     eps: f32, zero: u32,
 });
+params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 16] });
+params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 14] });
 params!(LogitsParams, 72 {
     out: u64, x: u64, norm: u64, w: u64, rows: u64,
     n_rows: u32, vocab_size: u32, dim: u32, x_stride: u32, w_stride: u32, out_stride: u32,
@@ -131,6 +135,9 @@ mod tests {
             PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
+            QkvHopperParams { x w p zeros }
+            MatmulAddHopperParams { y w p zeros }
+            FfnUpHopperParams { x w p zeros }
             AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
                 n_kv_heads head_dim head_stride q_stride y_stride max_splits scale zero }
@@ -160,6 +167,8 @@ mod tests {
             ("GPU_FEW_ROWS", super::super::launch::FEW_ROWS),
             ("GPU_FEW_SHARED", super::super::launch::FEW_SHARED),
             ("GPU_BATCH_ROWS", super::super::launch::BATCH_ROWS),
+            ("GPU_HOPPER_SHARED", super::super::launch::HOPPER_SHARED),
+            ("GPU_BOX_ROWS", super::super::device::BOX[0]),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
             ("GPU_NO_MASK", super::super::sample::NO_MASK),
             ("GPU_DRAW", super::super::sample::DRAW as u32),

@@ -4,14 +4,14 @@
 //! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
 //! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
 //! In the environment, LLAMABI_CUDA_GRAPHS=0: launches are never recorded; LLAMABI_CUDA_AHEAD=0: a step is launched
-//! when the one before it has been read.
+//! when the one before it has been read; LLAMABI_CUDA_HOPPER=0: kernels for compute capability 9.0 alone are not used.
 #![allow(unsafe_code)]
 
 mod context;
 mod modules;
 mod staging;
 
-use super::device::{Device, Geometry, Rows};
+use super::device::{BOX, Device, Geometry, Rows, TensorMap};
 use super::driver::*;
 use super::images::Images;
 use super::kernels::Kernel;
@@ -71,6 +71,8 @@ pub struct Cuda {
     runs_ahead: bool,
     /// Launches may start before the one before them has ended.
     programmatic: bool,
+    /// Kernels for compute capability 9.0 alone are used.
+    hopper: bool,
 }
 
 /// The oldest driver that records such launches as what they are.
@@ -101,6 +103,7 @@ impl Cuda {
         )?;
         let modules = Modules::load(&context, images, &found)?;
         let cuda = Cuda {
+            hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             programmatic: modules.programmatic && found.driver >= PROGRAMMATIC_DRIVER,
             modules,
             staging: Staging::new(&context)?,
@@ -275,7 +278,10 @@ unsafe impl Device for Cuda {
             attributes: &mut programmatic,
             n_attributes: u32::from(geometry.dependent && self.programmatic),
         };
-        let function = self.modules.function(kernel);
+        let Some(function) = self.modules.function(kernel) else {
+            let name = kernel.name();
+            return Err(Error::Internal(format!("this GPU has no kernel {name}")));
+        };
         // SAFETY: the kernel has one argument, whose bytes are copied during the call, as the configuration is;
         // what the bytes point to is by this function's contract.
         let outcome = unsafe {
@@ -283,6 +289,34 @@ unsafe impl Device for Cuda {
                 .cuLaunchKernelEx(&config, function, &mut argument, ptr::null_mut())
         };
         outcome.map_err(|failed| Error::Device(format!("{}: {failed}", kernel.name())))
+    }
+
+    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>> {
+        if !self.hopper {
+            return Ok(None);
+        }
+        let mut map = TensorMap::default();
+        let dimensions = [of.width as u64 / 2, rows as u64];
+        let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], BOX[0]], [1; 2]);
+        // SAFETY: two dimensions, and as many numbers in each array (strides one less); all of it outlives the call, which
+        // looks at nothing on the device.
+        unsafe {
+            self.driver().cuTensorMapEncodeTiled(
+                &mut map,
+                TENSOR_MAP_UINT16,
+                2,
+                ptr::without_provenance_mut(of.at as usize),
+                dimensions.as_ptr(),
+                strides.as_ptr(),
+                boxes.as_ptr(),
+                ones.as_ptr(),
+                TENSOR_MAP_INTERLEAVE_NONE,
+                TENSOR_MAP_SWIZZLE_128B,
+                TENSOR_MAP_L2_PROMOTION_256B,
+                TENSOR_MAP_FILL_ZEROS,
+            )
+        }?;
+        Ok(Some(map))
     }
 
     fn records(&self) -> bool {

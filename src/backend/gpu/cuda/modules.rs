@@ -4,16 +4,19 @@
 use super::context::{Context, Owned};
 use crate::backend::gpu::driver::*;
 use crate::backend::gpu::images::Images;
-use crate::backend::gpu::kernels::{KERNELS, Kernel};
+use crate::backend::gpu::kernels::Kernel;
+use crate::backend::gpu::launch::HOPPER_SHARED;
 use crate::backend::gpu::preflight::{Found, MIN_ARCH, Reason};
 use crate::{Error, Result};
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The functions of [`KERNELS`], in that order; they live as long as the modules.
+/// The functions of all kernels, in their order; they live as long as the modules.
 pub(super) struct Modules {
-    functions: Vec<Handle>,
+    functions: Vec<Option<Handle>>,
+    /// Whether those that are there for compute capability 9.0 alone are, and there is the memory that they take.
+    pub hopper: bool,
     /// Whether all of them are machine code of 9.0 or newer, where kernels that wait for the launch before them do.
     pub programmatic: bool,
     _modules: Vec<Owned>,
@@ -32,16 +35,17 @@ impl Modules {
             modules.push(module(context, file, image, images.driver, found)?);
         }
         let shared = context.attribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let find = |name: &&str| function(context, &modules, name, shared);
-        let functions = KERNELS.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let find = |kernel| function(context, &modules, kernel, shared);
+        let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
         Ok(Modules {
             programmatic: compiled_for(context, &functions)? >= 90,
+            hopper: functions.iter().all(Option::is_some) && shared >= HOPPER_SHARED as c_int,
             functions,
             _modules: modules,
         })
     }
 
-    pub fn function(&self, kernel: Kernel) -> Handle {
+    pub fn function(&self, kernel: Kernel) -> Option<Handle> {
         self.functions[kernel.index()]
     }
 }
@@ -111,9 +115,9 @@ fn module(
 }
 
 /// The least virtual architecture that a function was compiled for, 10 major + minor.
-fn compiled_for(context: &Context, functions: &[Handle]) -> Result<c_int> {
+fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int> {
     let mut least = c_int::MAX;
-    for &function in functions {
+    for &function in functions.iter().flatten() {
         let mut version = 0;
         let to = &mut version;
         // SAFETY: the function's module is loaded; `to` outlives the call.
@@ -127,8 +131,14 @@ fn compiled_for(context: &Context, functions: &[Handle]) -> Result<c_int> {
     Ok(least)
 }
 
-/// Look a kernel up and let it have as much shared memory as the device gives.
-fn function(context: &Context, modules: &[Owned], name: &str, shared: c_int) -> Result<Handle> {
+/// Look a kernel up and let it have as much shared memory as the device gives. None: it is there for another GPU alone.
+fn function(
+    context: &Context,
+    modules: &[Owned],
+    kernel: Kernel,
+    shared: c_int,
+) -> Result<Option<Handle>> {
+    let name = kernel.name();
     let c_name = CString::new(name).unwrap_or_default();
     let driver = &context.driver;
     for module in modules {
@@ -141,7 +151,10 @@ fn function(context: &Context, modules: &[Owned], name: &str, shared: c_int) -> 
         let most = FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function was just found.
         unsafe { driver.cuFuncSetAttribute(function, most, shared) }?;
-        return Ok(function);
+        return Ok(Some(function));
+    }
+    if kernel.is_hopper() {
+        return Ok(None);
     }
     Err(Reason::Kernels(format!("they lack `{name}`")).into())
 }

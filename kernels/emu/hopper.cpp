@@ -1,0 +1,457 @@
+// Barriers of copies, copies of boxes and products of warpgroups: see hopper.h.
+#include "machine.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+
+#ifdef EMU_TSAN
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char *, int);
+void AnnotateIgnoreReadsEnd(const char *, int);
+void AnnotateIgnoreWritesBegin(const char *, int);
+void AnnotateIgnoreWritesEnd(const char *, int);
+}
+#endif
+
+namespace emu {
+namespace {
+
+// A CUtensorMap of two dimensions of 16-bit numbers, swizzled by 128 bytes, zeros outside.
+struct Map {
+    uint64_t magic, address, columns, rows, pitch;
+    uint32_t box_columns, box_rows;
+};
+static_assert(sizeof(Map) <= sizeof(TensorMap), "takes its place");
+constexpr uint64_t MAGIC = 0x70616d726f736e65;
+
+const Map &map_of(const TensorMap &map, int line) {
+    const Map &m = (const Map &)map;
+    if (m.magic != MAGIC) fail(line, "what is taken for a tensor map is none");
+    return m;
+}
+uint32_t bytes_of(const Map &m) { return m.box_columns * m.box_rows * 2; }
+
+struct Phases {
+    unsigned over = 0;
+    Barrier sleeping; // threads that wait for the next to be over
+    uint32_t count = 0, pending = 0;
+    uint64_t expected = 0, flying = 0; // bytes, and those of them that are on their way
+    bool visible = false;              // to copies
+    char token[2] = {};                // by parity of the phase
+};
+
+struct Copying {
+    uint32_t to;
+    Map map;
+    int32_t column, row;
+    Phases *barrier;
+};
+
+// The sums of a warpgroup, while products are added to them: 64 x n.
+struct Sums {
+    unsigned n;
+    float *registers[128];
+    std::vector<float> value;
+};
+
+struct Product {
+    Op op;
+    uint64_t a, b;
+    unsigned n, issued; // threads
+    bool done;
+    Sums *sums;
+};
+
+struct Thread {
+    size_t issued = 0, waited = 0;   // products
+    std::deque<size_t> committed;    // groups: the ends of them in products
+    bool fenced = false;
+    unsigned registers = 0;
+};
+
+struct Warpgroup {
+    Barrier sleeping; // threads that wait for others to issue a product
+    std::vector<Product> products;
+    std::deque<Sums> sums;
+    Thread threads[128];
+};
+
+struct Block {
+    unsigned char *shared = nullptr;
+    std::vector<unsigned char> seen; // shared memory as copies and products see it
+    std::map<uint32_t, Phases> barriers;
+    std::vector<Copying> copying;
+    std::map<unsigned, Warpgroup> warpgroups;
+    std::vector<const void *> read;
+    float columns[16][256]; // of the product that is computed: not on a thread's small stack
+};
+
+thread_local struct {
+    bool used = false, quiet = false;
+    size_t shared_bytes = 0;
+    std::unique_ptr<Block> block;
+} own;
+
+// TSan watches the C library's functions wherever they are called from: not while this lives. No fiber is left meanwhile.
+struct Quiet {
+    Quiet() {
+#ifdef EMU_TSAN
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
+        own.quiet = true;
+    }
+    ~Quiet() { end(); }
+    static void end() {
+        if (!own.quiet) return;
+#ifdef EMU_TSAN
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+#endif
+        own.quiet = false;
+    }
+};
+#define fail(...) (Quiet::end(), fail(__VA_ARGS__))
+
+// Made where a kernel first asks for something of here.
+Block &block() {
+    if (!own.used) {
+        if (!own.quiet) {
+            Quiet here;
+            return block();
+        }
+        own.used = true;
+        own.block.reset(new Block);
+        own.block->shared = view().shared;
+        own.block->seen.assign(own.shared_bytes, 0xff);
+    }
+    return *own.block;
+}
+
+Warpgroup &warpgroup() { return block().warpgroups[view().thread.x / 128]; }
+Thread &thread(Warpgroup &g) { return g.threads[view().thread.x % 128]; }
+
+Phases &barrier_at(const void *p, int line) {
+    auto found = block().barriers.find(shared_address(p));
+    if (found == block().barriers.end()) fail(line, "a barrier that nobody has made");
+    return found->second;
+}
+
+void released(Phases &b) {
+#ifdef EMU_TSAN
+    __tsan_release(&b.token[b.over & 1]);
+#else
+    (void)b;
+#endif
+}
+
+// Until somebody opens it. Nothing is released or acquired: TSan is told of that for each phase.
+void sleep(Barrier &b, int line) {
+    Machine &m = machine();
+    Fiber *f = m.now;
+    f->before = b.waiting;
+    b.waiting = f;
+    f->line = line;
+    m.warps[f->id / 32].ready &= ~(1u << f->id % 32);
+    to_scheduler(false);
+}
+
+void complete(Phases &b) {
+    if (b.pending || b.expected) return;
+    b.pending = b.count;
+    b.over++;
+    open(machine(), b.sleeping);
+}
+
+// Where 16 bytes that would lie at `address` without swizzling are.
+uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+
+// Operands of a product: 16 columns of `rows` rows, as the matrix descriptor says (PTX manual, "Asynchronous
+// warpgroup level matrix shared memory layout", K-major).
+uint32_t address_of(uint64_t descriptor, unsigned row, unsigned half, int line) {
+    const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4, base = descriptor >> 49 & 7, swizzle = (uint32_t)(descriptor >> 62);
+    if (base || (swizzle != 0 && swizzle != 1)) fail(line, "a matrix descriptor that is not emulated: %016llx", (unsigned long long)descriptor);
+    const uint32_t address = swizzle ? swizzled(start + row / 8 * stride + row % 8 * 128 + half * 16)
+                                     : start + row / 8 * stride + row % 8 * 16 + half * leading;
+    if (address + 16 > own.shared_bytes) fail(line, "a product reads behind shared memory");
+    return address;
+}
+
+void load(float (&to)[16], Op op, uint64_t descriptor, unsigned row, int line) {
+    const Block &b = block();
+    for (unsigned half = 0; half < 2; half++) {
+        const uint32_t at = address_of(descriptor, row, half, line);
+        uint16_t bits[8];
+        for (unsigned i = 0; i < 8; i++) bits[i] = ((const uint16_t *)(b.shared + at))[i];
+        if (memcmp(bits, &b.seen[at], 16)) fail(line, "a product reads what threads have stored and no async_fence has made visible");
+        for (unsigned i = 0; i < 8; i++) to[half * 8 + i] = op == Op::MmaBf16 ? to_float(bf16{bits[i]}) : to_float(f16{bits[i]});
+    }
+}
+
+// k upwards, as mma in warp.cpp.
+void compute(Product &p, int line) {
+    float a[64][16], row[16];
+    auto &b = block().columns;
+    for (unsigned i = 0; i < 64; i++) load(a[i], p.op, p.a, i, line);
+    for (unsigned j = 0; j < p.n; j++) {
+        load(row, p.op, p.b, j, line);
+        for (unsigned k = 0; k < 16; k++) b[k][j] = row[k];
+    }
+    for (unsigned i = 0; i < 64; i++) {
+        float *sum = &p.sums->value[i * p.n];
+        for (unsigned k = 0; k < 16; k++) {
+            const float x = a[i][k], *y = b[k];
+            for (unsigned j = 0; j < p.n; j += 4)
+                for (unsigned e = 0; e < 4; e++) sum[j + e] += x * y[j + e];
+        }
+    }
+    p.done = true;
+}
+
+// Register r of thread t in a product's result (PTX manual, "Register fragments for wgmma.mma_async.m64nNk16").
+float &element(Sums &s, unsigned t, unsigned r) {
+    const unsigned row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, column = r / 4 * 8 + t % 4 * 2 + r % 2;
+    return s.value[row * s.n + column];
+}
+
+bool reads(uint64_t descriptor, unsigned rows, uint32_t from, uint32_t bytes, int line) {
+    for (unsigned row = 0; row < rows; row++)
+        for (unsigned half = 0; half < 2; half++)
+            if (address_of(descriptor, row, half, line) - from < bytes) return true;
+    return false;
+}
+
+} // namespace
+
+void async_init(const void *at, uint32_t count, int line) {
+    Quiet here;
+    if (shared_address(at) % 8 || shared_address(at) + 8 > own.shared_bytes) fail(line, "a barrier that is not in shared memory, aligned to 8");
+    if (count == 0 || count > 1024) fail(line, "a barrier of %u arrivals", count);
+    Phases &b = block().barriers[shared_address(at)] = Phases();
+    b.count = b.pending = count;
+}
+
+void async_arrive(const void *at, uint32_t bytes, int line) {
+    Phases &b = barrier_at(at, line);
+    if (b.pending == 0) fail(line, "more arrivals than the barrier was made for");
+    released(b);
+    b.expected += bytes;
+    if (b.expected > (1 << 20) - 1) fail(line, "a barrier counts no more than 2^20 - 1 bytes");
+    b.pending--;
+    complete(b);
+}
+
+void async_wait(const void *at, uint32_t parity, int line) {
+    Phases &b = barrier_at(at, line);
+    while ((b.over & 1) == parity) sleep(b.sleeping, line);
+#ifdef EMU_TSAN
+    __tsan_acquire(&b.token[parity]);
+#endif
+}
+
+void async_fence(int) {
+    Quiet here;
+    Block &b = block();
+    memcpy(b.seen.data(), b.shared, b.seen.size());
+    for (auto &[at, one] : b.barriers) one.visible = true;
+}
+
+uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int line) {
+    Quiet here;
+    Block &k = block();
+    const Map &m = map_of(map, line);
+    const uint32_t bytes = bytes_of(m), from = shared_address(to);
+    if (from % 1024 || from + bytes > own.shared_bytes) fail(line, "a box of %u bytes goes to %u of %zu, not aligned to 1024", bytes, from, own.shared_bytes);
+    Phases &b = barrier_at(at, line);
+    if (!b.visible) fail(line, "the barrier was made by a store that no async_fence has made visible");
+    if (b.expected < b.flying + bytes) fail(line, "%u bytes of a box are on their way to a barrier that does not expect them", bytes);
+    b.flying += bytes;
+    for (auto &[number, group] : k.warpgroups)
+        for (const Product &p : group.products)
+            if (!p.done && (reads(p.a, 64, from, bytes, line) || reads(p.b, p.n, from, bytes, line)))
+                fail(line, "a copy overwrites what a product of warpgroup %u still reads", number);
+    for (const Copying &c : k.copying)
+        if (c.to - from < bytes || from - c.to < bytes_of(c.map)) fail(line, "two copies to the same place");
+    memset(&k.seen[from], 0xff, bytes);
+    return bytes;
+}
+
+void box_copies(void *to, const TensorMap &map, int32_t column, int32_t row, const void *at) {
+    Quiet here;
+    Phases &b = barrier_at(at, 0);
+    released(b);
+    block().copying.push_back({shared_address(to), (const Map &)map, column, row, &b});
+}
+
+void wgmma_begin(int line) {
+    warp_barrier(line);
+    Quiet here;
+    thread(warpgroup()).fenced = true;
+}
+
+void wgmma(float *d, unsigned registers, uint64_t a, uint64_t b, Op op, int line) {
+    const unsigned t = view().thread.x % 128, n = registers * 2;
+    warp_barrier(line);
+    Quiet here;
+    Warpgroup &g = warpgroup();
+    Thread &me = thread(g);
+    if (view().thread.x / 128 * 128 + 128 > view().block_dim.x) fail(line, "no warpgroup: a block of %u threads", view().block_dim.x);
+    if (n % 8 || n > 256) fail(line, "a product of %u columns", n);
+    if (!me.fenced) fail(line, "sums are given to a product without wgmma_begin");
+    if (me.issued == g.products.size()) {
+        Sums *sums = nullptr;
+        for (Sums &s : g.sums)
+            if (s.registers[t] == d) sums = &s;
+        if (!sums) {
+            for (Sums &s : g.sums) { // one that nobody uses any more
+                bool free = true;
+                for (float *held : s.registers) free &= !held;
+                for (const Product &p : g.products) free &= p.done || p.sums != &s;
+                if (free) sums = &s;
+            }
+            if (!sums) sums = &(g.sums.emplace_back(), g.sums.back());
+            *sums = {n, {}, std::vector<float>(64 * n, NAN)};
+        }
+        g.products.push_back({op, a, b, n, 0, false, sums});
+    }
+    Product &p = g.products[me.issued++];
+    if (p.op != op || p.a != a || p.b != b || p.n != n) fail(line, "threads of a warpgroup disagree about a product");
+    float *&held = p.sums->registers[t];
+    if (held && held != d) fail(line, "threads of a warpgroup disagree about sums");
+    if (!held) {
+        held = d;
+        for (unsigned r = 0; r < registers; r++) {
+            element(*p.sums, t, r) = d[r];
+            memset(&d[r], 0xff, 4);
+        }
+    }
+    if (++p.issued == 128) open(machine(), g.sleeping);
+}
+
+void wgmma_commit(int line) {
+    warp_barrier(line);
+    Quiet here;
+    Thread &me = thread(warpgroup());
+    me.committed.push_back(me.issued);
+}
+
+void wgmma_wait(unsigned left, int line) {
+    warp_barrier(line);
+    const unsigned t = view().thread.x % 128;
+    Warpgroup &g = warpgroup();
+    Thread &me = thread(g);
+    me.fenced = false;
+    size_t end = me.waited;
+    while (me.committed.size() > left) {
+        Quiet here;
+        end = me.committed.front();
+        me.committed.pop_front();
+    }
+    for (size_t i = me.waited; i < end; i++) {
+        // All of the warpgroup compute a product, whoever waits for it.
+        while (g.products[i].issued < 128) sleep(g.sleeping, line);
+        Quiet here;
+        if (!g.products[i].done) compute(g.products[i], line);
+    }
+    Quiet here;
+    for (Sums &s : g.sums) {
+        float *d = s.registers[t];
+        bool more = false;
+        for (size_t i = end; i < me.issued; i++) more |= g.products[i].sums == &s;
+        if (!d || more) continue;
+        for (unsigned r = 0; r < s.n / 2; r++) {
+            uint32_t bits;
+            memcpy(&bits, &d[r], 4);
+            if (bits != 0xffffffffu) fail(line, "sums were written while a product was added to them");
+            d[r] = element(s, t, r);
+        }
+        s.registers[t] = nullptr;
+    }
+#ifdef EMU_TSAN
+    // One thread of the warpgroup stands for all: the one that says that they are done.
+    if (t == 0)
+        for (size_t i = me.waited; i < end; i++) {
+            const Product &p = g.products[i];
+            for (unsigned half = 0; half < 2; half++) {
+                for (unsigned row = 0; row < 64; row++) block().read.push_back(block().shared + address_of(p.a, row, half, line));
+                for (unsigned row = 0; row < p.n; row++) block().read.push_back(block().shared + address_of(p.b, row, half, line));
+            }
+        }
+#endif
+    me.waited = end;
+}
+
+const void *wgmma_read() {
+    std::vector<const void *> &read = block().read;
+    if (view().thread.x % 128 || read.empty()) return nullptr;
+    const void *p = read.back();
+    read.pop_back();
+    return p;
+}
+
+void set_registers(unsigned count, int line) {
+    warp_barrier(line);
+    if (count % 8 || count < 24 || count > 256) fail(line, "%u registers", count);
+}
+
+void hopper_begins(size_t shared_bytes) {
+    Quiet here;
+    own.used = false;
+    own.block.reset();
+    own.shared_bytes = shared_bytes;
+}
+
+bool hopper_busy() { return own.used && !own.block->copying.empty(); }
+
+void hopper_lands(unsigned random) {
+    Quiet here;
+    Block &k = *own.block;
+    const size_t which = random % k.copying.size();
+    const Copying c = k.copying[which];
+    k.copying.erase(k.copying.begin() + (ptrdiff_t)which);
+    for (uint32_t i = 0; i < c.map.box_rows; i++)
+        for (uint32_t j = 0; j < c.map.box_columns; j += 8) {
+            uint16_t chunk[8] = {};
+            const int64_t row = (int64_t)c.row + i, column = (int64_t)c.column + j;
+            for (int64_t e = 0; e < 8; e++)
+                if (row >= 0 && row < (int64_t)c.map.rows && column + e >= 0 && column + e < (int64_t)c.map.columns)
+                    chunk[e] = ((const uint16_t *)(c.map.address + (uint64_t)row * c.map.pitch))[column + e];
+            const uint32_t at = swizzled(c.to + i * 128 + j * 2);
+            memcpy(k.shared + at, chunk, 16);
+            memcpy(&k.seen[at], chunk, 16);
+        }
+    c.barrier->flying -= bytes_of(c.map);
+    c.barrier->expected -= bytes_of(c.map);
+    complete(*c.barrier);
+}
+
+void hopper_exits() {
+    if (!own.used) return;
+    auto found = own.block->warpgroups.find(view().thread.x / 128);
+    if (found == own.block->warpgroups.end()) return;
+    const Thread &me = found->second.threads[view().thread.x % 128];
+    if (me.waited < me.issued) fail(0, "exited with products under way");
+}
+
+} // namespace emu
+
+extern "C" int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows, uint64_t pitch, uint32_t box_columns,
+                              uint32_t box_rows, char *error, size_t error_len) {
+    const char *wrong = (uint64_t)map % 64          ? "is not aligned to 64"
+                        : address % 16              ? "has an address that is not aligned to 16"
+                        : !columns || !rows         ? "is of nothing"
+                        : pitch % 16 || pitch >> 40 ? "has rows that are no multiple of 16 bytes apart"
+                        : !box_rows || box_rows > 256 || box_columns != 64 ? "has a box that is not emulated"
+                        : !emu::inside(address, (rows - 1) * pitch + 2 * columns) ? "is not inside one buffer"
+                                                                                     : nullptr;
+    if (wrong) {
+        if (error_len) snprintf(error, error_len, "the tensor map of %llu x %llu numbers %s", (unsigned long long)rows, (unsigned long long)columns, wrong);
+        return 1;
+    }
+    memset(map, 0, sizeof(TensorMap));
+    *(emu::Map *)map = {emu::MAGIC, address, columns, rows, pitch, box_columns, box_rows};
+    return 0;
+}

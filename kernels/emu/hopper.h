@@ -1,0 +1,77 @@
+// What kernels/hopper.h means without nvcc: barriers that copies arrive at, copies of boxes, products of warpgroups.
+//
+// Nothing of it happens when it is asked for. A copy lands when the scheduler comes to it, in any order, and its place is
+// NaN from the beginning; products are computed when they are waited for, and their sums are NaN until then.
+//
+// Shared memory is kept twice: as threads see it, and as copies and products do. async_fence takes over what
+// threads have written. (All threads' writes, where the hardware does the caller's alone.)
+#ifndef LLAMABI_EMU_HOPPER_H
+#define LLAMABI_EMU_HOPPER_H
+
+#include "device.h"
+
+#include "../params.h"
+
+namespace emu {
+
+void async_init(const void *barrier, uint32_t count, int line);
+void async_arrive(const void *barrier, uint32_t bytes, int line);
+void async_wait(const void *barrier, uint32_t parity, int line);
+void async_fence(int line);
+// Checks a copy, and gives its bytes.
+uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
+void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
+void wgmma_begin(int line);
+void wgmma(float *d, unsigned n, uint64_t a, uint64_t b, Op, int line);
+void wgmma_commit(int line);
+void wgmma_wait(unsigned left, int line);
+// What the products that this thread has just waited for have read, for TSan: the next 16 bytes, or null.
+const void *wgmma_read();
+void set_registers(unsigned count, int line);
+
+} // namespace emu
+
+DEVICE uint32_t shared_address(const void *p) { return (uint32_t)((const unsigned char *)p - emu::view().shared); }
+
+DEVICE void touch_barrier(const AsyncBarrier *b) { (void)*(volatile const uint64_t *)&b->word; }
+DEVICE void barrier_init(AsyncBarrier *b, uint32_t count, EMU_LINE) {
+    *(volatile uint64_t *)&b->word = count;
+    emu::async_init(b, count, line);
+}
+DEVICE void barrier_arrive(AsyncBarrier *b, EMU_LINE) {
+    touch_barrier(b);
+    emu::async_arrive(b, 0, line);
+}
+DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes, EMU_LINE) {
+    touch_barrier(b);
+    emu::async_arrive(b, bytes, line);
+}
+DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity, EMU_LINE) {
+    touch_barrier(b);
+    emu::async_wait(b, parity, line);
+}
+DEVICE void async_fence(EMU_LINE) { emu::async_fence(line); }
+
+DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
+    touch_barrier(b);
+    const uint32_t bytes = emu::box_begins(to, map, b, line);
+    for (uint32_t i = 0; i < bytes / 8; i++) ((volatile uint64_t *)to)[i] = ~0ull;
+    emu::box_copies(to, map, (int32_t)column, (int32_t)row, b);
+}
+
+DEVICE void wgmma_begin(EMU_LINE) { emu::wgmma_begin(line); }
+template <int N> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, bf16, EMU_LINE) { emu::wgmma(d, N, a, b, emu::Op::MmaBf16, line); }
+template <int N> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, f16, EMU_LINE) { emu::wgmma(d, N, a, b, emu::Op::MmaF16, line); }
+DEVICE void wgmma_commit(EMU_LINE) { emu::wgmma_commit(line); }
+template <int LEFT> DEVICE void wgmma_wait(EMU_LINE) {
+    emu::wgmma_wait(LEFT, line);
+    while (const void *p = emu::wgmma_read()) (void)*(volatile const uint64_t *)p;
+}
+template <int N> DEVICE void wgmma_finish(float (&)[N], EMU_LINE) { wgmma_wait<0>(line); }
+
+template <int COUNT> DEVICE void give_registers(EMU_LINE) { emu::set_registers(COUNT, line); }
+template <int COUNT> DEVICE void take_registers(EMU_LINE) { emu::set_registers(COUNT, line); }
+
+#define HOPPER
+
+#endif

@@ -1,0 +1,99 @@
+// Prefill on compute capability 9.0: the products of gemm.h with weights of f16 or bf16. Part of gpu.h.
+//
+// The recipe is that of pranjalssh/fast.cu: a warpgroup whose one thread keeps four stages of copies going, two that
+// multiply 64 rows each by 256 columns. Each output is one sum through k upwards as in gemm.h; that hardware rounds inside
+// wgmma as inside mma.sync nobody promises, so which of both a device uses depends on weights alone, never on rows.
+//
+// Weight rows come in two boxes of HALF, from any two rows on: for gate and up, of both matrices. What a box has of other
+// rows, or of none, is computed and not given out.
+template <class T> struct HopperGemm {
+    static constexpr uint32_t M = 128, N = 256, K = 64, HALF = N / 2, STAGES = 4;
+    static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2, STAGE_BYTES = X_BYTES + W_BYTES;
+    static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
+    static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
+    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == GPU_HOPPER_SHARED, "params.h");
+
+    // m rows of x, from blockIdx.x * M on. out as in gemm.h.
+    template <class Out>
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m, uint32_t k, uint32_t first,
+                                  uint32_t second, const Out &out) {
+        const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
+        // A warpgroup whose rows are not there is not there.
+        const uint32_t workers = m - m0 > 64 ? 2 : 1;
+        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
+        if (t == 0) {
+            for (uint32_t s = 0; s < STAGES; s++) {
+                barrier_init(full + s, 1);
+                barrier_init(empty + s, workers);
+            }
+#ifndef PLANT_NO_FENCE
+            async_fence();
+#endif
+        }
+#ifndef PLANT_NO_BARRIER_HOPPER
+        block_sync();
+#endif
+        if (t < 128) {
+            give_registers<COPIER_REGISTERS>();
+            if (t == 0) copy(shared, x, w, m0, steps, first, second, full, empty);
+            return;
+        }
+        take_registers<REGISTERS>();
+        const uint32_t worker = t / 128 - 1;
+        if (worker >= workers) return;
+        float sums[N / 2] = {};
+        for (uint32_t step = 0; step < steps; step++) {
+            const unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
+#ifdef PLANT_WRONG_PARITY
+            barrier_wait(full + step % STAGES, (step / STAGES & 1) ^ 1);
+#else
+            barrier_wait(full + step % STAGES, step / STAGES & 1);
+#endif
+            wgmma_begin();
+            UNROLL
+            for (uint32_t i = 0; i < K / 16; i++)
+                wgmma(sums, operand(stage + worker * (X_BYTES / 2) + i * 32), operand(stage + X_BYTES + i * 32), T());
+            wgmma_commit();
+            // One step stays under way: the one before it has been read.
+            wgmma_wait<1>();
+#ifdef PLANT_FREED_EARLY
+            if (t % 128 == 0) barrier_arrive(empty + step % STAGES);
+#else
+            if (t % 128 == 0 && step > 0) barrier_arrive(empty + (step - 1) % STAGES);
+#endif
+        }
+        wgmma_finish(sums);
+        const uint32_t lane = t % 32;
+        UNROLL
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t row = m0 + worker * 64 + t % 128 / 32 * 16 + h * 8 + lane / 4;
+            if (row >= m) continue;
+            UNROLL
+            for (uint32_t j = 0; j < HALF / 8; j++)
+                out(row, j * 8 + lane % 4 * 2, Pair{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]},
+                    Pair{sums[HALF / 2 + 4 * j + 2 * h], sums[HALF / 2 + 4 * j + 2 * h + 1]});
+        }
+    }
+
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m0, uint32_t steps, uint32_t first,
+                                   uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
+        for (uint32_t step = 0; step < steps; step++) {
+            unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
+            AsyncBarrier *there = full + step % STAGES;
+#ifdef PLANT_NOT_EMPTY
+            (void)empty;
+#else
+            // The first round finds all stages empty.
+            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
+#endif
+#ifdef PLANT_NO_EXPECT
+            barrier_arrive(there);
+#else
+            barrier_expect(there, STAGE_BYTES);
+#endif
+            copy_box(stage, x, step * K, m0, there);
+            copy_box(stage + X_BYTES, w, step * K, first, there);
+            copy_box(stage + X_BYTES + W_BYTES / 2, w, step * K, second, there);
+        }
+    }
+};

@@ -1,0 +1,101 @@
+// What of the machine only compute capability 9.0 has, with two meanings as in gpu.h: copies of boxes into shared memory
+// (TMA), the barriers that these arrive at, and products of warpgroups (wgmma). Part of gpu.h.
+//
+// A warpgroup is 128 threads, from a multiple of 128 on; what is said of one is said by all of its threads. Copies and
+// products read and write shared memory by a way of their own: async_fence is between what threads store there and
+// what these read. A kernel that uses any of this stands inside #ifdef HOPPER: it is there for sm_90a only.
+
+struct AsyncBarrier { uint64_t word; };
+
+#ifdef __CUDACC__
+
+// The pass of nvcc that compiles for the host knows no architecture.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER
+#endif
+
+DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// ---- barriers: a phase is over when so many threads have arrived and all bytes that they expect are there.
+
+// Then async_fence, and a block_sync, before anybody uses it.
+DEVICE void barrier_init(AsyncBarrier *b, uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(b)), "r"(count) : "memory");
+}
+DEVICE void barrier_arrive(AsyncBarrier *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
+}
+// Arrives, and has the phase wait for so many bytes of copies.
+DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(b)), "r"(bytes) : "memory");
+}
+// Until the phase of this parity is over: the first is 0. The one before it counts as over with parity 1.
+DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
+    uint32_t over;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(over) : "r"(shared_address(b)), "r"(parity) : "memory");
+    } while (!over);
+}
+DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- copies
+
+// The box of `map` that begins at this column and row, to an address aligned to 1024; zeros where the matrix ends. Its 16-byte
+// chunks are swizzled by 128 bytes. Called by one thread.
+DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 :: "r"(shared_address(to)), "l"(&map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
+}
+
+// ---- products
+
+// Between what threads do with sums and the first product that adds to them.
+DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most LEFT of the groups that were committed are under way.
+template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory"); }
+
+#define HOLD8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define HOLD64(i) HOLD8(i), HOLD8(i + 8), HOLD8(i + 16), HOLD8(i + 24), HOLD8(i + 32), HOLD8(i + 40), HOLD8(i + 48), HOLD8(i + 56)
+
+// Until none is: the sums may be read.
+DEVICE void wgmma_finish(float (&d)[128]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : HOLD64(0), HOLD64(64) :: "memory");
+}
+
+// d[64 x 256] += a[64 x 16] b[256 x 16]^T of the descriptors, sums in float32. Thread t has of d rows t / 32 * 16 + t % 32 / 4 and
+// that + 8, of these columns 8j + t % 4 * 2 and that + 1: d[4j], d[4j + 1], and d[4j + 2], d[4j + 3] of the second row.
+#define WGMMA256(types)                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"     \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
+        "%128, %129, 1, 1, 1, 0, 0;" : HOLD64(0), HOLD64(64) : "l"(a), "l"(b))
+DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b, bf16) { WGMMA256("bf16.bf16"); }
+DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b, f16) { WGMMA256("f16.f16"); }
+
+// ---- registers of a thread, of those that the launch gave all of them alike
+
+template <int COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+
+#else
+#include "emu/hopper.h"
+#endif
+
+// Sixteen columns of rows of 64, an operand of wgmma: where the first row has them, in boxes that copy_box has brought.
+DEVICE uint64_t operand(const void *p) {
+#ifdef PLANT_WRONG_SWIZZLE
+    const uint64_t swizzle = 0;
+#else
+    const uint64_t swizzle = 1;
+#endif
+    const uint64_t eight_rows = 1024 >> 4;
+    return (shared_address(p) & 0x3ffff) >> 4 | (uint64_t)1 << 16 | eight_rows << 32 | swizzle << 62;
+}
