@@ -11,7 +11,7 @@
 //! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
 //! | `strips` | what the tasks of all products share |
-//! | [`amx`], `product_amx` | bfloat16 tiles (U); matrix products of prompt rows with them |
+//! | [`amx`], `panels_amx`, `product_amx` | bfloat16 tiles (U); prompt rows as tiles; matrix products with them |
 //! | `product_i16` | matrix products of generated rows with quantised weights |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
 //! | `exp` | the exponential and SiLU |
@@ -34,6 +34,8 @@ mod exp;
 mod kv;
 mod mat;
 mod ops;
+#[cfg(target_arch = "x86_64")]
+mod panels_amx;
 mod product;
 #[cfg(target_arch = "x86_64")]
 mod product_amx;
@@ -55,10 +57,10 @@ use crate::quant::Quant;
 use crate::{Error, Result};
 use buf::Mem;
 use detect::Tier;
+#[cfg(target_arch = "x86_64")]
+use panels_amx::TilePanels;
 use pool::{Grid, Pool};
 use product::{Finish, product};
-#[cfg(target_arch = "x86_64")]
-use product_amx::TilePanels;
 use product_i16::IntRows;
 use rows::{Norm, Panels};
 use std::sync::{Mutex, MutexGuard};
@@ -158,7 +160,7 @@ fn scratch_len(shape: &Shape, max_rows: usize) -> usize {
 /// 16-bit numbers of tiles for `rows` rows.
 fn tiles_len(rows: usize, cols: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
-    return product_amx::panels_len(rows, cols);
+    return panels_amx::panels_len(rows, cols);
     #[cfg(not(target_arch = "x86_64"))]
     0
 }

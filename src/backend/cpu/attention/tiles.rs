@@ -161,7 +161,7 @@ fn soften<S: Simd>(
 ) -> (f32, f32) {
     let (half, row) = (at / SIDE, at % SIDE);
     let used = keys.div_ceil(LANES);
-    if keys % LANES > 0 {
+    if !keys.is_multiple_of(LANES) {
         let v = used - 1;
         scores[v / 2][half * 2 + v % 2][row * SIDE + keys % LANES..(row + 1) * SIDE]
             .fill(f32::NEG_INFINITY);
