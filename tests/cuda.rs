@@ -531,6 +531,90 @@ fn kernels_for_one_architecture() {
     }
 }
 
+/// cuBLASLt where it is asked for: the same numbers within rounding, its advice asked once for each shape. Where it
+/// is not there, too old or fails, whenever, our own kernels do the work, and it is said once.
+#[test]
+fn products_by_a_library() {
+    let prompt =
+        |n: usize| Prompt::Tokens((0..n).map(|i| 1 + ((i * 37 + n) % 500) as Token).collect());
+    type Asked<'a> = &'a dyn Fn(&Standin) -> String;
+    let walk = |settings: &str, asked: Option<Asked<'_>>| {
+        let standin = Standin::new(settings);
+        let log = Arc::new(Log::new(Some(Level::Warn)));
+        let options = BuildOptions {
+            max_seq_len: 160,
+            weights_dtype: Some(Dtype::Bf16),
+            log: log.clone(),
+            ..options()
+        };
+        let mut cuda = standin.open().unwrap();
+        if let Some(asked) = asked {
+            cuda = cuda.with_blaslt(&asked(&standin)).unwrap();
+        }
+        let llama = build_with(cuda, "gqa-bf16/meta", &options).unwrap();
+        let mut logprobs = Vec::new();
+        // Two shapes by rows, the first twice; small ones are no library's.
+        for n in [100, 130, 90, 20] {
+            let options = GenerateOptions {
+                temperature: 0.0,
+                logprobs: true,
+                ignore_eos: true,
+                max_gen_len: Some(1),
+                ..GenerateOptions::default()
+            };
+            let done = llama.generate(vec![prompt(n)], options, &mut |_| true);
+            logprobs.extend(done.unwrap().sequences[0].logprobs.clone());
+        }
+        drop(llama);
+        standin.assert_clean();
+        let counts = (standin.count("heuristics"), standin.count("products"));
+        (logprobs, counts, warnings(&log))
+    };
+    let (want, counts, words) = walk("", None);
+    assert_eq!((counts, words.len()), ((0, 0), 0));
+    let this = |standin: &Standin| standin.path().to_owned();
+    for settings in ["", "seed=5"] {
+        let (got, (heuristics, products), words) = walk(settings, Some(&this));
+        assert!(words.is_empty(), "{words:?}");
+        // Of every layer the output and the down projection, which have two shapes.
+        assert_eq!(heuristics, 2 * 2, "up to 128 rows, and up to 256");
+        assert!(products > 0 && products % 6 == 0, "{products}");
+        for (got, want) in got.iter().zip(&want) {
+            assert!((got - want).abs() < 1e-2, "{got} {want}");
+        }
+        assert_eq!(got[3], want[3], "a small one");
+    }
+    let absent = |_: &Standin| "/nowhere/libcublasLt.so".to_owned();
+    let reasons: [(&str, Asked<'_>, &str); 6] = [
+        ("", &absent, "/nowhere/libcublasLt.so: it cannot be opened"),
+        ("blaslt=110803", &this, "version 110803, needed is 120000"),
+        ("fail=cublasLtCreate:1:1", &this, "cublasLtCreate: status 1"),
+        (
+            "fail=cublasLtMatmulAlgoGetHeuristic:2:15",
+            &this,
+            "AlgoGetHeuristic: status 15",
+        ),
+        (
+            "fail=cublasLtMatrixLayoutCreate:2:3",
+            &this,
+            "LayoutCreate: status 3",
+        ),
+        (
+            "fail=cublasLtMatmul:3:13",
+            &this,
+            "cublasLtMatmul: status 13",
+        ),
+    ];
+    for (settings, asked, reason) in reasons {
+        let (got, _, words) = walk(settings, Some(asked));
+        assert_eq!(words.len(), 1, "{words:?}");
+        assert!(words[0].contains(reason), "{words:?}");
+        for (got, want) in got.iter().zip(&want) {
+            assert!((got - want).abs() < 1e-2, "{reason}: {got} {want}");
+        }
+    }
+}
+
 /// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they
 /// have waited for it compute the same, bit for bit. Where the kernels or the driver are older, none is launched so.
 #[test]

@@ -120,6 +120,11 @@ impl Standin {
         words[at - 1].parse().unwrap()
     }
 
+    /// The file, which is a libcublasLt as well.
+    pub fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
     pub fn open(&self) -> llamabi::Result<Cuda> {
         self.open_with(&images())
     }

@@ -113,6 +113,29 @@ def first_token(model, n):
     return statistics.median(model.generate(prompts(n, 1), 1)[0].first_token_ms / 1e3 for _ in range(1 if TINY else 3))
 
 
+def blaslt():
+    """cuBLASLt as torch brings it along."""
+    names = ["nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"]
+    paths = [os.path.join(folder, name) for folder in sys.path for name in names]
+    return next(filter(os.path.exists, paths), None)
+
+
+def by_library(record, directory, what, dtype, room, lengths):
+    """Prefill again, where some of its products can be cuBLASLt's."""
+    library = blaslt()
+    if dtype not in ("f16", "bf16") or not lengths or not library:
+        return
+    os.environ["LLAMABI_CUDA_BLASLT"] = library
+    try:
+        with Model(directory, CUDA, dtype, length=room[0], batch=room[1]) as model:
+            for n in lengths:
+                if record.late():
+                    return
+                record(f"{what}: prefill with cuBLASLt, {n} tokens", n / first_token(model, n), "tokens/s")
+    finally:
+        del os.environ["LLAMABI_CUDA_BLASLT"]
+
+
 def ours(record, machine, directory, name, dtype, room, points, lengths):
     """`room`: positions and sequences of the handle."""
     shape, start = SHAPES[name], time.monotonic()
@@ -137,6 +160,7 @@ def ours(record, machine, directory, name, dtype, room, points, lengths):
         hopper = is_hopper(model)
         if not prefill(record, machine._replace(wgmma=machine.wgmma * hopper), model, shape, dtype, room, lengths, what):
             return False
+    by_library(record, directory, what, dtype, room, [n for n in lengths if n > 64])
     if not lengths or not (TINY or hopper) or dtype not in ("f16", "bf16"):
         return True
     # The same without the kernels for compute capability 9.0.

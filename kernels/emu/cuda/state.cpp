@@ -25,6 +25,7 @@ void State::set(const char *text) {
         else if (key == "arch") s.arch = (int)number();
         else if (key == "ptx") s.ptx = (int)number();
         else if (key == "strict") emu_strict(s.strict = (int)number());
+        else if (key == "blaslt") s.blaslt = (int)number();
         else if (key == "pitch") s.pitch = (int)number();
         else if (key == "shared") s.shared = (int)number();
         else if (key == "memory") s.memory = number();

@@ -47,6 +47,7 @@ struct CUmod_st {
 
 // Set by the variable EMU_CUDA and emu_cuda_set: "key=value key=value ...".
 struct Settings {
+    int blaslt = 130000; // version of the library of products
     // ptx: what the kernels were compiled for. strict: dependent launches see nothing early (emu_strict).
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff, shared = 99 << 10;
     uint64_t memory = 4ull << 30;
@@ -70,7 +71,7 @@ struct State {
     std::set<CUmodule> modules;
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
-    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0, random = 1;
+    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0, heuristics = 0, products = 0, random = 1;
     long current = 0; // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
     std::string misuse; // the first

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::kernels::Kernel;
-use crate::{Error, Result};
+use crate::{Dtype, Error, Result};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -41,6 +41,31 @@ pub struct TensorMap(pub [u64; 16]);
 
 /// Rows and columns of a box: a [`TensorMap`]'s.
 pub const BOX: [u32; 2] = [128, 64];
+
+/// `x[m, n] += y[m, k] w[n, k]ᵀ`: x float32, y and w of `dtype`, all row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// Address.
+    pub x: u64,
+    /// Address.
+    pub y: u64,
+    /// Address.
+    pub w: u64,
+    /// Rows of x and y.
+    pub m: usize,
+    /// Columns of x, rows of w.
+    pub n: usize,
+    /// Columns of y and w.
+    pub k: usize,
+    /// Elements from a row to the next.
+    pub x_stride: usize,
+    /// Elements from a row to the next.
+    pub y_stride: usize,
+    /// Elements from a row to the next.
+    pub w_stride: usize,
+    /// f16 or bf16.
+    pub dtype: Dtype,
+}
 
 /// One GPU: memory, copies and launches, all in the order in which they were asked for.
 ///
@@ -117,6 +142,15 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// # Safety
     /// The rows lie inside one live allocation; the map is not used after that.
     unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>>;
+
+    /// Have a library of the vendor's do a product. `Err`: it has not, and a kernel must; with the reason, if there
+    /// is one to be said, once.
+    ///
+    /// # Safety
+    /// The rows lie inside live allocations.
+    unsafe fn product_add(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
+        Err(None)
+    }
 
     /// Whether launches can be recorded.
     fn records(&self) -> bool;

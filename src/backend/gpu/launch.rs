@@ -4,7 +4,7 @@
 //! that params.h asks for.
 #![allow(unsafe_code)]
 
-use super::device::{Device, Geometry};
+use super::device::{Device, Geometry, Product};
 use super::kernels::{Family, Kernel};
 use super::params::*;
 use crate::{Dtype, Result};
@@ -256,6 +256,30 @@ pub(super) fn matmul_add_hopper<D: Device>(
 ) -> Result<()> {
     let sizes = [p.p.n, 256, p.p.n_rows];
     hopper(d, MATMUL_ADD_HOPPER.of(dtype)?, sizes, p)
+}
+
+/// The same by a library, of `n_rows` rows of x one after another, the first of which is `first`; `Err` as
+/// [`Device::product_add`].
+pub(super) fn product_add<D: Device>(
+    d: &D,
+    dtype: Dtype,
+    p: &MatmulAddParams,
+    first: usize,
+) -> std::result::Result<(), Option<String>> {
+    let product = Product {
+        x: p.x + 4 * (first * p.x_stride as usize) as u64,
+        y: p.y,
+        w: p.w,
+        m: p.n_rows as usize,
+        n: p.n as usize,
+        k: p.k as usize,
+        x_stride: p.x_stride as usize,
+        y_stride: p.y_stride as usize,
+        w_stride: p.w_stride as usize,
+        dtype,
+    };
+    // SAFETY: as for `run_as`: addresses are of live memory of the sizes that these parameters say.
+    unsafe { d.product_add(&product) }
 }
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {

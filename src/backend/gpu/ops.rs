@@ -8,6 +8,7 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::log::Level;
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
@@ -23,6 +24,9 @@ struct Input {
     at: u64,
     stride: u32,
 }
+
+/// Rows from which a product is offered to the vendor's library.
+const LARGE: usize = 65;
 
 impl<D: Device> Gpu<D> {
     /// `rows` of x, normalised by `norm` if it is not 0, in the type that products with weights of `dtype` read.
@@ -105,6 +109,24 @@ impl<D: Device> Gpu<D> {
             self.follow = rows;
         }
         Ok(())
+    }
+
+    /// Whether a library of the vendor's has done this product of prefill rows.
+    fn by_library(&self, dtype: Dtype, params: &MatmulAddParams) -> bool {
+        let sixteen_bit = matches!(dtype, Dtype::F16 | Dtype::Bf16);
+        let Some(first) = self.step.first_prefill else {
+            return false;
+        };
+        if !sixteen_bit || params.bias != 0 || self.step.n_prefill < LARGE {
+            return false;
+        }
+        let done = launch::product_add(&*self.device, dtype, params, first);
+        if let Err(Some(why)) = &done {
+            self.graphs.log.write(Level::Warn, || {
+                format!("products of prompts by our own kernels, not by cuBLASLt: {why}")
+            });
+        }
+        done.is_ok()
     }
 
     /// Attention of the decode rows, [`ATTEND_ROWS`] at a time.
@@ -404,6 +426,9 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
+            if this.by_library(w.dtype, &params) {
+                return Ok(());
+            }
             match this.maps(w) {
                 Some((y, map)) => {
                     let (p, zeros) = (params, Default::default());

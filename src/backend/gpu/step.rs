@@ -93,6 +93,8 @@ pub(super) struct Loaded<D: Device> {
     pub n_decode: usize,
     /// Prefill rows.
     pub n_prefill: usize,
+    /// The first of them, if they are one after another.
+    pub first_prefill: Option<usize>,
     /// Rows whose logits are wanted.
     pub n_wanted: usize,
     /// And padding.
@@ -120,6 +122,7 @@ impl<D: Device> Loaded<D> {
             n_rows: 0,
             n_decode: 0,
             n_prefill: 0,
+            first_prefill: None,
             n_wanted: 0,
             n_wanted_padded: 0,
             n_tiles: 0,
@@ -178,6 +181,10 @@ impl<D: Device> Loaded<D> {
                 }
             }
         }
+        let prefill = &host[at.prefill..][..self.n_prefill];
+        let first = prefill.first().map(|&row| row as usize);
+        let in_order = |first: &usize| (*first..).zip(prefill).all(|(i, &row)| i == row as usize);
+        self.first_prefill = first.filter(in_order);
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
         if self.n_prefill == 0 {

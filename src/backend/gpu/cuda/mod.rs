@@ -4,26 +4,30 @@
 //! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
 //! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
 //! In the environment, LLAMABI_CUDA_GRAPHS=0: launches are never recorded; LLAMABI_CUDA_AHEAD=0: a step is launched
-//! when the one before it has been read; LLAMABI_CUDA_HOPPER=0: kernels for compute capability 9.0 alone are not used.
+//! when the one before it has been read; LLAMABI_CUDA_HOPPER=0: kernels for compute capability 9.0 alone are not used;
+//! LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt for the output and down projections of large prompts in f16 and bf16, whose
+//! results then may depend on what else is in the batch.
 #![allow(unsafe_code)]
 
+mod blaslt;
 mod context;
 mod modules;
 mod staging;
 
-use super::device::{BOX, Device, Geometry, Rows, TensorMap};
+use super::device::{BOX, Device, Geometry, Product, Rows, TensorMap};
 use super::driver::*;
 use super::images::Images;
 use super::kernels::Kernel;
 use super::preflight::{Found, preflight};
 use crate::{Error, Result};
+use blaslt::BlasLt;
 use context::{Context, Owned, Pinned};
 use modules::Modules;
 use staging::Staging;
 use std::ffi::c_void;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Floats in page-locked host memory.
 pub struct Floats {
@@ -58,8 +62,18 @@ impl Drop for Floats {
     }
 }
 
+/// Who does the products that may be a library's.
+enum Products {
+    /// Our kernels, as always.
+    Own,
+    Library(Box<BlasLt>),
+    /// Our kernels, because of this, which is yet to be said.
+    Failed(String),
+}
+
 /// One NVIDIA GPU. What it owns goes in the order of the fields.
 pub struct Cuda {
+    products: Mutex<Products>,
     staging: Staging,
     modules: Modules,
     stream: Owned,
@@ -104,6 +118,7 @@ impl Cuda {
         let modules = Modules::load(&context, images, &found)?;
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
+            products: Mutex::new(Products::Own),
             programmatic: modules.programmatic && found.driver >= PROGRAMMATIC_DRIVER,
             modules,
             staging: Staging::new(&context)?,
@@ -115,7 +130,26 @@ impl Cuda {
             context: context.clone(),
         };
         drop(current);
-        Ok(cuda)
+        match std::env::var("LLAMABI_CUDA_BLASLT") {
+            Ok(asked) if !asked.is_empty() && asked != "0" => cuda.with_blaslt(&asked),
+            _ => Ok(cuda),
+        }
+    }
+
+    /// With cuBLASLt: as LLAMABI_CUDA_BLASLT says it, `1` or a file. Where it cannot be had, or fails later, our own
+    /// kernels do its work.
+    ///
+    /// # Errors
+    /// [`Error::Device`] of a device that is broken.
+    pub fn with_blaslt(mut self, asked: &str) -> Result<Cuda> {
+        let current = self.context.enter()?;
+        let products = match BlasLt::open(asked, &self.context) {
+            Ok(library) => Products::Library(Box::new(library)),
+            Err(why) => Products::Failed(format!("{asked}: {why}")),
+        };
+        drop(current);
+        self.products = Mutex::new(products);
+        Ok(self)
     }
 
     fn driver(&self) -> &Driver {
@@ -317,6 +351,28 @@ unsafe impl Device for Cuda {
             )
         }?;
         Ok(Some(map))
+    }
+
+    unsafe fn product_add(&self, product: &Product) -> std::result::Result<(), Option<String>> {
+        let mut products = self.products.lock().unwrap_or_else(|e| e.into_inner());
+        let why = match &mut *products {
+            Products::Own => return Err(None),
+            Products::Library(library) => {
+                let current = self.context.enter().map_err(|e| Some(e.to_string()))?;
+                // SAFETY: by this function's contract; the context is current.
+                let done = unsafe { library.add(product, self.stream.raw) };
+                drop(current);
+                match done {
+                    Ok(()) => return Ok(()),
+                    Err(why) => why,
+                }
+            }
+            Products::Failed(why) => std::mem::take(why),
+        };
+        // It works in memory that goes with it.
+        let _ = self.synchronize();
+        *products = Products::Own;
+        Err(Some(why))
     }
 
     fn records(&self) -> bool {

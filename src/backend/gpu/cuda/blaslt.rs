@@ -1,0 +1,341 @@
+//! Products of prompts by cuBLASLt, where LLAMABI_CUDA_BLASLT asks for it: opened when it is there, never linked. (U)
+//!
+//! A library of the vendor's chooses kernels by the number of rows, so a result may depend on what else is in the
+//! batch: that is why it is off unless it is asked for. What it is asked for once a shape (a plan) is kept.
+#![allow(unsafe_code)]
+#![allow(non_snake_case, reason = "the library's names")]
+#![allow(clippy::too_many_arguments, reason = "the library's signatures")]
+
+use super::context::Context;
+use crate::Dtype;
+use crate::backend::gpu::device::Product;
+use crate::backend::gpu::driver::Handle;
+use std::ffi::{CString, c_int, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+
+/// Bytes that the library may work in: what its makers advise for compute capability 9.0.
+const WORKSPACE: usize = 32 << 20;
+/// 12.0: types and attributes are those of its header.
+const OLDEST: usize = 120_000;
+/// Shapes: four products, rows by powers of two.
+const MOST_PLANS: usize = 128;
+
+const COMPUTE_32F: c_int = 68;
+const OP_T: c_int = 1;
+const DESC_TRANSA: c_int = 3;
+const LAYOUT_COLS: c_int = 3;
+const PREFERENCE_WORKSPACE: c_int = 1;
+/// Of A, B, C and D.
+const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
+/// Rows begin at multiples of 32 elements, of which the shortest are of two bytes.
+const ALIGNMENT: u32 = 64;
+
+fn type_of(dtype: Dtype) -> Option<c_int> {
+    match dtype {
+        Dtype::F16 => Some(2),
+        Dtype::Bf16 => Some(14),
+        _ => None,
+    }
+}
+const TYPE_F32: c_int = 0;
+
+/// cublasLtMatmulHeuristicResult_t.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Heuristic {
+    algorithm: [u64; 8],
+    workspace: usize,
+    status: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+type Said = Result<(), String>;
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        struct Library {
+            cublasLtGetVersion: unsafe extern "C" fn() -> usize,
+            $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
+        }
+
+        impl Library {
+            fn look_up(handle: *mut c_void) -> Result<Library, String> {
+                let symbol = |name: &str| {
+                    let c_name = CString::new(name).unwrap_or_default();
+                    // SAFETY: the handle is open for ever.
+                    let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
+                    if symbol.is_null() { Err(format!("it has no {name}")) } else { Ok(symbol) }
+                };
+                // SAFETY: the functions of these names, with the signatures that cublasLt.h gives them.
+                unsafe {
+                    Ok(Library {
+                        cublasLtGetVersion: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(
+                            symbol("cublasLtGetVersion")?,
+                        ),
+                        $($name: std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(
+                            symbol(stringify!($name))?,
+                        ),)*
+                    })
+                }
+            }
+
+            $(
+                /// # Safety
+                /// As in the library's reference.
+                unsafe fn $name(&self, $($argument: $type),*) -> Said {
+                    // SAFETY: the caller's.
+                    match unsafe { (self.$name)($($argument),*) } {
+                        0 => Ok(()),
+                        code => Err(format!("{}: status {code}", stringify!($name))),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    cublasLtCreate(handle: *mut Handle);
+    cublasLtDestroy(handle: Handle);
+    cublasLtMatmulDescCreate(to: *mut Handle, compute: c_int, scale: c_int);
+    cublasLtMatmulDescDestroy(what: Handle);
+    cublasLtMatmulDescSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatrixLayoutCreate(to: *mut Handle, kind: c_int, rows: u64, cols: u64, stride: i64);
+    cublasLtMatrixLayoutDestroy(what: Handle);
+    cublasLtMatrixLayoutSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatmulPreferenceCreate(to: *mut Handle);
+    cublasLtMatmulPreferenceDestroy(what: Handle);
+    cublasLtMatmulPreferenceSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatmulAlgoGetHeuristic(handle: Handle, product: Handle, a: Handle, b: Handle, c: Handle, d: Handle,
+        preference: Handle, most: c_int, results: *mut Heuristic, n: *mut c_int);
+    cublasLtMatmul(handle: Handle, product: Handle, alpha: *const f32, a: u64, a_layout: Handle, b: u64,
+        b_layout: Handle, beta: *const f32, c: u64, c_layout: Handle, d: u64, d_layout: Handle,
+        algorithm: *const [u64; 8], workspace: u64, bytes: usize, stream: Handle);
+}
+
+/// What was found out for products of up to so many rows.
+struct Plan {
+    rows: usize,
+    n: usize,
+    k: usize,
+    kind: c_int,
+    strides: [usize; 3],
+    /// Of the weights, of the rows and of the sum.
+    layouts: [Handle; 3],
+    found: Heuristic,
+}
+
+/// An opened library, on the current context.
+pub(super) struct BlasLt {
+    library: Library,
+    handle: Handle,
+    product: Handle,
+    preference: Handle,
+    workspace: u64,
+    plans: Vec<Plan>,
+    context: Arc<Context>,
+}
+
+// SAFETY: handles may be used from any thread whose current context is theirs, one at a time.
+unsafe impl Send for BlasLt {}
+
+impl BlasLt {
+    /// As `asked` says: a file, or 1 for what is loaded already, what the loader finds, or the toolkit's. The context
+    /// is current.
+    pub fn open(asked: &str, context: &Arc<Context>) -> Result<BlasLt, String> {
+        let library = Library::look_up(find(asked)?)?;
+        // SAFETY: no arguments.
+        let version = unsafe { (library.cublasLtGetVersion)() };
+        if version < OLDEST {
+            return Err(format!("version {version}, needed is {OLDEST}"));
+        }
+        let mut this = BlasLt {
+            library,
+            handle: ptr::null_mut(),
+            product: ptr::null_mut(),
+            preference: ptr::null_mut(),
+            workspace: 0,
+            plans: Vec::new(),
+            context: context.clone(),
+        };
+        let lib = &this.library;
+        let (bytes, op, least) = (WORKSPACE as u64, OP_T, ALIGNMENT);
+        // SAFETY: every value has the type that cublasLt.h says and outlives its call; what was made goes in `drop`.
+        unsafe {
+            context
+                .driver
+                .cuMemAlloc_v2(&mut this.workspace, WORKSPACE)
+                .map_err(|e| e.to_string())?;
+            lib.cublasLtCreate(&mut this.handle)?;
+            lib.cublasLtMatmulDescCreate(&mut this.product, COMPUTE_32F, TYPE_F32)?;
+            let op = (&raw const op).cast();
+            lib.cublasLtMatmulDescSetAttribute(this.product, DESC_TRANSA, op, 4)?;
+            lib.cublasLtMatmulPreferenceCreate(&mut this.preference)?;
+            let most = (&raw const bytes).cast();
+            lib.cublasLtMatmulPreferenceSetAttribute(
+                this.preference,
+                PREFERENCE_WORKSPACE,
+                most,
+                8,
+            )?;
+            for which in PREFERENCE_ALIGNMENT {
+                let least = (&raw const least).cast();
+                lib.cublasLtMatmulPreferenceSetAttribute(this.preference, which, least, 4)?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// The product, in `stream`; the context is current.
+    ///
+    /// # Safety
+    /// That of [`crate::backend::gpu::device::Device::product_add`].
+    pub unsafe fn add(&mut self, p: &Product, stream: Handle) -> Said {
+        let kind = type_of(p.dtype).ok_or_else(|| format!("weights of {}", p.dtype))?;
+        let at = self.plan(p, kind)?;
+        let (lib, plan) = (&self.library, &self.plans[at]);
+        let [weights, rows, sum] = plan.layouts;
+        let (one, m) = (1.0f32, p.m as u64);
+        // SAFETY: layouts of this shape, of `m` columns from here on; addresses are by this function's contract; the
+        // workspace is used in this stream alone.
+        unsafe {
+            for layout in [rows, sum] {
+                let m = (&raw const m).cast();
+                lib.cublasLtMatrixLayoutSetAttribute(layout, LAYOUT_COLS, m, 8)?;
+            }
+            lib.cublasLtMatmul(
+                self.handle,
+                self.product,
+                &one,
+                p.w,
+                weights,
+                p.y,
+                rows,
+                &one,
+                p.x,
+                sum,
+                p.x,
+                sum,
+                &plan.found.algorithm,
+                self.workspace,
+                WORKSPACE,
+                stream,
+            )
+        }
+    }
+
+    /// Which plan is for this shape, its rows rounded up.
+    fn plan(&mut self, p: &Product, kind: c_int) -> Result<usize, String> {
+        let rows = p.m.next_power_of_two();
+        let strides = [p.w_stride, p.y_stride, p.x_stride];
+        let same = |plan: &Plan| {
+            (plan.rows, plan.n, plan.k, plan.kind) == (rows, p.n, p.k, kind)
+                && plan.strides == strides
+        };
+        if let Some(at) = self.plans.iter().position(same) {
+            return Ok(at);
+        }
+        if self.plans.len() == MOST_PLANS {
+            return Err(format!("more than {MOST_PLANS} shapes"));
+        }
+        self.plans.push(Plan {
+            rows,
+            n: p.n,
+            k: p.k,
+            kind,
+            strides,
+            layouts: [ptr::null_mut(); 3],
+            found: Heuristic::default(),
+        });
+        // A failure is the library's end, so half a plan is never used, and goes with it.
+        let at = self.plans.len() - 1;
+        let (lib, plan) = (&self.library, &mut self.plans[at]);
+        // The library's matrices have columns where ours have rows.
+        let shapes = [(kind, p.k, p.n), (kind, p.k, rows), (TYPE_F32, p.n, rows)];
+        let mut n = 0;
+        // SAFETY: room for one result; all outlives the calls.
+        unsafe {
+            for (i, (kind, height, width)) in shapes.into_iter().enumerate() {
+                let to = &mut plan.layouts[i];
+                let stride = strides[i] as i64;
+                lib.cublasLtMatrixLayoutCreate(to, kind, height as u64, width as u64, stride)?;
+            }
+            let [a, b, c] = plan.layouts;
+            lib.cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                self.product,
+                a,
+                b,
+                c,
+                c,
+                self.preference,
+                1,
+                &mut plan.found,
+                &mut n,
+            )?;
+        }
+        match (n, plan.found.status) {
+            (1.., 0) => Ok(at),
+            (_, status) => Err(format!(
+                "nothing for {rows} x {} x {} (status {status})",
+                p.n, p.k
+            )),
+        }
+    }
+}
+
+impl Drop for BlasLt {
+    /// Nothing of it is under way: who drops it has waited.
+    fn drop(&mut self) {
+        let Ok(_current) = self.context.enter() else {
+            return;
+        };
+        let lib = &self.library;
+        let destroy = |what: Handle, by: unsafe fn(&Library, Handle) -> Said| {
+            if !what.is_null() {
+                // SAFETY: made by the library, and used by nobody any more. A failure has nobody to go to.
+                let _ = unsafe { by(lib, what) };
+            }
+        };
+        for layout in self.plans.iter().flat_map(|plan| plan.layouts) {
+            destroy(layout, Library::cublasLtMatrixLayoutDestroy);
+        }
+        destroy(self.preference, Library::cublasLtMatmulPreferenceDestroy);
+        destroy(self.product, Library::cublasLtMatmulDescDestroy);
+        destroy(self.handle, Library::cublasLtDestroy);
+        if self.workspace != 0 {
+            // SAFETY: allocated in `open`, used by nothing that runs.
+            let _ = unsafe { self.context.driver.cuMemFree_v2(self.workspace) };
+        }
+    }
+}
+
+/// The library's handle; it stays open for ever.
+fn find(asked: &str) -> Result<*mut c_void, String> {
+    let open = |name: &str, more: c_int| {
+        let c_name = CString::new(name).unwrap_or_default();
+        // SAFETY: opening a library runs its initialisers, which is what was asked for.
+        unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | more) }
+    };
+    const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
+    let mut candidates: Vec<(String, c_int)> = Vec::new();
+    if asked == "1" {
+        candidates.extend(NAMES.map(|name| (name.into(), libc::RTLD_NOLOAD)));
+        candidates.extend(NAMES.map(|name| (name.into(), 0)));
+        if let Some(home) = std::env::var_os("CUDA_HOME") {
+            let dir = Path::new(&home).join("lib64");
+            let path = |name| (dir.join(name).to_string_lossy().into_owned(), 0);
+            candidates.extend(NAMES.map(path));
+        }
+    } else {
+        candidates.push((asked.into(), 0));
+    }
+    let found = candidates.iter().map(|(name, more)| open(name, *more));
+    match found.into_iter().find(|handle| !handle.is_null()) {
+        Some(handle) => Ok(handle),
+        None => Err("it cannot be opened".into()),
+    }
+}
