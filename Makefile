@@ -44,7 +44,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/setup --test
 	@scripts/nvcc >/dev/null || { test $$? = 3 && echo "$(NO_NVCC)"; }
 	@$(MAKE) --no-print-directory examples
-	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked
+	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
 	kernels/test.sh
 	@if scripts/nvcc >/dev/null 2>&1; then kernels/ptxas.sh --built; else echo "$(NO_NVCC)"; fi

@@ -235,7 +235,7 @@ fn a_device_that_fails() {
     assert_eq!(outcomes[0], "0 ");
     assert_eq!(
         outcomes[1],
-        "-7 cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED (719)"
+        "-7 cuEventSynchronize: CUDA_ERROR_LAUNCH_FAILED (719)"
     );
     assert!(outcomes[2].starts_with("-13 "), "{outcomes:?}");
     assert_eq!(outcomes[3], "0 ");
