@@ -19,7 +19,7 @@ use std::sync::Arc;
 const WORKSPACE: usize = 32 << 20;
 /// 12.0: types and attributes are those of its header.
 const OLDEST: usize = 120_000;
-/// Shapes: four products, rows by powers of two.
+/// Shapes: output and down projections, each with rows by powers of two.
 const MOST_PLANS: usize = 128;
 
 const COMPUTE_32F: c_int = 68;
@@ -27,7 +27,7 @@ const OP_T: c_int = 1;
 const DESC_TRANSA: c_int = 3;
 const LAYOUT_COLS: c_int = 3;
 const PREFERENCE_WORKSPACE: c_int = 1;
-/// Of A, B, C and D.
+/// The alignments of A, B, C and D.
 const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
 /// Rows begin at multiples of 32 elements, of which the shortest are of two bytes.
 const ALIGNMENT: u32 = 64;
