@@ -584,6 +584,21 @@ fn products_by_a_library() {
         }
         assert_eq!(got[3], want[3], "a small one");
     }
+    // What it works in counts: of 33 MiB it leaves one.
+    let standin = Standin::new("");
+    let limited = BuildOptions {
+        gpu_memory_bytes: 33 << 20,
+        ..options()
+    };
+    let cuda = || standin.open().unwrap();
+    drop(build_with(cuda(), "gqa-bf16/meta", &limited).unwrap());
+    let with = cuda().with_blaslt(&this(&standin)).unwrap();
+    let refused = build_with(with, "gqa-bf16/meta", &limited).err();
+    assert!(
+        matches!(refused, Some(Error::DeviceMemory { available, .. }) if available == 1 << 20),
+        "{refused:?}"
+    );
+    standin.assert_clean();
     let absent = |_: &Standin| "/nowhere/libcublasLt.so".to_owned();
     let reasons: [(&str, Asked<'_>, &str); 6] = [
         ("", &absent, "/nowhere/libcublasLt.so: it cannot be opened"),

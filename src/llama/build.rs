@@ -153,7 +153,10 @@ impl<'a> Order<'a> {
     ) -> Result<Llama> {
         let available = match self.options.gpu_memory_bytes {
             0 => device.available()?,
-            limit => device.available()?.min(limit),
+            limit => {
+                let left = limit.saturating_sub(device.own_bytes());
+                device.available()?.min(left)
+            }
         };
         let place = Place {
             device: Device::Cuda,

@@ -88,6 +88,11 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 
+    /// Bytes of its memory that it has taken for itself: a handle's limit counts them.
+    fn own_bytes(&self) -> u64 {
+        0
+    }
+
     /// `bytes` bytes, aligned to 256, of unknown contents; never 0 bytes. [`Error::DeviceMemory`]
     /// names `what`.
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64>;

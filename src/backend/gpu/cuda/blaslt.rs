@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Bytes that the library may work in: what its makers advise for compute capability 9.0.
-const WORKSPACE: usize = 32 << 20;
+pub(super) const WORKSPACE: usize = 32 << 20;
 /// 12.0: types and attributes are those of its header.
 const OLDEST: usize = 120_000;
 /// Shapes: output and down projections, each with rows by powers of two.

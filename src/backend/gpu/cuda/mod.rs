@@ -186,6 +186,13 @@ unsafe impl Device for Cuda {
         Ok(free as u64)
     }
 
+    fn own_bytes(&self) -> u64 {
+        match &*self.products.lock().unwrap_or_else(|e| e.into_inner()) {
+            Products::Library(_) => blaslt::WORKSPACE as u64,
+            Products::Own | Products::Failed(_) => 0,
+        }
+    }
+
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64> {
         let available = self.available()?;
         let _current = self.context.enter()?;
