@@ -392,6 +392,10 @@ fn what_config_json_may_not_say() {
             "`quantization_config.quant_method` is \"gptq\", expected one of llamabi",
         ),
         (
+            json!({"quantization_config": {"quant_method": "llamabi", "format": "int4", "group_size": 128}}),
+            "`quantization_config.group_size` is 128, expected no such key beside quant_method and format",
+        ),
+        (
             json!({"head_dim": 63}),
             "`head_dim` is 63, expected heads of an even width (RoPE rotates pairs), not 63",
         ),

@@ -293,6 +293,11 @@ fn quantised(keys: &Keys) -> Result<Option<Quant>> {
     if inner.optional_name("quant_method", &["llamabi"])?.is_none() {
         return Err(inner.wrong("quant_method", "llamabi"));
     }
+    // Another library's option here changes what codes mean.
+    let known = ["quant_method", "format"];
+    if let Some(key) = inner.names().find(|key| !known.contains(key)) {
+        return Err(inner.wrong(key, format!("no such key beside {}", known.join(" and "))));
+    }
     let names = Quant::ALL.map(|quant| quant.dtype().name());
     match inner.optional_name("format", &names)? {
         Some(name) => Ok(Quant::named(name)),
