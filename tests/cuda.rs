@@ -355,6 +355,7 @@ fn copies_stay_inside() {
         width: 68,
         pitch: 68,
     };
+    // SAFETY: the driver refuses it before it touches memory: that is what is tested.
     let error = unsafe { cuda.write(rows, &[0; 68]) }.unwrap_err();
     assert!(
         error.to_string().contains("CUDA_ERROR_INVALID_VALUE (1)"),

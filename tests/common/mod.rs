@@ -39,6 +39,7 @@ pub fn floats(value: &serde_json::Value) -> Vec<f32> {
 }
 
 fn error() -> llama_error {
+    // SAFETY: numbers and pointers of C: zeros are a value of each.
     let mut error: llama_error = unsafe { zeroed() };
     error.struct_size = size_of::<llama_error>() as u32;
     error
@@ -56,7 +57,9 @@ fn sentence(error: &llama_error) -> String {
 
 /// Options with their defaults filled in by the library.
 pub fn build_options() -> llama_build_options {
+    // SAFETY: numbers and pointers of C: zeros are a value of each.
     let mut options: llama_build_options = unsafe { zeroed() };
+    // SAFETY: pointers and lengths are those of values that outlive the call.
     unsafe {
         llama_build_options_init(&mut options, size_of_val(&options), LLAMABI_ABI_VERSION);
     }
@@ -65,7 +68,9 @@ pub fn build_options() -> llama_build_options {
 
 /// Options with their defaults filled in by the library.
 pub fn generate_options() -> llama_generate_options {
+    // SAFETY: numbers and pointers of C: zeros are a value of each.
     let mut options: llama_generate_options = unsafe { zeroed() };
+    // SAFETY: pointers and lengths are those of values that outlive the call.
     unsafe { llama_generate_options_init(&mut options, size_of_val(&options)) };
     options
 }
@@ -92,12 +97,14 @@ pub struct Sequence {
 /// A handle; freed when dropped.
 pub struct Model(*mut llama_t);
 
-// The contract: every function may be called from any thread.
+// SAFETY: the contract lets every function be called from any thread.
 unsafe impl Send for Model {}
+// SAFETY: as for Send.
 unsafe impl Sync for Model {}
 
 impl Drop for Model {
     fn drop(&mut self) {
+        // SAFETY: a handle of llama_build, freed once.
         unsafe { llama_free(self.0) };
     }
 }
@@ -119,6 +126,7 @@ impl Model {
         let tokenizer = tokenizer.map(c_path);
         let mut handle = null_mut();
         let mut error = error();
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         let status = unsafe {
             llama_build(
                 dir.as_ptr(),
@@ -141,8 +149,10 @@ impl Model {
     }
 
     pub fn info(&self) -> llama_info {
+        // SAFETY: numbers and pointers of C: zeros are a value of each.
         let mut info: llama_info = unsafe { zeroed() };
         info.struct_size = size_of::<llama_info>() as u32;
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         assert_eq!(
             unsafe { llama_get_info(self.0, &mut info, null_mut()) },
             LLAMA_OK
@@ -151,8 +161,10 @@ impl Model {
     }
 
     pub fn timings(&self) -> llama_timings {
+        // SAFETY: numbers and pointers of C: zeros are a value of each.
         let mut timings: llama_timings = unsafe { zeroed() };
         timings.struct_size = size_of::<llama_timings>() as u32;
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         assert_eq!(
             unsafe { llama_get_timings(self.0, &mut timings, null_mut()) },
             LLAMA_OK
@@ -167,6 +179,7 @@ impl Model {
     ) -> Result<Vec<Sequence>, Failure> {
         let flat: Vec<i32> = prompts.concat();
         let lens: Vec<usize> = prompts.iter().map(Vec::len).collect();
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         self.call(|out, error| unsafe {
             llama_generate(
                 self.0,
@@ -194,6 +207,7 @@ impl Model {
     ) -> Result<Vec<Sequence>, Failure> {
         let pointers: Vec<_> = prompts.iter().map(|p| p.as_ptr().cast()).collect();
         let lens: Vec<usize> = prompts.iter().map(|p| p.len()).collect();
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         self.call(|out, error| unsafe {
             llama_text_completion(
                 self.0,
@@ -214,6 +228,7 @@ impl Model {
     ) -> Result<Vec<Sequence>, Failure> {
         let messages: Vec<llama_message> = dialogs.iter().flatten().map(message).collect();
         let lens: Vec<usize> = dialogs.iter().map(Vec::len).collect();
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         self.call(|out, error| unsafe {
             llama_chat_completion(
                 self.0,
@@ -229,6 +244,7 @@ impl Model {
 
     pub fn encode_text(&self, text: &str, flags: u32) -> Vec<i32> {
         let (mut n, s) = (0, text.as_ptr().cast());
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         let call = |buf, cap, n: &mut usize| unsafe {
             llama_encode_text(self.0, s, text.len(), flags, buf, cap, n, null_mut())
         };
@@ -242,6 +258,7 @@ impl Model {
     pub fn encode_dialog(&self, dialog: &[(&str, &str)]) -> Result<Vec<i32>, Failure> {
         let messages: Vec<llama_message> = dialog.iter().map(message).collect();
         let (mut n, mut error) = (0, error());
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         let call = |buf, cap, n: &mut usize, error| unsafe {
             llama_encode_dialog(
                 self.0,
@@ -264,6 +281,7 @@ impl Model {
 
     pub fn decode(&self, tokens: &[i32]) -> String {
         let mut n = 0;
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         let call = |buf, cap, n: &mut usize| unsafe {
             llama_decode_tokens(
                 self.0,
@@ -294,9 +312,11 @@ impl Model {
             assert!(out.is_null());
             return Err((status, sentence(&error)));
         }
+        // SAFETY: the call's result, freed once, below, after all is copied.
         let sequences = (0..unsafe { llama_result_count(out) })
             .map(|i| unsafe { sequence(out, i) })
             .collect();
+        // SAFETY: as above.
         unsafe { llama_result_free(out) };
         Ok(sequences)
     }
@@ -315,11 +335,13 @@ unsafe fn slice<'a, T>(p: *const T, n: usize) -> &'a [T] {
     if n == 0 {
         &[]
     } else {
+        // SAFETY: the caller's `n` elements.
         unsafe { std::slice::from_raw_parts(p, n) }
     }
 }
 
 unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
+    // SAFETY: the caller's result, which is not freed while slices of it are copied.
     unsafe {
         let (mut tokens, mut n_tokens) = (null(), 0);
         assert_eq!(
@@ -372,6 +394,7 @@ pub fn pull(
     let flat: Vec<i32> = prompts.concat();
     let lens: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let mut stream = null_mut();
+    // SAFETY: pointers and lengths are those of values that outlive the call.
     let status = unsafe {
         llama_stream_open(
             model.raw(),
@@ -386,8 +409,10 @@ pub fn pull(
     assert_eq!(status, LLAMA_OK);
     let mut out = vec![(Vec::new(), String::new()); prompts.len()];
     loop {
+        // SAFETY: numbers and pointers of C: zeros are a value of each.
         let mut event: llama_event = unsafe { zeroed() };
         event.struct_size = size_of::<llama_event>() as u32;
+        // SAFETY: pointers and lengths are those of values that outlive the call.
         let status = unsafe { llama_stream_next(stream, &mut event, -1, null_mut()) };
         if status == LLAMA_DONE {
             break;
@@ -397,9 +422,11 @@ pub fn pull(
         if event.kind == LLAMA_EVENT_TOKEN {
             tokens.push(event.token);
         }
+        // SAFETY: an event's text lives until the next one is asked for.
         let bytes = unsafe { slice(event.text.cast::<u8>(), event.text_len) };
         text.push_str(std::str::from_utf8(bytes).expect("no half code points"));
     }
+    // SAFETY: of llama_stream_open, freed once.
     unsafe { llama_stream_free(stream) };
     out
 }
