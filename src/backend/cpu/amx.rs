@@ -70,24 +70,55 @@ impl Amx {
     /// Configure this thread's tiles. Only one at a time.
     #[inline(always)]
     pub fn tiles(self) -> Tiles {
-        #[repr(C, align(64))]
-        struct Config {
-            palette: u8,
-            start_row: u8,
-            reserved: [u8; 14],
-            row_bytes: [u16; 16],
-            rows: [u8; 16],
-        }
-        static CONFIG: Config = Config {
+        static WHOLE: Config = Config::new([64; 8], [16; 8]);
+        self.configure(&WHOLE);
+        Tiles(PhantomData)
+    }
+
+    /// As [`Amx::tiles`], for products over sixteen k.
+    #[inline(always)]
+    pub fn page_tiles(self) -> PageTiles {
+        static HALF: Config = Config::new(
+            [64, 64, 64, 64, 32, 64, 64, 64],
+            [16, 16, 16, 16, 16, 8, 8, 8],
+        );
+        self.configure(&HALF);
+        PageTiles(PhantomData)
+    }
+
+    #[inline(always)]
+    fn configure(self, config: &'static Config) {
+        // SAFETY: `self` is the proof that tiles may be used; Config has the layout of palette 1.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+    }
+}
+
+/// Palette 1: the shapes of tiles.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Config {
+    const fn new(row_bytes: [u16; 8], rows: [u8; 8]) -> Self {
+        let mut config = Self {
             palette: 1,
             start_row: 0,
             reserved: [0; 14],
-            row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-            rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+            row_bytes: [0; 16],
+            rows: [0; 16],
         };
-        // SAFETY: `self` is the proof that tiles may be used; CONFIG has the layout of palette 1.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) };
-        Tiles(PhantomData)
+        let mut i = 0;
+        while i < 8 {
+            config.row_bytes[i] = row_bytes[i];
+            config.rows[i] = rows[i];
+            i += 1;
+        }
+        config
     }
 }
 
@@ -103,6 +134,20 @@ impl Drop for Tiles {
     }
 }
 
+/// As [`Tiles`], but what is summed over are sixteen k: A has rows of sixteen, B eight rows of pairs.
+pub struct PageTiles(PhantomData<*const ()>);
+
+impl Drop for PageTiles {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: as for `Tiles`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// A row of B: two k of sixteen columns, `[16 columns][2]`.
+pub type Pairs = [u16; 2 * SIDE];
+
 macro_rules! zero {
     ($c:literal) => {
         asm!(concat!("tilezero tmm", $c), options(nostack, nomem))
@@ -110,7 +155,10 @@ macro_rules! zero {
 }
 macro_rules! load {
     ($t:literal, $from:expr) => {
-        asm!(concat!("tileloadd tmm", $t, ", [{} + {}*1]"), in(reg) $from, in(reg) 64usize,
+        load!($t, $from, 64usize)
+    };
+    ($t:literal, $from:expr, $stride:expr) => {
+        asm!(concat!("tileloadd tmm", $t, ", [{} + {}*1]"), in(reg) $from, in(reg) $stride,
             options(nostack, readonly))
     };
 }
@@ -355,6 +403,53 @@ impl Tiles {
                 multiply!("2", "5", "6");
                 multiply!("3", "5", "7");
             }
+        }
+    }
+}
+
+impl PageTiles {
+    /// `c = a b`: 16 rows by four columns of tiles, from column tile `first` of `b` on (the last again behind the
+    /// end), which are summed page by page. `a` has two pages in each tile, `b` of each eight rows of pairs with all
+    /// columns. After each page `between` is run.
+    #[inline(always)]
+    pub fn wide(
+        &self,
+        a: &[Half],
+        b: &[&[Pairs]],
+        first: usize,
+        c: &mut [Sums; 4],
+        mut between: impl FnMut(),
+    ) {
+        // SAFETY: as for `Tiles::square`, but for A, 16 rows of 32 bytes, and B, 8 rows of 64 bytes: the last of
+        // them is found with a check of bounds.
+        unsafe {
+            zero!("0");
+            zero!("1");
+            zero!("2");
+            zero!("3");
+            for (page, b) in b.iter().enumerate() {
+                let columns = b.len() / (SIDE / 2);
+                let stride = columns * size_of::<Pairs>();
+                let column = |i: usize| -> *const Pairs {
+                    let i = (first + i).min(columns - 1);
+                    let rows = &b[i..(SIDE / 2 - 1) * columns + i + 1];
+                    rows.as_ptr()
+                };
+                load!("4", &a[page / 2][page % 2 * SIDE], 64usize);
+                load!("5", column(0), stride);
+                multiply!("0", "4", "5");
+                load!("6", column(1), stride);
+                multiply!("1", "4", "6");
+                load!("7", column(2), stride);
+                multiply!("2", "4", "7");
+                load!("5", column(3), stride);
+                multiply!("3", "4", "5");
+                between();
+            }
+            store!("0", &mut c[0]);
+            store!("1", &mut c[1]);
+            store!("2", &mut c[2]);
+            store!("3", &mut c[3]);
         }
     }
 }

@@ -10,7 +10,8 @@ use half::{bf16, f16};
 pub trait Element: 'static {
     /// The bits of one number.
     type Bits: Number + Default;
-    /// Columns (k) that two weights of one output share a word of: 2 for bfloat16 pairs, else 1.
+    /// Whether two weights of one output, of columns k and k + 1, share a word: pairs of bfloat16, as tiles
+    /// have them. So it is with two dimensions of a key, and with two positions of a dimension of V.
     const PAIRED: bool;
 
     /// One number.
@@ -46,27 +47,22 @@ pub trait Element: 'static {
         1.0
     }
 
-    /// Two rows of sixteen as pairs of bfloat16, to nearest even.
+    /// Two columns of sixteen as pairs of bfloat16, to nearest even.
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        first: &[Self::Bits; LANES],
-        second: &[Self::Bits; LANES],
-        to: &mut [u16; 2 * LANES],
-    ) {
-        s.narrow_bf16_pairs([Self::widen(s, first), Self::widen(s, second)], to);
+    fn pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES], to: &mut [u16; 2 * LANES]) {
+        s.narrow_bf16_pairs(Self::widen_pair(s, from), to);
     }
     /// Whether its numbers, scales apart, are numbers of bfloat16.
     const IN_BF16: bool = false;
-    /// Two rows of sixteen as pairs of bfloat16, scales apart; only where they are numbers of bfloat16.
+    /// Two columns of sixteen as pairs of bfloat16, scales apart; only where they are numbers of bfloat16.
     #[inline(always)]
-    fn bf16_pair<S: Simd>(
-        s: S,
-        first: &[Self::Bits; LANES],
-        second: &[Self::Bits; LANES],
-        to: &mut [u16; 2 * LANES],
-    ) {
-        s.tile_pairs([Self::widen(s, first), Self::widen(s, second)], to);
+    fn bf16_pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES], to: &mut [u16; 2 * LANES]) {
+        s.tile_pairs(Self::widen_pair(s, from), to);
+    }
+    /// The same memory, where it is pairs of bfloat16 already.
+    #[inline(always)]
+    fn bf16_pairs(_: &[[Self::Bits; 2 * LANES]]) -> Option<&[[u16; 2 * LANES]]> {
+        None
     }
     /// The numbers of `data`, which has this format.
     fn bits(data: &Data) -> &[Self::Bits];
@@ -303,18 +299,17 @@ impl Element for Bf16 {
         s.narrow_bf16_pairs(a, to);
     }
     #[inline(always)]
-    fn pair<S: Simd>(s: S, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
-        s.interleave(first, second, to);
+    fn pair<S: Simd>(_: S, from: &[u16; 2 * LANES], to: &mut [u16; 2 * LANES]) {
+        *to = *from;
     }
     const IN_BF16: bool = true;
     #[inline(always)]
-    fn bf16_pair<S: Simd>(
-        s: S,
-        first: &[u16; LANES],
-        second: &[u16; LANES],
-        to: &mut [u16; 2 * LANES],
-    ) {
-        s.interleave(first, second, to);
+    fn bf16_pair<S: Simd>(_: S, from: &[u16; 2 * LANES], to: &mut [u16; 2 * LANES]) {
+        *to = *from;
+    }
+    #[inline(always)]
+    fn bf16_pairs(from: &[[u16; 2 * LANES]]) -> Option<&[[u16; 2 * LANES]]> {
+        Some(from)
     }
     fn bits(data: &Data) -> &[u16] {
         half_bits(data)
@@ -348,8 +343,10 @@ impl Element for I8 {
     fn narrow<S: Simd>(_: S, _: S::F, _: &mut [i8; LANES]) {
         unreachable!("no weights are kept like the cache")
     }
-    fn widen_pair<S: Simd>(_: S, _: &[i8; 2 * LANES]) -> [S::F; 2] {
-        unreachable!("no weights are kept like the cache")
+    #[inline(always)]
+    fn widen_pair<S: Simd>(s: S, from: &[i8; 2 * LANES]) -> [S::F; 2] {
+        let (first, second) = halves(from);
+        [s.widen_i8(first), s.widen_i8(second)]
     }
     fn narrow_pair<S: Simd>(_: S, _: [S::F; 2], _: &mut [i8; 2 * LANES]) {
         unreachable!("no weights are kept like the cache")

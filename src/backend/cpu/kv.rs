@@ -1,7 +1,9 @@
 //! The paged KV cache, and how q, k and v get their positions and their places.
 //!
-//! `[layer][page][kv head]`, and in each a K tile `[head_dim][16]` (positions in the lanes: sixteen
-//! scores at once, no horizontal sums) and a V tile `[16][head_dim padded to 16]`.
+//! `[layer][page][kv head]`, and in each K and V of sixteen positions as pairs of sixteen numbers: of K, pair
+//! after pair of dimensions, positions in the lanes (sixteen scores at once, no horizontal sums); of V,
+//! for pair after pair of positions, dimensions in the lanes, `[8][head_dim padded to 16, over 16]`. Where in
+//! a pair a number lies [`Element::index`] says: with bfloat16 it is what tiles are multiplied with.
 //!
 //! With int8 every head's vector has a scale of its own, its greatest magnitude over 127. Behind the tiles
 //! lie the sixteen of K and the sixteen of V, as the bytes of f32.
@@ -196,8 +198,8 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
                 let k = k[first * PAGE..].chunks_mut(LANES * PAGE);
                 for (from, k) in to.chunks(LANES).zip(k) {
                     let bits = narrow::<E, S>(s, from, inverse);
-                    for (x, k) in bits.iter().zip(k.chunks_exact_mut(PAGE)) {
-                        k[slot] = *x;
+                    for (d, x) in bits[..from.len()].iter().enumerate() {
+                        k[E::index(d, slot)] = *x;
                     }
                 }
             }
@@ -205,9 +207,14 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
             let unit = E::unit(|take| from_v.iter().for_each(|&x| take(x)));
             E::put_unit(units, PAGE + slot, unit);
             let inverse = E::inverse(unit);
-            let to = v[slot * padded..][..head_dim].chunks_mut(LANES);
+            let to = v[slot / 2 * 2 * padded..]
+                .as_chunks_mut::<{ 2 * LANES }>()
+                .0;
             for (from, to) in from_v.chunks(LANES).zip(to) {
-                to.copy_from_slice(&narrow::<E, S>(s, from, inverse)[..from.len()]);
+                let bits = narrow::<E, S>(s, from, inverse);
+                for (d, x) in bits[..from.len()].iter().enumerate() {
+                    to[E::index(slot % 2, d)] = *x;
+                }
             }
         }
     }

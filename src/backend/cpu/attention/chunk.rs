@@ -34,15 +34,15 @@ impl<'a, E: Element> Cache<'a, E> {
     }
 
     #[inline(always)]
-    pub(super) fn tiles(&self, page: usize) -> &'a [[E::Bits; LANES]] {
+    pub(super) fn tiles(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
         let at = self.pages[page] as usize * self.page_len;
         self.bits[at..][..self.tile_len].as_chunks().0
     }
 
-    /// `[head_dim][16 positions]`.
+    /// `[head_dim / 2]` pairs of dimensions of sixteen positions.
     #[inline(always)]
-    pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; LANES]] {
-        &self.tiles(page)[..self.head_dim]
+    pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
+        &self.tiles(page)[..self.head_dim / 2]
     }
 
     /// Where the scales of a page lie: those of K, then those of V.
@@ -81,10 +81,11 @@ impl<'a, E: Element> Cache<'a, E> {
         self.units(s, page, PAGE)
     }
 
-    /// `[16 positions][head_dim / 16]` vectors.
+    /// `[8][head_dim / 16]` pairs of positions of sixteen dimensions.
     #[inline(always)]
-    pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; LANES]] {
-        &self.tiles(page)[self.head_dim..]
+    pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
+        let len = PAGE / 2 * self.head_dim.div_ceil(LANES);
+        &self.tiles(page)[self.head_dim / 2..][..len]
     }
 }
 
@@ -167,9 +168,25 @@ impl<'a> State<'a> {
     }
 }
 
+/// Pair `j` of a page's V of which the first `left` positions count; the others, which may be anything, as zeros.
+#[inline(always)]
+pub(super) fn first_of<E: Element>(
+    pair: &[E::Bits; 2 * LANES],
+    left: usize,
+    j: usize,
+) -> [E::Bits; 2 * LANES] {
+    let mut pair = *pair;
+    for half in left.saturating_sub(2 * j).min(2)..2 {
+        for lane in 0..LANES {
+            pair[E::index(half, lane)] = E::Bits::default();
+        }
+    }
+    pair
+}
+
 /// Ask for all lines of a tile.
 #[inline(always)]
-fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; LANES]]) {
+fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; 2 * LANES]]) {
     for line in tile.as_flattened().chunks(64 / size_of::<E::Bits>()) {
         s.prefetch(&line[0], 0);
     }
@@ -297,20 +314,21 @@ impl<E: Element> Chunk<'_, '_, E> {
         if cold {
             self.fetch(s, page..page + P, P);
         }
-        let mut k: [&[[E::Bits; LANES]]; P] = [&[]; P];
+        let mut k: [&[[E::Bits; 2 * LANES]]; P] = [&[]; P];
         for (p, k) in k.iter_mut().enumerate() {
-            *k = &self.cache.k(self.first_page + page + p)[..head_dim];
+            *k = &self.cache.k(self.first_page + page + p)[..head_dim / 2];
         }
         let mut x: [&[f32]; Q] = [&[]; Q];
         for (i, x) in x.iter_mut().enumerate() {
             *x = &q[i * head_dim..][..head_dim];
         }
         let mut acc = [[s.splat(0.0); Q]; P];
-        for d in 0..head_dim {
+        for pair in 0..head_dim / 2 {
             for p in 0..P {
-                let k = E::widen(s, &k[p][d]);
+                let k = E::widen_pair(s, &k[p][pair]);
                 for i in 0..Q {
-                    acc[p][i] = s.fma(k, s.splat(x[i][d]), acc[p][i]);
+                    acc[p][i] = s.fma(k[0], s.splat(x[i][2 * pair]), acc[p][i]);
+                    acc[p][i] = s.fma(k[1], s.splat(x[i][2 * pair + 1]), acc[p][i]);
                 }
             }
         }
@@ -448,20 +466,34 @@ impl<E: Element> Chunk<'_, '_, E> {
             if cold && end + PAGE < keys.end {
                 fetch::<S, E>(s, self.cache.v(self.first_page + key / PAGE + 2));
             }
-            for key in key..end {
-                let row = &tile[key % PAGE * vectors + d..][..D];
-                let mut v = [s.splat(0.0); D];
-                for j in 0..D {
-                    v[j] = E::widen(s, &row[j]);
-                }
-                for q in 0..Q {
-                    let w = s.splat(weights[q][key % CHUNK]);
+            // (No closure: see `product_amx`.)
+            macro_rules! add {
+                ($key:expr, $($half:literal)+) => {{
+                    let row = &tile[$key % PAGE / 2 * vectors + d..][..D];
+                    let mut v = [[s.splat(0.0); 2]; D];
                     for j in 0..D {
-                        acc[q][j] = s.fma(w, v[j], acc[q][j]);
+                        v[j] = E::widen_pair(s, &row[j]);
                     }
-                }
+                    for q in 0..Q {
+                        $(let w = s.splat(weights[q][($key / 2 * 2 + $half) % CHUNK]);
+                        for j in 0..D {
+                            acc[q][j] = s.fma(w, v[j][$half], acc[q][j]);
+                        })+
+                    }
+                }};
             }
-            key = end;
+            if key % 2 == 1 {
+                add!(key, 1);
+                key += 1;
+            }
+            while key + 1 < end {
+                add!(key, 0 1);
+                key += 2;
+            }
+            if key < end {
+                add!(key, 0);
+                key += 1;
+            }
         }
         for q in 0..Q {
             for j in 0..D {

@@ -6,13 +6,16 @@
 //! summed), and keys behind a query's last add zero; so neither the queries that share a pass nor their
 //! number changes a bit.
 //!
+//! A cache of bfloat16 whose heads are whole tiles wide is multiplied where it lies, a page at a time; else
+//! K and V become tiles first. Which of both depends on cache and head alone.
+//!
 //! Memory is the limit, and sixteen streams of it are twice as fast as one: while a chunk is computed, the
 //! pages of the next are asked for, a line of each in turn.
 
 use super::CHUNK;
-use super::chunk::{Cache, Chunk, State};
+use super::chunk::{Cache, Chunk, State, first_of};
 use crate::backend::cpu::PAGE;
-use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K};
+use crate::backend::cpu::amx::{Amx, Half, PageTiles, Pairs, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp2_weight;
@@ -47,14 +50,14 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
 
 /// The pages of a chunk, asked for a few lines at a time.
 pub(super) struct Ahead<'a, E: Element> {
-    pages: [&'a [[E::Bits; LANES]]; CHUNK_PAGES],
+    pages: [&'a [[E::Bits; 2 * LANES]]; CHUNK_PAGES],
     next: usize,
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
     /// Of `chunk`, if there is one.
     pub(super) fn new(cache: Option<&Cache<'a, E>>, chunk: usize) -> Self {
-        let mut pages: [&[[E::Bits; LANES]]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
+        let mut pages: [&[[E::Bits; 2 * LANES]]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
         if let Some(cache) = cache {
             let from = (chunk * CHUNK_PAGES).min(cache.pages.len());
             for (page, to) in (from..cache.pages.len()).zip(&mut pages) {
@@ -64,15 +67,17 @@ impl<'a, E: Element> Ahead<'a, E> {
         Self { pages, next: 0 }
     }
 
-    /// The next line of every page.
+    /// The next `lines` lines of every page.
     #[inline(always)]
-    fn fetch<S: Simd>(&mut self, s: S) {
-        for page in self.pages {
-            if let Some(at) = page.get(self.next) {
-                s.prefetch_far(at);
+    fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
+        for _ in 0..lines {
+            for page in self.pages {
+                if let Some(at) = page.get(self.next) {
+                    s.prefetch_far(at);
+                }
             }
+            self.next += (64 / size_of::<[E::Bits; 2 * LANES]>()).max(1);
         }
-        self.next += 64 / size_of::<[E::Bits; LANES]>();
     }
 }
 
@@ -127,42 +132,33 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
         // Of all queries together.
         let keys = self.keys(queries.end - 1);
-        let pages = keys.div_ceil(PAGE);
-        let amx = amx.tiles();
-        for page in (0..pages).step_by(PAGES) {
-            let n = PAGES.min(pages - page);
-            self.k_tiles(s, page, n, k, deep, ahead);
-            for group in first..last {
-                let a = &tiles[group * deep..][..deep];
-                let to = &mut scores[group * CHUNK_PAGES + page..][..PAGES];
-                for (i, to) in to.as_chunks_mut::<WIDE>().0.iter_mut().enumerate() {
-                    if i * WIDE < n {
-                        let b = [0, 1, 2, 3].map(|j| &k[(i * WIDE + j).min(n - 1) * deep..]);
-                        amx.wide(a, b, to, true);
-                    }
-                }
-            }
-        }
+        let groups = first..last;
+        let in_place = head_dim.is_multiple_of(TILE_K) && E::bf16_pairs(&[]).is_some();
+        let whole = amx.tiles();
+        self.split_scores(
+            s,
+            &whole,
+            groups.clone(),
+            keys,
+            tiles,
+            scores,
+            k,
+            in_place,
+            ahead,
+        );
         for i in queries.clone() {
-            ahead.fetch(s);
+            ahead.fetch(s, if in_place { deep } else { 1 });
             let group = i / GROUP;
             let scores = &mut scores[group * CHUNK_PAGES..][..CHUNK_PAGES];
             let weights = &mut weights[group * (CHUNK / TILE_K)..][..keys.div_ceil(TILE_K)];
             (part.max[i], part.sum[i]) = self.split_weights(s, i, scores, weights);
         }
-        for page in (0..pages).step_by(PAGES) {
-            let n = PAGES.min(pages - page);
-            self.v_tiles(s, page, n, keys, v, ahead);
-            for group in first..last {
-                let a = &weights[group * (CHUNK / TILE_K) + page / 2..][..n.div_ceil(2)];
-                let to = out[group * wide..][..wide].as_chunks_mut::<WIDE>().0;
-                for (i, to) in to.iter_mut().enumerate() {
-                    let b = [0, 1, 2, 3].map(|j| &v[(i * WIDE + j) * KEY_TILES..]);
-                    amx.wide(a, b, to, page == 0);
-                }
-            }
+        if in_place {
+            drop(whole);
+            self.sums_in_place(s, amx.page_tiles(), groups, keys, weights, out, v, ahead);
+        } else {
+            self.sums(s, whole, groups, keys, weights, out, v, ahead);
         }
-        drop(amx);
         for i in queries {
             let (group, row) = (i / GROUP, i % GROUP);
             let acc = &mut part.acc[i * part.padded..][..part.padded];
@@ -171,6 +167,116 @@ impl<E: Element> Chunk<'_, '_, E> {
                 let rows = from.as_chunks::<LANES>().0;
                 let sum = s.add(s.load(&rows[row]), s.load(&rows[GROUP + row]));
                 s.store(sum, to);
+            }
+        }
+    }
+
+    /// Scores of the chunk's first `keys` keys, and of some behind them, in two parts.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // what attention is made of
+    fn split_scores<S: Simd>(
+        &self,
+        s: S,
+        amx: &Tiles,
+        groups: Range<usize>,
+        keys: usize,
+        q: &[Half],
+        scores: &mut [Sums],
+        room: &mut [Half],
+        in_place: bool,
+        ahead: &mut Ahead<'_, E>,
+    ) {
+        let deep = self.cache.head_dim.div_ceil(TILE_K);
+        let pages = keys.div_ceil(PAGE);
+        for page in (0..pages).step_by(WIDE) {
+            let n = WIDE.min(pages - page);
+            if !in_place {
+                self.k_tiles(s, page, n, room, deep, ahead);
+            }
+            let k = [0, 1, 2, 3].map(|i| {
+                let i = i.min(n - 1);
+                match E::bf16_pairs(self.cache.k(self.first_page + page + i)) {
+                    Some(k) if in_place => k.as_flattened().as_chunks().0,
+                    _ => &room[i * deep..][..deep],
+                }
+            });
+            for group in groups.clone() {
+                let to = &mut scores[group * CHUNK_PAGES + page..];
+                let to = to.first_chunk_mut().expect("a chunk is whole");
+                amx.wide(&q[group * deep..][..deep], k, to, true);
+                if in_place {
+                    ahead.fetch(s, 2 * deep);
+                }
+            }
+        }
+    }
+
+    /// Weighted sums of V where it lies: all pages of four columns of tiles, then the next four.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // what attention is made of
+    fn sums_in_place<S: Simd>(
+        &self,
+        s: S,
+        amx: PageTiles,
+        groups: Range<usize>,
+        keys: usize,
+        weights: &[Half],
+        out: &mut [Sums],
+        room: &mut [Half],
+        ahead: &mut Ahead<'_, E>,
+    ) {
+        let wide = columns(self.cache.head_dim);
+        let pages = keys.div_ceil(PAGE);
+        let mut v: [&[Pairs]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
+        for (page, v) in v[..pages].iter_mut().enumerate() {
+            let page = self.cache.v(self.first_page + page);
+            *v = E::bf16_pairs(page).expect("pairs of bfloat16");
+        }
+        let left = keys % PAGE;
+        if left > 0 {
+            let from = self.cache.v(self.first_page + pages - 1);
+            let vectors = from.len() / (PAGE / 2);
+            let to = &mut room.as_flattened_mut().as_chunks_mut().0[..from.len()];
+            for (i, (from, to)) in from.iter().zip(&mut *to).enumerate() {
+                E::bf16_pair(s, &first_of::<E>(from, left, i / vectors), to);
+            }
+            v[pages - 1] = to;
+        }
+        for group in groups {
+            let weights = &weights[group * (CHUNK / TILE_K)..];
+            let to = out[group * wide..][..wide].as_chunks_mut::<WIDE>().0;
+            for (i, to) in to.iter_mut().enumerate() {
+                amx.wide(weights, &v[..pages], i * WIDE, to, || ahead.fetch(s, 2));
+            }
+        }
+    }
+
+    /// Weighted sums of V made tiles of.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // what attention is made of
+    fn sums<S: Simd>(
+        &self,
+        s: S,
+        amx: Tiles,
+        groups: Range<usize>,
+        keys: usize,
+        weights: &[Half],
+        out: &mut [Sums],
+        room: &mut [Half],
+        ahead: &mut Ahead<'_, E>,
+    ) {
+        let wide = columns(self.cache.head_dim);
+        let pages = keys.div_ceil(PAGE);
+        for page in (0..pages).step_by(PAGES) {
+            let n = PAGES.min(pages - page);
+            self.v_tiles(s, page, n, keys, room, ahead);
+            for group in groups.clone() {
+                let a = &weights[group * (CHUNK / TILE_K) + page / 2..][..n.div_ceil(2)];
+                let to = out[group * wide..][..wide].as_chunks_mut::<WIDE>().0;
+                for (i, to) in to.iter_mut().enumerate() {
+                    let b = [0, 1, 2, 3].map(|j| &room[(i * WIDE + j) * KEY_TILES..]);
+                    amx.wide(a, b, to, page == 0);
+                }
             }
         }
     }
@@ -187,12 +293,12 @@ impl<E: Element> Chunk<'_, '_, E> {
         ahead: &mut Ahead<'_, E>,
     ) {
         for (p, to) in to.chunks_exact_mut(deep).take(n).enumerate() {
-            let from = self.cache.k(self.first_page + page + p).as_chunks::<2>().0;
+            let from = self.cache.k(self.first_page + page + p);
             for (from, to) in from.chunks(SIDE).zip(to) {
-                ahead.fetch(s);
+                ahead.fetch(s, 1);
                 let to = to.as_chunks_mut::<{ 2 * LANES }>().0;
-                for ([a, b], to) in from.iter().zip(to.iter_mut()) {
-                    E::bf16_pair(s, a, b, to);
+                for (from, to) in from.iter().zip(to.iter_mut()) {
+                    E::bf16_pair(s, from, to);
                 }
                 to[from.len()..].as_flattened_mut().fill(0);
             }
@@ -212,7 +318,6 @@ impl<E: Element> Chunk<'_, '_, E> {
         ahead: &mut Ahead<'_, E>,
     ) {
         let vectors = self.cache.head_dim.div_ceil(LANES);
-        let nothing = [E::Bits::default(); LANES];
         for p in 0..n.next_multiple_of(2) {
             let left = keys.saturating_sub((page + p) * PAGE);
             let from = match left {
@@ -222,23 +327,21 @@ impl<E: Element> Chunk<'_, '_, E> {
             let row = p % 2 * (PAGE / 2);
             for d in 0..vectors {
                 if d % 2 == 0 {
-                    ahead.fetch(s);
+                    ahead.fetch(s, 1);
                 }
                 let to = to[d * KEY_TILES + p / 2].as_chunks_mut::<{ 2 * LANES }>().0;
                 let to = &mut to[row..][..PAGE / 2];
-                if left >= PAGE {
-                    let from = &from[d..(PAGE - 1) * vectors + d + 1];
-                    for (j, to) in to.iter_mut().enumerate() {
-                        let first = 2 * j * vectors;
-                        E::bf16_pair(s, &from[first], &from[first + vectors], to);
-                    }
-                } else {
-                    for (j, to) in to.iter_mut().enumerate() {
-                        let get = |key: usize| match key < left {
-                            true => &from[key * vectors + d],
-                            false => &nothing,
-                        };
-                        E::bf16_pair(s, get(2 * j), get(2 * j + 1), to);
+                if left == 0 {
+                    to.as_flattened_mut().fill(0);
+                    continue;
+                }
+                let from = &from[d..(PAGE / 2 - 1) * vectors + d + 1];
+                for (j, to) in to.iter_mut().enumerate() {
+                    let from = &from[j * vectors];
+                    if left >= PAGE {
+                        E::bf16_pair(s, from, to);
+                    } else {
+                        E::bf16_pair(s, &first_of::<E>(from, left, j), to);
                     }
                 }
             }

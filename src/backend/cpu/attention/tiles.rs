@@ -6,7 +6,7 @@
 //! in which order), so neither the queries that share a pass nor their number changes a bit.
 
 use super::CHUNK;
-use super::chunk::{Cache, State};
+use super::chunk::{Cache, State, first_of};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K};
 use crate::backend::cpu::buf::as_u16;
@@ -231,15 +231,15 @@ impl<E: Element> Task<'_, E> {
             .take(keys.div_ceil(PAGE))
             .enumerate()
         {
-            let from = self.cache.k(page + i).as_chunks::<2>().0;
+            let from = self.cache.k(page + i);
             let rows = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
             let units = self.cache.k_units(s, page + i);
-            for ([a, b], to) in from.iter().zip(rows.iter_mut()) {
+            for (from, to) in from.iter().zip(rows.iter_mut()) {
                 if E::SCALED {
-                    let both = [a, b].map(|x| s.mul(E::widen(s, x), units));
+                    let both = E::widen_pair(s, from).map(|x| s.mul(x, units));
                     s.tile_pairs(both, to);
                 } else {
-                    E::pair(s, a, b, to);
+                    E::pair(s, from, to);
                 }
             }
             rows[from.len()..].as_flattened_mut().fill(0);
@@ -251,7 +251,6 @@ impl<E: Element> Task<'_, E> {
     #[inline(always)]
     fn unpack_v<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
         let vectors = self.cache.head_dim.div_ceil(LANES);
-        let nothing = [E::Bits::default(); LANES];
         for d in 0..2 * deep {
             for (i, to) in to[d * KEY_TILES..][..keys.div_ceil(TILE_K)]
                 .iter_mut()
@@ -271,23 +270,22 @@ impl<E: Element> Task<'_, E> {
                     }
                     let from = self.cache.v(page + 2 * i + h);
                     for (j, to) in rows.iter_mut().enumerate() {
-                        let get = |key: usize| match key < left {
-                            true => &from[key * vectors + d],
-                            false => &nothing,
-                        };
+                        let from = first_of::<E>(&from[j * vectors + d], left, j);
                         if E::SCALED {
                             let page = page + 2 * i + h;
-                            let both = [2 * j, 2 * j + 1].map(|key| {
+                            let v = E::widen_pair(s, &from);
+                            let both = [0, 1].map(|half| {
                                 // A unit behind the last key may be anything.
+                                let key = 2 * j + half;
                                 let unit = match key < left {
                                     true => self.cache.v_unit(page, key),
                                     false => 0.0,
                                 };
-                                s.mul(E::widen(s, get(key)), s.splat(unit))
+                                s.mul(v[half], s.splat(unit))
                             });
                             s.tile_pairs(both, to);
                         } else {
-                            E::pair(s, get(2 * j), get(2 * j + 1), to);
+                            E::pair(s, &from, to);
                         }
                     }
                 }

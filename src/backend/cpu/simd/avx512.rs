@@ -319,18 +319,6 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    fn interleave(self, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
-        // SAFETY: see the impl.
-        unsafe {
-            let first = _mm256_loadu_si256(first.as_ptr().cast());
-            let second = _mm256_loadu_si256(second.as_ptr().cast());
-            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
-            let order = _mm512_loadu_si512(PAIRS.as_ptr().cast());
-            let pairs = _mm512_permutexvar_epi16(order, both);
-            _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
-        }
-    }
-    #[inline(always)]
     fn tile_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
         if LEVEL < 2 {
             return self.narrow_bf16_pairs(a, to);

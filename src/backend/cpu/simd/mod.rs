@@ -74,15 +74,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The inverse of [`Simd::widen_bf16_pairs`], to nearest even.
     fn narrow_bf16_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]);
 
-    /// `to[2 i]` is `first[i]`, `to[2 i + 1]` is `second[i]`.
-    #[inline(always)]
-    fn interleave(self, first: &[u16; LANES], second: &[u16; LANES], to: &mut [u16; 2 * LANES]) {
-        for i in 0..LANES {
-            to[2 * i] = first[i];
-            to[2 * i + 1] = second[i];
-        }
-    }
-
     /// As [`Simd::narrow_bf16_pairs`], but subnormals may become zero.
     #[inline(always)]
     fn tile_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {

@@ -41,7 +41,13 @@ fn pool(
                 E::put_unit(units, part * PAGE + slot, unit);
                 for (d, x) in x.iter_mut().enumerate() {
                     let bits = E::from_f32(*x * E::inverse(unit));
-                    let at = [d * PAGE + slot, PAGE * head_dim + slot * padded + d][part];
+                    let at = match part {
+                        0 => E::index(d, slot),
+                        _ => {
+                            let pair = slot / 2 * (padded / LANES) + d / LANES;
+                            PAGE * head_dim + pair * 2 * LANES + E::index(slot % 2, d % LANES)
+                        }
+                    };
                     tiles[at] = bits;
                     *x = E::to_f32(bits) * unit;
                 }
@@ -81,7 +87,13 @@ fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) 
 /// bits; rows together and alone, on one thread and three, the same bits.
 pub fn generated_rows_attend(tier: Tier) {
     let mut rng = Rng(17);
-    for (heads, head_dim) in [([8, 1], 64), ([8, 4], 16), ([3, 3], 42), ([20, 2], 80)] {
+    for (heads, head_dim) in [
+        ([8, 1], 64),
+        ([8, 4], 16),
+        ([3, 3], 42),
+        ([20, 2], 80),
+        ([4, 2], 96),
+    ] {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
             let mut shape = shape(32, heads, head_dim, 32, 40);
             shape.n_layers = 1;
