@@ -1,4 +1,5 @@
-// Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache.
+// Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache. On compute capability 9.0:
+// attend_hopper.h.
 //
 // Block: 128 threads, 64 rows of one head; each warp has 16 rows, keys come in tiles of 64 at absolute
 // positions, two stages of cp.async (of a cache with scales ordinary loads, widened to f16 on the way). A row's numbers depend on its own keys alone: tiles it does not see leave its
@@ -188,3 +189,15 @@ KERNEL(attend_prefill_int8_128, AttendPrefillParams, 128) { attend_prefill<Cache
 KERNEL(attend_prefill_fp8_32, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 32>(p); }
 KERNEL(attend_prefill_fp8_64, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 64>(p); }
 KERNEL(attend_prefill_fp8_128, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 128>(p); }
+#ifdef HOPPER
+// Tiles with the most keys first: what is left for the end of the launch is short.
+template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
+    SHARED(shared);
+    const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];
+    if (tile.n > 0) HopperAttention<T, B>{shared, h, tile}.run();
+}
+KERNEL_WIDE(attend_hopper_f16_64, AttendHopperParams, 384) { attend_hopper<f16, 64>(p); }
+KERNEL_WIDE(attend_hopper_f16_128, AttendHopperParams, 384) { attend_hopper<f16, 128>(p); }
+KERNEL_WIDE(attend_hopper_bf16_64, AttendHopperParams, 384) { attend_hopper<bf16, 64>(p); }
+KERNEL_WIDE(attend_hopper_bf16_128, AttendHopperParams, 384) { attend_hopper<bf16, 128>(p); }
+#endif

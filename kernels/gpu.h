@@ -7,7 +7,7 @@
 // | quant.h | quantised weights: their layout and how they are read |
 // | few.h, gemm.h | products with tensor cores: a few rows, weights straight from memory; many rows through tiles |
 // | gemv.h | products of a few rows in float32 |
-// | hopper.h, gemm_hopper.h | what compute capability 9.0 has beyond that; its products of many rows |
+// | hopper.h, gemm_hopper.h, attend_hopper.h | what compute capability 9.0 has beyond that; its products of many rows, its prefill attention |
 // | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
 // | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
@@ -261,5 +261,6 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "few.h"
 #include "gemm.h"
 #include "gemm_hopper.h"
+#include "attend_hopper.h"
 
 #endif

@@ -59,6 +59,7 @@ enum {
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
+    GPU_TILE_HOPPER = 128, // rows of an AttendTile: attend_hopper_*
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
@@ -69,12 +70,12 @@ enum {
     GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
     GPU_FEW_SHARED = 5120,
     GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
-    GPU_BOX_ROWS = 128,    // of a TensorMap
+    GPU_BOX_ROWS = 128,    // of a TensorMap of activations or weights; of the cache: GPU_PAGE
     GPU_HOPPER_SHARED = 196672,
 };
 
 // A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
-// GPU_BOX_ROWS rows, swizzled by 128 bytes, zeros outside of it.
+// GPU_BOX_ROWS rows (GPU_PAGE, of the cache), swizzled by 128 bytes, zeros outside of it.
 #ifdef __cplusplus
 typedef struct alignas(128) { uint64_t words[16]; } TensorMap;
 #else
@@ -179,7 +180,7 @@ typedef struct {
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at positions position ..
 typedef struct {
     uint32_t first;
-    uint32_t n;            // 1 ..= GPU_TILE_MMA or GPU_TILE_FMA; 0 is padding
+    uint32_t n;            // 1 ..= GPU_TILE_MMA, GPU_TILE_FMA or GPU_TILE_HOPPER; 0 is padding
     uint32_t position;
     uint32_t pages;        // where the sequence's page table begins in pages
 } AttendTile;
@@ -203,6 +204,17 @@ typedef struct {
     uint32_t q_stride, y_stride;
     float scale;           // 1 / sqrt(head_dim)
 } AttendPrefillParams;
+
+// ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 alone: as attend_prefill of the same types, from tiles of
+// GPU_TILE_HOPPER rows. The suffix is the smaller B >= head_stride. grid (n_heads, n_tiles), block 384, shared 1280 * B + 128.
+typedef struct {
+    TensorMap k;             // of the whole cache, all layers: a row is one head's vector of head_stride numbers
+    TensorMap v;
+    AttendPrefillParams p;   // k_pages and v_pages are not read
+    uint32_t first;          // this layer's first row
+    uint32_t end;            // rows of a map
+    uint32_t zeros[8];
+} AttendHopperParams;
 
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
 // grid.x ceil(n / 16), block 256; f32: grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
@@ -357,6 +369,10 @@ typedef struct {
     X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) \
     X(ffn_up_hopper_f16, FfnUpHopperParams, 384)    \
     X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)   \
+    X(attend_hopper_f16_64, AttendHopperParams, 384)   \
+    X(attend_hopper_f16_128, AttendHopperParams, 384)  \
+    X(attend_hopper_bf16_64, AttendHopperParams, 384)  \
+    X(attend_hopper_bf16_128, AttendHopperParams, 384) \
     X(embed_int8, EmbedParams, 128)                 \
     X(logits_int8, LogitsParams, 256)               \
     X(logits_batch_int8, LogitsParams, 256)         \
@@ -390,6 +406,7 @@ static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
 static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
+static_assert(sizeof(AttendHopperParams) == 384, "mirrored by the host");
 static_assert(sizeof(QkvHopperParams) == 512, "mirrored by the host");
 static_assert(sizeof(MatmulAddHopperParams) == 384, "mirrored by the host");
 static_assert(sizeof(FfnUpHopperParams) == 384, "mirrored by the host");

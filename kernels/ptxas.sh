@@ -68,6 +68,8 @@ wanted() {
   case $1 in
     *_hopper_f16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
     *_hopper_bf16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32\.BF16$ USETMAXREG' ;;
+    attend_hopper_f16_*) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$ USETMAXREG' ;;
+    attend_hopper_bf16_*) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32\.BF16$ USETMAXREG' ;;
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_int8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 PRMT LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_fp8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
@@ -154,7 +156,7 @@ done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(
       *) echo "$name" ;;
     esac
   done)
-((count >= 105)) || complain "only $count kernels were found in params.h"
+((count >= 109)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
 ((failed == 0)) || exit 1

@@ -91,6 +91,13 @@ WRONG_PARITY matmul_add hopper no thread can go on|overwrites what a product of 
 FREED_EARLY matmul_add hopper overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 WRONG_SWIZZLE ffn_up hopper twin says
+NO_FENCE_QUERIES attend_prefill attend_hopper no async_fence has made visible
+NO_ZEROS attend_prefill attend_hopper nan, twin says
+NO_WAIT_VALUES attend_prefill attend_hopper twin says|other bits
+KEYS_FREED_EARLY attend_prefill attend_hopper overwrites what a product of warpgroup . still reads
+ROUNDED_EARLY attend_prefill attend_hopper registers were written while a product read them
+NOT_TRANSPOSED attend_prefill attend_hopper twin says
+MASK attend_prefill attend_hopper twin says
 READ_EARLY append chain started early, a kernel gives other bits
 WRITTEN_EARLY qkv chain written to global memory before wait_for_last
 MISALIGNED embed embed past a multiple of 16
@@ -118,6 +125,7 @@ WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper data race|a barrier that nobody has made
 FREED_EARLY matmul_add hopper data race|overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
+NO_BARRIER_QUERIES attend_prefill attend_hopper data race
 CLEARED_EARLY sample sample data race
 NOT_ATOMIC sample sample data race
 END
@@ -196,7 +204,7 @@ if [[ ${1:-} == library ]]; then
 fi
 
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/quant.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/attend_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

@@ -3,6 +3,9 @@
 
 namespace {
 
+// Of prefill: in float32, with mma.sync, on compute capability 9.0.
+enum Way { Fma, Mma, Hopper };
+
 struct Span { uint32_t position, n; bool prefill; };
 
 // Some sequences with their pages scattered over the pool; positions behind a sequence's end stay NaN, as
@@ -74,9 +77,10 @@ struct Attention {
         return y.get<float>();
     }
 
-    // `offset`: where tiles begin within the span, as another cut of the prompt would have it.
-    std::vector<float> prefill(bool fma, uint32_t skip, uint64_t seed) {
-        uint32_t height = fma ? GPU_TILE_FMA : GPU_TILE_MMA, row = 0;
+    // `skip`: where tiles begin within the span, as another cut of the prompt would have it.
+    std::vector<float> prefill(Way way, uint32_t skip, uint64_t seed) {
+        const bool fma = way == Fma;
+        uint32_t height = fma ? GPU_TILE_FMA : way == Hopper ? GPU_TILE_HOPPER : GPU_TILE_MMA, row = 0;
         std::vector<int32_t> rows;
         std::vector<AttendTile> list;
         for (uint32_t s = 0; s < spans.size(); s++) {
@@ -94,6 +98,23 @@ struct Attention {
         AttendPrefillParams p = {y.as<float>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
                                  pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
                                  pad32(q_dim), 1 / sqrtf((float)head_dim)};
+        if (way == Hopper) {
+            // The second of two layers.
+            auto maps = [&](TensorMap &map, const Buffer &pages) {
+                std::vector<uint8_t> both(pages.size, 0xff), layer = pages.get<uint8_t>();
+                both.insert(both.end(), layer.begin(), layer.end());
+                Buffer all(both);
+                char error[300];
+                if (emu_tensor_map(&map, all.at, stride, all.size / stride / 2, 2 * stride, 64, GPU_PAGE, error, sizeof error)) die(error);
+                return all;
+            };
+            AttendHopperParams h = {};
+            const Buffer keys = maps(h.k, kd), values = maps(h.v, vd);
+            h.p = p, h.first = (uint32_t)(kd.size / stride / 2), h.end = 2 * h.first;
+            const uint32_t b = stride <= 64 ? 64 : 128;
+            launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h, heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
+            return y.get<float>();
+        }
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
         std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) + (fma ? "" : "_" + std::to_string(b));
         launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b, seed);
@@ -172,28 +193,42 @@ void test_attend() {
     decode(GPU_BF16, 2, 2, 96, {64}, 1);
 }
 
-void prefill(int type, bool fma, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans) {
-    Attention test(type, heads, kv_heads, head_dim, std::move(spans), fma);
-    auto got = view_as<float>(on_schedules("attend_prefill", [&](uint64_t seed) { return bytes_of(test.prefill(fma, 0, seed)); }));
+void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans) {
+    static const char *const names[] = {"attend_prefill_fma", "attend_prefill", "attend_hopper"};
+    const char *name = names[way];
+    Attention test(type, heads, kv_heads, head_dim, std::move(spans), way == Fma);
+    auto got = view_as<float>(on_schedules(name, [&](uint64_t seed) { return bytes_of(test.prefill(way, 0, seed)); }));
     test.untouched(got);
-    for (uint32_t row = 0; row < test.n_rows; row++) test.compare(fma ? "attend_prefill_fma" : "attend_prefill", got, row, !fma);
+    for (uint32_t row = 0; row < test.n_rows; row++) test.compare(name, got, row, way != Fma);
     // Another cut into tiles: the same bits.
-    auto cut = test.prefill(fma, fma ? 1 : 7, 1);
-    for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "attend_prefill: row %u depends on the cut", row);
+    auto cut = test.prefill(way, way == Fma ? 1 : 7, 1);
+    for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);
 }
 
 void test_attend_prefill() {
-    prefill(GPU_BF16, false, 2, 1, 32, {{0, 65, true}});
-    prefill(GPU_F16, false, 4, 1, 64, {{0, 1, true}, {61, 20, true}});
-    prefill(GPU_BF16, false, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
-    prefill(GPU_F16, false, 2, 2, 16, {{3, 17, true}});
-    prefill(GPU_BF16, false, 1, 1, 20, {{63, 2, true}});
-    prefill(GPU_F16, false, 1, 1, 96, {{0, 17, true}});
+    prefill(GPU_BF16, Mma, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_F16, Mma, 4, 1, 64, {{0, 1, true}, {61, 20, true}});
+    prefill(GPU_BF16, Mma, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
+    prefill(GPU_F16, Mma, 2, 2, 16, {{3, 17, true}});
+    prefill(GPU_BF16, Mma, 1, 1, 20, {{63, 2, true}});
+    prefill(GPU_F16, Mma, 1, 1, 96, {{0, 17, true}});
 }
 void test_attend_prefill_fma() {
-    prefill(GPU_F32, true, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
-    prefill(GPU_BF16, true, 1, 1, 16, {{5, 3, true}});
-    prefill(GPU_F16, true, 1, 1, 256, {{0, 5, true}});
+    prefill(GPU_F32, Fma, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
+    prefill(GPU_BF16, Fma, 1, 1, 16, {{5, 3, true}});
+    prefill(GPU_F16, Fma, 1, 1, 256, {{0, 5, true}});
+}
+
+// Less than a box and more than one of rows and keys; tiles of keys enough for every stage to be filled again; a second warpgroup that
+// sees a tile of keys more than the first; heads that fill no box.
+void test_attend_hopper() {
+    prefill(GPU_BF16, Hopper, 2, 1, 64, {{0, 130, true}});
+    prefill(GPU_F16, Hopper, 2, 1, 128, {{0, 1, true}, {61, 20, true}, {112, 16, true}});
+    prefill(GPU_BF16, Hopper, 1, 1, 128, {{20, 128, true}, {600, 9, true}});
+    prefill(GPU_F16, Hopper, 1, 1, 64, {{380, 70, true}});
+    prefill(GPU_F16, Hopper, 2, 2, 16, {{3, 17, true}});
+    prefill(GPU_BF16, Hopper, 1, 1, 20, {{127, 2, true}});
+    prefill(GPU_BF16, Hopper, 1, 1, 96, {{64, 65, true}});
 }
 
 void test_attend_int8() {
@@ -201,25 +236,26 @@ void test_attend_int8() {
     decode(GPU_INT8, 8, 1, 128, {33, 530}, 4);
     decode(GPU_INT8, 2, 2, 20, {70}, 1);
     decode(GPU_INT8, 1, 1, 256, {20}, 2);
-    prefill(GPU_INT8, false, 2, 1, 32, {{0, 65, true}});
-    prefill(GPU_INT8, false, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
-    prefill(GPU_INT8, false, 4, 2, 50, {{3, 17, true}});
-    prefill(GPU_INT8, true, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
+    prefill(GPU_INT8, Mma, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_INT8, Mma, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
+    prefill(GPU_INT8, Mma, 4, 2, 50, {{3, 17, true}});
+    prefill(GPU_INT8, Fma, 4, 1, 32, {{0, 9, true}, {254, 5, true}});
 }
 
 void test_attend_fp8() {
     decode(GPU_FP8, 4, 1, 64, {1, 17, 257}, 2);
     decode(GPU_FP8, 2, 2, 20, {70}, 1);
-    prefill(GPU_FP8, false, 2, 1, 32, {{0, 65, true}});
-    prefill(GPU_FP8, false, 1, 1, 128, {{130, 17, true}});
-    prefill(GPU_FP8, true, 1, 1, 32, {{254, 5, true}});
+    prefill(GPU_FP8, Mma, 2, 1, 32, {{0, 65, true}});
+    prefill(GPU_FP8, Mma, 1, 1, 128, {{130, 17, true}});
+    prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
 }
 
 // Another sequence's NaN goes nowhere; one's own comes out.
 void test_attend_nan() {
-    for (bool prompt : {false, true}) {
+    for (int way : {-1, (int)Mma, (int)Hopper}) {
+        const bool prompt = way >= 0;
         Attention test(GPU_BF16, 2, 1, 32, {{19, 1, prompt}, {30, 1, prompt}, {7, 1, prompt}});
-        auto run = [&] { return prompt ? test.prefill(false, 0, 1) : test.decode({0, 1, 2}, 1, 1); };
+        auto run = [&] { return prompt ? test.prefill((Way)way, 0, 1) : test.decode({0, 1, 2}, 1, 1); };
         auto clean = run();
         test.q[1 * pad32(test.q_dim) + 3] = NAN;
         test.q[2 * pad32(test.q_dim) + 40] = INFINITY;
@@ -235,5 +271,5 @@ void test_attend_nan() {
 
 extern const Test ATTENTION[] = {
     {"attend", test_attend}, {"attend_prefill", test_attend_prefill}, {"attend_prefill_fma", test_attend_prefill_fma},
-    {"attend_int8", test_attend_int8}, {"attend_fp8", test_attend_fp8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
+    {"attend_hopper", test_attend_hopper}, {"attend_int8", test_attend_int8}, {"attend_fp8", test_attend_fp8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
 };
