@@ -477,40 +477,61 @@ fn page_tables_grow() {
     }
 }
 
-/// Kernels for compute capability 9.0 alone: the bits of the others (the emulated tensor cores add in one order), in chunks,
-/// in company and from the prefix cache, on a step's last rows and on more than a tile of them.
+/// Kernels for compute capability 9.0 alone, in chunks, in company and from the prefix cache, on a step's last rows and on more than
+/// a tile of them. Products give the bits of the others (the emulated tensor cores add in one order). Attention, which has
+/// other tiles of keys and is for caches of 16 bits, gives the same bits whatever the chunks, near those of the others.
 #[test]
-fn kernels_for_one_architecture_change_no_number() {
+fn kernels_for_one_architecture() {
     if real() {
         return println!("only on the emulated device; LLAMABI_CUDA_HOPPER=0 runs the others");
     }
     let prompts = [1, 17, 131].map(|n| prompt(n, n));
     for model in ["gqa-bf16/meta", "gqa-f16-mp2/meta"] {
-        let walk = |device: &Arc<Emu>, chunk| -> Vec<_> {
-            let mut options = options(None);
-            (options.max_seq_len, options.prefill_chunk) = (160, Some(chunk));
-            let dir = reference(model);
-            let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true);
-            let llama = llama.unwrap_or_else(|e| panic!("{model}: {e}"));
-            let streams = prompts.each_ref().map(|p| start(&llama, p, going_on(3)));
-            streams.iter().map(|s| bits(&finish(s))).collect()
-        };
-        let without = Emu::new(GIB, 1);
-        let want = walk(&without, 150);
-        for chunk in [29, 150] {
-            let with = Emu::hopper(GIB, 2 + chunk as u64);
-            assert_eq!(walk(&with, chunk), want, "{model}, chunks of {chunk}");
-            assert!(with.hoppers() > 0, "{model}");
+        for kv_dtype in [Some(Dtype::F32), None] {
+            let walk = |device: &Arc<Emu>, chunk| -> Vec<Tokens> {
+                let mut options = options(None);
+                (options.max_seq_len, options.prefill_chunk) = (160, Some(chunk));
+                options.kv_dtype = kv_dtype;
+                let dir = reference(model);
+                let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true);
+                let llama = llama.unwrap_or_else(|e| panic!("{model}: {e}"));
+                let echo = || GenerateOptions {
+                    echo: true,
+                    ..going_on(2)
+                };
+                let streams = prompts.each_ref().map(|p| start(&llama, p, echo()));
+                streams.iter().map(finish).collect()
+            };
+            let all = |of: &[Tokens]| -> Vec<_> { of.iter().map(bits).collect() };
+            let (without, with) = (Emu::new(GIB, 1), Emu::hopper(GIB, 31));
+            let (mut want, got) = (walk(&without, 150), walk(&with, 29));
+            let (products, attention) = with.hoppers();
+            assert_eq!(without.hoppers(), (0, 0));
+            assert!(products > 0, "{model}");
+            assert_eq!(attention > 0, kv_dtype.is_none(), "{model}");
+            if kv_dtype.is_none() {
+                for ((got, want), prompt) in got.iter().zip(&want).zip(&prompts) {
+                    let (got, want) = [got, want].map(|t| t[..prompt.len()].to_vec()).into();
+                    assert_near(&got, &want, 0.05, model);
+                }
+                want = walk(&Emu::hopper(GIB, 152), 150);
+            }
+            assert_eq!(all(&got), all(&want), "{model}");
         }
-        assert_eq!(without.hoppers(), 0);
     }
-    for dtype in [Dtype::F32, Dtype::Int8] {
+    for (dtype, kv, used) in [
+        (Dtype::F32, None, (false, false)),
+        (Dtype::Int8, Some(Dtype::Int8), (false, false)),
+        (Dtype::Int8, Some(Dtype::F16), (false, true)),
+    ] {
         let device = Emu::hopper(GIB, 9);
-        let options = options(Some(dtype));
+        let mut options = options(Some(dtype));
+        options.kv_dtype = kv;
         let dir = reference("gqa-bf16/meta");
         let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true).unwrap();
         run(&llama, &prompt(9, 1), going_on(1));
-        assert_eq!(device.hoppers(), 0, "there are none for {dtype}");
+        let (products, attention) = device.hoppers();
+        assert_eq!((products > 0, attention > 0), used, "{dtype}, {kv:?}");
     }
 }
 

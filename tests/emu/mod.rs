@@ -104,8 +104,8 @@ pub struct Emu {
     order: Mutex<String>,
     /// Compute capability 9.0, with kernels for it alone.
     hopper: bool,
-    /// Launches of those.
-    hoppers: AtomicU64,
+    /// Launches of those: products, attention.
+    hoppers: [AtomicU64; 2],
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
@@ -164,7 +164,7 @@ impl Emu {
             runs_ahead,
             order: Mutex::default(),
             hopper: false,
-            hoppers: AtomicU64::new(0),
+            hoppers: Default::default(),
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
         }
@@ -180,9 +180,13 @@ impl Emu {
         self.replays.load(Ordering::SeqCst)
     }
 
-    /// How often a kernel for compute capability 9.0 alone has run.
-    pub fn hoppers(&self) -> u64 {
-        self.hoppers.load(Ordering::SeqCst)
+    /// How often a kernel for compute capability 9.0 alone has run: of products, of attention.
+    pub fn hoppers(&self) -> (u64, u64) {
+        let [products, attention] = &self.hoppers;
+        (
+            products.load(Ordering::SeqCst),
+            attention.load(Ordering::SeqCst),
+        )
     }
 
     /// Bytes allocated now, and the most there ever were.
@@ -339,8 +343,9 @@ unsafe impl Device for Emu {
         if kernel.name().starts_with("embed") {
             self.order.lock().unwrap().push('<');
         }
+        let which = usize::from(kernel.name().starts_with("attend"));
         let hopper = u64::from(kernel.is_hopper());
-        self.hoppers.fetch_add(hopper, Ordering::SeqCst);
+        self.hoppers[which].fetch_add(hopper, Ordering::SeqCst);
         // SAFETY: name and parameters are live, the emulator checks their size and every access of the
         // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -358,7 +363,7 @@ unsafe impl Device for Emu {
         })
     }
 
-    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>> {
+    unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>> {
         if !self.hopper {
             return Ok(None);
         }
@@ -366,7 +371,9 @@ unsafe impl Device for Emu {
         let (columns, rows, pitch) = (of.width as u64 / 2, rows as u64, of.pitch as u64);
         // SAFETY: `map` is as large and aligned as it must be, the emulator checks the rest; `e` has `n` bytes.
         Self::call("a tensor map", |e, n| unsafe {
-            (self.library.tensor_map)(&mut map, of.at, columns, rows, pitch, BOX[1], BOX[0], e, n)
+            (self.library.tensor_map)(
+                &mut map, of.at, columns, rows, pitch, BOX[1], box_rows, e, n,
+            )
         })?;
         Ok(Some(map))
     }

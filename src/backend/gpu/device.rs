@@ -39,7 +39,7 @@ pub struct Rows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap(pub [u64; 16]);
 
-/// Rows and columns of a box: a [`TensorMap`]'s.
+/// Rows and columns of a box of weights or activations: a [`TensorMap`]'s. One of the cache has a page's rows.
 pub const BOX: [u32; 2] = [128, 64];
 
 /// `x[m, n] += y[m, k] w[n, k]ᵀ`: x float32, y and w of `dtype`, all row-major.
@@ -141,12 +141,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// the sizes the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
-    /// A map of `rows` rows of 16-bit numbers, in boxes of [`BOX`] that are swizzled by 128 bytes, with zeros outside. None where
-    /// the device has no kernels that take one (`*_hopper_*`), or is told not to use them.
+    /// A map of `rows` rows of 16-bit numbers, in boxes of `box_rows` and [`BOX`]'s columns that are swizzled by 128 bytes, with
+    /// zeros outside. None where the device has no kernels that take one (`*_hopper_*`), or is told not to use them.
     ///
     /// # Safety
     /// The rows lie inside one live allocation; the map is not used after that.
-    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>>;
+    unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>>;
 
     /// Have a library of the vendor's do a product. `Err`: it has not, and a kernel must; with the reason, if there
     /// is one to be said, once.
@@ -252,9 +252,14 @@ impl<D: Device> Memory<D> {
         }
     }
 
-    /// A map of its first `rows` rows of `width` bytes without gaps; not to be used after it. None where
+    /// A map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`; not to be used after it. None where
     /// [`Device::tensor_map`] gives none.
-    pub fn tensor_map(&self, width: usize, rows: usize) -> Result<Option<TensorMap>> {
+    pub fn tensor_map(
+        &self,
+        width: usize,
+        rows: usize,
+        box_rows: u32,
+    ) -> Result<Option<TensorMap>> {
         if width == 0 || rows == 0 || width.checked_mul(rows).is_none_or(|n| n > self.bytes) {
             return Err(Error::Internal(format!(
                 "a map of {rows} rows of {width} bytes in {} bytes on the device",
@@ -267,7 +272,7 @@ impl<D: Device> Memory<D> {
             pitch: width,
         };
         // SAFETY: just compared with the allocation's length.
-        unsafe { self.device.tensor_map(of, rows) }
+        unsafe { self.device.tensor_map(of, rows, box_rows) }
     }
 
     /// Where it begins.

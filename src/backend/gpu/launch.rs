@@ -19,6 +19,8 @@ const ATTEND: Family = Family::new("attend_*");
 const ATTEND_PREFILL_32: Family = Family::new("attend_prefill_*_32");
 const ATTEND_PREFILL_64: Family = Family::new("attend_prefill_*_64");
 const ATTEND_PREFILL_128: Family = Family::new("attend_prefill_*_128");
+const ATTEND_HOPPER_64: Family = Family::new("attend_hopper_*_64");
+const ATTEND_HOPPER_128: Family = Family::new("attend_hopper_*_128");
 const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
@@ -218,6 +220,16 @@ pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParam
     };
     let grid = [p.n_heads, p.n_tiles, 1];
     run(d, family.of(kv)?, grid, 128, 512 * width, p)
+}
+
+/// By the cache's maps, from tiles of 128 rows.
+pub(super) fn attend_hopper<D: Device>(d: &D, kv: Dtype, p: &AttendHopperParams) -> Result<()> {
+    let (family, width) = match p.p.head_stride {
+        ..=64 => (&ATTEND_HOPPER_64, 64),
+        _ => (&ATTEND_HOPPER_128, 128),
+    };
+    let grid = [p.p.n_heads, p.p.n_tiles, 1];
+    run(d, family.of(kv)?, grid, 384, 1280 * width + 128, p)
 }
 
 pub(super) fn attend_prefill_fma<D: Device>(

@@ -1,7 +1,7 @@
 //! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers; or quantised, as
 //! `kernels/quant.h` has them.
 
-use super::device::{Device, Memory, TensorMap};
+use super::device::{BOX, Device, Memory, TensorMap};
 use super::pad32;
 use super::quantised;
 use crate::backend::{Block, MatSpec, QuantBlock, QuantData, RowOrder};
@@ -60,7 +60,7 @@ impl<D: Device> GpuMat<D> {
         let mapped = matches!(spec.dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
         Ok(GpuMat {
             map: match mapped {
-                true => weights.tensor_map(stride * unit, rows)?,
+                true => weights.tensor_map(stride * unit, rows, BOX[0])?,
                 false => None,
             },
             weights,

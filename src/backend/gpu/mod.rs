@@ -12,7 +12,7 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights on compute
+//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
 //! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
@@ -40,7 +40,7 @@ use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};
 use crate::log::Log;
 use crate::{Dtype, Error, Result};
-use device::{Device, Memory, TensorMap};
+use device::{BOX, Device, Memory, TensorMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
@@ -122,6 +122,8 @@ pub struct GpuKv<D: Device> {
     n_pages: usize,
     /// Bytes of a page on one layer, K or V alone.
     page: usize,
+    /// Of K and V, where prefill attention takes them.
+    maps: Option<[TensorMap; 2]>,
 }
 
 impl<D: Device> GpuKv<D> {
@@ -144,6 +146,9 @@ pub struct Gpu<D: Device> {
     prepared: Memory<D>,
     /// Maps of it, by columns, where the device has kernels that take them.
     prepared_maps: Vec<(usize, TensorMap)>,
+    /// Prefill attention takes maps of the cache: by the device, the dtypes and the heads, so that a row goes through the same
+    /// kernel in any company.
+    maps_cache: bool,
     partial: Memory<D>,
     /// `[max_rows][k | v][kv_dim]`, for a cache with scales.
     fresh: Option<Memory<D>>,
@@ -192,17 +197,22 @@ impl<D: Device> Gpu<D> {
         };
         let positions = rope.cos.len() / (shape.head_dim / 2);
         let prepared = limits.max_rows.saturating_mul(pad32(widest(shape)));
-        let tile = if tensor_cores(weights_dtype, kv_dtype, shape) {
-            step::TILE_MMA
-        } else {
-            step::TILE_FMA
-        };
         let what = "scratch buffers";
         let prepared = Memory::new(&device, what, prepared.saturating_mul(4))?;
+        let tensor_cores = tensor_cores(weights_dtype, kv_dtype, shape);
+        // A map of anything says whether the device takes them.
+        let maps_cache = tensor_cores
+            && matches!(kv_dtype, Dtype::F16 | Dtype::Bf16)
+            && prepared.tensor_map(64, 1, BOX[0])?.is_some();
+        let tile = match (tensor_cores, maps_cache) {
+            (_, true) => step::TILE_HOPPER,
+            (true, _) => step::TILE_MMA,
+            _ => step::TILE_FMA,
+        };
         let mut prepared_maps = Vec::new();
         if matches!(weights_dtype, Dtype::F16 | Dtype::Bf16) {
             for cols in [shape.dim, shape.q_dim(), shape.ffn_dim] {
-                let map = prepared.tensor_map(2 * pad32(cols), limits.max_rows)?;
+                let map = prepared.tensor_map(2 * pad32(cols), limits.max_rows, BOX[0])?;
                 prepared_maps.extend(map.map(|map| (cols, map)));
             }
         }
@@ -213,6 +223,7 @@ impl<D: Device> Gpu<D> {
             chooser: sample::Chooser::new(&device, limits)?,
             prepared,
             prepared_maps,
+            maps_cache,
             partial: Memory::new(
                 &device,
                 what,

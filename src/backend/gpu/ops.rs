@@ -234,9 +234,22 @@ impl<D: Device> Backend for Gpu<D> {
         let bytes = n_pages
             .saturating_mul(page)
             .saturating_mul(self.shape.n_layers);
+        let new = || Memory::new(&self.device, "the KV pool", bytes);
+        let (k, v) = (new()?, new()?);
+        let (row, mut maps) = (2 * head_stride(&self.shape), None);
+        if self.maps_cache && bytes > 0 {
+            // Kernels count them in 31 bits.
+            let rows = i32::try_from(bytes / row).map_err(|_| {
+                let n = bytes / row;
+                Error::Unsupported(format!("a KV pool of {n} vectors, at most {}", i32::MAX))
+            })?;
+            let map = |pages: &Memory<D>| pages.tensor_map(row, rows as usize, PAGE as u32);
+            maps = map(&k)?.zip(map(&v)?).map(|(k, v)| [k, v]);
+        }
         Ok(GpuKv {
-            k: Memory::new(&self.device, "the KV pool", bytes)?,
-            v: Memory::new(&self.device, "the KV pool", bytes)?,
+            k,
+            v,
+            maps,
             dtype,
             n_pages,
             page,
@@ -391,7 +404,18 @@ impl<D: Device> Backend for Gpu<D> {
                 y_stride: decode.y_stride,
                 scale: decode.scale,
             };
-            if tensor_cores(this.weights_dtype, kv.dtype, shape) {
+            if let Some([k, v]) = kv.maps {
+                let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
+                let params = AttendHopperParams {
+                    k,
+                    v,
+                    p: prefill,
+                    first: rows_of(layer.index * kv.layer()),
+                    end: rows_of(kv.k.bytes()),
+                    zeros: Default::default(),
+                };
+                launch::attend_hopper(&*this.device, kv.dtype, &params)
+            } else if tensor_cores(this.weights_dtype, kv.dtype, shape) {
                 launch::attend_prefill(&*this.device, kv.dtype, &prefill)
             } else {
                 launch::attend_prefill_fma(&*this.device, kv.dtype, &prefill)

@@ -60,6 +60,9 @@ params!(AttendPrefillParams, 88 {
     n_tiles: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
     q_stride: u32, y_stride: u32, scale: f32,
 });
+params!(AttendHopperParams, 384 {
+    k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 8],
+});
 params!(MatmulAddParams, 64 {
     x: u64, y: u64, w: u64, bias: u64, rows: u64,
     n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32,
@@ -137,6 +140,7 @@ mod tests {
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
             QkvHopperParams { x w p zeros }
             MatmulAddHopperParams { y w p zeros }
+            AttendHopperParams { k v p first end zeros }
             FfnUpHopperParams { x w p zeros }
             AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
@@ -156,6 +160,7 @@ mod tests {
             ("GPU_CHUNK", super::super::CHUNK as u32),
             ("GPU_MAX_HEAD_DIM", super::super::MAX_HEAD_DIM as u32),
             ("GPU_TILE_MMA", super::super::step::TILE_MMA as u32),
+            ("GPU_TILE_HOPPER", super::super::step::TILE_HOPPER as u32),
             ("GPU_TILE_FMA", super::super::step::TILE_FMA as u32),
             ("GPU_F32", type_code(Dtype::F32)),
             ("GPU_F16", type_code(Dtype::F16)),

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// Rows of a tile of prefill attention with tensor cores.
 pub(super) const TILE_MMA: usize = 64;
+/// The same on compute capability 9.0.
+pub(super) const TILE_HOPPER: usize = 128;
 /// The same in float32.
 pub(super) const TILE_FMA: usize = 4;
 

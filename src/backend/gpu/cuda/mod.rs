@@ -332,13 +332,13 @@ unsafe impl Device for Cuda {
         outcome.map_err(|failed| Error::Device(format!("{}: {failed}", kernel.name())))
     }
 
-    unsafe fn tensor_map(&self, of: Rows, rows: usize) -> Result<Option<TensorMap>> {
+    unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>> {
         if !self.hopper {
             return Ok(None);
         }
         let mut map = TensorMap::default();
         let dimensions = [of.width as u64 / 2, rows as u64];
-        let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], BOX[0]], [1; 2]);
+        let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], box_rows], [1; 2]);
         // SAFETY: two dimensions, and as many numbers in each array (strides one less); all of it outlives the call, which
         // looks at nothing on the device.
         unsafe {
