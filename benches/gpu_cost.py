@@ -24,18 +24,21 @@ SHAPES = {
 # step: seconds of the host and of copies that nothing hides, where the step before has to be read first; follows: where a step of
 # decode is in the stream behind the one before it, and only three small copies lie between them. link: bytes/s of weights from
 # page cache to device.
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 one gap step follows link start")
+# attend: the share that attention of prompts reaches by mma.sync and by wgmma, each with heads of up to 64, which have as many powers to
+# take for half the products, and with larger ones.
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 one gap step follows link start attend")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
 # CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; fast.cu's kernel of these tiles, without clusters, 610 to
-# 660 TFLOP/s with a lighter end than ours. Assumed: mma, wgmma, l2, one, step, follows, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6)
+# 660 TFLOP/s with a lighter end than ours. FlashAttention-2 has 329 to 477 TFLOP/s and FlashAttention-3 430 to
+# 620 with heads of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, one, step, follows, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)))
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; l2: of weights and activations from the second. instructions: of lanes, of
 # what has to be unpacked and summed. hopper: blocks, flops and bytes at a block's end where the kernel for compute
-# capability 9.0 does it.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2 hopper", defaults=(0, 0, "", 1, 0, 0, 0, 0, None))
+# capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2 hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, None, None))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
@@ -178,7 +181,12 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
     flops = 4 * keys * shape.n_heads * shape.head_dim
     blocks = shape.n_heads * ceil(n / tile)
     read = kv_bytes(shape, kv, past + n) / shape.n_layers
-    attention = Launch("attend_prefill", read, flops, "matrix" if tensor_cores else "vector", blocks)
+    unit, wide = "vector" if not tensor_cores else "attend" if shape.head_dim > 64 else "attend 64", None
+    if tensor_cores and kv in ("f16", "bf16"):
+        # On compute capability 9.0 tiles of 128 rows, the last 64 left out where there are none, and of 128 keys; the longest first.
+        tiles = [4 * up(past + min(first + 128, n), 128) * min(up(n - first, 64), 128) * shape.head_dim for first in range(0, n, 128)]
+        wide = shape.n_heads * sum(tiles), max(tiles)
+    attention = Launch("attend_prefill", read, flops, unit, blocks, attend=wide)
 
     def product(kernel, rows, cols):
         return [Launch("prepare", n * cols * 6), gemm(kernel, dtype, rows, cols, n)]
@@ -210,9 +218,15 @@ def kernel_seconds(machine, launch):
         busy = blocks / (rounds * machine.units)
         multiplied = max(flops / (machine.matrix * machine.wgmma * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
         return multiplied + rounds * end * min(blocks, machine.units) / machine.bandwidth
+    if launch.attend and machine.wgmma:
+        flops, longest = launch.attend
+        rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
+        return max(launch.bytes / machine.bandwidth, flops / rate, longest * machine.units / rate)
     # A product in tiles takes as long as the multiprocessor that has the most of them.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
-    rate = machine.matrix * machine.mma if launch.unit == "matrix" else 2 * machine.lanes
+    small, large = machine.attend[0]
+    share = {"matrix": machine.mma, "attend": large, "attend 64": small}.get(launch.unit)
+    rate = machine.matrix * share if share else 2 * machine.lanes
     return max(
         launch.bytes / machine.bandwidth,
         launch.flops / (rate * busy),
@@ -240,7 +254,7 @@ def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %; {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]
@@ -262,14 +276,14 @@ def main():
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]
-        # Quantised weights go through mma.sync everywhere.
-        for dtype, wgmma in (("bf16", m.wgmma), ("bf16", 0), ("int8", 0), ("fp8", 0), ("int4", 0)):
+        # Products with quantised weights go through mma.sync everywhere.
+        for dtype, wgmma in (("bf16", m.wgmma), ("bf16", 0), ("int8", m.wgmma), ("fp8", m.wgmma), ("int4", m.wgmma)):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
                 machine = both["no graphs"]._replace(wgmma=wgmma)
                 took = sum(seconds(machine, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
                 share = must_flops(shape, n) / m.matrix / took
                 print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %"
-                      f"   {'wgmma' if wgmma else 'mma.sync'}")
+                      f"   {'mma.sync' if not wgmma else 'wgmma' if dtype == 'bf16' else 'mma.sync, attention wgmma'}")
     print("\nllama_build to the first of 16 tokens, from page cache")
     for name in SHAPES:
         print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")

@@ -13,6 +13,8 @@ REGISTERS, THREADS, SHARED, OWN = 65536, 2048, 227 << 10, 1 << 10  # of a multip
 
 def geometry(kernel):
     """Threads and bytes of shared memory of a block."""
+    if match := re.fullmatch(r"attend_hopper_\w+_(64|128)", kernel):
+        return 384, 1280 * int(match[1]) + 128
     if "_hopper_" in kernel:
         return 384, 196672
     if kernel == "sample":
