@@ -12,7 +12,7 @@
 // Batch invariance. An output is, whatever kernel and however many rows: for each warp w of eight the mmas over lines
 // w, w + 8, .. in this order (quantised: each step from zero, scaled and added in float32), then the eight sums in the
 // order of the warps. Columns of an mma do not see each other. A row is rounded to 16 bits as prepare.cu does
-// it, with one function for the scale of its norm. Hence one row alone is also a product of n = 8: a dot product of
+// it, with one function for the scale of its norm, or where it was made (attention, the feed-forward's first half). Hence one row alone is also a product of n = 8: a dot product of
 // its own would round otherwise, and where memory is the limit the seven idle columns cost nothing.
 
 // This warp's share of the sum of the squares of a row of `width`; 256 threads.
@@ -92,9 +92,9 @@ template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 // Activations as operand B. get(n, line, step): row g of tile n, the lane's eight columns of the step; of the line that
 // was staged last.
 
-// Up to GPU_FEW_ROWS rows of float32, normed where NORM, rounded here: a warp does that for each of its lines and keeps
+// Up to GPU_FEW_ROWS rows of float32, normed and rounded here: a warp does that for each of its lines and keeps
 // them in shared memory of its own, in the order in which lanes read them.
-template <class L, bool NORM> struct FreshRows {
+template <class L> struct FreshRows {
     static constexpr uint32_t BYTES = 512 + 8 * L::STEPS * 512;
     float *shares, *scales;
     unsigned char *staged;
@@ -111,17 +111,15 @@ template <class L, bool NORM> struct FreshRows {
     // Padding is row 0, computed and dropped.
     DEVICE_MEMBER const float *row(uint32_t r) const { return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride; }
     DEVICE_MEMBER void begin() {
-        if constexpr (NORM) {
-            for (uint32_t r = 0; r < n; r++) {
-                float share = squares_of(row(r), k);
-                if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
-            }
-            block_sync();
-            if (threadIdx.x < n) scales[threadIdx.x] = norm_scale(shares + threadIdx.x * 8, k, eps);
-#ifndef PLANT_NO_BARRIER_FEW
-            block_sync();
-#endif
+        for (uint32_t r = 0; r < n; r++) {
+            float share = squares_of(row(r), k);
+            if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
         }
+        block_sync();
+        if (threadIdx.x < n) scales[threadIdx.x] = norm_scale(shares + threadIdx.x * 8, k, eps);
+#ifndef PLANT_NO_BARRIER_FEW
+        block_sync();
+#endif
     }
     DEVICE_MEMBER void stage(uint32_t line) {
         const uint32_t lane = threadIdx.x % 32;
@@ -130,14 +128,11 @@ template <class L, bool NORM> struct FreshRows {
             const uint32_t r = i / (L::STEPS * 8), step = i / 8 % L::STEPS, four = i % 8, column = (line * L::STEPS + step) * 32 + four * 4;
             if (column >= (k + 31) / 32 * 32) continue;
             const uint32_t t = L::GAP == 4 ? four / 2 : four % 4, half = L::GAP == 4 ? four % 2 : four / 4;
-            float v[4], g[4] = {};
+            float v[4], g[4];
             fresh4(v, row(r) + column);
-            if (NORM) load4(g, norm + column);
+            load4(g, norm + column);
             UNROLL
-            for (uint32_t e = 0; e < 4; e++) {
-                if (NORM) v[e] = v[e] * scales[r] * g[e];
-                if (column + e >= k) v[e] = 0; // padding may hold anything
-            }
+            for (uint32_t e = 0; e < 4; e++) v[e] = column + e < k ? v[e] * scales[r] * g[e] : 0; // padding may hold anything
             store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8, Words2{{pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});
         }
 #ifndef PLANT_NO_WARP_SYNC
@@ -150,7 +145,7 @@ template <class L, bool NORM> struct FreshRows {
     }
 };
 
-// Rows that prepare made, up to 8 * NT from row `first` of the launch on.
+// Rows that are rounded already, up to 8 * NT from row `first` of the launch on; padding columns are zeros.
 template <class L, int NT> struct PreparedRows {
     using T = typename L::T;
     const T *x;
@@ -250,12 +245,12 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, uint32_t k, Rows 
     }
 }
 
-// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on. out as of few, with
-// the row of the launch.
-template <class W, bool NORM, class Pair, class Out>
+// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on; eight pairs. out as
+// of few, with the row of the launch.
+template <class W, class Pair, class Out>
 DEVICE void few_rows(unsigned char *shared, const void *x, uint32_t stride, const float *norm, const int32_t *rows, uint32_t n_rows,
                      uint32_t k, float eps, const Pair &pair, const Out &out) {
-    using Source = FreshRows<Line<W>, NORM>;
+    using Source = FreshRows<Line<W>>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
     few<W, 1, 1, QUANTISED<W> ? 2 : 4>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), k, source, pair,
@@ -264,7 +259,17 @@ DEVICE void few_rows(unsigned char *shared, const void *x, uint32_t stride, cons
                     });
 }
 
-// The same of up to GPU_BATCH_ROWS rows that prepare made; sixteen pairs.
+// The same of rows that are rounded already.
+template <class W, class Pair, class Out>
+DEVICE void few_rounded(unsigned char *shared, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k, const Pair &pair, const Out &out) {
+    const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
+    PreparedRows<Line<W>, 1> source(x, stride, first, n_rows);
+    few<W, 1, 1, QUANTISED<W> ? 2 : 4>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), k, source, pair, [&](uint32_t i, uint32_t j, float a, float b) {
+        if (first + i < n_rows) out(first + i, j, a, b);
+    });
+}
+
+// The same of up to GPU_BATCH_ROWS of them; sixteen pairs.
 template <class W, class Pair, class Out>
 DEVICE void batch_rows(unsigned char *shared, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k, const Pair &pair, const Out &out) {
     const uint32_t first = blockIdx.y * GPU_BATCH_ROWS, left = n_rows - first;

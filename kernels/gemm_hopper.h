@@ -13,10 +13,10 @@ template <class T> struct HopperGemm {
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == GPU_HOPPER_SHARED, "params.h");
 
-    // m rows of x, from blockIdx.x * M on. out as in gemm.h.
+    // m rows of x from row `x_row` on, of those from blockIdx.x * M on. out as in gemm.h.
     template <class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m, uint32_t k, uint32_t first,
-                                  uint32_t second, const Out &out) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k,
+                                  uint32_t first, uint32_t second, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
         // A warpgroup whose rows are not there is not there.
         const uint32_t workers = m - m0 > 64 ? 2 : 1;
@@ -35,7 +35,7 @@ template <class T> struct HopperGemm {
 #endif
         if (t < 128) {
             give_registers<COPIER_REGISTERS>();
-            if (t == 0) copy(shared, x, w, m0, steps, first, second, full, empty);
+            if (t == 0) copy(shared, x, w, x_row + m0, steps, first, second, full, empty);
             return;
         }
         take_registers<REGISTERS>();
@@ -75,7 +75,7 @@ template <class T> struct HopperGemm {
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m0, uint32_t steps, uint32_t first,
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t x_row, uint32_t steps, uint32_t first,
                                    uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
@@ -91,7 +91,7 @@ template <class T> struct HopperGemm {
 #else
             barrier_expect(there, STAGE_BYTES);
 #endif
-            copy_box(stage, x, step * K, m0, there);
+            copy_box(stage, x, step * K, x_row, there);
             copy_box(stage + X_BYTES, w, step * K, first, there);
             copy_box(stage + X_BYTES + W_BYTES / 2, w, step * K, second, there);
         }

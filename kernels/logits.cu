@@ -40,7 +40,7 @@ template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
         if (p.rows[i] >= 0 && n + 1 < p.vocab_size) out[n + 1] = b;
     };
     if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    else few_rows<W>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }

@@ -39,7 +39,7 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// Of up to eight rows, or of the rows that prepare made.
+// Of up to eight rows, or of more.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
     const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
@@ -56,7 +56,7 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
         if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
     };
     if constexpr (BATCH) batch_rows<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
-    else few_rows<W, false>(shared, p.y, p.y_stride, nullptr, p.rows, p.n_rows, p.k, 0, pair, out);
+    else few_rounded<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -85,7 +85,7 @@ template <class T> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h)
     SHARED(shared);
     using G = HopperGemm<T>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.y, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+    G::run(shared, h.y, h.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 

@@ -8,7 +8,11 @@
 //              read or written for it). A launch takes rows of one kind: Decode or Prefill.
 //   pad32(n)   n rounded up to 32. STRIDES of matrices and activations are given in elements and are
 //              multiples of 32; vectors (norm weights) are readable to pad32 of their length. What lies
-//              in the padding of activations and vectors is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO.
+//              in the padding of vectors and of the residual stream is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO,
+//              and those of what attention and ffn_up give, which nobody writes.
+//   rounded    activations that a product takes as they are: of the type of its weights (f16 for quantised ones),
+//              row i of the launch at i * stride. prepare, attention and ffn_up make them; the rows of a step that
+//              decode are its first ones, then come the others.
 //   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
 //              (NEEDED: 256 is what the allocators give).
 //   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
@@ -16,12 +20,13 @@
 //
 // Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row is its codes and then its scales as quant.h says, of K
 // padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
-// A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152.
+// A prefill product of them takes f16, and its shared memory is 66048 instead of 49152.
 //
 // Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
-// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included;
-// OP_batch_TYPE any number of rows that prepare made, and gives the same bits:
-//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8
+// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included
+// (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits:
+//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
+//                                              matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid.y ceil(n_rows / 64), shared GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
@@ -93,13 +98,13 @@ typedef struct {
     uint32_t n_rows, dim, x_stride, w_stride;
 } EmbedParams;
 
-// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm),
-// or round(x[rows[i]]) where norm is null; columns width..pad32(width) become zero, padding rows too.
+// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm);
+// columns width..pad32(width) become zero, padding rows too.
 // grid (n_rows), block 256, shared 32. Type: the weights' of the product.
 typedef struct {
     void *out;             // [n_rows, out_stride], out_stride >= pad32(width)
     const float *x;        // [max_rows, x_stride]
-    const float *norm;     // [pad32(width)] or null
+    const float *norm;     // [pad32(width)]
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
@@ -160,7 +165,7 @@ typedef struct {
 // grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
 // max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
 typedef struct {
-    float *y;              // [max_rows, y_stride] out, by rows[i]
+    void *y;               // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q;        // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
@@ -173,7 +178,7 @@ typedef struct {
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
     float scale;           // 1 / sqrt(head_dim)
-    uint32_t zero;         // 0
+    uint32_t y_type;       // GPU_F32, GPU_F16, GPU_BF16: what the product behind it takes
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at positions position ..
@@ -192,7 +197,7 @@ typedef struct {
 // weights, float32 caches and head_dim over 128.
 // grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
 typedef struct {
-    float *y;              // [max_rows, y_stride] out, by rows[first + j]
+    void *y;               // [max_rows, y_stride] of y_type out, by rows[first + j]
     const float *q;        // [max_rows, q_stride]
     const void *k_pages;
     const void *v_pages;
@@ -202,15 +207,16 @@ typedef struct {
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride;
     float scale;           // 1 / sqrt(head_dim)
+    uint32_t y_type;       // as of AttendParams
+    uint32_t zero;         // 0
 } AttendPrefillParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
-// grid.x ceil(n / 16), block 256; f32: grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias, y rounded.
+// grid.x ceil(n / 16), block 256; f32: y[rows[i]], grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
 //
-// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): y is prepare's output (norm null), compact. grid.x ceil(n / 32).
+// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same. grid.x ceil(n / 32).
 //
-// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y is prepare's output (norm null), compact.
-// Grid of qkv_prefill with this n. Type: the weights'.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y rounded. Grid of qkv_prefill with this n. Type: the weights'.
 //
 // ---- matmul_add_hopper_{f16,bf16}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
 typedef struct {
@@ -222,10 +228,11 @@ typedef struct {
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
 } MatmulAddParams;
 typedef struct {
-    TensorMap y;
+    TensorMap y;           // of all rows that there is room for
     TensorMap w;
     MatmulAddParams p;     // y and w are not read
-    uint32_t zeros[16];
+    uint32_t first;        // the row of y that is row 0 of the launch
+    uint32_t zeros[15];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
@@ -239,7 +246,7 @@ typedef struct {
 //
 // ---- ffn_up_hopper_{f16,bf16}: FfnUpHopperParams, grid (ceil(n_rows / 128), ceil(ffn_dim / 128)), the rest as qkv_hopper.
 typedef struct {
-    float *h;              // [max_rows, h_stride] out, by rows[i]
+    void *h;               // [max_rows, h_stride] out, by rows[i]: rounded
     const void *x;
     const float *norm;     // [pad32(dim)]
     const void *w;         // [2 * ffn_dim, w_stride]
@@ -386,7 +393,7 @@ static_assert(sizeof(QkvParams) == 144, "mirrored by the host");
 static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
 static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
 static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
-static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
+static_assert(sizeof(AttendPrefillParams) == 96, "mirrored by the host");
 static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");

@@ -39,9 +39,7 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
         if (d + 2 == p.head_dim)
             for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
     };
-    if (p.kv_type == GPU_F32) store(float());
-    else if (p.kv_type == GPU_F16) store(f16());
-    else store(bf16());
+    with_type(p.kv_type, store);
 }
 
 DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
@@ -82,7 +80,7 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
     if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    else few_rows<W>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -108,7 +106,7 @@ template <class T> DEVICE void qkv_hopper(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.x, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+    G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 

@@ -42,14 +42,23 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
 // What a prefill product reads, made by the kernel that makes it.
-Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer *norm, const Buffer &rows, uint32_t n_rows,
+Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm, const Buffer &rows, uint32_t n_rows,
                 uint32_t width, uint64_t seed) {
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
-    PrepareParams p = {out.as<void>(), x.as<float>(), norm ? norm->as<float>() : nullptr, rows.as<int32_t>(),
+    PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(),
                        n_rows, width, x_stride, pad32(width), EPS, 0};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
+}
+// The same of rows that need no norm, behind `first` others: zeros in the padding, NaN where there is no row.
+Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first) {
+    const int type = prepared_type(weights);
+    std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
+    for (size_t i = 0; i < rows.size(); i++)
+        for (uint32_t j = 0; rows[i] >= 0 && j < pad32(width); j++)
+            store(type, &out[((first + i) * pad32(width) + j) * size_of(type)], j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
+    return Buffer(out);
 }
 void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
     unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1}, block[3] = {256, 1, 1};
@@ -58,13 +67,13 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0; a block has `columns` of them.
+// Of prefill rows on compute capability 9.0, which are those of x from row `first` on; a block has `columns` of them.
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
-                   uint32_t n_rows, uint64_t seed) {
-    struct { TensorMap x, w; P p; } all = {};
+                   uint32_t n_rows, uint64_t seed, uint32_t first = 0) {
+    struct { TensorMap x, w; P p; uint32_t first; } all = {};
     static_assert(sizeof all % 128 == 0);
-    all.p = p;
+    all.p = p, all.first = first;
     char error[600];
     if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
         emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
@@ -81,7 +90,7 @@ void launch_decode(const std::string &op, int type, Way way, const void *params,
                    uint32_t n_rows, uint64_t seed) {
     unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, way == Few ? 8 : 16), tiles(n_rows, way == Few ? 8 : 64), 1};
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
-    size_t shared = type == GPU_F32 ? more : way == Few ? GPU_FEW_SHARED + 4096 * steps
+    size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
                     : GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8);
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
@@ -110,18 +119,18 @@ void test_embed() {
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
 }
 
-void prepare(int type, uint32_t width, bool norm) {
+void prepare(int type, uint32_t width) {
     Random random{11};
     auto x = activations(4, width, random);
     auto g = vector_of(width, pad32(width), random, 1, 0.3f);
     std::vector<int32_t> rows = {2, -1, 0};
     Buffer xd(x), gd(g), rd(rows);
     auto got = on_schedules("prepare", [&](uint64_t seed) {
-        return prepared(type, xd, pad32(width), norm ? &gd : nullptr, rd, 3, width, seed).get<uint8_t>();
+        return prepared(type, xd, pad32(width), gd, rd, 3, width, seed).get<uint8_t>();
     });
     for (uint32_t i = 0; i < 3; i++) {
         const float *row = &x[(size_t)(rows[i] < 0 ? 0 : rows[i]) * pad32(width)];
-        auto want = norm ? normed(row, g, width) : std::vector<double>(row, row + width);
+        auto want = normed(row, g, width);
         for (uint32_t j = 0; j < pad32(width); j++) {
             double y = widened(type, &got[((size_t)i * pad32(width) + j) * size_of(type)]);
             if (rows[i] < 0 || j >= width) CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
@@ -131,8 +140,7 @@ void prepare(int type, uint32_t width, bool norm) {
 }
 void test_prepare() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16})
-        for (uint32_t width : {1u, 33u, 320u})
-            for (bool norm : {false, true}) prepare(type, width, norm);
+        for (uint32_t width : {1u, 33u, 320u}) prepare(type, width);
 }
 
 struct Heads { uint32_t q, kv, dim; };
@@ -181,7 +189,7 @@ struct Qkv {
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
-            a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
+            a = prepared(type, xd, pad32(dim), nd, rd, n_rows, dim, seed);
             p.x = a.as<void>();
             p.norm = nullptr;
         }
@@ -308,13 +316,15 @@ struct Dense {
 
     std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
         uint32_t n_rows = (uint32_t)rows.size();
-        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * 4);
+        const int out_type = kind == Up ? prepared_type(type) : GPU_F32;
+        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * size_of(out_type));
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
         Buffer a(0);
         std::string name = KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
-        if (way != Few) {
-            a = prepared(type, ind, pad32(k), kind == Add ? nullptr : &nd, rd, n_rows, k, seed);
+        const uint32_t first = kind == Add && way == Hopper ? 3 : 0;
+        if (kind == Add ? type != GPU_F32 || way == Prefill : way != Few) {
+            a = kind == Add ? rounded(type, in, rows, k, first) : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed);
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
@@ -322,10 +332,10 @@ struct Dense {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
                                  n_rows, n, k, pad32(n), pad32(k), w.stride};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 256, n_rows, seed);
+            else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed, first);
             else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
-            FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
+            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
             else launch_decode("ffn_up", type, way, &p, sizeof p, n, tiles(n, 8), 0, n_rows, seed);
@@ -333,7 +343,10 @@ struct Dense {
             LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
             launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 16), 0, n_rows, seed);
         }
-        return od.get<float>();
+        if (out_type == GPU_F32) return od.get<float>();
+        std::vector<float> all;
+        for (uint16_t x : od.get<uint16_t>()) all.push_back((float)widened(out_type, &x));
+        return all;
     }
     // Where entry i of the launch, which is row `row`, lies in the output.
     size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
@@ -354,7 +367,7 @@ struct Dense {
                 double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
                 want = s * up.sum;
                 // |silu'| <= 1.1
-                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * SUM + 1e-7;
+                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * (SUM + rounding(type)) + 1e-7;
             }
             close(KINDS[kind], row, j, got[place(i, row) + j], want, bound);
         }

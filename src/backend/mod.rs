@@ -92,7 +92,7 @@ pub struct Step {
     /// Where each row's K and V go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
     /// whose K and V are in the cache already (the last token of a fully cached prompt).
     pub slots: Vec<u32>,
-    /// The sequences; their `rows` partition `0..tokens.len()` in order.
+    /// The sequences; their `rows` partition `0..tokens.len()` in order, those of decode first.
     pub spans: Vec<Span>,
     /// Page tables of all sequences, end to end.
     pub pages: Vec<u32>,

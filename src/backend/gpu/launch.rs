@@ -94,7 +94,7 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
 
 /// Bytes of shared memory for the tables of quantised weights.
 pub(super) const TABLE: u32 = 512;
-/// Of a decode product of few rows, without what the rows themselves take.
+/// Of a decode product that rounds few rows, without what the rows themselves take.
 pub(super) const FEW_SHARED: u32 = 5120;
 
 /// Beyond as many rows, every block would read more of activations than of weights to round them itself.
@@ -108,6 +108,8 @@ pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
 /// A decode product.
 struct Decode {
     few: &'static Family,
+    /// Whether that norms and rounds rows itself.
+    rounds: bool,
     batch: &'static Family,
     /// Of weight rows, whose sums one thread gets.
     pairs: u32,
@@ -129,6 +131,7 @@ impl Decode {
         }
         let (across, shared) = match dtype {
             Dtype::F32 => self.float,
+            _ if !self.rounds => (self.pairs.div_ceil(8), TABLE + 4096),
             Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 2),
             Dtype::Int8 | Dtype::Fp8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
             _ => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 8),
@@ -180,6 +183,7 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let n = qkv_rows(p);
     let product = Decode {
         few: &QKV,
+        rounds: true,
         batch: &QKV_BATCH,
         pairs: n / 2,
         float: (n.div_ceil(16), 0),
@@ -233,6 +237,7 @@ pub(super) fn attend_prefill_fma<D: Device>(
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
     let product = Decode {
         few: &MATMUL_ADD,
+        rounds: false,
         batch: &MATMUL_ADD_BATCH,
         pairs: p.n.div_ceil(2),
         float: (p.n.div_ceil(4), 512),
@@ -285,6 +290,7 @@ pub(super) fn product_add<D: Device>(
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let product = Decode {
         few: &FFN_UP,
+        rounds: true,
         batch: &FFN_UP_BATCH,
         pairs: p.ffn_dim,
         float: (p.ffn_dim.div_ceil(8), 0),
@@ -305,6 +311,7 @@ pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParam
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
     let product = Decode {
         few: &LOGITS,
+        rounds: true,
         batch: &LOGITS_BATCH,
         pairs: p.vocab_size.div_ceil(2),
         float: (p.vocab_size.div_ceil(16), 0),

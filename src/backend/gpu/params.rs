@@ -53,12 +53,12 @@ params!(AttendParams, 120 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64,
     rows: u64, positions: u64, row_pages: u64, pages: u64,
     n_rows: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    q_stride: u32, y_stride: u32, max_splits: u32, scale: f32, zero: u32,
+    q_stride: u32, y_stride: u32, max_splits: u32, scale: f32, y_type: u32,
 });
-params!(AttendPrefillParams, 88 {
+params!(AttendPrefillParams, 96 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64,
     n_tiles: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    q_stride: u32, y_stride: u32, scale: f32,
+    q_stride: u32, y_stride: u32, scale: f32, y_type: u32, zero: u32,
 });
 params!(MatmulAddParams, 64 {
     x: u64, y: u64, w: u64, bias: u64, rows: u64,
@@ -69,7 +69,7 @@ params!(FfnUpParams, 72 {
     n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
     eps: f32, zero: u32,
 });
-params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 16] });
+params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, first: u32, zeros: [u32; 15] });
 params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 14] });
 params!(LogitsParams, 72 {
     out: u64, x: u64, norm: u64, w: u64, rows: u64,
@@ -96,7 +96,7 @@ impl SampleRow {
     }
 }
 
-/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache.
+/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache, of activations.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 0,
@@ -136,13 +136,13 @@ mod tests {
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
             QkvHopperParams { x w p zeros }
-            MatmulAddHopperParams { y w p zeros }
+            MatmulAddHopperParams { y w p first zeros }
             FfnUpHopperParams { x w p zeros }
             AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
-                n_kv_heads head_dim head_stride q_stride y_stride max_splits scale zero }
+                n_kv_heads head_dim head_stride q_stride y_stride max_splits scale y_type }
             AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
-                head_stride q_stride y_stride scale }
+                head_stride q_stride y_stride scale y_type zero }
             MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride }
             FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps zero }
             LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps zero }
