@@ -34,17 +34,17 @@ H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache; own: those that every block reads. instructions: of lanes, of
+# bytes of activations from the first cache; own: those that every block reads; again: of weights that a second group of rows finds in the second cache. instructions: of lanes, of
 # what has to be unpacked and summed. hopper: blocks, flops and bytes at a block's end where the kernel for compute
 # capability 9.0 does it.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own hopper", defaults=(0, 0, "", 1, 0, 0, 0, 0, None))
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
 # Instructions to make an f16 of a code.
 UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
-GEMV_ROWS, FEW_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 4, 64, 32, 256, 16, 2048
+GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -107,16 +107,24 @@ def bucket(n):
     return next((b for b in BUCKETS if b >= n), up(n, 32))
 
 
+def wide(dtype, rows, n):
+    """Weight rows of a block of a batch: `pairs_of_block` of launch.rs."""
+    rows_of = 48 if dtype in GROUP else 64
+    return rows_of if n > 8 and ceil(rows / rows_of) >= 64 else 32
+
+
 # Bytes that a product writes, or changes, for each row of weights and of activations: gate and up make one number of two.
 OUT = {"qkv": 4, "matmul_add": 8, "ffn_up": 1, "logits": 4}
 
 
 def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
-    per_pass = GEMV_ROWS if dtype == "f32" else FEW_ROWS if n <= FEW_ROWS else BATCH_ROWS
+    # Rows up to which blocks round them themselves: `prepares` of launch.rs.
+    few_rows = 2 if dtype in ("int4", "nf4") else 4
+    per_pass = GEMV_ROWS if dtype == "f32" else few_rows if n <= few_rows else BATCH_ROWS
     passes, at_once = ceil(n / per_pass), min(n, per_pass)
     weights = passes * rows * cols
-    read = passes * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
+    read = (passes if dtype == "f32" else 1) * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     if dtype == "f32":
         at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
         # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
@@ -124,13 +132,14 @@ def few(kernel, dtype, rows, cols, n):
                        weights * at_once * (1 + 1 / 8))]
     # Tiles of eight rows. Of a lane's instructions, a product takes 1/8 for each weight and tile, operand B 1/16, scales 1/4.
     batch = per_pass == BATCH_ROWS
-    tiles = next(t for t in ((2, 4, 8) if batch else (1,)) if 8 * t >= at_once)
+    tiles = next(t for t in ((2, 4) if batch else (1,)) if 8 * t >= at_once)
     # What attention and ffn_up give is rounded; the residual stream and its norm are not, where blocks do that themselves.
     rounded = batch or kernel == "matmul_add"
-    block, size = 32 if batch else 16, 2 if rounded else 8
+    block, size = wide(dtype, rows, n) if batch else 16, 2 if rounded else 8
     blocks, own = passes * ceil(rows / block), at_once * cols * size
     instructions = weights * (UNPACK[dtype] + tiles * (3 / 16 + (1 / 4 if dtype in GROUP else 0))) + (0 if rounded else 6 * blocks * at_once * cols)
-    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", blocks, block * row_bytes(dtype, cols) + own, own * blocks, instructions, own)
+    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", blocks, block * row_bytes(dtype, cols) + own, own * blocks, instructions, own,
+                     again=(passes - 1) * rows * row_bytes(dtype, cols))
     return [Launch("prepare", n * cols * 6), product] if batch and kernel != "matmul_add" else [product]
 
 
@@ -218,13 +227,13 @@ def kernel_seconds(machine, launch):
     # A product in tiles takes as long as the multiprocessor that has the most of them.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
     rate = machine.matrix * machine.mma if launch.unit == "matrix" else 2 * machine.lanes
-    again = launch.blocks if launch.own > machine.stay else min(launch.blocks, machine.units)
+    times = launch.blocks if launch.own > machine.stay else min(launch.blocks, machine.units)
     return max(
         launch.bytes / machine.bandwidth,
         launch.flops / (rate * busy),
         launch.serial * ceil(launch.blocks / machine.units) / machine.one,
         launch.cache / machine.cache,
-        (launch.bytes + again * launch.own) / machine.l2,
+        (launch.bytes + launch.again + times * launch.own) / machine.l2,
         launch.instructions / machine.lanes,
     )
 

@@ -23,18 +23,18 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const uint32_t j0 = blockIdx.x * (BATCH ? 16 : 8);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t j0 = BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8;
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = j0 + j < p.ffn_dim ? j0 + j : j0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, (size_t)n + p.ffn_dim);
+        rows[0] = n;
+        rows[1] = n + p.ffn_dim;
     };
     auto out = [&](uint32_t i, uint32_t j, float gate, float up) {
         const int32_t row = p.rows[i];
         if (row >= 0 && j0 + j < p.ffn_dim) from_float(((Activation<W> *)p.h)[(size_t)row * p.h_stride + j0 + j], silu(gate) * up);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 // Columns j and j + 1 of row i of the launch.

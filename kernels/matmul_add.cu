@@ -42,11 +42,11 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
 // Of up to eight rows, or of more.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
-    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8);
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, n + 1 < p.n ? n + 1 : n);
+        rows[0] = n;
+        rows[1] = n + 1 < p.n ? n + 1 : n;
     };
     auto out = [&](uint32_t i, uint32_t j, float a, float b) {
         const int32_t row = p.rows[i];
@@ -55,8 +55,8 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
         if (row >= 0 && n < p.n) x[n] += a + (p.bias ? p.bias[n] : 0);
         if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
-    else few_rounded<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
+    else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -85,7 +85,7 @@ template <class T> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h)
     SHARED(shared);
     using G = HopperGemm<T>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.y, h.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+    G::run(shared, h.y, h.p.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 

@@ -24,10 +24,12 @@
 //
 // Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
 // weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included
-// (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits:
+// (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits. A block of that has
+// `pairs` pairs of weight rows (of q | k | v, of a product, of gate and up): 16, or GPU_WIDE, for quantised ones GPU_WIDE_CODES:
 //     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
 //                                              matmul_add: GPU_TABLE_BYTES + 4096
-//     OP_batch_TYPE  grid.y ceil(n_rows / 64), shared GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8)
+//     OP_batch_TYPE  grid (ceil(n_rows / 32), ceil(pairs of the matrix / pairs)),
+//                    shared GPU_TABLE_BYTES + 512 * pairs * (n_rows <= 16 ? 2 : 4)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
@@ -73,7 +75,9 @@ enum {
     GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
     GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
     GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
+    GPU_BATCH_ROWS = 32,   // of a block of OP_batch_TYPE
+    GPU_WIDE = 32,         // pairs
+    GPU_WIDE_CODES = 24,
     GPU_BOX_ROWS = 128,    // of a TensorMap
     GPU_HOPPER_SHARED = 196672,
 };
@@ -115,7 +119,7 @@ typedef struct {
 // n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
 // grid.x ceil(n / 16), block 256, f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream, indexed by rows[i].
 //
-// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them. grid.x ceil(n / 32).
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them.
 //
 // ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows: x is prepare's output (type of the
 // weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
@@ -139,7 +143,7 @@ typedef struct {
     uint32_t n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t kv_type;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // qkv_batch
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
@@ -214,7 +218,7 @@ typedef struct {
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias, y rounded.
 // grid.x ceil(n / 16), block 256; f32: y[rows[i]], grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
 //
-// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same. grid.x ceil(n / 32).
+// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
 //
 // ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y rounded. Grid of qkv_prefill with this n. Type: the weights'.
 //
@@ -226,19 +230,20 @@ typedef struct {
     const float *bias;     // [n] or null
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
+    uint32_t pairs;        // matmul_add_batch
+    uint32_t first;        // matmul_add_hopper: the row of y that is row 0 of the launch
 } MatmulAddParams;
 typedef struct {
     TensorMap y;           // of all rows that there is room for
     TensorMap w;
     MatmulAddParams p;     // y and w are not read
-    uint32_t first;        // the row of y that is row 0 of the launch
-    uint32_t zeros[15];
+    uint32_t zeros[14];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
-// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact. grid.x ceil(ffn_dim / 16).
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact.
 //
 // ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
@@ -253,7 +258,7 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // ffn_up_batch
 } FfnUpParams;
 typedef struct {
     TensorMap x;
@@ -266,7 +271,6 @@ typedef struct {
 // grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
 //
 // ---- logits_batch_{f16,bf16,int8}: x is prepare's output, compact; rows[i] only says whether there is a row i.
-// grid.x ceil(vocab_size / 32).
 typedef struct {
     float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
     const void *x;         // [max_rows, x_stride]
@@ -275,7 +279,7 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, vocab_size, dim, x_stride, w_stride, out_stride;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // logits_batch
 } LogitsParams;
 
 // What is wanted of a row of logits. Numbers as in src/backend/choice.rs, which says what they mean.
@@ -394,7 +398,7 @@ static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
 static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
 static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
 static_assert(sizeof(AttendPrefillParams) == 96, "mirrored by the host");
-static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
+static_assert(sizeof(MatmulAddParams) == 72, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
 static_assert(sizeof(QkvHopperParams) == 512, "mirrored by the host");

@@ -66,11 +66,11 @@ DEVICE void qkv_float(const QkvParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
-    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16), end = rows_of_w(p);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8), end = rows_of_w(p);
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, n + 1);
+        rows[0] = n;
+        rows[1] = n + 1;
     };
     auto out = [&](uint32_t i, uint32_t j, float a, float b) {
         const int32_t row = p.rows[i];
@@ -79,8 +79,8 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
-    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.

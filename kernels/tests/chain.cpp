@@ -60,7 +60,7 @@ void must(int failed, const char *error) {
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
         const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
-        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, tiles(pairs, batch ? 16 : 8), 1, 1, 256,
+        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, 16) : 1, 1, 256,
             batch ? GPU_TABLE_BYTES + 8192 * 2 : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
     };
 
@@ -74,7 +74,7 @@ void must(int failed, const char *error) {
         const bool batch = layer == 1;
         QkvParams qkv = {q.as<float>(), k_to, v_to, x.as<void>(), norm.as<float>(), w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(),
                          rows.as<int32_t>(), positions.as<int32_t>(), slots.as<uint32_t>(), padded, dim, pad32(dim), w[0].stride, pad32(q_dim), n_heads,
-                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, 0};
+                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, 16};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
         if (scaled)
             run("append_int8", AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(), padded, n_kv_heads, head_dim, head_dim},
@@ -85,13 +85,13 @@ void must(int failed, const char *error) {
                          pad32(q_dim), pad32(q_dim), 1, 0.25f, (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, q_dim, pad32(dim),
-                              pad32(q_dim), w[1].stride};
+                              pad32(q_dim), w[1].stride, 16, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
         FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), padded, ffn_dim, dim, pad32(dim),
-                          w[2].stride, pad32(ffn_dim), 1e-5f, 0};
+                          w[2].stride, pad32(ffn_dim), 1e-5f, 16};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, ffn_dim, pad32(dim),
-                                pad32(ffn_dim), w[3].stride};
+                                pad32(ffn_dim), w[3].stride, 16, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), padded, vocab, dim, pad32(dim),

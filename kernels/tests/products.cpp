@@ -67,13 +67,13 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0, which are those of x from row `first` on; a block has `columns` of them.
+// Of prefill rows on compute capability 9.0; a block has `columns` of them.
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
-                   uint32_t n_rows, uint64_t seed, uint32_t first = 0) {
-    struct { TensorMap x, w; P p; uint32_t first; } all = {};
+                   uint32_t n_rows, uint64_t seed) {
+    struct { TensorMap x, w; P p; } all = {};
     static_assert(sizeof all % 128 == 0);
-    all.p = p, all.first = first;
+    all.p = p;
     char error[600];
     if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
         emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
@@ -85,13 +85,17 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
 enum Way { Few, Batch, Prefill, Hopper };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
 
-// `n` pairs of weight rows; `across`: blocks of a product in float32, `more` its shared memory.
-void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t across, size_t more,
-                   uint32_t n_rows, uint64_t seed) {
-    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, way == Few ? 8 : 16), tiles(n_rows, way == Few ? 8 : 64), 1};
+// Pairs of weight rows of a block of a batch, where they are not 16.
+uint32_t wide(int type) { return quantised(type) ? GPU_WIDE_CODES : GPU_WIDE; }
+
+// `pairs` of weight rows, `block` of them in a block of a batch; `across`: blocks of a product in float32, `more` its shared memory.
+void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t block_pairs, uint32_t across,
+                   size_t more, uint32_t n_rows, uint64_t seed) {
+    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
+    if (way == Batch) grid[0] = tiles(n_rows, GPU_BATCH_ROWS), grid[1] = tiles(pairs, block_pairs);
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
     size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8);
+                    : GPU_TABLE_BYTES + 512 * block_pairs * (n_rows <= 16 ? 2 : 4);
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
@@ -149,7 +153,7 @@ struct Heads { uint32_t q, kv, dim; };
 struct Qkv {
     int type, kv_type;
     Way way;
-    uint32_t dim;
+    uint32_t block = 16, dim;
     Heads heads;
     uint32_t max_rows;
     Random random{23};
@@ -185,7 +189,7 @@ struct Qkv {
         QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
                        bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
-                       (uint32_t)kv_type, EPS, 0};
+                       (uint32_t)kv_type, EPS, block};
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
@@ -195,7 +199,7 @@ struct Qkv {
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
-        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, tiles(n, 16), 0, n_rows, seed);
+        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, block, tiles(n, 16), 0, n_rows, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
             launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
@@ -270,6 +274,10 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
             for (uint32_t i = 0; i < test.q_dim; i++) CHECK(std::isnan(test.row_of(all, row)[i]), "qkv wrote row %u", row);
         }
     }
+    if (test.way == Batch) {
+        test.block = wide(type);
+        CHECK(test.run(rows, 1) == all, "qkv %s: larger blocks give other bits", name_of(type));
+    }
     // Alone as in company, bit for bit.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
@@ -307,6 +315,7 @@ struct Dense {
     Way way;
     uint32_t n, k, max_rows; // n columns of the output
     bool has_bias;
+    uint32_t block = 16;
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
     std::vector<float> in = activations(max_rows, k, random), out = activations(max_rows, n, random);
@@ -330,18 +339,18 @@ struct Dense {
         const float *g = way == Few ? nd.as<float>() : nullptr;
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
-                                 n_rows, n, k, pad32(n), pad32(k), w.stride};
+                                 n_rows, n, k, pad32(n), pad32(k), w.stride, block, first};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed, first);
-            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 4), 512, n_rows, seed);
+            else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
+            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
-            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
+            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, block};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
-            else launch_decode("ffn_up", type, way, &p, sizeof p, n, tiles(n, 8), 0, n_rows, seed);
+            else launch_decode("ffn_up", type, way, &p, sizeof p, n, block, tiles(n, 8), 0, n_rows, seed);
         } else {
-            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
-            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 16), 0, n_rows, seed);
+            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, block};
+            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 16), 0, n_rows, seed);
         }
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
@@ -395,6 +404,11 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
             float y = all[(size_t)row * pad32(n) + j], before = kind == Add ? test.out[(size_t)row * pad32(n) + j] : NAN;
             CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]", KINDS[kind], row, j);
         }
+    if (test.way == Batch) {
+        test.block = wide(type);
+        auto larger = test.run(rows, 1);
+        CHECK(same_bits(larger.data(), all.data(), all.size()), "%s %s: larger blocks give other bits", KINDS[kind], name_of(type));
+    }
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;

@@ -35,8 +35,11 @@ const SAMPLE: Kernel = Kernel::named("sample");
 
 /// Rows of a decode product that norms and rounds its input itself.
 pub(super) const FEW_ROWS: u32 = 8;
-/// Rows that a block works on where `prepare` has done that.
-pub(super) const BATCH_ROWS: u32 = 64;
+/// Rows that a block works on where they are rounded already.
+pub(super) const BATCH_ROWS: u32 = 32;
+/// Pairs of weight rows of such a block, where they are not 16: of floats, of codes.
+pub(super) const WIDE: u32 = 32;
+pub(super) const WIDE_CODES: u32 = 24;
 
 fn run<D: Device>(
     device: &D,
@@ -97,12 +100,27 @@ pub(super) const TABLE: u32 = 512;
 /// Of a decode product that rounds few rows, without what the rows themselves take.
 pub(super) const FEW_SHARED: u32 = 5120;
 
-/// Beyond as many rows, every block would read more of activations than of weights to round them itself.
-const ROUNDED_BY_BLOCKS: u32 = 4;
-
-/// Whether a decode product of so many rows reads what `prepare` made of them. The numbers are the same.
+/// Whether a decode product of so many rows reads what `prepare` made of them: rounding more of them itself, every block
+/// would read more of activations than of weights. The numbers are the same.
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
-    dtype != Dtype::F32 && n_rows > ROUNDED_BY_BLOCKS
+    match dtype {
+        Dtype::F32 => false,
+        Dtype::Int4 | Dtype::Nf4 => n_rows > 2,
+        _ => n_rows > 4,
+    }
+}
+
+/// Pairs of weight rows that a block of a batch has, of `pairs`. The more there are, the less often activations are read;
+/// but half of the multiprocessors have to have some. The numbers are the same.
+fn pairs_of_block(dtype: Dtype, pairs: u32, n_rows: u32) -> u32 {
+    let wide = match dtype.is_float() {
+        true => WIDE,
+        false => WIDE_CODES,
+    };
+    match n_rows > 8 && pairs.div_ceil(wide) >= 64 {
+        true => wide,
+        false => 16,
+    }
 }
 
 /// A decode product.
@@ -118,15 +136,20 @@ struct Decode {
 }
 
 impl Decode {
-    fn run<D: Device>(&self, d: &D, dtype: Dtype, n_rows: u32, params: &impl Params) -> Result<()> {
+    /// `params`, given the pairs of a block of a batch.
+    fn run<D: Device, P: Params>(
+        &self,
+        d: &D,
+        dtype: Dtype,
+        n_rows: u32,
+        params: impl Fn(u32) -> P,
+    ) -> Result<()> {
+        let pairs = pairs_of_block(dtype, self.pairs, n_rows);
+        let params = &params(pairs);
         if prepares(dtype, n_rows) {
-            let tiles = match n_rows {
-                ..=16 => 2,
-                17..=32 => 4,
-                _ => 8,
-            };
-            let grid = [self.pairs.div_ceil(16), n_rows.div_ceil(BATCH_ROWS), 1];
-            let shared = TABLE + 8192 * tiles;
+            let tiles = if n_rows <= 16 { 2 } else { 4 };
+            let grid = [n_rows.div_ceil(BATCH_ROWS), self.pairs.div_ceil(pairs), 1];
+            let shared = TABLE + 512 * pairs * tiles;
             return run_dependent(d, self.batch.of(dtype)?, grid, 256, shared, params);
         }
         let (across, shared) = match dtype {
@@ -188,7 +211,7 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
         pairs: n / 2,
         float: (n.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| QkvParams { pairs, ..*p })
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
@@ -242,7 +265,7 @@ pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) ->
         pairs: p.n.div_ceil(2),
         float: (p.n.div_ceil(4), 512),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| MatmulAddParams { pairs, ..*p })
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -295,7 +318,7 @@ pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<
         pairs: p.ffn_dim,
         float: (p.ffn_dim.div_ceil(8), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| FfnUpParams { pairs, ..*p })
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -316,7 +339,7 @@ pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result
         pairs: p.vocab_size.div_ceil(2),
         float: (p.vocab_size.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| LogitsParams { pairs, ..*p })
 }
 
 /// Shared memory of [`sample`].

@@ -299,7 +299,7 @@ impl<D: Device> Backend for Gpu<D> {
                 head_stride: head_stride(&this.shape) as u32,
                 kv_type: type_code(kv.dtype),
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -410,6 +410,8 @@ impl<D: Device> Backend for Gpu<D> {
                 x_stride: x.stride as u32,
                 y_stride: y.stride as u32,
                 w_stride: w.stride as u32,
+                pairs: 0,
+                first: 0,
             };
             launch::matmul_add(&*this.device, w.dtype, &params)?;
             let (rows, first) = (this.prefill_rows(), this.step.first_prefill);
@@ -417,6 +419,7 @@ impl<D: Device> Backend for Gpu<D> {
                 y: y.at() + (first * y.stride * rounded(w.dtype).size()) as u64,
                 rows: rows.at,
                 n_rows: rows.n,
+                first: first as u32,
                 ..params
             };
             if this.by_library(w.dtype, &params) {
@@ -429,7 +432,6 @@ impl<D: Device> Backend for Gpu<D> {
                         y,
                         w: map,
                         p,
-                        first: first as u32,
                         zeros,
                     };
                     launch::matmul_add_hopper(&*this.device, w.dtype, &params)
@@ -457,7 +459,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: w.stride as u32,
                 h_stride: h.stride as u32,
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -511,7 +513,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: head.stride as u32,
                 out_stride: out_stride as u32,
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::logits(&*this.device, head.dtype, &params)?;
             let next = this.step.tokens();
