@@ -38,6 +38,9 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
     } while (!over);
 }
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// What products are to read: each thread that stores some calls async_fence then, and before anybody goes on to the product.
+template <class W> DEVICE void store_operand(void *p, W v) { *(W *)p = v; }
+DEVICE void store_operand(void *p, Words4 v) { store16(p, v); }
 
 // ---- copies
 
@@ -57,28 +60,56 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory"); }
 
 #define HOLD8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define HOLD64(i) HOLD8(i), HOLD8(i + 8), HOLD8(i + 16), HOLD8(i + 24), HOLD8(i + 32), HOLD8(i + 40), HOLD8(i + 48), HOLD8(i + 56)
+#define HOLD32(i) HOLD8(i), HOLD8(i + 8), HOLD8(i + 16), HOLD8(i + 24)
+#define HOLD64(i) HOLD32(i), HOLD32(i + 32)
+#define HOLD128(i) HOLD64(i), HOLD64(i + 64)
+#define NAMES32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES64 NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES128 NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Until none is: the sums may be read.
-DEVICE void wgmma_finish(float (&d)[128]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : HOLD64(0), HOLD64(64) :: "memory");
-}
+// And these sums may be read: those of groups that are no longer under way.
+template <int LEFT> DEVICE void wgmma_wait(float (&d)[32]) { asm volatile("wgmma.wait_group.sync.aligned %32;" : HOLD32(0) : "n"(LEFT) : "memory"); }
+template <int LEFT> DEVICE void wgmma_wait(float (&d)[64]) { asm volatile("wgmma.wait_group.sync.aligned %64;" : HOLD64(0) : "n"(LEFT) : "memory"); }
+template <int LEFT> DEVICE void wgmma_wait(float (&d)[128]) { asm volatile("wgmma.wait_group.sync.aligned %128;" : HOLD128(0) : "n"(LEFT) : "memory"); }
+template <int N> DEVICE void wgmma_finish(float (&d)[N]) { wgmma_wait<0>(d); }
 
-// d[64 x 256] += a[64 x 16] b[256 x 16]^T of the descriptors, sums in float32. Thread t has of d rows t / 32 * 16 + t % 32 / 4 and
+// d[64 x 2N] += a[64 x 16] b[2N x 16]^T of the descriptors, sums in float32. Thread t has of d rows t / 32 * 16 + t % 32 / 4 and
 // that + 8, of these columns 8j + t % 4 * 2 and that + 1: d[4j], d[4j + 1], and d[4j + 2], d[4j + 3] of the second row.
-#define WGMMA256(types)                                                        \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"     \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
-        "%128, %129, 1, 1, 1, 0, 0;" : HOLD64(0), HOLD64(64) : "l"(a), "l"(b))
-DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b, bf16) { WGMMA256("bf16.bf16"); }
-DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b, f16) { WGMMA256("f16.f16"); }
+#define WGMMA(N, COLUMNS, a_at, b_at, type, types)                                                                            \
+    DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, type) {                                                           \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;" \
+                     : HOLD##N(0) : "l"(a), "l"(b));                                                                           \
+    }
+WGMMA(128, "256", "%128", "%129", bf16, "bf16.bf16")
+WGMMA(128, "256", "%128", "%129", f16, "f16.f16")
+WGMMA(64, "128", "%64", "%65", bf16, "bf16.bf16")
+WGMMA(64, "128", "%64", "%65", f16, "f16.f16")
+
+// The same, with sums that begin here.
+#define WGMMA_NEW(type, types)                                                                                                    \
+    DEVICE void wgmma_new(float (&d)[64], uint64_t a, uint64_t b, type) {                                                          \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" NAMES64 "}, %64, %65, 0, 1, 1, 0, 0;"              \
+                     : HOLD64(0) : "l"(a), "l"(b));                                                                               \
+    }
+WGMMA_NEW(bf16, "bf16.bf16")
+WGMMA_NEW(f16, "f16.f16")
+
+// d[64 x 2N] += a[64 x 16] b[16 x 2N]: b by operand_transposed; of a each warp has 16 rows as mma has them, in registers that nobody
+// changes before the product has been waited for.
+#define WGMMA_REGISTERS(N, COLUMNS, a_at, b_at, type, types)                                                                      \
+    DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                                                   \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, {" a_at "}, " b_at ", 1, 1, 1, 1;" \
+                     : HOLD##N(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
+    }
+WGMMA_REGISTERS(64, "128", "%64, %65, %66, %67", "%68", bf16, "bf16.bf16")
+WGMMA_REGISTERS(64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
+WGMMA_REGISTERS(32, "64", "%32, %33, %34, %35", "%36", bf16, "bf16.bf16")
+WGMMA_REGISTERS(32, "64", "%32, %33, %34, %35", "%36", f16, "f16.f16")
 
 // ---- registers of a thread, of those that the launch gave all of them alike
 
@@ -98,4 +129,9 @@ DEVICE uint64_t operand(const void *p) {
 #endif
     const uint64_t eight_rows = 1024 >> 4;
     return (shared_address(p) & 0x3ffff) >> 4 | (uint64_t)1 << 16 | eight_rows << 32 | swizzle << 62;
+}
+// Sixteen rows, of any number of columns: of 64 where `p` is, of the next 64 so many bytes further (a multiple of 1024).
+DEVICE uint64_t operand_transposed(const void *p, uint32_t next) {
+    const uint64_t eight_rows = 1024 >> 4;
+    return (shared_address(p) & 0x3ffff) >> 4 | (uint64_t)(next >> 4) << 16 | eight_rows << 32 | (uint64_t)1 << 62;
 }

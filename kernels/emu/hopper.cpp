@@ -38,6 +38,7 @@ struct Phases {
     Barrier sleeping; // threads that wait for the next to be over
     uint32_t count = 0, pending = 0;
     uint64_t expected = 0, flying = 0; // bytes, and those of them that are on their way
+    unsigned maker = 0;                // thread
     bool visible = false;              // to copies
     char token[2] = {};                // by parity of the phase
 };
@@ -56,12 +57,25 @@ struct Sums {
     std::vector<float> value;
 };
 
+// A factor in shared memory: 16 columns of `rows` rows, or 16 rows of as many columns, in chunks of eight numbers.
+struct Operand {
+    uint64_t descriptor;
+    unsigned rows;
+    bool transposed;
+    uint32_t low = ~0u, high = 0; // where its chunks lie
+    unsigned chunks() const { return rows * 2; }
+};
+
 struct Product {
     Op op;
-    uint64_t a, b;
+    Operand a, b;
+    bool fresh;
     unsigned n, issued; // threads
     bool done;
     Sums *sums;
+    // Factor a in registers, if it is: where they are, and what they were.
+    std::vector<const uint32_t *> registers;
+    std::vector<uint32_t> words;
 };
 
 struct Thread {
@@ -81,11 +95,12 @@ struct Warpgroup {
 struct Block {
     unsigned char *shared = nullptr;
     std::vector<unsigned char> seen; // shared memory as copies and products see it
+    std::map<unsigned, std::vector<std::pair<uint32_t, uint32_t>>> stored; // by threads, since their last async_fence: where, bytes
     std::map<uint32_t, Phases> barriers;
     std::vector<Copying> copying;
     std::map<unsigned, Warpgroup> warpgroups;
     std::vector<const void *> read;
-    float columns[16][256]; // of the product that is computed: not on a thread's small stack
+    float rows[64][16], columns[16][256]; // of the product that is computed: not on a thread's small stack
 };
 
 thread_local struct {
@@ -168,38 +183,56 @@ void complete(Phases &b) {
 // Where 16 bytes that would lie at `address` without swizzling are.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-// Operands of a product: 16 columns of `rows` rows, as the matrix descriptor says (PTX manual, "Asynchronous
-// warpgroup level matrix shared memory layout", K-major).
-uint32_t address_of(uint64_t descriptor, unsigned row, unsigned half, int line) {
-    const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
-    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4, base = descriptor >> 49 & 7, swizzle = (uint32_t)(descriptor >> 62);
-    if (base || (swizzle != 0 && swizzle != 1)) fail(line, "a matrix descriptor that is not emulated: %016llx", (unsigned long long)descriptor);
-    const uint32_t address = swizzle ? swizzled(start + row / 8 * stride + row % 8 * 128 + half * 16)
-                                     : start + row / 8 * stride + row % 8 * 16 + half * leading;
+// Where chunk i of an operand is, as its descriptor says (PTX manual, "Asynchronous warpgroup level matrix shared memory
+// layout"): of row i / 2 if K-major; if MN-major of row i / (rows / 8), and its columns go on `leading` bytes further after 64.
+uint32_t address_of(const Operand &o, unsigned i, int line) {
+    const uint64_t d = o.descriptor;
+    const uint32_t start = (uint32_t)(d & 0x3fff) << 4, leading = (uint32_t)(d >> 16 & 0x3fff) << 4, stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
+    const uint32_t swizzle = (uint32_t)(d >> 62);
+    if ((d >> 49 & 7) || swizzle > 1 || (o.transposed && !swizzle)) fail(line, "a matrix descriptor that is not emulated: %016llx", (unsigned long long)d);
+    const unsigned row = o.transposed ? i / (o.rows / 8) : i / 2, at = o.transposed ? i % (o.rows / 8) : i % 2;
+    const uint32_t rows = start + row / 8 * stride;
+    const uint32_t address = !swizzle       ? rows + row % 8 * 16 + at * leading
+                             : o.transposed ? swizzled(rows + row % 8 * 128 + at / 8 * leading + at % 8 * 16)
+                                            : swizzled(rows + row % 8 * 128 + at * 16);
     if (address + 16 > own.shared_bytes) fail(line, "a product reads behind shared memory");
     return address;
 }
 
-void load(float (&to)[16], Op op, uint64_t descriptor, unsigned row, int line) {
+Operand operand_of(uint64_t descriptor, unsigned rows, bool transposed, int line) {
+    Operand o = {descriptor, rows, transposed};
+    for (unsigned i = 0; i < o.chunks(); i++) {
+        const uint32_t at = address_of(o, i, line);
+        if (at < o.low) o.low = at;
+        if (at + 16 > o.high) o.high = at + 16;
+    }
+    return o;
+}
+
+float value_of(uint16_t bits, Op op) { return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits}); }
+
+// Row r, number k of it to to[r * row_step + k * k_step].
+void load(float *to, unsigned row_step, unsigned k_step, Op op, const Operand &o, int line) {
     const Block &b = block();
-    for (unsigned half = 0; half < 2; half++) {
-        const uint32_t at = address_of(descriptor, row, half, line);
-        uint16_t bits[8];
-        for (unsigned i = 0; i < 8; i++) bits[i] = ((const uint16_t *)(b.shared + at))[i];
-        if (memcmp(bits, &b.seen[at], 16)) fail(line, "a product reads what threads have stored and no async_fence has made visible");
-        for (unsigned i = 0; i < 8; i++) to[half * 8 + i] = op == Op::MmaBf16 ? to_float(bf16{bits[i]}) : to_float(f16{bits[i]});
+    for (unsigned i = 0; i < o.chunks(); i++) {
+        const uint32_t at = address_of(o, i, line);
+        if (memcmp(b.shared + at, &b.seen[at], 16)) fail(line, "a product reads what threads have stored and no async_fence has made visible");
+        const unsigned first = o.transposed ? i % (o.rows / 8) * 8 * row_step + i / (o.rows / 8) * k_step : i / 2 * row_step + i % 2 * 8 * k_step;
+        for (unsigned e = 0; e < 8; e++) to[first + e * (o.transposed ? row_step : k_step)] = value_of(((const uint16_t *)(b.shared + at))[e], op);
     }
 }
 
 // k upwards, as mma in warp.cpp.
 void compute(Product &p, int line) {
-    float a[64][16], row[16];
+    auto &a = block().rows;
     auto &b = block().columns;
-    for (unsigned i = 0; i < 64; i++) load(a[i], p.op, p.a, i, line);
-    for (unsigned j = 0; j < p.n; j++) {
-        load(row, p.op, p.b, j, line);
-        for (unsigned k = 0; k < 16; k++) b[k][j] = row[k];
+    if (p.words.empty()) load(a[0], 16, 1, p.op, p.a, line);
+    for (unsigned i = 0; i < p.words.size(); i++) { // (PTX manual, "Register fragment layout for matrix A")
+        const unsigned t = i / 4, row = t / 32 * 16 + t % 32 / 4 + i % 2 * 8, k = t % 4 * 2 + i % 4 / 2 * 8;
+        a[row][k] = value_of((uint16_t)p.words[i], p.op), a[row][k + 1] = value_of((uint16_t)(p.words[i] >> 16), p.op);
     }
+    load(b[0], 1, 256, p.op, p.b, line);
+    if (p.fresh) p.sums->value.assign(64 * p.n, 0);
     for (unsigned i = 0; i < 64; i++) {
         float *sum = &p.sums->value[i * p.n];
         for (unsigned k = 0; k < 16; k++) {
@@ -217,10 +250,10 @@ float &element(Sums &s, unsigned t, unsigned r) {
     return s.value[row * s.n + column];
 }
 
-bool reads(uint64_t descriptor, unsigned rows, uint32_t from, uint32_t bytes, int line) {
-    for (unsigned row = 0; row < rows; row++)
-        for (unsigned half = 0; half < 2; half++)
-            if (address_of(descriptor, row, half, line) - from < bytes) return true;
+bool reads(const Operand &o, uint32_t from, uint32_t bytes, int line) {
+    if (o.high <= from || o.low >= from + bytes) return false;
+    for (unsigned i = 0; i < o.chunks(); i++)
+        if (address_of(o, i, line) - from < bytes) return true;
     return false;
 }
 
@@ -232,6 +265,7 @@ void async_init(const void *at, uint32_t count, int line) {
     if (count == 0 || count > 1024) fail(line, "a barrier of %u arrivals", count);
     Phases &b = block().barriers[shared_address(at)] = Phases();
     b.count = b.pending = count;
+    b.maker = view().thread.x;
 }
 
 void async_arrive(const void *at, uint32_t bytes, int line) {
@@ -255,8 +289,17 @@ void async_wait(const void *at, uint32_t parity, int line) {
 void async_fence(int) {
     Quiet here;
     Block &b = block();
-    memcpy(b.seen.data(), b.shared, b.seen.size());
-    for (auto &[at, one] : b.barriers) one.visible = true;
+    auto &mine = b.stored[view().thread.x];
+    for (auto [at, bytes] : mine) memcpy(&b.seen[at], b.shared + at, bytes);
+    mine.clear();
+    for (auto &[at, one] : b.barriers) one.visible |= one.maker == view().thread.x;
+}
+
+void operand_stored(const void *p, uint32_t bytes) {
+    Quiet here;
+    const uint32_t at = shared_address(p);
+    if (at + bytes > own.shared_bytes) fail(0, "an operand is stored behind shared memory");
+    block().stored[view().thread.x].push_back({at, bytes});
 }
 
 uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int line) {
@@ -271,7 +314,7 @@ uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int li
     b.flying += bytes;
     for (auto &[number, group] : k.warpgroups)
         for (const Product &p : group.products)
-            if (!p.done && (reads(p.a, 64, from, bytes, line) || reads(p.b, p.n, from, bytes, line)))
+            if (!p.done && (reads(p.a, from, bytes, line) || reads(p.b, from, bytes, line)))
                 fail(line, "a copy overwrites what a product of warpgroup %u still reads", number);
     for (const Copying &c : k.copying)
         if (c.to - from < bytes || from - c.to < bytes_of(c.map)) fail(line, "two copies to the same place");
@@ -292,7 +335,7 @@ void wgmma_begin(int line) {
     thread(warpgroup()).fenced = true;
 }
 
-void wgmma(float *d, unsigned registers, uint64_t a, uint64_t b, Op op, int line) {
+void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
     const unsigned t = view().thread.x % 128, n = registers * 2;
     warp_barrier(line);
     Quiet here;
@@ -315,10 +358,17 @@ void wgmma(float *d, unsigned registers, uint64_t a, uint64_t b, Op op, int line
             if (!sums) sums = &(g.sums.emplace_back(), g.sums.back());
             *sums = {n, {}, std::vector<float>(64 * n, NAN)};
         }
-        g.products.push_back({op, a, b, n, 0, false, sums});
+        const unsigned words = f.registers ? 128 : 0;
+        g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line), operand_of(f.b, n, words, line), f.fresh, n, 0, false, sums,
+                              std::vector<const uint32_t *>(words), std::vector<uint32_t>(4 * words)});
     }
     Product &p = g.products[me.issued++];
-    if (p.op != op || p.a != a || p.b != b || p.n != n) fail(line, "threads of a warpgroup disagree about a product");
+    if (p.op != op || p.a.descriptor != f.a || p.b.descriptor != f.b || p.n != n || p.fresh != f.fresh || p.words.empty() == !!f.registers)
+        fail(line, "threads of a warpgroup disagree about a product");
+    if (f.registers) {
+        p.registers[t] = f.registers;
+        memcpy(&p.words[4 * t], f.registers, 16);
+    }
     float *&held = p.sums->registers[t];
     if (held && held != d) fail(line, "threads of a warpgroup disagree about sums");
     if (!held) {
@@ -354,7 +404,9 @@ void wgmma_wait(unsigned left, int line) {
         // All of the warpgroup compute a product, whoever waits for it.
         while (g.products[i].issued < 128) sleep(g.sleeping, line);
         Quiet here;
-        if (!g.products[i].done) compute(g.products[i], line);
+        Product &p = g.products[i];
+        if (!p.done) compute(p, line);
+        if (!p.words.empty() && memcmp(p.registers[t], &p.words[4 * t], 16)) fail(line, "registers were written while a product read them");
     }
     Quiet here;
     for (Sums &s : g.sums) {
@@ -375,10 +427,8 @@ void wgmma_wait(unsigned left, int line) {
     if (t == 0)
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];
-            for (unsigned half = 0; half < 2; half++) {
-                for (unsigned row = 0; row < 64; row++) block().read.push_back(block().shared + address_of(p.a, row, half, line));
-                for (unsigned row = 0; row < p.n; row++) block().read.push_back(block().shared + address_of(p.b, row, half, line));
-            }
+            for (const Operand *o : {&p.a, &p.b})
+                for (unsigned chunk = 0; chunk < o->chunks(); chunk++) block().read.push_back(block().shared + address_of(*o, chunk, line));
         }
 #endif
     me.waited = end;

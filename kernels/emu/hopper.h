@@ -3,8 +3,8 @@
 // Nothing of it happens when it is asked for. A copy lands when the scheduler comes to it, in any order, and its place is
 // NaN from the beginning; products are computed when they are waited for, and their sums are NaN until then.
 //
-// Shared memory is kept twice: as threads see it, and as copies and products do. async_fence takes over what
-// threads have written. (All threads' writes, where the hardware does the caller's alone.)
+// Shared memory is kept twice: as threads see it, and as copies and products do. async_fence takes over what the thread that
+// calls it has written by store_operand. (What it has written otherwise is not known to be its own, and is never taken over.)
 #ifndef LLAMABI_EMU_HOPPER_H
 #define LLAMABI_EMU_HOPPER_H
 
@@ -18,11 +18,15 @@ void async_init(const void *barrier, uint32_t count, int line);
 void async_arrive(const void *barrier, uint32_t bytes, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);
+// Of this thread, for products to read.
+void operand_stored(const void *, uint32_t bytes);
 // Checks a copy, and gives its bytes.
 uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
 void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
 void wgmma_begin(int line);
-void wgmma(float *d, unsigned n, uint64_t a, uint64_t b, Op, int line);
+// `registers` of a, or null and its descriptor; then b is transposed. fresh: d is not added to.
+struct Factors { const uint32_t *registers; uint64_t a, b; bool fresh; };
+void wgmma(float *d, unsigned n, const Factors &, Op, int line);
 void wgmma_commit(int line);
 void wgmma_wait(unsigned left, int line);
 // What the products that this thread has just waited for have read, for TSan: the next 16 bytes, or null.
@@ -51,6 +55,11 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity, EMU_LINE) {
     emu::async_wait(b, parity, line);
 }
 DEVICE void async_fence(EMU_LINE) { emu::async_fence(line); }
+template <class W> DEVICE void store_operand(void *p, W v, EMU_LINE) {
+    if ((uintptr_t)p % sizeof(W)) emu::fail(line, "%d-byte store to an address that is no multiple of that", (int)sizeof(W));
+    *(W *)p = v;
+    emu::operand_stored(p, sizeof(W));
+}
 
 DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
@@ -60,13 +69,17 @@ DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t r
 }
 
 DEVICE void wgmma_begin(EMU_LINE) { emu::wgmma_begin(line); }
-template <int N> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, bf16, EMU_LINE) { emu::wgmma(d, N, a, b, emu::Op::MmaBf16, line); }
-template <int N> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, f16, EMU_LINE) { emu::wgmma(d, N, a, b, emu::Op::MmaF16, line); }
+DEVICE emu::Op wgmma_type(bf16) { return emu::Op::MmaBf16; }
+DEVICE emu::Op wgmma_type(f16) { return emu::Op::MmaF16; }
+template <int N, class T> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma_new(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, true}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, false}, wgmma_type(t), line); }
 DEVICE void wgmma_commit(EMU_LINE) { emu::wgmma_commit(line); }
 template <int LEFT> DEVICE void wgmma_wait(EMU_LINE) {
     emu::wgmma_wait(LEFT, line);
     while (const void *p = emu::wgmma_read()) (void)*(volatile const uint64_t *)p;
 }
+template <int LEFT, int N> DEVICE void wgmma_wait(float (&)[N], EMU_LINE) { wgmma_wait<LEFT>(line); }
 template <int N> DEVICE void wgmma_finish(float (&)[N], EMU_LINE) { wgmma_wait<0>(line); }
 
 template <int COUNT> DEVICE void give_registers(EMU_LINE) { emu::set_registers(COUNT, line); }

@@ -134,9 +134,9 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
 void run_warpgroup() {
     const char *const refused[] = {"", "no async_fence has made visible", "without wgmma_begin", "disagree about a product", "were written while",
                                    "exited with products under way", "wrong result", "nobody has made", "no thread can go on",
-                                   "no thread can go on", "more arrivals"};
+                                   "no thread can go on", "more arrivals", "no async_fence has made visible"};
     for (uint32_t type : {GPU_BF16, GPU_F16})
-        for (uint32_t which = 0; which < 11; which++)
+        for (uint32_t which = 0; which < 12; which++)
             for (uint64_t seed = 0; seed < 4; seed++) {
                 const std::string error = warpgroup(which, type, seed);
                 CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(), "warpgroup %u: '%s', not '%s'", which, error.c_str(), refused[which]);
@@ -149,6 +149,45 @@ void run_warpgroup() {
     CHECK(!taken(matrix.at, 65, 256), "a map of more than the buffer was taken");
     CHECK(!taken(matrix.at + 8, 60, 256), "a map that is not aligned was taken");
     CHECK(!taken(matrix.at, 60, 200), "rows that are not aligned were taken");
+}
+
+// The same of products with a factor in registers and a transposed one, and of sums that begin anew while others are under way.
+std::string fragments(uint32_t which, uint32_t type, uint64_t seed) {
+    const uint32_t A = 0, B = 64 * 16, X = B + 16 * 128, Y = X + 64 * 64;
+    Random random{10};
+    std::vector<uint16_t> in;
+    for (uint32_t i = 0; i < Y + 128 * 64; i++) in.push_back(narrowed((int)type, random.normal()));
+    Buffer ind(in), out(2 * 64 * 128 * 4);
+    std::string error;
+    if (!try_launch("fragments", MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1, 128, 4096 + 192 * 128, seed, error))
+        return error;
+    auto got = out.get<float>();
+    auto in_at = [&](uint32_t i) { return widened((int)type, &in[i]); };
+    for (uint32_t m = 0; m < 64; m++)
+        for (uint32_t n = 0; n < 128; n++) {
+            double sum = n / 8 * 4 + m / 8 % 2 * 2 + n % 2, size = sum, other = 0, other_size = 0;
+            for (uint32_t k = 0; k < 16; k++) {
+                double x = in_at(A + m * 16 + k) * in_at(B + k * 128 + n);
+                sum += x, size += fabs(x);
+            }
+            for (uint32_t k = 0; k < 64; k++) {
+                double x = in_at(X + m * 64 + k) * in_at(Y + n * 64 + k);
+                other += x, other_size += fabs(x);
+            }
+            const float *d = &got[m * 128 + n];
+            if (!(fabs(d[0] - sum) <= size * 1e-6) || !(fabs(d[64 * 128] - other) <= other_size * 2e-6)) return "wrong result";
+        }
+    return "";
+}
+
+void run_fragments() {
+    const char *const refused[] = {"", "wrong result", "registers were written while", "wrong result", "sums were written while"};
+    for (uint32_t type : {GPU_BF16, GPU_F16})
+        for (uint32_t which = 0; which < 5; which++)
+            for (uint64_t seed = 0; seed < 4; seed++) {
+                const std::string error = fragments(which, type, seed);
+                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(), "fragments %u: '%s', not '%s'", which, error.c_str(), refused[which]);
+            }
 }
 
 void run_named() {
@@ -217,6 +256,7 @@ int main() {
     run_tensor();
     run_named();
     run_warpgroup();
+    run_fragments();
     refusals(guards);
     printf("the emulated machine computes and refuses what it must\n");
     return 0;

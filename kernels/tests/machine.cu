@@ -120,9 +120,9 @@ KERNEL(warpgroup, MachineParams, 128) {
     AsyncBarrier *barrier = (AsyncBarrier *)(shared + 320 * 128);
     for (uint32_t i = t; i < 320 * 16; i += 128) {
         const uint32_t row = i / 16, at = row * 128 + i % 16 * 2;
-        *(uint16_t *)(shared + (at ^ (at >> 7 & 7) << 4)) = p.in[i];
+        store_operand(shared + (at ^ (at >> 7 & 7) << 4), p.in[i]);
     }
-    if (p.which != 1) async_fence();
+    if (p.which != 1 && (p.which != 11 || t)) async_fence(); // not by one who has stored
     block_sync();
     float d[128];
     for (uint32_t i = 0; i < 128; i++) d[i] = (float)i;
@@ -148,4 +148,43 @@ KERNEL(warpgroup, MachineParams, 128) {
     barrier_wait(barrier, 1);
     barrier_arrive(barrier);
     if (p.which == 10) barrier_arrive(barrier);
+}
+
+// a [64 x 16] in registers times b [16 x 128], transposed; then a [64 x 64] in shared memory times the transpose of [128 x 64], nothing
+// added. What must be refused, by number.
+KERNEL(fragments, MachineParams, 128) {
+    SHARED(shared);
+    const uint32_t t = threadIdx.x, lane = t % 32, g = t / 32 * 16 + lane / 4, c = lane % 4 * 2;
+    const uint16_t *a = p.in, *b = a + 64 * 16, *x = b + 16 * 128, *y = x + 64 * 64;
+    unsigned char *b_tile = shared, *x_tile = shared + 4096, *y_tile = x_tile + 64 * 128;
+    auto place = [](uint32_t row, uint32_t column) { return row * 128 + ((column / 8 ^ (row & 7)) << 4) + column % 8 * 2; };
+    for (uint32_t i = t; i < 16 * 128; i += 128) store_operand(b_tile + i % 128 / 64 * 2048 + place(i / 128, i % 64), b[i]);
+    for (uint32_t i = t; i < 64 * 64; i += 128) store_operand(x_tile + place(i / 64, i % 64), x[i]);
+    for (uint32_t i = t; i < 128 * 64; i += 128) store_operand(y_tile + place(i / 64, i % 64), y[i]);
+    async_fence();
+    block_sync();
+    uint32_t r[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint16_t *from = a + (g + i % 2 * 8) * 16 + c + i / 2 * 8;
+        r[i] = from[0] | (uint32_t)from[1] << 16;
+    }
+    float d[64], s[64];
+    for (uint32_t i = 0; i < 64; i++) d[i] = (float)i, s[i] = 1e30f;
+    wgmma_begin();
+    const uint64_t transposed = p.which == 1 ? operand(b_tile) : operand_transposed(b_tile, 2048);
+    if (p.n) wgmma(d, r, transposed, f16());
+    else wgmma(d, r, transposed, bf16());
+    wgmma_commit();
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint64_t left = operand(x_tile + i * 32), right = operand(y_tile + i * 32);
+        if (i) p.n ? wgmma(s, left, right, f16()) : wgmma(s, left, right, bf16());
+        else p.n ? wgmma_new(s, left, right, f16()) : wgmma_new(s, left, right, bf16());
+    }
+    wgmma_commit();
+    if (p.which == 2) r[2]++;
+    if (p.which != 3) wgmma_wait<1>(d);
+    if (p.which == 4) s[7] = 1;
+    for (uint32_t i = 0; i < 64; i++) p.out[(g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = d[i];
+    wgmma_finish(s);
+    for (uint32_t i = 0; i < 64; i++) p.out[64 * 128 + (g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = s[i];
 }
