@@ -35,7 +35,7 @@ WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have the
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; own: those that every block reads; again: of weights that a second group of rows finds in the second cache. instructions: of lanes, of
-# what has to be unpacked and summed. hopper: blocks, flops and bytes at a block's end where the kernel for compute
+# what has to be unpacked and summed. hopper: blocks, their columns, flops and bytes at a block's end where the kernel for compute
 # capability 9.0 does it.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None))
 
@@ -150,9 +150,10 @@ def gemm(kernel, dtype, rows, cols, n):
     activations = n * cols * (4 if dtype == "f32" else 2)
     hopper = None
     if dtype in ("f16", "bf16"):
-        # 128 x 256; the last 64 rows of a tile are left out where there are none.
-        tiles, end = ceil(rows / 256) * ceil(n / 128), OUT[kernel.removesuffix("_prefill")]
-        hopper = tiles, 2 * ceil(rows / 256) * 256 * up(n, 64) * cols, 128 * 256 * end
+        # 128 x 256 or 128 x 128, as `hopper` of launch.rs has it; the last 64 rows of a tile are left out where there are none.
+        whole, half = (ceil(rows / width) * ceil(n / 128) for width in (256, 128))
+        width = 128 if 2 * ceil(half / 132) < 3 * ceil(whole / 132) else 256
+        hopper = half if width == 128 else whole, width, 2 * up(rows, width) * up(n, 64) * cols, 128 * width * OUT[kernel.removesuffix("_prefill")]
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + OUT[kernel.removesuffix("_prefill")] * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
@@ -219,11 +220,13 @@ def kernel_seconds(machine, launch):
     """What one kernel takes, without the gap behind it."""
     if launch.hopper and machine.wgmma:
         # One block at a time on a multiprocessor: nothing multiplies there while it ends.
-        blocks, flops, end = launch.hopper
+        # Of the smaller tiles two, but for each the second cache has to give as much for 3/4 of the products.
+        blocks, width, flops, end = launch.hopper
         rounds = ceil(blocks / machine.units)
         busy = blocks / (rounds * machine.units)
-        multiplied = max(flops / (machine.matrix * machine.wgmma * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
-        return multiplied + rounds * end * min(blocks, machine.units) / machine.bandwidth
+        share = machine.wgmma * (3 / 4 if width == 128 else 1)
+        multiplied = max(flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
+        return multiplied + (rounds if width == 256 else 1) * end * min(blocks, machine.units) / machine.bandwidth
     # A product in tiles takes as long as the multiprocessor that has the most of them.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
     rate = machine.matrix * machine.mma if launch.unit == "matrix" else 2 * machine.lanes

@@ -59,9 +59,9 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
         [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<Activation<W>>(p, i, j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
 }
 
-template <class T> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
     G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
            [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<T>(h.p, i, j0 + c, gate, up); });
@@ -88,6 +88,8 @@ KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16>(p); }
-KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16>(p); }
+KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>(p); }
+KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16, 256>(p); }
+KERNEL(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) { ffn_up_hopper<bf16, 128>(p); }
 #endif

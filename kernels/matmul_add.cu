@@ -81,9 +81,9 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
         [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, i, n0 + c, G::HALF, a, b); });
 }
 
-template <class T> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
     G::run(shared, h.y, h.p.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
@@ -110,6 +110,8 @@ KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16>(p); }
-KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16>(p); }
+KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16, 256>(p); }
+KERNEL(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288) { matmul_add_hopper<f16, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16, 256>(p); }
+KERNEL(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) { matmul_add_hopper<bf16, 128>(p); }
 #endif

@@ -78,8 +78,9 @@ enum {
     GPU_BATCH_ROWS = 32,   // of a block of OP_batch_TYPE
     GPU_WIDE = 32,         // pairs
     GPU_WIDE_CODES = 24,
-    GPU_BOX_ROWS = 128,    // of a TensorMap
+    GPU_BOX_ROWS = 64,     // of a TensorMap
     GPU_HOPPER_SHARED = 196672,
+    GPU_HOPPER_HALF_SHARED = 98352,
 };
 
 // A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
@@ -147,7 +148,9 @@ typedef struct {
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
-// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED.
+// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED; the same bits from
+// qkv_hopper_half_{f16,bf16}: grid (ceil(n_rows / 128), ceil(n / 128)), block 288, shared
+// GPU_HOPPER_HALF_SHARED. So for the other two.
 typedef struct {
     TensorMap x;           // of all rows that there is room for
     TensorMap w;
@@ -364,10 +367,16 @@ typedef struct {
     GPU_KERNELS_QUANTISED(X, fp8)                   \
     X(qkv_hopper_f16, QkvHopperParams, 384)         \
     X(qkv_hopper_bf16, QkvHopperParams, 384)        \
+    X(qkv_hopper_half_f16, QkvHopperParams, 288)    \
+    X(qkv_hopper_half_bf16, QkvHopperParams, 288)   \
     X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)  \
     X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) \
+    X(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288)  \
+    X(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) \
     X(ffn_up_hopper_f16, FfnUpHopperParams, 384)    \
     X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)   \
+    X(ffn_up_hopper_half_f16, FfnUpHopperParams, 288)  \
+    X(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) \
     X(embed_int8, EmbedParams, 128)                 \
     X(logits_int8, LogitsParams, 256)               \
     X(logits_batch_int8, LogitsParams, 256)         \

@@ -102,9 +102,9 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
         [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, i, n0 + c, G::HALF, a, b); });
 }
 
-template <class T> DEVICE void qkv_hopper(const QkvHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
     G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
@@ -131,6 +131,8 @@ KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16>(p); }
-KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16>(p); }
+KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
+KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16, 256>(p); }
+KERNEL(qkv_hopper_half_bf16, QkvHopperParams, 288) { qkv_hopper<bf16, 128>(p); }
 #endif

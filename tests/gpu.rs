@@ -497,15 +497,20 @@ fn kernels_for_one_architecture_change_no_number() {
         };
         let without = Emu::new(GIB, 1);
         let want = walk(&without, 150);
-        for chunk in [29, 150] {
-            let with = Emu::hopper(GIB, 2 + chunk as u64);
+        // The more multiprocessors, the more tiles of 128 columns.
+        for (chunk, units) in [(29, 132), (150, 2)] {
+            let with = Emu::hopper(GIB, 2 + chunk as u64, units);
             assert_eq!(walk(&with, chunk), want, "{model}, chunks of {chunk}");
-            assert!(with.hoppers() > 0, "{model}");
+            let (all, halves) = (with.hoppers(), with.halves());
+            assert!(
+                halves > 0 && (halves == all) == (units == 132),
+                "{model}: {halves} of {all}"
+            );
         }
         assert_eq!(without.hoppers(), 0);
     }
     for dtype in [Dtype::F32, Dtype::Int8] {
-        let device = Emu::hopper(GIB, 9);
+        let device = Emu::hopper(GIB, 9, 132);
         let options = options(Some(dtype));
         let dir = reference("gqa-bf16/meta");
         let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true).unwrap();

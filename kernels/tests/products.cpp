@@ -67,7 +67,8 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0; a block has `columns` of them.
+// Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many.
+bool half_tiles = false;
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
                    uint32_t n_rows, uint64_t seed) {
@@ -78,7 +79,9 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
     if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
         emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
         die(error);
-    launch(kernel, all, tiles(n_rows, 128), tiles(n, columns), 1, 384, GPU_HOPPER_SHARED, seed);
+    const std::string name = half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
+    launch(name, all, tiles(n_rows, 128), tiles(n, half_tiles ? columns / 2 : columns), 1, half_tiles ? 288 : 384,
+           half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED, seed);
 }
 
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
@@ -278,6 +281,9 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         test.block = wide(type);
         CHECK(test.run(rows, 1) == all, "qkv %s: larger blocks give other bits", name_of(type));
     }
+    half_tiles = true;
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: tiles of 128 columns give other bits", name_of(type));
+    half_tiles = false;
     // Alone as in company, bit for bit.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
@@ -409,6 +415,9 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
         auto larger = test.run(rows, 1);
         CHECK(same_bits(larger.data(), all.data(), all.size()), "%s %s: larger blocks give other bits", KINDS[kind], name_of(type));
     }
+    half_tiles = true;
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: tiles of 128 columns give other bits", KINDS[kind], name_of(type));
+    half_tiles = false;
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;

@@ -104,8 +104,10 @@ pub struct Emu {
     order: Mutex<String>,
     /// Compute capability 9.0, with kernels for it alone.
     hopper: bool,
-    /// Launches of those.
+    /// Launches of those, of them on tiles of 128 columns.
     hoppers: AtomicU64,
+    halves: AtomicU64,
+    units: u32,
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
@@ -141,11 +143,12 @@ impl Emu {
         Arc::new(Self::made(memory, 0, seed, true, false))
     }
 
-    /// One of compute capability 9.0.
-    pub fn hopper(memory: u64, seed: u64) -> Arc<Emu> {
+    /// One of compute capability 9.0, with so many multiprocessors.
+    pub fn hopper(memory: u64, seed: u64, units: u32) -> Arc<Emu> {
         let hopper = true;
         Arc::new(Emu {
             hopper,
+            units,
             ..Self::made(memory, 0, seed, true, true)
         })
     }
@@ -165,6 +168,8 @@ impl Emu {
             order: Mutex::default(),
             hopper: false,
             hoppers: AtomicU64::new(0),
+            halves: AtomicU64::new(0),
+            units: 132,
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
         }
@@ -183,6 +188,11 @@ impl Emu {
     /// How often a kernel for compute capability 9.0 alone has run.
     pub fn hoppers(&self) -> u64 {
         self.hoppers.load(Ordering::SeqCst)
+    }
+
+    /// On tiles of 128 columns.
+    pub fn halves(&self) -> u64 {
+        self.halves.load(Ordering::SeqCst)
     }
 
     /// Bytes allocated now, and the most there ever were.
@@ -341,6 +351,8 @@ unsafe impl Device for Emu {
         }
         let hopper = u64::from(kernel.is_hopper());
         self.hoppers.fetch_add(hopper, Ordering::SeqCst);
+        let half = u64::from(kernel.name().contains("_hopper_half_"));
+        self.halves.fetch_add(half, Ordering::SeqCst);
         // SAFETY: name and parameters are live, the emulator checks their size and every access of the
         // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -369,6 +381,10 @@ unsafe impl Device for Emu {
             (self.library.tensor_map)(&mut map, of.at, columns, rows, pitch, BOX[1], BOX[0], e, n)
         })?;
         Ok(Some(map))
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.units
     }
 
     fn records(&self) -> bool {

@@ -23,9 +23,20 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-const QKV_HOPPER: Family = Family::new("qkv_hopper_*");
-const MATMUL_ADD_HOPPER: Family = Family::new("matmul_add_hopper_*");
-const FFN_UP_HOPPER: Family = Family::new("ffn_up_hopper_*");
+/// Of tiles of 128 x 256 and of 128 x 128.
+type Hopper = [Family; 2];
+const QKV_HOPPER: Hopper = [
+    Family::new("qkv_hopper_*"),
+    Family::new("qkv_hopper_half_*"),
+];
+const MATMUL_ADD_HOPPER: Hopper = [
+    Family::new("matmul_add_hopper_*"),
+    Family::new("matmul_add_hopper_half_*"),
+];
+const FFN_UP_HOPPER: Hopper = [
+    Family::new("ffn_up_hopper_*"),
+    Family::new("ffn_up_hopper_half_*"),
+];
 const FFN_UP: Family = Family::new("ffn_up_*");
 const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
@@ -176,18 +187,37 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     }
 }
 
-/// Shared memory of a kernel for compute capability 9.0.
+/// Shared memory of a kernel for compute capability 9.0, of one for tiles of half the columns.
 pub(super) const HOPPER_SHARED: u32 = 196_672;
+pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
 
-/// A product of `n` columns, of which a block does `cols`; blocks that have the same weights are neighbours.
+/// A product of `n` columns, of which a tile has `cols`; blocks that have the same weights are neighbours. Tiles of half as
+/// many where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
+/// much. The numbers are the same.
 fn hopper<D: Device>(
     device: &D,
-    kernel: Kernel,
+    [whole, half]: &Hopper,
+    dtype: Dtype,
     [n, cols, n_rows]: [u32; 3],
     params: &impl Params,
 ) -> Result<()> {
-    let grid = [n_rows.div_ceil(128), n.div_ceil(cols), 1];
-    run(device, kernel, grid, 384, HOPPER_SHARED, params)
+    let grid = |cols| [n_rows.div_ceil(128), n.div_ceil(cols), 1];
+    let rounds = |cols| {
+        let [x, y, _] = grid(cols);
+        x.saturating_mul(y).div_ceil(device.multiprocessors())
+    };
+    if 2 * rounds(cols / 2) < 3 * rounds(cols) {
+        let (kernel, grid) = (half.of(dtype)?, grid(cols / 2));
+        return run(device, kernel, grid, 288, HOPPER_HALF_SHARED, params);
+    }
+    run(
+        device,
+        whole.of(dtype)?,
+        grid(cols),
+        384,
+        HOPPER_SHARED,
+        params,
+    )
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
@@ -221,7 +251,7 @@ pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Resu
 
 pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) -> Result<()> {
     let sizes = [qkv_rows(&p.p), 256, p.p.n_rows];
-    hopper(d, QKV_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &QKV_HOPPER, dtype, sizes, p)
 }
 
 /// Behind qkv, where the cache has scales.
@@ -283,7 +313,7 @@ pub(super) fn matmul_add_hopper<D: Device>(
     p: &MatmulAddHopperParams,
 ) -> Result<()> {
     let sizes = [p.p.n, 256, p.p.n_rows];
-    hopper(d, MATMUL_ADD_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, p)
 }
 
 /// The same by a library, of `n_rows` rows of x one after another, the first of which is `first`; `Err` as
@@ -328,7 +358,7 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 
 pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParams) -> Result<()> {
     let sizes = [p.p.ffn_dim, 128, p.p.n_rows];
-    hopper(d, FFN_UP_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &FFN_UP_HOPPER, dtype, sizes, p)
 }
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {

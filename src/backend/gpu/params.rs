@@ -170,6 +170,10 @@ mod tests {
             ("GPU_WIDE", super::super::launch::WIDE),
             ("GPU_WIDE_CODES", super::super::launch::WIDE_CODES),
             ("GPU_HOPPER_SHARED", super::super::launch::HOPPER_SHARED),
+            (
+                "GPU_HOPPER_HALF_SHARED",
+                super::super::launch::HOPPER_HALF_SHARED,
+            ),
             ("GPU_BOX_ROWS", super::super::device::BOX[0]),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
             ("GPU_NO_MASK", super::super::sample::NO_MASK),
