@@ -289,7 +289,7 @@ typedef struct {
 typedef struct {
     int32_t given;         // a token that is only scored; GPU_DRAW: draw one; GPU_NO_ROW: padding
     uint32_t n_tokens;     // ids from here on are not drawn
-    uint32_t mask;         // which row of masks has the earlier tokens; GPU_NO_MASK: no penalty
+    uint32_t mask;         // which row of masks, its own, has the earlier tokens; GPU_NO_MASK: no penalty
     float penalty;
     float halvings, high, low, inverse; // the temperature; halvings 0: the largest logit
     uint32_t top_k;        // 0 is off
@@ -315,7 +315,7 @@ typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut and pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token
+    uint32_t *masks;       // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token, then for a drawn one
     int32_t *next;         // [n_rows]: the tokens once more, for a step that follows; -1: embedding skips the row
     uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
     float halvings, high, low, inverse; // temperature 1

@@ -375,7 +375,7 @@ fn steps_ahead_change_nothing() {
     let options = |i: usize| GenerateOptions {
         temperature: [0.0, 0.8, 3.0][i % 3],
         top_k: [0, 40][i % 2],
-        // Now and then, so that there are steps that nothing can follow.
+        // By tokens that the host has not seen yet.
         repetition_penalty: [1.0, 1.0, 1.0, 1.2][i % 4],
         ignore_eos: [true, false][i % 2],
         logprobs: [false, true, true][i % 3],

@@ -100,7 +100,8 @@ pub struct Step {
     pub wanted: Vec<u32>,
     /// What for: one for each of [`Step::wanted`], or none at all where the logits themselves are wanted.
     pub choices: Vec<Choice>,
-    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end.
+    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end; none where the step follows another, to
+    /// which they are known, and what that chose with them.
     pub history: Vec<crate::Token>,
 }
 
