@@ -277,6 +277,13 @@ def main():
         for dtype in ("bf16", "int8", "fp8", "int4"):
             speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context), follows=True) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
+    print("\nstep of batch 32 over that of batch 1, by context (graphs)")
+    contexts = (0, 128, 512, 2048)
+    print(" " * 20 + "".join(f"{context:>8}" for context in contexts))
+    for name in SHAPES:
+        for dtype, kv in (("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "bf16"), ("int4", "int8")):
+            steps = [[seconds(m, decode(SHAPES[name], dtype, kv, batch, context), follows=True) for batch in (32, 1)] for context in contexts]
+            print(f"{name} {dtype:<5} cache {kv:<6}" + "".join(f"{many / one:>8.2f}" for many, one in steps))
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]

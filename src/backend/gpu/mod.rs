@@ -12,7 +12,7 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights on compute
+//! to 32 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights on compute
 //! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
