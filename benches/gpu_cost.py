@@ -20,32 +20,34 @@ SHAPES = {
 
 # bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
 # share of it that mma.sync reaches; wgmma: that the kernels for compute capability 9.0 reach before a block writes, 0 where they
-# are not used. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s of all first caches, l2 of the second. one: bytes/s that one multiprocessor takes of the memory. gap: seconds from kernel to kernel.
+# are not used. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s of all first caches, l2 of the second.
+# stay: bytes that one first cache still has when the next block reads them again. one: bytes/s that one multiprocessor takes of the
+# memory. gap: seconds from kernel to kernel.
 # step: seconds of the host and of copies that nothing hides, where the step before has to be read first; follows: where a step of
 # decode is in the stream behind the one before it, and only three small copies lie between them. link: bytes/s of weights from
 # page cache to device.
 # attend: the share that attention of prompts reaches by mma.sync and by wgmma, each with heads of up to 64, which have as many powers to
 # take for half the products, and with larger ones.
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 one gap step follows link start attend")
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 stay one gap step follows link start attend")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
 # CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; fast.cu's kernel of these tiles, without clusters, 610 to
 # 660 TFLOP/s with a lighter end than ours. FlashAttention-2 has 329 to 477 TFLOP/s and FlashAttention-3 430 to
-# 620 with heads of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, one, step, follows, link, start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)))
+# 620 with heads of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, stay, one, step, follows, link, start.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)))
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache; l2: of weights and activations from the second. instructions: of lanes, of
-# what has to be unpacked and summed. hopper: blocks, flops and bytes at a block's end where the kernel for compute
-# capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions l2 hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, None, None))
+# bytes of activations from the first cache; own: those that every block reads; again: of weights that a second group of rows finds in
+# the second cache. instructions: of lanes, of what has to be unpacked and summed. hopper: blocks, their columns, flops and bytes at a
+# block's end where the kernel for compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
 # Instructions to make an f16 of a code.
 UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
-GEMV_ROWS, FEW_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 4, 64, 32, 256, 16, 2048
+GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -108,27 +110,40 @@ def bucket(n):
     return next((b for b in BUCKETS if b >= n), up(n, 32))
 
 
+def wide(dtype, rows, n):
+    """Weight rows of a block of a batch: `pairs_of_block` of launch.rs."""
+    rows_of = 48 if dtype in GROUP else 64
+    return rows_of if n > 8 and ceil(rows / rows_of) >= 64 else 32
+
+
+# Bytes that a product writes, or changes, for each row of weights and of activations: gate and up make one number of two.
+OUT = {"qkv": 4, "matmul_add": 8, "ffn_up": 1, "logits": 4}
+
+
 def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
-    per_pass = GEMV_ROWS if dtype == "f32" else FEW_ROWS if n <= FEW_ROWS else BATCH_ROWS
+    # Rows up to which blocks round them themselves: `prepares` of launch.rs.
+    few_rows = 2 if dtype in ("int4", "nf4") else 4
+    per_pass = GEMV_ROWS if dtype == "f32" else few_rows if n <= few_rows else BATCH_ROWS
     passes, at_once = ceil(n / per_pass), min(n, per_pass)
     weights = passes * rows * cols
-    read = passes * rows * row_bytes(dtype, cols) + 4 * n * (cols + rows)
+    read = (passes if dtype == "f32" else 1) * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     if dtype == "f32":
         at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
         # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
         return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
     # Tiles of eight rows. Of a lane's instructions, a product takes 1/8 for each weight and tile, operand B 1/16, scales 1/4.
-    prepared = per_pass == BATCH_ROWS
-    tiles = next(t for t in ((2, 4, 8) if prepared else (1,)) if 8 * t >= at_once)
-    block, size = (32, 2) if prepared else (16, 8)
-    activations = ceil(rows / block) * n * cols
-    instructions = weights * (UNPACK[dtype] + tiles * (3 / 16 + (1 / 4 if dtype in GROUP else 0))) + (0 if prepared else 6 * activations)
-    # From the second cache as if no block found in the first what another left there.
-    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", passes * ceil(rows / block), 0, size * activations, instructions,
-                     read + size * activations / 2)
-    return [Launch("prepare", n * cols * 6), product] if prepared else [product]
+    batch = per_pass == BATCH_ROWS
+    tiles = next(t for t in ((2, 4) if batch else (1,)) if 8 * t >= at_once)
+    # What attention and ffn_up give is rounded; the residual stream and its norm are not, where blocks do that themselves.
+    rounded = batch or kernel == "matmul_add"
+    block, size = wide(dtype, rows, n) if batch else 16, 2 if rounded else 8
+    blocks, own = passes * ceil(rows / block), at_once * cols * size
+    instructions = weights * (UNPACK[dtype] + tiles * (3 / 16 + (1 / 4 if dtype in GROUP else 0))) + (0 if rounded else 6 * blocks * at_once * cols)
+    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", blocks, block * row_bytes(dtype, cols) + own, own * blocks, instructions, own,
+                     again=(passes - 1) * rows * row_bytes(dtype, cols))
+    return [Launch("prepare", n * cols * 6), product] if batch and kernel != "matmul_add" else [product]
 
 
 def gemm(kernel, dtype, rows, cols, n):
@@ -138,11 +153,11 @@ def gemm(kernel, dtype, rows, cols, n):
     activations = n * cols * (4 if dtype == "f32" else 2)
     hopper = None
     if dtype in ("f16", "bf16"):
-        # 128 x 256; the last 64 rows of a tile are left out where there are none. Gate and up make one number of two, sums are
-        # added to what is read.
-        tiles, end = ceil(rows / 256) * ceil(n / 128), {"ffn_up_prefill": 2, "matmul_add_prefill": 8}.get(kernel, 4)
-        hopper = tiles, 2 * ceil(rows / 256) * 256 * up(n, 64) * cols, 128 * 256 * end
-    return Launch(kernel, rows * row_bytes(dtype, cols) + activations + 4 * n * rows, 2 * blocks * tile * tile * cols,
+        # 128 x 256 or 128 x 128, as `hopper` of launch.rs has it; the last 64 rows of a tile are left out where there are none.
+        whole, half = (ceil(rows / width) * ceil(n / 128) for width in (256, 128))
+        width = 128 if 2 * ceil(half / 132) < 3 * ceil(whole / 132) else 256
+        hopper = half if width == 128 else whole, width, 2 * up(rows, width) * up(n, 64) * cols, 128 * width * OUT[kernel.removesuffix("_prefill")]
+    return Launch(kernel, rows * row_bytes(dtype, cols) + activations + OUT[kernel.removesuffix("_prefill")] * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
 
@@ -188,14 +203,14 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
         wide = shape.n_heads * sum(tiles), max(tiles)
     attention = Launch("attend_prefill", read, flops, unit, blocks, attend=wide)
 
-    def product(kernel, rows, cols):
-        return [Launch("prepare", n * cols * 6), gemm(kernel, dtype, rows, cols, n)]
+    def normed(kernel, rows, cols):
+        return [Launch("prepare", n * cols * (8 if dtype == "f32" else 6)), gemm(kernel, dtype, rows, cols, n)]
 
-    layer = product("qkv_prefill", *m["qkv"])
+    layer = normed("qkv_prefill", *m["qkv"])
     if kv in SCALED:
         layer.append(Launch("append"))
-    layer += [attention, *product("matmul_add_prefill", *m["wo"]), *product("ffn_up_prefill", *m["ffn_up"]),
-              *product("matmul_add_prefill", *m["w2"])]
+    layer += [attention, gemm("matmul_add_prefill", dtype, *m["wo"], n), *normed("ffn_up_prefill", *m["ffn_up"]),
+              gemm("matmul_add_prefill", dtype, *m["w2"], n)]
     launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
     if last:
         launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted),
@@ -213,11 +228,13 @@ def kernel_seconds(machine, launch):
     """What one kernel takes, without the gap behind it."""
     if launch.hopper and machine.wgmma:
         # One block at a time on a multiprocessor: nothing multiplies there while it ends.
-        blocks, flops, end = launch.hopper
+        # Of the smaller tiles two, but for each the second cache has to give as much for 3/4 of the products.
+        blocks, width, flops, end = launch.hopper
         rounds = ceil(blocks / machine.units)
         busy = blocks / (rounds * machine.units)
-        multiplied = max(flops / (machine.matrix * machine.wgmma * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
-        return multiplied + rounds * end * min(blocks, machine.units) / machine.bandwidth
+        share = machine.wgmma * (3 / 4 if width == 128 else 1)
+        multiplied = max(flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
+        return multiplied + (rounds if width == 256 else 1) * end * min(blocks, machine.units) / machine.bandwidth
     if launch.attend and machine.wgmma:
         flops, longest = launch.attend
         rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
@@ -227,12 +244,13 @@ def kernel_seconds(machine, launch):
     small, large = machine.attend[0]
     share = {"matrix": machine.mma, "attend": large, "attend 64": small}.get(launch.unit)
     rate = machine.matrix * share if share else 2 * machine.lanes
+    times = launch.blocks if launch.own > machine.stay else min(launch.blocks, machine.units)
     return max(
         launch.bytes / machine.bandwidth,
         launch.flops / (rate * busy),
         launch.serial * ceil(launch.blocks / machine.units) / machine.one,
         launch.cache / machine.cache,
-        launch.l2 / machine.l2,
+        (launch.bytes + launch.again + times * launch.own) / machine.l2,
         launch.instructions / machine.lanes,
     )
 
@@ -273,6 +291,13 @@ def main():
         for dtype in ("bf16", "int8", "fp8", "int4"):
             speeds = (1 / seconds(m, decode(SHAPES[name], dtype, "bf16", 1, context), follows=True) for context in contexts)
             print(f"{name} {dtype:<7}" + "".join(f"{speed:>8.0f}" for speed in speeds))
+    print("\nstep of batch 32 over that of batch 1, by context (graphs)")
+    contexts = (0, 128, 512, 2048)
+    print(" " * 20 + "".join(f"{context:>8}" for context in contexts))
+    for name in SHAPES:
+        for dtype, kv in (("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "bf16"), ("int4", "int8")):
+            steps = [[seconds(m, decode(SHAPES[name], dtype, kv, batch, context), follows=True) for batch in (32, 1)] for context in contexts]
+            print(f"{name} {dtype:<5} cache {kv:<6}" + "".join(f"{many / one:>8.2f}" for many, one in steps))
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]

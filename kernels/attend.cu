@@ -225,7 +225,9 @@ template <class T> DEVICE void attend(const AttendParams &p) {
             sum = fmaf(load_fenced(part + s * width + p.head_stride + 1), weight, sum);
             o = fmaf(load_fenced(part + s * width + d), weight, o);
         }
-        p.y[(size_t)row * p.y_stride + head * p.head_dim + d] = o / sum;
+        with_type(p.y_type, [&](auto type) {
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o / sum);
+        });
     }
 }
 
@@ -271,7 +273,10 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     for (int c = 0; c < OWN; c++) {
         uint32_t i = t + c * 128, j = i / p.head_stride, d = i % p.head_stride;
         int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
-        if (row >= 0 && d < p.head_dim) p.y[(size_t)row * p.y_stride + head * p.head_dim + d] = o[c] / sum[c];
+        if (row < 0 || d >= p.head_dim) continue;
+        with_type(p.y_type, [&](auto type) {
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o[c] / sum[c]);
+        });
     }
 }
 

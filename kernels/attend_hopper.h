@@ -148,10 +148,12 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t i = 0; i < 2; i++) {
             const float unit = 1 / group_sum(sum[i], 4);
             if (row[i] < 0) continue;
-            float *y = p.y + (size_t)row[i] * p.y_stride + blockIdx.x * p.head_dim + column;
-            UNROLL
-            for (uint32_t k = 0; k < B / 8; k++)
-                if (k * 8 + column < p.head_dim) store8(y + k * 8, Words2{{as_bits(o[4 * k + 2 * i] * unit), as_bits(o[4 * k + 2 * i + 1] * unit)}});
+            with_type(p.y_type, [&](auto type) {
+                auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride + blockIdx.x * p.head_dim + column;
+                UNROLL
+                for (uint32_t k = 0; k < B / 8; k++)
+                    if (k * 8 + column < p.head_dim) store_pair(y + k * 8, o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
+            });
         }
     }
 

@@ -167,13 +167,12 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     for (uint32_t h = 0; h < 2; h++) {
         float total = group_sum(sum[h], 4);
         if (row[h] < 0) continue;
-        float *y = p.y + (size_t)row[h] * p.y_stride + head * p.head_dim + c;
-        UNROLL
-        for (uint32_t i = 0; i < B / 8; i++)
-            if (i * 8 + c < p.head_dim) {
-                y[i * 8] = o[i][2 * h] / total;
-                y[i * 8 + 1] = o[i][2 * h + 1] / total;
-            }
+        with_type(p.y_type, [&](auto type) {
+            auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride + head * p.head_dim + c;
+            UNROLL
+            for (uint32_t i = 0; i < B / 8; i++)
+                if (i * 8 + c < p.head_dim) store_pair(y + i * 8, o[i][2 * h] / total, o[i][2 * h + 1] / total);
+        });
     }
 }
 

@@ -12,7 +12,7 @@
 // Batch invariance. An output is, whatever kernel and however many rows: for each warp w of eight the mmas over lines
 // w, w + 8, .. in this order (quantised: each step from zero, scaled and added in float32), then the eight sums in the
 // order of the warps. Columns of an mma do not see each other. A row is rounded to 16 bits as prepare.cu does
-// it, with one function for the scale of its norm. Hence one row alone is also a product of n = 8: a dot product of
+// it, with one function for the scale of its norm, or where it was made (attention, the feed-forward's first half). Hence one row alone is also a product of n = 8: a dot product of
 // its own would round otherwise, and where memory is the limit the seven idle columns cost nothing.
 
 // This warp's share of the sum of the squares of a row of `width`; 256 threads.
@@ -92,9 +92,9 @@ template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 // Activations as operand B. get(n, line, step): row g of tile n, the lane's eight columns of the step; of the line that
 // was staged last.
 
-// Up to GPU_FEW_ROWS rows of float32, normed where NORM, rounded here: a warp does that for each of its lines and keeps
+// Up to GPU_FEW_ROWS rows of float32, normed and rounded here: a warp does that for each of its lines and keeps
 // them in shared memory of its own, in the order in which lanes read them.
-template <class L, bool NORM> struct FreshRows {
+template <class L> struct FreshRows {
     static constexpr uint32_t BYTES = 512 + 8 * L::STEPS * 512;
     float *shares, *scales;
     unsigned char *staged;
@@ -111,17 +111,15 @@ template <class L, bool NORM> struct FreshRows {
     // Padding is row 0, computed and dropped.
     DEVICE_MEMBER const float *row(uint32_t r) const { return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride; }
     DEVICE_MEMBER void begin() {
-        if constexpr (NORM) {
-            for (uint32_t r = 0; r < n; r++) {
-                float share = squares_of(row(r), k);
-                if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
-            }
-            block_sync();
-            if (threadIdx.x < n) scales[threadIdx.x] = norm_scale(shares + threadIdx.x * 8, k, eps);
-#ifndef PLANT_NO_BARRIER_FEW
-            block_sync();
-#endif
+        for (uint32_t r = 0; r < n; r++) {
+            float share = squares_of(row(r), k);
+            if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
         }
+        block_sync();
+        if (threadIdx.x < n) scales[threadIdx.x] = norm_scale(shares + threadIdx.x * 8, k, eps);
+#ifndef PLANT_NO_BARRIER_FEW
+        block_sync();
+#endif
     }
     DEVICE_MEMBER void stage(uint32_t line) {
         const uint32_t lane = threadIdx.x % 32;
@@ -130,14 +128,11 @@ template <class L, bool NORM> struct FreshRows {
             const uint32_t r = i / (L::STEPS * 8), step = i / 8 % L::STEPS, four = i % 8, column = (line * L::STEPS + step) * 32 + four * 4;
             if (column >= (k + 31) / 32 * 32) continue;
             const uint32_t t = L::GAP == 4 ? four / 2 : four % 4, half = L::GAP == 4 ? four % 2 : four / 4;
-            float v[4], g[4] = {};
+            float v[4], g[4];
             fresh4(v, row(r) + column);
-            if (NORM) load4(g, norm + column);
+            load4(g, norm + column);
             UNROLL
-            for (uint32_t e = 0; e < 4; e++) {
-                if (NORM) v[e] = v[e] * scales[r] * g[e];
-                if (column + e >= k) v[e] = 0; // padding may hold anything
-            }
+            for (uint32_t e = 0; e < 4; e++) v[e] = column + e < k ? v[e] * scales[r] * g[e] : 0; // padding may hold anything
             store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8, Words2{{pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});
         }
 #ifndef PLANT_NO_WARP_SYNC
@@ -150,7 +145,7 @@ template <class L, bool NORM> struct FreshRows {
     }
 };
 
-// Rows that prepare made, up to 8 * NT from row `first` of the launch on.
+// Rows that are rounded already, up to 8 * NT from row `first` of the launch on; padding columns are zeros.
 template <class L, int NT> struct PreparedRows {
     using T = typename L::T;
     const T *x;
@@ -169,50 +164,64 @@ template <class L, int NT> struct PreparedRows {
     }
 };
 
-// A block of eight warps has 8 * MT pairs of weight rows. `pair(i)`: the two rows of pair i, as they are in memory;
+// A block of eight warps has 8 * MT pairs of weight rows. `pair(n, i)`: n becomes the two rows of w that pair i is;
 // such as there are not may be any that there are. out(i, j, a, b): activation row i of the source, pair j.
 // `sums_of`: 4096 * MT * NT bytes of shared memory. DEPTH: lines on their way.
 template <class W, int MT, int NT, int DEPTH, class Rows, class Pair, class Out>
-DEVICE void few(unsigned char *sums_of, const uint32_t *table, uint32_t k, Rows &source, const Pair &pair, const Out &out) {
+DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source, const Pair &pair, const Out &out) {
     using L = Line<W>;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
-    const unsigned char *rows[MT][2];
+    uint32_t rows[MT][2]; // in units of 16 bytes: half the registers of pointers
     start_next();
     UNROLL
-    for (uint32_t m = 0; m < MT; m++) pair(rows[m], m * 8 + lane / 4);
+    for (uint32_t m = 0; m < MT; m++) {
+        pair(rows[m], m * 8 + lane / 4);
+        UNROLL
+        for (int i = 0; i < 2; i++) rows[m][i] *= QUANTISED<W> ? stride : stride / 8;
+    }
     L ahead[DEPTH][MT];
     auto load = [&](L(&to)[MT], uint32_t line) {
         if (line >= lines) return;
         UNROLL
-        for (uint32_t m = 0; m < MT; m++) to[m].load(rows[m], line, steps - line * L::STEPS, codes);
+        for (uint32_t m = 0; m < MT; m++)
+            to[m].load({(const unsigned char *)w + (size_t)rows[m][0] * 16, (const unsigned char *)w + (size_t)rows[m][1] * 16}, line,
+                       steps - line * L::STEPS, codes);
     };
     UNROLL
     for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d], warp + d * 8);
     wait_for_last(); // with the first weights on their way
     source.begin();
     float sums[MT][NT][4] = {};
+    // The next step's activations are on their way while one is multiplied.
+    Words4 b[2][NT];
+    auto fetch = [&](Words4(&to)[NT], uint32_t line, uint32_t step) {
+        if (line * L::STEPS + step >= steps) return;
+        UNROLL
+        for (int n = 0; n < NT; n++) to[n] = source.get(n, line, step);
+    };
     for (uint32_t first = warp; first < lines; first += 8 * DEPTH) {
         UNROLL
         for (uint32_t d = 0; d < DEPTH; d++) {
             const uint32_t line = first + d * 8;
             if (line >= lines) break;
             source.stage(line);
+            fetch(b[0], line, 0);
             UNROLL
             for (uint32_t step = 0; step < L::STEPS; step++) {
                 if (line * L::STEPS + step >= steps) break;
-                uint32_t a[MT][2][4];
+                if (step + 1 < L::STEPS) fetch(b[(step + 1) % 2], line, step + 1);
                 UNROLL
-                for (int m = 0; m < MT; m++) ahead[d][m].fragments(a[m], step, table);
-                UNROLL
-                for (int n = 0; n < NT; n++) {
-                    const Words4 b = source.get(n, line, step);
+                for (int m = 0; m < MT; m++) {
+                    uint32_t a[2][4];
+                    ahead[d][m].fragments(a, step, table);
                     UNROLL
-                    for (int m = 0; m < MT; m++) {
+                    for (int n = 0; n < NT; n++) {
+                        const Words4 &from = b[step % 2][n];
                         float part[4] = {};
                         float(&to)[4] = QUANTISED<W> ? part : sums[m][n];
-                        mma(to, a[m][0], b.w[0], b.w[1], typename L::T());
-                        mma(to, a[m][1], b.w[2], b.w[3], typename L::T());
+                        mma(to, a[0], from.w[0], from.w[1], typename L::T());
+                        mma(to, a[1], from.w[2], from.w[3], typename L::T());
                         if constexpr (QUANTISED<W>) {
                             UNROLL
                             for (int e = 0; e < 4; e++) sums[m][n][e] = fmaf(ahead[d][m].scale((uint32_t)e / 2, step), part[e], sums[m][n][e]);
@@ -250,34 +259,47 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, uint32_t k, Rows 
     }
 }
 
-// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on. out as of few, with
-// the row of the launch.
-template <class W, bool NORM, class Pair, class Out>
-DEVICE void few_rows(unsigned char *shared, const void *x, uint32_t stride, const float *norm, const int32_t *rows, uint32_t n_rows,
-                     uint32_t k, float eps, const Pair &pair, const Out &out) {
-    using Source = FreshRows<Line<W>, NORM>;
+// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on; eight pairs. out as
+// of few, with the row of the launch.
+template <class W, class Pair, class Out>
+DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, const float *norm,
+                     const int32_t *rows, uint32_t n_rows, uint32_t k, float eps, const Pair &pair, const Out &out) {
+    using Source = FreshRows<Line<W>>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
-    few<W, 1, 1, QUANTISED<W> ? 2 : 4>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), k, source, pair,
+    few<W, 1, 1, QUANTISED<W> ? 2 : 4>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source, pair,
                     [&](uint32_t i, uint32_t j, float a, float b) {
                         if (first + i < n_rows) out(first + i, j, a, b);
                     });
 }
 
-// The same of up to GPU_BATCH_ROWS rows that prepare made; sixteen pairs.
+// The same of rows that are rounded already.
 template <class W, class Pair, class Out>
-DEVICE void batch_rows(unsigned char *shared, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k, const Pair &pair, const Out &out) {
-    const uint32_t first = blockIdx.y * GPU_BATCH_ROWS, left = n_rows - first;
-    auto run = [&](auto count) {
-        constexpr int NT = decltype(count)::value;
+DEVICE void few_rounded(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
+                        const Pair &pair, const Out &out) {
+    const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
+    PreparedRows<Line<W>, 1> source(x, stride, first, n_rows);
+    few<W, 1, 1, QUANTISED<W> ? 2 : 4>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, pair, [&](uint32_t i, uint32_t j, float a, float b) {
+        if (first + i < n_rows) out(first + i, j, a, b);
+    });
+}
+
+// The same of up to GPU_BATCH_ROWS of them and `pairs` pairs, 16 or more: every block reads all rows, which is what the
+// second cache has to give, so that a large matrix wants few blocks and a small one as many as there are multiprocessors.
+// Blocks that have the same weights are neighbours. (32 pairs of codes, too, would be 255 registers and spills.)
+template <class W, class Pair, class Out>
+DEVICE void batch_rows(unsigned char *shared, uint32_t pairs, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows,
+                       uint32_t k, const Pair &pair, const Out &out) {
+    constexpr int WIDE = (QUANTISED<W> ? GPU_WIDE_CODES : GPU_WIDE) / 8;
+    const uint32_t first = blockIdx.x * GPU_BATCH_ROWS;
+    auto run = [&](auto m, auto n) {
+        constexpr int MT = decltype(m)::value, NT = decltype(n)::value;
         PreparedRows<Line<W>, NT> source(x, stride, first, n_rows);
-        // Registers: with 64 rows there are 128 mmas and more to a line of codes, which hide the next line's latency.
-        constexpr int DEPTH = NT == 8 && QUANTISED<W> ? 1 : 2;
-        few<W, 2, NT, DEPTH>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), k, source, pair, [&](uint32_t i, uint32_t j, float a, float b) {
+        few<W, MT, NT, MT == 2 ? 2 : 1>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, pair, [&](uint32_t i, uint32_t j, float a, float b) {
             if (first + i < n_rows) out(first + i, j, a, b);
         });
     };
-    if (left <= 16) run(Count<2>());
-    else if (left <= 32) run(Count<4>());
-    else run(Count<8>());
+    const bool half = n_rows - first <= GPU_BATCH_ROWS / 2;
+    if (pairs == 16) half ? run(Count<2>(), Count<2>()) : run(Count<2>(), Count<4>());
+    else half ? run(Count<WIDE>(), Count<2>()) : run(Count<WIDE>(), Count<4>());
 }

@@ -16,34 +16,34 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) p.h[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
+        if (f.row >= 0) ((float *)p.h)[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
     });
 }
 
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const uint32_t j0 = blockIdx.x * (BATCH ? 16 : 8);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t j0 = BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8;
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = j0 + j < p.ffn_dim ? j0 + j : j0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, (size_t)n + p.ffn_dim);
+        rows[0] = n;
+        rows[1] = n + p.ffn_dim;
     };
     auto out = [&](uint32_t i, uint32_t j, float gate, float up) {
         const int32_t row = p.rows[i];
-        if (row >= 0 && j0 + j < p.ffn_dim) p.h[(size_t)row * p.h_stride + j0 + j] = silu(gate) * up;
+        if (row >= 0 && j0 + j < p.ffn_dim) from_float(((Activation<W> *)p.h)[(size_t)row * p.h_stride + j0 + j], silu(gate) * up);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 // Columns j and j + 1 of row i of the launch.
-DEVICE void join(const FfnUpParams &p, uint32_t i, uint32_t j, Pair gate, Pair up) {
+template <class T> DEVICE void join(const FfnUpParams &p, uint32_t i, uint32_t j, Pair gate, Pair up) {
     const int32_t row = p.rows[i];
     if (row < 0) return;
-    float *h = p.h + (size_t)row * p.h_stride;
-    if (j < p.ffn_dim) h[j] = silu(gate.x) * up.x;
-    if (j + 1 < p.ffn_dim) h[j + 1] = silu(gate.y) * up.y;
+    T *h = (T *)p.h + (size_t)row * p.h_stride + j;
+    if (j + 1 < p.ffn_dim) store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
+    else if (j < p.ffn_dim) from_float(*h, silu(gate.x) * up.x);
 }
 
 template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
@@ -56,15 +56,15 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
-        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join(p, i, j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
+        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<Activation<W>>(p, i, j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
 }
 
-template <class T> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
-    G::run(shared, h.x, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
-           [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join(h.p, i, j0 + c, gate, up); });
+    G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
+           [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<T>(h.p, i, j0 + c, gate, up); });
 }
 
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
@@ -88,6 +88,8 @@ KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16>(p); }
-KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16>(p); }
+KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>(p); }
+KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16, 256>(p); }
+KERNEL(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) { ffn_up_hopper<bf16, 128>(p); }
 #endif

@@ -1,22 +1,24 @@
 // Prefill on compute capability 9.0: the products of gemm.h with weights of f16 or bf16. Part of gpu.h.
 //
 // The recipe is that of pranjalssh/fast.cu: a warpgroup whose one thread keeps four stages of copies going, two that
-// multiply 64 rows each by 256 columns. Each output is one sum through k upwards as in gemm.h; that hardware rounds inside
+// multiply 64 rows each by 256 columns. Or by 128, in two blocks to a multiprocessor, where otherwise some would go without:
+// each sum is the same, but the second cache has to give a third more for it. Each output is one sum through k upwards as in gemm.h; that hardware rounds inside
 // wgmma as inside mma.sync nobody promises, so which of both a device uses depends on weights alone, never on rows.
 //
-// Weight rows come in two boxes of HALF, from any two rows on: for gate and up, of both matrices. What a box has of other
+// Weight rows come as twice HALF, from any two rows on: for gate and up, of both matrices. What a box has of other
 // rows, or of none, is computed and not given out.
-template <class T> struct HopperGemm {
-    static constexpr uint32_t M = 128, N = 256, K = 64, HALF = N / 2, STAGES = 4;
+template <class T, uint32_t COLUMNS> struct HopperGemm {
+    static constexpr uint32_t M = 128, N = COLUMNS, K = 64, HALF = N / 2, STAGES = N == 256 ? 4 : 3;
     static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2, STAGE_BYTES = X_BYTES + W_BYTES;
+    // Of the smaller tiles every thread has what it needs: the copier is one warp, not a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
-    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == GPU_HOPPER_SHARED, "params.h");
+    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED), "params.h");
 
-    // m rows of x, from blockIdx.x * M on. out as in gemm.h.
+    // m rows of x from row `x_row` on, of those from blockIdx.x * M on. out as in gemm.h.
     template <class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m, uint32_t k, uint32_t first,
-                                  uint32_t second, const Out &out) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k,
+                                  uint32_t first, uint32_t second, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
         // A warpgroup whose rows are not there is not there.
         const uint32_t workers = m - m0 > 64 ? 2 : 1;
@@ -33,13 +35,13 @@ template <class T> struct HopperGemm {
 #ifndef PLANT_NO_BARRIER_HOPPER
         block_sync();
 #endif
-        if (t < 128) {
-            give_registers<COPIER_REGISTERS>();
-            if (t == 0) copy(shared, x, w, m0, steps, first, second, full, empty);
+        if (t >= 256) {
+            if (N == 256) give_registers<COPIER_REGISTERS>();
+            if (t == 256) copy(shared, x, w, x_row + m0, steps, first, second, full, empty);
             return;
         }
-        take_registers<REGISTERS>();
-        const uint32_t worker = t / 128 - 1;
+        if (N == 256) take_registers<REGISTERS>();
+        const uint32_t worker = t / 128;
         if (worker >= workers) return;
         float sums[N / 2] = {};
         for (uint32_t step = 0; step < steps; step++) {
@@ -75,7 +77,7 @@ template <class T> struct HopperGemm {
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t m0, uint32_t steps, uint32_t first,
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t x_row, uint32_t steps, uint32_t first,
                                    uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
@@ -91,9 +93,13 @@ template <class T> struct HopperGemm {
 #else
             barrier_expect(there, STAGE_BYTES);
 #endif
-            copy_box(stage, x, step * K, m0, there);
-            copy_box(stage + X_BYTES, w, step * K, first, there);
-            copy_box(stage + X_BYTES + W_BYTES / 2, w, step * K, second, there);
+            UNROLL
+            for (uint32_t row = 0; row < M; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            UNROLL
+            for (uint32_t row = 0; row < HALF; row += GPU_BOX_ROWS) {
+                copy_box(stage + X_BYTES + row * K * 2, w, step * K, first + row, there);
+                copy_box(stage + X_BYTES + W_BYTES / 2 + row * K * 2, w, step * K, second + row, there);
+            }
         }
     }
 };

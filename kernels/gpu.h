@@ -249,6 +249,17 @@ DEVICE void fresh4(float *v, const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(w.w[e]);
 }
 
+// Two neighbours, the first at an even place of a row.
+DEVICE void store_pair(float *to, float a, float b) { to[0] = a, to[1] = b; }
+template <class T> DEVICE void store_pair(T *to, float a, float b) { *(uint32_t *)to = pair_of(a, b, T()); }
+
+// `body` of a number of this type: GPU_F32, GPU_F16 or GPU_BF16.
+template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
+    if (type == GPU_F32) body(float());
+    else if (type == GPU_F16) body(f16());
+    else body(bf16());
+}
+
 #include "hopper.h"
 #include "quant.h"
 

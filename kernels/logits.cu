@@ -27,11 +27,11 @@ DEVICE void logits_float(const LogitsParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
-    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8);
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, n + 1 < p.vocab_size ? n + 1 : n);
+        rows[0] = n;
+        rows[1] = n + 1 < p.vocab_size ? n + 1 : n;
     };
     auto out = [&](uint32_t i, uint32_t j, float a, float b) {
         const uint32_t n = n0 + 2 * j;
@@ -39,8 +39,8 @@ template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
         if (p.rows[i] >= 0 && n < p.vocab_size) out[n] = a;
         if (p.rows[i] >= 0 && n + 1 < p.vocab_size) out[n + 1] = b;
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }

@@ -39,14 +39,14 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// Of up to eight rows, or of the rows that prepare made.
+// Of up to eight rows, or of more.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
-    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8);
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, n + 1 < p.n ? n + 1 : n);
+        rows[0] = n;
+        rows[1] = n + 1 < p.n ? n + 1 : n;
     };
     auto out = [&](uint32_t i, uint32_t j, float a, float b) {
         const int32_t row = p.rows[i];
@@ -55,8 +55,8 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
         if (row >= 0 && n < p.n) x[n] += a + (p.bias ? p.bias[n] : 0);
         if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.y, p.y_stride, p.n_rows, p.k, pair, out);
-    else few_rows<W, false>(shared, p.y, p.y_stride, nullptr, p.rows, p.n_rows, p.k, 0, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
+    else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -81,11 +81,11 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
         [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, i, n0 + c, G::HALF, a, b); });
 }
 
-template <class T> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.y, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+    G::run(shared, h.y, h.p.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
@@ -110,6 +110,8 @@ KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16>(p); }
-KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16>(p); }
+KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16, 256>(p); }
+KERNEL(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288) { matmul_add_hopper<f16, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16, 256>(p); }
+KERNEL(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) { matmul_add_hopper<bf16, 128>(p); }
 #endif

@@ -8,7 +8,11 @@
 //              read or written for it). A launch takes rows of one kind: Decode or Prefill.
 //   pad32(n)   n rounded up to 32. STRIDES of matrices and activations are given in elements and are
 //              multiples of 32; vectors (norm weights) are readable to pad32 of their length. What lies
-//              in the padding of activations and vectors is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO.
+//              in the padding of vectors and of the residual stream is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO,
+//              and those of what attention and ffn_up give, which nobody writes.
+//   rounded    activations that a product takes as they are: of the type of its weights (f16 for quantised ones),
+//              row i of the launch at i * stride. prepare, attention and ffn_up make them; the rows of a step that
+//              decode are its first ones, then come the others.
 //   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
 //              (NEEDED: 256 is what the allocators give).
 //   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
@@ -16,13 +20,16 @@
 //
 // Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row is its codes and then its scales as quant.h says, of K
 // padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
-// A prefill product of them reads prepare_f16's output, and its shared memory is 66048 instead of 49152.
+// A prefill product of them takes f16, and its shared memory is 66048 instead of 49152.
 //
 // Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
-// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included;
-// OP_batch_TYPE any number of rows that prepare made, and gives the same bits:
-//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8
-//     OP_batch_TYPE  grid.y ceil(n_rows / 64), shared GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8)
+// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included
+// (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits. A block of that has
+// `pairs` pairs of weight rows (of q | k | v, of a product, of gate and up): 16, or GPU_WIDE, for quantised ones GPU_WIDE_CODES:
+//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
+//                                              matmul_add: GPU_TABLE_BYTES + 4096
+//     OP_batch_TYPE  grid (ceil(n_rows / 32), ceil(pairs of the matrix / pairs)),
+//                    shared GPU_TABLE_BYTES + 512 * pairs * (n_rows <= 16 ? 2 : 4)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
@@ -69,9 +76,12 @@ enum {
     GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
     GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
     GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
-    GPU_BOX_ROWS = 128,    // of a TensorMap of activations or weights; of the cache: GPU_PAGE
+    GPU_BATCH_ROWS = 32,   // of a block of OP_batch_TYPE
+    GPU_WIDE = 32,         // pairs
+    GPU_WIDE_CODES = 24,
+    GPU_BOX_ROWS = 64,     // of a TensorMap of activations or weights; of the cache: GPU_PAGE
     GPU_HOPPER_SHARED = 196672,
+    GPU_HOPPER_HALF_SHARED = 98352,
 };
 
 // A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
@@ -94,13 +104,13 @@ typedef struct {
     uint32_t n_rows, dim, x_stride, w_stride;
 } EmbedParams;
 
-// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm),
-// or round(x[rows[i]]) where norm is null; columns width..pad32(width) become zero, padding rows too.
+// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm);
+// columns width..pad32(width) become zero, padding rows too.
 // grid (n_rows), block 256, shared 32. Type: the weights' of the product.
 typedef struct {
     void *out;             // [n_rows, out_stride], out_stride >= pad32(width)
     const float *x;        // [max_rows, x_stride]
-    const float *norm;     // [pad32(width)] or null
+    const float *norm;     // [pad32(width)]
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
@@ -111,7 +121,7 @@ typedef struct {
 // n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
 // grid.x ceil(n / 16), block 256, f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream, indexed by rows[i].
 //
-// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them. grid.x ceil(n / 32).
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them.
 //
 // ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows: x is prepare's output (type of the
 // weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
@@ -135,11 +145,13 @@ typedef struct {
     uint32_t n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t kv_type;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // qkv_batch
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
-// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED.
+// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED; the same bits from
+// qkv_hopper_half_{f16,bf16}: grid (ceil(n_rows / 128), ceil(n / 128)), block 288, shared
+// GPU_HOPPER_HALF_SHARED. So for the other two.
 typedef struct {
     TensorMap x;           // of all rows that there is room for
     TensorMap w;
@@ -161,7 +173,7 @@ typedef struct {
 // grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
 // max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
 typedef struct {
-    float *y;              // [max_rows, y_stride] out, by rows[i]
+    void *y;               // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q;        // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
@@ -174,7 +186,7 @@ typedef struct {
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
     float scale;           // 1 / sqrt(head_dim)
-    uint32_t zero;         // 0
+    uint32_t y_type;       // GPU_F32, GPU_F16, GPU_BF16: what the product behind it takes
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at positions position ..
@@ -193,7 +205,7 @@ typedef struct {
 // weights, float32 caches and head_dim over 128.
 // grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
 typedef struct {
-    float *y;              // [max_rows, y_stride] out, by rows[first + j]
+    void *y;               // [max_rows, y_stride] of y_type out, by rows[first + j]
     const float *q;        // [max_rows, q_stride]
     const void *k_pages;
     const void *v_pages;
@@ -203,6 +215,8 @@ typedef struct {
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride;
     float scale;           // 1 / sqrt(head_dim)
+    uint32_t y_type;       // as of AttendParams
+    uint32_t zero;         // 0
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 alone: as attend_prefill of the same types, from tiles of
@@ -213,16 +227,15 @@ typedef struct {
     AttendPrefillParams p;   // k_pages and v_pages are not read
     uint32_t first;          // this layer's first row
     uint32_t end;            // rows of a map
-    uint32_t zeros[8];
+    uint32_t zeros[6];
 } AttendHopperParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y[rows[i]] + bias, y float32.
-// grid.x ceil(n / 16), block 256; f32: grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias, y rounded.
+// grid.x ceil(n / 16), block 256; f32: y[rows[i]], grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
 //
-// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): y is prepare's output (norm null), compact. grid.x ceil(n / 32).
+// ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
 //
-// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y is prepare's output (norm null), compact.
-// Grid of qkv_prefill with this n. Type: the weights'.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y rounded. Grid of qkv_prefill with this n. Type: the weights'.
 //
 // ---- matmul_add_hopper_{f16,bf16}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
 typedef struct {
@@ -232,18 +245,20 @@ typedef struct {
     const float *bias;     // [n] or null
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
+    uint32_t pairs;        // matmul_add_batch
+    uint32_t first;        // matmul_add_hopper: the row of y that is row 0 of the launch
 } MatmulAddParams;
 typedef struct {
-    TensorMap y;
+    TensorMap y;           // of all rows that there is room for
     TensorMap w;
     MatmulAddParams p;     // y and w are not read
-    uint32_t zeros[16];
+    uint32_t zeros[14];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
-// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact. grid.x ceil(ffn_dim / 16).
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact.
 //
 // ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: x is prepare's output, compact; norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
@@ -251,14 +266,14 @@ typedef struct {
 //
 // ---- ffn_up_hopper_{f16,bf16}: FfnUpHopperParams, grid (ceil(n_rows / 128), ceil(ffn_dim / 128)), the rest as qkv_hopper.
 typedef struct {
-    float *h;              // [max_rows, h_stride] out, by rows[i]
+    void *h;               // [max_rows, h_stride] out, by rows[i]: rounded
     const void *x;
     const float *norm;     // [pad32(dim)]
     const void *w;         // [2 * ffn_dim, w_stride]
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // ffn_up_batch
 } FfnUpParams;
 typedef struct {
     TensorMap x;
@@ -271,7 +286,6 @@ typedef struct {
 // grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
 //
 // ---- logits_batch_{f16,bf16,int8}: x is prepare's output, compact; rows[i] only says whether there is a row i.
-// grid.x ceil(vocab_size / 32).
 typedef struct {
     float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
     const void *x;         // [max_rows, x_stride]
@@ -280,14 +294,14 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, vocab_size, dim, x_stride, w_stride, out_stride;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t pairs;        // logits_batch
 } LogitsParams;
 
 // What is wanted of a row of logits. Numbers as in src/backend/choice.rs, which says what they mean.
 typedef struct {
     int32_t given;         // a token that is only scored; GPU_DRAW: draw one; GPU_NO_ROW: padding
     uint32_t n_tokens;     // ids from here on are not drawn
-    uint32_t mask;         // which row of masks has the earlier tokens; GPU_NO_MASK: no penalty
+    uint32_t mask;         // which row of masks, its own, has the earlier tokens; GPU_NO_MASK: no penalty
     float penalty;
     float halvings, high, low, inverse; // the temperature; halvings 0: the largest logit
     uint32_t top_k;        // 0 is off
@@ -313,7 +327,7 @@ typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut and pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token
+    uint32_t *masks;       // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token, then for a drawn one
     int32_t *next;         // [n_rows]: the tokens once more, for a step that follows; -1: embedding skips the row
     uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
     float halvings, high, low, inverse; // temperature 1
@@ -365,10 +379,16 @@ typedef struct {
     GPU_KERNELS_QUANTISED(X, fp8)                   \
     X(qkv_hopper_f16, QkvHopperParams, 384)         \
     X(qkv_hopper_bf16, QkvHopperParams, 384)        \
+    X(qkv_hopper_half_f16, QkvHopperParams, 288)    \
+    X(qkv_hopper_half_bf16, QkvHopperParams, 288)   \
     X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)  \
     X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) \
+    X(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288)  \
+    X(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) \
     X(ffn_up_hopper_f16, FfnUpHopperParams, 384)    \
     X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)   \
+    X(ffn_up_hopper_half_f16, FfnUpHopperParams, 288)  \
+    X(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) \
     X(attend_hopper_f16_64, AttendHopperParams, 384)   \
     X(attend_hopper_f16_128, AttendHopperParams, 384)  \
     X(attend_hopper_bf16_64, AttendHopperParams, 384)  \
@@ -402,8 +422,8 @@ static_assert(sizeof(QkvParams) == 144, "mirrored by the host");
 static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
 static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
 static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
-static_assert(sizeof(AttendPrefillParams) == 88, "mirrored by the host");
-static_assert(sizeof(MatmulAddParams) == 64, "mirrored by the host");
+static_assert(sizeof(AttendPrefillParams) == 96, "mirrored by the host");
+static_assert(sizeof(MatmulAddParams) == 72, "mirrored by the host");
 static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
 static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
 static_assert(sizeof(AttendHopperParams) == 384, "mirrored by the host");

@@ -1,4 +1,4 @@
-// What products of many rows read: rows gathered, normed where asked, rounded to the weights' type.
+// What products of many rows read: rows gathered, normed, rounded to the weights' type.
 #include "gpu.h"
 
 template <class W> DEVICE void prepare(const PrepareParams &p) {
@@ -11,7 +11,7 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
     const float *x = p.x + (size_t)(id < 0 ? 0 : id) * p.x_stride;
     W *out = (W *)p.out + (size_t)blockIdx.x * p.out_stride;
     float scale = 1;
-    if (p.norm && id >= 0) {
+    if (id >= 0) {
         float share = squares_of(x, p.width);
         if (t % 32 == 0) parts[t / 32] = share;
 #ifdef PLANT_DIVERGENT_BARRIER
@@ -24,9 +24,7 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
         scale = norm_scale(parts, p.width, p.eps);
     }
     for (uint32_t i = t; i < padded; i += 256) {
-        float v = id >= 0 && i < p.width ? x[i] * scale : 0;
-        if (p.norm && i < p.width) v *= p.norm[i];
-        from_float(out[i], v);
+        from_float(out[i], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
     }
 }
 

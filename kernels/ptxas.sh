@@ -66,6 +66,8 @@ while (($(jobs -p | wc -l) > 0)); do wait -n || { (($? == 127)) && break; exit 1
 # The instructions each kernel is written for.
 wanted() {
   case $1 in
+    *_hopper_half_f16) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$' ;;
+    *_hopper_half_bf16) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32\.BF16$' ;;
     *_hopper_f16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
     *_hopper_bf16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32\.BF16$ USETMAXREG' ;;
     attend_hopper_f16_*) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$ USETMAXREG' ;;

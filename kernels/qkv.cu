@@ -39,9 +39,7 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
         if (d + 2 == p.head_dim)
             for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
     };
-    if (p.kv_type == GPU_F32) store(float());
-    else if (p.kv_type == GPU_F16) store(f16());
-    else store(bf16());
+    with_type(p.kv_type, store);
 }
 
 DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
@@ -68,11 +66,11 @@ DEVICE void qkv_float(const QkvParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
-    const uint32_t n0 = blockIdx.x * (BATCH ? 32 : 16), end = rows_of_w(p);
-    auto pair = [&](const unsigned char *(&rows)[2], uint32_t j) {
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8), end = rows_of_w(p);
+    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
-        rows[0] = row_of<W>(p.w, p.w_stride, n);
-        rows[1] = row_of<W>(p.w, p.w_stride, n + 1);
+        rows[0] = n;
+        rows[1] = n + 1;
     };
     auto out = [&](uint32_t i, uint32_t j, float a, float b) {
         const int32_t row = p.rows[i];
@@ -81,8 +79,8 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
-    if constexpr (BATCH) batch_rows<W>(shared, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
-    else few_rows<W, true>(shared, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -104,11 +102,11 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
         [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, i, n0 + c, G::HALF, a, b); });
 }
 
-template <class T> DEVICE void qkv_hopper(const QkvHopperParams &h) {
+template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParams &h) {
     SHARED(shared);
-    using G = HopperGemm<T>;
+    using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.x, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+    G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
@@ -133,6 +131,8 @@ KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16>(p); }
-KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16>(p); }
+KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
+KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16, 256>(p); }
+KERNEL(qkv_hopper_half_bf16, QkvHopperParams, 288) { qkv_hopper<bf16, 128>(p); }
 #endif

@@ -140,6 +140,11 @@ struct Nf4 : Quantised {
 
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 
+// What products with these weights take activations as.
+template <class W, bool> struct ActivationOf { using type = W; };
+template <class W> struct ActivationOf<W, true> { using type = f16; };
+template <class W> using Activation = typename ActivationOf<W, QUANTISED<W>>::type;
+
 // What decode_pairs looks up, in the first GPU_TABLE_BYTES of shared memory.
 template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
     if constexpr (QUANTISED<W>) return W::pair_table(shared);

@@ -336,5 +336,8 @@ KERNEL(sample, SampleParams, 512) {
         out->token = token;
         p.next[blockIdx.x] = token;
         if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
+        // A step that follows finds it there. All threads have been through the mask: `draw` ends with a barrier.
+        if (c.given == GPU_DRAW && c.mask != GPU_NO_MASK && token >= 0)
+            p.masks[(size_t)c.mask * p.mask_stride + (uint32_t)token / 32] |= 1u << token % 32;
     }
 }

@@ -345,7 +345,7 @@ fn the_next_step_is_under_way_when_a_token_is_read() {
         (length(2), "<><>", true),
         (length(1), "<>", true),
         (until_eos, "<><<><><><>", false),
-        (penalised, "<><><><>", true),
+        (penalised, "<><<><>>", true),
     ] {
         let walk = |ahead: bool| {
             let think = say(&answer);

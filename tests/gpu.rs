@@ -375,7 +375,7 @@ fn steps_ahead_change_nothing() {
     let options = |i: usize| GenerateOptions {
         temperature: [0.0, 0.8, 3.0][i % 3],
         top_k: [0, 40][i % 2],
-        // Now and then, so that there are steps that nothing can follow.
+        // By tokens that the host has not seen yet.
         repetition_penalty: [1.0, 1.0, 1.0, 1.2][i % 4],
         ignore_eos: [true, false][i % 2],
         logprobs: [false, true, true][i % 3],
@@ -503,20 +503,29 @@ fn kernels_for_one_architecture() {
                 streams.iter().map(finish).collect()
             };
             let all = |of: &[Tokens]| -> Vec<_> { of.iter().map(bits).collect() };
-            let (without, with) = (Emu::new(GIB, 1), Emu::hopper(GIB, 31));
-            let (mut want, got) = (walk(&without, 150), walk(&with, 29));
-            let (products, attention) = with.hoppers();
+            let without = Emu::new(GIB, 1);
+            let mut want = walk(&without, 150);
             assert_eq!(without.hoppers(), (0, 0));
-            assert!(products > 0, "{model}");
-            assert_eq!(attention > 0, kv_dtype.is_none(), "{model}");
-            if kv_dtype.is_none() {
-                for ((got, want), prompt) in got.iter().zip(&want).zip(&prompts) {
-                    let (got, want) = [got, want].map(|t| t[..prompt.len()].to_vec()).into();
-                    assert_near(&got, &want, 0.05, model);
+            // The more multiprocessors, the more tiles of 128 columns.
+            for (chunk, units) in [(29, 132), (150, 2)] {
+                let with = Emu::hopper(GIB, 2 + chunk as u64, units);
+                let got = walk(&with, chunk);
+                let ((products, attention), halves) = (with.hoppers(), with.halves());
+                assert!(
+                    halves > 0 && (halves == products) == (units == 132),
+                    "{model}: {halves} of {products}"
+                );
+                assert_eq!(attention > 0, kv_dtype.is_none(), "{model}");
+                if kv_dtype.is_none() && units == 132 {
+                    for ((got, want), prompt) in got.iter().zip(&want).zip(&prompts) {
+                        let (got, want) = [got, want].map(|t| t[..prompt.len()].to_vec()).into();
+                        assert_near(&got, &want, 0.05, model);
+                    }
+                    want = got;
+                } else {
+                    assert_eq!(all(&got), all(&want), "{model}, chunks of {chunk}");
                 }
-                want = walk(&Emu::hopper(GIB, 152), 150);
             }
-            assert_eq!(all(&got), all(&want), "{model}");
         }
     }
     for (dtype, kv, used) in [
@@ -524,7 +533,7 @@ fn kernels_for_one_architecture() {
         (Dtype::Int8, Some(Dtype::Int8), (false, false)),
         (Dtype::Int8, Some(Dtype::F16), (false, true)),
     ] {
-        let device = Emu::hopper(GIB, 9);
+        let device = Emu::hopper(GIB, 9, 132);
         let mut options = options(Some(dtype));
         options.kv_dtype = kv;
         let dir = reference("gqa-bf16/meta");

@@ -64,14 +64,15 @@ fn the_cost_model_counts_what_is_launched() {
     // With the memory that kernels for compute capability 9.0 alone take.
     let (content, record) = day(
         "cost",
-        &["--steps", "device,cost,sanitizer"],
+        &["--steps", "device,fp8,cost,sanitizer"],
         "shared=232448",
     );
     assert!(content, "{record}");
     assert_eq!(outcome(&record, "device"), "ok", "{record}");
+    assert_eq!(outcome(&record, "fp8"), "ok", "{record}");
     assert_eq!(outcome(&record, "cost"), "ok", "{record}");
     assert_eq!(outcome(&record, "sanitizer: memcheck"), "skipped");
-    assert!(record.contains("2 passed, 0 failed, 4 skipped"), "{record}");
+    assert!(record.contains("3 passed, 0 failed, 4 skipped"), "{record}");
     assert!(
         record.contains("REHEARSAL on a stand-in driver"),
         "{record}"

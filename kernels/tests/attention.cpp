@@ -14,6 +14,7 @@ struct Attention {
     int type;
     uint32_t heads, kv_heads, head_dim;
     std::vector<Span> spans;
+    int y_type = GPU_F32;
     Random random{41};
     uint32_t stride = pad(head_dim, 16), q_dim = heads * head_dim, n_rows = 0, n_pages = 0;
     std::vector<std::vector<double>> k, v; // by span: [position][kv_head][head_dim], as stored
@@ -64,17 +65,34 @@ struct Attention {
 
     std::vector<float> decode(const std::vector<int32_t> &rows, uint32_t max_splits, uint64_t seed) {
         uint32_t n = (uint32_t)rows.size();
-        Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * 4), partial((size_t)n * heads * max_splits * (stride + 4) * 4);
+        Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * size_of(y_type)), partial((size_t)n * heads * max_splits * (stride + 4) * 4);
         std::vector<uint32_t> zeros(n * kv_heads, 0);
         Buffer counters(zeros);
-        AttendParams p = {y.as<float>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), partial.as<float>(), counters.as<uint32_t>(),
+        AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), partial.as<float>(), counters.as<uint32_t>(),
                           rd.as<int32_t>(), pd.as<int32_t>(), rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim,
-                          stride, pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), 0};
+                          stride, pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
         // Twice: the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
             launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128, 4160 + 96 * stride, seed + (uint64_t)i * 100);
         CHECK(counters.get<uint32_t>() == zeros, "attend left a counter");
-        return y.get<float>();
+        return numbers(y);
+    }
+    std::vector<float> numbers(const Buffer &y) const {
+        std::vector<uint8_t> bytes = y.get<uint8_t>();
+        std::vector<float> all;
+        for (size_t at = 0; at < bytes.size(); at += size_of(y_type)) all.push_back((float)widened(y_type, &bytes[at]));
+        return all;
+    }
+    // What comes out in 16 bits is what comes out in 32, rounded.
+    template <class Run> void rounds(const std::vector<float> &exact, const Run &run) {
+        y_type = type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16;
+        const std::vector<float> got = run();
+        for (size_t i = 0; i < exact.size(); i++) {
+            uint8_t want[4];
+            store(y_type, want, exact[i]);
+            CHECK(std::isnan(exact[i]) ? std::isnan(got[i]) : got[i] == widened(y_type, want), "%s: %g is not %g rounded", name_of(y_type), got[i], exact[i]);
+        }
+        y_type = GPU_F32;
     }
 
     // `skip`: where tiles begin within the span, as another cut of the prompt would have it.
@@ -94,10 +112,10 @@ struct Attention {
             row += spans[s].n;
         }
         list.push_back({0, 0, 0, 0});
-        Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * 4);
-        AttendPrefillParams p = {y.as<float>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
+        Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
+        AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
                                  pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
-                                 pad32(q_dim), 1 / sqrtf((float)head_dim)};
+                                 pad32(q_dim), 1 / sqrtf((float)head_dim), (uint32_t)y_type, 0};
         if (way == Hopper) {
             // The second of two layers.
             auto maps = [&](TensorMap &map, const Buffer &pages) {
@@ -113,12 +131,12 @@ struct Attention {
             h.p = p, h.first = (uint32_t)(kd.size / stride / 2), h.end = 2 * h.first;
             const uint32_t b = stride <= 64 ? 64 : 128;
             launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h, heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
-            return y.get<float>();
+            return numbers(y);
         }
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
         std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) + (fma ? "" : "_" + std::to_string(b));
         launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b, seed);
-        return y.get<float>();
+        return numbers(y);
     }
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
@@ -175,6 +193,7 @@ void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std:
     auto got = view_as<float>(on_schedules("attend", [&](uint64_t seed) { return bytes_of(test.decode(rows, max_splits, seed)); }));
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare("attend", got, row, false);
+    test.rounds(got, [&] { return test.decode(rows, max_splits, 1); });
     // Alone, and with as many splits as it needs: the same bits.
     for (uint32_t row = 0; row < test.n_rows; row += 1 + test.n_rows / 2) {
         auto alone = test.decode({(int32_t)row}, (lengths[row] - 1) / 256 + 1, 1);
@@ -200,6 +219,7 @@ void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head
     auto got = view_as<float>(on_schedules(name, [&](uint64_t seed) { return bytes_of(test.prefill(way, 0, seed)); }));
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare(name, got, row, way != Fma);
+    test.rounds(got, [&] { return test.prefill(way, 0, 1); });
     // Another cut into tiles: the same bits.
     auto cut = test.prefill(way, way == Fma ? 1 : 7, 1);
     for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);

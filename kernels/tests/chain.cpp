@@ -16,7 +16,7 @@ void must(int failed, const char *error) {
     Random random{7};
     const Matrix table(GPU_BF16, vocab, dim, random, 1), head(GPU_BF16, vocab, dim, random, 0.3f);
     const Buffer norm(vector_of(dim, pad32(dim), random, 1, 0.2f)), cos(vector_of(8 * 8, 64, random, 0, 1)), sin(vector_of(8 * 8, 64, random, 0, 1));
-    Buffer x(4 * n * pad32(dim)), q(4 * n * pad32(q_dim)), y(4 * n * pad32(q_dim)), h(4 * n * pad32(ffn_dim)), logits(4 * n * pad32(vocab));
+    Buffer x(4 * n * pad32(dim)), q(4 * n * pad32(q_dim)), y(4 * n * pad32(q_dim)), h(std::vector<float>(n * pad32(ffn_dim))), logits(4 * n * pad32(vocab));
     Buffer partial(4 * n * n_heads * (head_dim + 4)), counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim), prepared(2 * padded * 96);
     const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}), rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
     const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}), row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
@@ -42,7 +42,7 @@ void must(int failed, const char *error) {
         weights.emplace_back(layer ? GPU_INT4 : GPU_BF16, q_dim + 2 * kv_dim, dim, random, 0.3f);
         weights.emplace_back(layer ? GPU_INT8 : GPU_BF16, dim, q_dim, random, 0.3f);
         weights.emplace_back(layer ? GPU_NF4 : GPU_BF16, 2 * ffn_dim, dim, random, 0.3f);
-        weights.emplace_back(GPU_BF16, dim, ffn_dim, random, 0.3f);
+        weights.emplace_back(layer ? GPU_INT8 : GPU_BF16, dim, ffn_dim, random, 0.3f);
     }
     char error[600];
     auto run = [&](const std::string &kernel, const auto &p, unsigned gx, unsigned gy, unsigned gz, unsigned block, size_t shared, bool first = false) {
@@ -50,18 +50,18 @@ void must(int failed, const char *error) {
         auto launch = dependent && !first ? emu_launch_dependent : emu_launch;
         must(launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error), error);
     };
-    // A product of `pairs` of weight rows with rows of `from` as they are in the first layer, made ready before it in the second.
+    // A product of `pairs` of weight rows; rows of `from` that have a norm are made ready before it in the second layer.
     auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p, auto &from, auto &stride, const Buffer *norms) {
-        if (batch) {
+        if (batch && norms) {
             const int type = quantised(w.type) ? GPU_F16 : w.type;
-            const PrepareParams ready = {prepared.as<void>(), (const float *)from, norms ? norms->as<float>() : nullptr, rows.as<int32_t>(),
+            const PrepareParams ready = {prepared.as<void>(), (const float *)from, norms->as<float>(), rows.as<int32_t>(),
                                          padded, w.cols, stride, pad32(w.cols), 1e-5f, 0};
             run(std::string("prepare_") + name_of(type), ready, padded, 1, 1, 256, 32);
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
         const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
-        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, tiles(pairs, batch ? 16 : 8), 1, 1, 256,
-            batch ? GPU_TABLE_BYTES + 8192 * 2 : GPU_FEW_SHARED + 4096 * steps);
+        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, 16) : 1, 1, 256,
+            batch ? GPU_TABLE_BYTES + 8192 * 2 : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
     };
 
     emu_strict(dependent);
@@ -74,24 +74,24 @@ void must(int failed, const char *error) {
         const bool batch = layer == 1;
         QkvParams qkv = {q.as<float>(), k_to, v_to, x.as<void>(), norm.as<float>(), w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(),
                          rows.as<int32_t>(), positions.as<int32_t>(), slots.as<uint32_t>(), padded, dim, pad32(dim), w[0].stride, pad32(q_dim), n_heads,
-                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, 0};
+                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, 16};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
         if (scaled)
             run("append_int8", AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(), padded, n_kv_heads, head_dim, head_dim},
                 2 * n_kv_heads, padded, 1, 32, 0);
         run(std::string("attend_") + name_of(kv_type),
-            AttendParams{y.as<float>(), q.as<float>(), k.as<void>(), v.as<void>(), partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
+            AttendParams{y.as<void>(), q.as<float>(), k.as<void>(), v.as<void>(), partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
                          positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded, n_heads, n_kv_heads, head_dim, head_dim,
-                         pad32(q_dim), pad32(q_dim), 1, 0.25f, 0},
+                         pad32(q_dim), pad32(q_dim), 1, 0.25f, (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, q_dim, pad32(dim),
-                              pad32(q_dim), w[1].stride};
+                              pad32(q_dim), w[1].stride, 16, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
-        FfnUpParams up = {h.as<float>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), padded, ffn_dim, dim, pad32(dim),
-                          w[2].stride, pad32(ffn_dim), 1e-5f, 0};
+        FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), padded, ffn_dim, dim, pad32(dim),
+                          w[2].stride, pad32(ffn_dim), 1e-5f, 16};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, ffn_dim, pad32(dim),
-                                pad32(ffn_dim), w[3].stride};
+                                pad32(ffn_dim), w[3].stride, 16, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), padded, vocab, dim, pad32(dim),

@@ -42,14 +42,23 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
 // What a prefill product reads, made by the kernel that makes it.
-Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer *norm, const Buffer &rows, uint32_t n_rows,
+Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm, const Buffer &rows, uint32_t n_rows,
                 uint32_t width, uint64_t seed) {
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
-    PrepareParams p = {out.as<void>(), x.as<float>(), norm ? norm->as<float>() : nullptr, rows.as<int32_t>(),
+    PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(),
                        n_rows, width, x_stride, pad32(width), EPS, 0};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
+}
+// The same of rows that need no norm, behind `first` others: zeros in the padding, NaN where there is no row.
+Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first) {
+    const int type = prepared_type(weights);
+    std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
+    for (size_t i = 0; i < rows.size(); i++)
+        for (uint32_t j = 0; rows[i] >= 0 && j < pad32(width); j++)
+            store(type, &out[((first + i) * pad32(width) + j) * size_of(type)], j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
+    return Buffer(out);
 }
 void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
     unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1}, block[3] = {256, 1, 1};
@@ -58,7 +67,8 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0; a block has `columns` of them.
+// Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many.
+bool half_tiles = false;
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
                    uint32_t n_rows, uint64_t seed) {
@@ -69,20 +79,26 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
     if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
         emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
         die(error);
-    launch(kernel, all, tiles(n_rows, 128), tiles(n, columns), 1, 384, GPU_HOPPER_SHARED, seed);
+    const std::string name = half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
+    launch(name, all, tiles(n_rows, 128), tiles(n, half_tiles ? columns / 2 : columns), 1, half_tiles ? 288 : 384,
+           half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED, seed);
 }
 
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
 enum Way { Few, Batch, Prefill, Hopper };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
 
-// `n` pairs of weight rows; `across`: blocks of a product in float32, `more` its shared memory.
-void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t across, size_t more,
-                   uint32_t n_rows, uint64_t seed) {
-    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, way == Few ? 8 : 16), tiles(n_rows, way == Few ? 8 : 64), 1};
+// Pairs of weight rows of a block of a batch, where they are not 16.
+uint32_t wide(int type) { return quantised(type) ? GPU_WIDE_CODES : GPU_WIDE; }
+
+// `pairs` of weight rows, `block` of them in a block of a batch; `across`: blocks of a product in float32, `more` its shared memory.
+void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t block_pairs, uint32_t across,
+                   size_t more, uint32_t n_rows, uint64_t seed) {
+    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
+    if (way == Batch) grid[0] = tiles(n_rows, GPU_BATCH_ROWS), grid[1] = tiles(pairs, block_pairs);
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
-    size_t shared = type == GPU_F32 ? more : way == Few ? GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + 8192 * (n_rows <= 16 ? 2 : n_rows <= 32 ? 4 : 8);
+    size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
+                    : GPU_TABLE_BYTES + 512 * block_pairs * (n_rows <= 16 ? 2 : 4);
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
@@ -110,18 +126,18 @@ void test_embed() {
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
 }
 
-void prepare(int type, uint32_t width, bool norm) {
+void prepare(int type, uint32_t width) {
     Random random{11};
     auto x = activations(4, width, random);
     auto g = vector_of(width, pad32(width), random, 1, 0.3f);
     std::vector<int32_t> rows = {2, -1, 0};
     Buffer xd(x), gd(g), rd(rows);
     auto got = on_schedules("prepare", [&](uint64_t seed) {
-        return prepared(type, xd, pad32(width), norm ? &gd : nullptr, rd, 3, width, seed).get<uint8_t>();
+        return prepared(type, xd, pad32(width), gd, rd, 3, width, seed).get<uint8_t>();
     });
     for (uint32_t i = 0; i < 3; i++) {
         const float *row = &x[(size_t)(rows[i] < 0 ? 0 : rows[i]) * pad32(width)];
-        auto want = norm ? normed(row, g, width) : std::vector<double>(row, row + width);
+        auto want = normed(row, g, width);
         for (uint32_t j = 0; j < pad32(width); j++) {
             double y = widened(type, &got[((size_t)i * pad32(width) + j) * size_of(type)]);
             if (rows[i] < 0 || j >= width) CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
@@ -131,8 +147,7 @@ void prepare(int type, uint32_t width, bool norm) {
 }
 void test_prepare() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16})
-        for (uint32_t width : {1u, 33u, 320u})
-            for (bool norm : {false, true}) prepare(type, width, norm);
+        for (uint32_t width : {1u, 33u, 320u}) prepare(type, width);
 }
 
 struct Heads { uint32_t q, kv, dim; };
@@ -141,7 +156,7 @@ struct Heads { uint32_t q, kv, dim; };
 struct Qkv {
     int type, kv_type;
     Way way;
-    uint32_t dim;
+    uint32_t block = 16, dim;
     Heads heads;
     uint32_t max_rows;
     Random random{23};
@@ -177,17 +192,17 @@ struct Qkv {
         QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
                        bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
-                       (uint32_t)kv_type, EPS, 0};
+                       (uint32_t)kv_type, EPS, block};
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
-            a = prepared(type, xd, pad32(dim), &nd, rd, n_rows, dim, seed);
+            a = prepared(type, xd, pad32(dim), nd, rd, n_rows, dim, seed);
             p.x = a.as<void>();
             p.norm = nullptr;
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
-        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, tiles(n, 16), 0, n_rows, seed);
+        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, block, tiles(n, 16), 0, n_rows, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
             launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
@@ -262,6 +277,13 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
             for (uint32_t i = 0; i < test.q_dim; i++) CHECK(std::isnan(test.row_of(all, row)[i]), "qkv wrote row %u", row);
         }
     }
+    if (test.way == Batch) {
+        test.block = wide(type);
+        CHECK(test.run(rows, 1) == all, "qkv %s: larger blocks give other bits", name_of(type));
+    }
+    half_tiles = true;
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: tiles of 128 columns give other bits", name_of(type));
+    half_tiles = false;
     // Alone as in company, bit for bit.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
@@ -299,6 +321,7 @@ struct Dense {
     Way way;
     uint32_t n, k, max_rows; // n columns of the output
     bool has_bias;
+    uint32_t block = 16;
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
     std::vector<float> in = activations(max_rows, k, random), out = activations(max_rows, n, random);
@@ -308,32 +331,37 @@ struct Dense {
 
     std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
         uint32_t n_rows = (uint32_t)rows.size();
-        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * 4);
+        const int out_type = kind == Up ? prepared_type(type) : GPU_F32;
+        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * size_of(out_type));
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
         Buffer a(0);
         std::string name = KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
-        if (way != Few) {
-            a = prepared(type, ind, pad32(k), kind == Add ? nullptr : &nd, rd, n_rows, k, seed);
+        const uint32_t first = kind == Add && way == Hopper ? 3 : 0;
+        if (kind == Add ? type != GPU_F32 || way == Prefill : way != Few) {
+            a = kind == Add ? rounded(type, in, rows, k, first) : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed);
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
-                                 n_rows, n, k, pad32(n), pad32(k), w.stride};
+                                 n_rows, n, k, pad32(n), pad32(k), w.stride, block, first};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 256, n_rows, seed);
-            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 4), 512, n_rows, seed);
+            else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
+            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
-            FfnUpParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, 0};
+            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, block};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
-            else launch_decode("ffn_up", type, way, &p, sizeof p, n, tiles(n, 8), 0, n_rows, seed);
+            else launch_decode("ffn_up", type, way, &p, sizeof p, n, block, tiles(n, 8), 0, n_rows, seed);
         } else {
-            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, 0};
-            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), tiles(n, 16), 0, n_rows, seed);
+            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, block};
+            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 16), 0, n_rows, seed);
         }
-        return od.get<float>();
+        if (out_type == GPU_F32) return od.get<float>();
+        std::vector<float> all;
+        for (uint16_t x : od.get<uint16_t>()) all.push_back((float)widened(out_type, &x));
+        return all;
     }
     // Where entry i of the launch, which is row `row`, lies in the output.
     size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
@@ -354,7 +382,7 @@ struct Dense {
                 double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
                 want = s * up.sum;
                 // |silu'| <= 1.1
-                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * SUM + 1e-7;
+                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * (SUM + rounding(type)) + 1e-7;
             }
             close(KINDS[kind], row, j, got[place(i, row) + j], want, bound);
         }
@@ -382,6 +410,14 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
             float y = all[(size_t)row * pad32(n) + j], before = kind == Add ? test.out[(size_t)row * pad32(n) + j] : NAN;
             CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]", KINDS[kind], row, j);
         }
+    if (test.way == Batch) {
+        test.block = wide(type);
+        auto larger = test.run(rows, 1);
+        CHECK(same_bits(larger.data(), all.data(), all.size()), "%s %s: larger blocks give other bits", KINDS[kind], name_of(type));
+    }
+    half_tiles = true;
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: tiles of 128 columns give other bits", KINDS[kind], name_of(type));
+    half_tiles = false;
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;

@@ -170,22 +170,32 @@ void sampling() {
             rows.push_back({});
             rows.back().given = GPU_NO_ROW;
             rows.push_back(rows[n_rows - 1]);
+            // A mask of its own.
+            masks.resize((n_rows + 1) * mask_stride);
+            std::copy_n(&masks[(n_rows - 1) * mask_stride], mask_stride, &masks[n_rows * mask_stride]);
+            if (rows.back().mask != GPU_NO_MASK) rows.back().mask = n_rows;
             want.push_back(want[n_rows - 1]);
             for (int copy = 0; copy < 2; copy++) logits.insert(logits.end(), logits.end() - stride, logits.end());
-            Buffer logits_d(logits), masks_d(masks), rows_d(rows);
+            Buffer logits_d(logits), rows_d(rows);
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
             auto bytes = on_schedules("sample", [&](uint64_t seed) {
-                Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4);
+                Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4), masks_d(masks);
                 launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(), masks_d.as<uint32_t>(), next.as<int32_t>(), grid, n,
                                               stride, mask_stride, out_stride, one.halvings, one.high, one.low, one.inverse, 0},
                        grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
-                auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>();
+                auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(), marked = masks_d.get<uint8_t>();
                 all.insert(all.end(), tokens.begin(), tokens.end());
+                all.insert(all.end(), marked.begin(), marked.end());
                 return all;
             });
             auto got = view_as<uint32_t>(bytes);
             const uint32_t *next = &got[(size_t)grid * out_stride];
+            std::vector<uint32_t> marked = masks;
+            for (uint32_t i = 0; i < grid; i++)
+                if (rows[i].given == GPU_DRAW && rows[i].mask != GPU_NO_MASK && (int32_t)next[i] >= 0)
+                    marked[rows[i].mask * mask_stride + next[i] / 32] |= 1u << next[i] % 32;
+            CHECK(std::equal(marked.begin(), marked.end(), next + grid), "%s, %u tokens: the masks are not those of before and the tokens drawn", KINDS[kind], n);
             for (uint32_t i = 0, w = 0; i < grid; i++) {
                 const uint32_t *words = &got[(size_t)i * out_stride];
                 if (rows[i].given == GPU_NO_ROW) {

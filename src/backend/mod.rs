@@ -92,7 +92,7 @@ pub struct Step {
     /// Where each row's K and V go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
     /// whose K and V are in the cache already (the last token of a fully cached prompt).
     pub slots: Vec<u32>,
-    /// The sequences; their `rows` partition `0..tokens.len()` in order.
+    /// The sequences; their `rows` partition `0..tokens.len()` in order, those of decode first.
     pub spans: Vec<Span>,
     /// Page tables of all sequences, end to end.
     pub pages: Vec<u32>,
@@ -100,7 +100,8 @@ pub struct Step {
     pub wanted: Vec<u32>,
     /// What for: one for each of [`Step::wanted`], or none at all where the logits themselves are wanted.
     pub choices: Vec<Choice>,
-    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end.
+    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end; none where the step follows another, to
+    /// which they are known, and what that chose with them.
     pub history: Vec<crate::Token>,
 }
 

@@ -101,12 +101,10 @@ impl Sequence {
         self.tokens.len() == self.prompt_len
     }
 
-    /// Whether it goes on after the row of decode that is under way, unless the token or a reader ends it, and
-    /// all but that token is known of its next row: not with a penalty, which looks at the token.
+    /// Whether it goes on after the row of decode that is under way, unless the token or a reader ends it: then all
+    /// but that token is known of its next row.
     pub fn goes_on(&self) -> bool {
-        !self.in_prefill()
-            && self.generated() + 1 < self.max_new
-            && self.call.options.repetition_penalty == 1.0
+        !self.in_prefill() && self.generated() + 1 < self.max_new
     }
 
     /// It has got its slot and its pages.
@@ -162,13 +160,13 @@ impl Sequence {
     }
 
     /// What is wanted of the row at `position`: a score for the next prompt token, or the next token.
-    /// Tokens that it is chosen by go to `history`. Ids from `n_tokens` on are never drawn.
+    /// Tokens that it is chosen by go to `history`, where the one at `position` is known. Ids from `n_tokens` on are never drawn.
     pub fn choice(&self, position: usize, n_tokens: usize, history: &mut Vec<Token>) -> Choice {
         let options = &self.call.options;
         let (next, first) = (position + 1, history.len());
         let given = (next < self.prompt_len).then(|| self.tokens[next]);
         let strategy = (&Params::from(options)).into();
-        if given.is_none() && options.repetition_penalty != 1.0 {
+        if given.is_none() && options.repetition_penalty != 1.0 && next <= self.tokens.len() {
             history.extend_from_slice(&self.tokens[..next]);
         }
         Choice {

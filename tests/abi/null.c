@@ -103,9 +103,11 @@ static void build_arguments(void) {
   EXPECT(LLAMA_E_IO, llama_build("/\xff\xfe", NULL, NULL, &l, err)); /* a path is bytes */
   CHECK(l == NULL);
 
-#define WITH(field, value, expected)                                              \
+#define WITH(field, value, expected) ON(LLAMA_DEVICE_AUTO, field, value, expected)
+#define ON(where, field, value, expected)                                         \
   do {                                                                            \
     o = build_defaults();                                                         \
+    o.device = (where);                                                           \
     o.field = (value);                                                            \
     l = FOREIGN;                                                                  \
     EXPECT(expected, llama_build("/nonexistent", NULL, &o, &l, err));             \
@@ -135,8 +137,9 @@ static void build_arguments(void) {
     for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_FP8; dtype++) {
       int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
       llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
-      if (i == 0) WITH(weights_dtype, dtype, expected);
-      else WITH(kv_dtype, dtype, expected);
+      /* Where AUTO finds a GPU, that takes fp8. */
+      if (i == 0) ON(LLAMA_DEVICE_CPU, weights_dtype, dtype, expected);
+      else ON(LLAMA_DEVICE_CPU, kv_dtype, dtype, expected);
     }
   }
   WITH(log_level, -1, INVALID);
@@ -148,6 +151,7 @@ static void build_arguments(void) {
   WITH(struct_size, 8, LLAMA_E_IO);
   WITH(struct_size, 4097, LLAMA_E_ABI);
   WITH(struct_size, UINT32_MAX, LLAMA_E_ABI);
+#undef ON
 #undef WITH
   llama_build_options_init(NULL, sizeof o, LLAMABI_ABI_VERSION);
   llama_generate_options_init(NULL, 88);

@@ -106,6 +106,9 @@ pub struct Emu {
     hopper: bool,
     /// Launches of those: products, attention.
     hoppers: [AtomicU64; 2],
+    /// Of the products, on tiles of 128 columns.
+    halves: AtomicU64,
+    units: u32,
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
@@ -141,11 +144,12 @@ impl Emu {
         Arc::new(Self::made(memory, 0, seed, true, false))
     }
 
-    /// One of compute capability 9.0.
-    pub fn hopper(memory: u64, seed: u64) -> Arc<Emu> {
+    /// One of compute capability 9.0, with so many multiprocessors.
+    pub fn hopper(memory: u64, seed: u64, units: u32) -> Arc<Emu> {
         let hopper = true;
         Arc::new(Emu {
             hopper,
+            units,
             ..Self::made(memory, 0, seed, true, true)
         })
     }
@@ -165,6 +169,8 @@ impl Emu {
             order: Mutex::default(),
             hopper: false,
             hoppers: Default::default(),
+            halves: AtomicU64::new(0),
+            units: 132,
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
         }
@@ -187,6 +193,11 @@ impl Emu {
             products.load(Ordering::SeqCst),
             attention.load(Ordering::SeqCst),
         )
+    }
+
+    /// On tiles of 128 columns.
+    pub fn halves(&self) -> u64 {
+        self.halves.load(Ordering::SeqCst)
     }
 
     /// Bytes allocated now, and the most there ever were.
@@ -346,6 +357,8 @@ unsafe impl Device for Emu {
         let which = usize::from(kernel.name().starts_with("attend"));
         let hopper = u64::from(kernel.is_hopper());
         self.hoppers[which].fetch_add(hopper, Ordering::SeqCst);
+        let half = u64::from(kernel.name().contains("_hopper_half_"));
+        self.halves.fetch_add(half, Ordering::SeqCst);
         // SAFETY: name and parameters are live, the emulator checks their size and every access of the
         // kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -376,6 +389,10 @@ unsafe impl Device for Emu {
             )
         })?;
         Ok(Some(map))
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.units
     }
 
     fn records(&self) -> bool {

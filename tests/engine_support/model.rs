@@ -261,6 +261,7 @@ impl Run for Model {
         }
         let size = self.limits.page_size;
         let mut given = Given::default();
+        let mut histories = Vec::new();
         // All rows write before any row reads, as in a layer.
         for span in &step.spans {
             for row in span.rows.clone() {
@@ -282,11 +283,20 @@ impl Run for Model {
                 let at = given.logits.len();
                 given.logits.resize(at + VOCAB, 0.0);
                 (self.think)(&history, &mut given.logits[at..]);
+                histories.push(history);
             }
         }
         self.chosen = None;
         if self.ahead {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
+                if step.follows && step.choices[at].strategy.penalty != 1.0 {
+                    // A device has them from the steps before.
+                    assert!(step.choices[at].history.is_empty());
+                    let first = step.history.len();
+                    step.history
+                        .extend(histories[at].iter().map(|entry| entry.0));
+                    step.choices[at].history = first..step.history.len();
+                }
                 given
                     .picks
                     .push(self.pick(&step, at, logits, &mut given.top));

@@ -11,6 +11,7 @@
 #              device        what is there, and whether the library runs on it
 #              kernels       each kernel against the CPU backend and against itself: the tests of tests/*.rs
 #              reference     recorded cases, every format and company through the C API, CUDA against the CPU
+#              fp8           weights and cache in fp8 against the CPU without it, and company
 #              transformers  tokens and log probabilities of the 1b and 8b shapes against transformers
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
@@ -32,7 +33,7 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,kernels,reference,transformers,quantised,cost,sanitizer,speed,peers,llamacpp,ncu
+all=device,kernels,reference,fp8,transformers,quantised,cost,sanitizer,speed,peers,llamacpp,ncu
 steps=$all seconds=7200 kernels=0 tiny='' out=''
 while (($#)); do
   case $1 in
@@ -162,6 +163,7 @@ fi
 wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
 # Otherwise compute capability 9.0 would never run the kernels that all others do.
 wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
+wanted fp8 && gpu "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
 if wanted transformers; then
   for case in "${cases[@]}"; do
     gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$work/models" "$case"

@@ -1,9 +1,9 @@
-"""The recorded reference and the CPU backend against the GPU: parity.py device|reference|quantised|short.
+"""The recorded reference and the CPU backend against the GPU: parity.py device|reference|fp8|quantised|short.
 
 device: what is there, and that the library runs on it. reference: every case of tests/data/reference that
 tests/reference_cases has a test for, with its tolerances; every format of weights and cache against the CPU
-backend; alone against in company, to the last bit. quantised FOLDER FORMAT: a large model in this format against the CPU
-backend. short: a few steps of each kind of kernel, for compute-sanitizer. DAY_TINY=1 takes a few of each, where an
+backend; alone against in company, to the last bit. fp8: the same of that format, which the CPU has not, so that it is
+compared with what is not rounded. quantised FOLDER FORMAT: a large model in this format against the CPU backend. short: a few steps of each kind of kernel, for compute-sanitizer. DAY_TINY=1 takes a few of each, where an
 emulated device computes.
 """
 
@@ -21,6 +21,8 @@ WEIGHTS = ["f32", "bf16", "f16", "int8", "int4", "nf4"]
 TINY = os.environ.get("DAY_TINY") == "1"
 # Of a log probability of the 1b shape, whose logits deviate by 5: the CPU rounds a prompt's activations to bfloat16.
 QUANTISED = 0.15 if TINY else 0.5
+# Of the tiny models': a number in fp8 is off by a 16th of itself at most.
+FP8 = 0.5
 checked, failed = 0, 0
 
 
@@ -173,12 +175,16 @@ def against_cpu(directory, weights, kv, tolerance=None, pieces=1 << 30):
     what = f"{label(directory)} {weights}, cache {kv}"
     prompts = [prompt(n, n) for n in ([17] if TINY else [1, 16, 35])]
     n, farthest_off, clear = 8 if TINY else 24, 0.0, 0
+    # The CPU has no fp8.
+    theirs = ["f32" if dtype == "fp8" else dtype for dtype in (weights, kv)]
+    if tolerance is None and "fp8" in (weights, kv):
+        tolerance = FP8
     if tolerance is None:
         # The float32 mode, and where 16 bits are rounded to in prompts (and a code of the cache to either side).
         tolerance = 1e-3 if (weights, kv) == ("f32", "f32") else 0.15
-    with Model(directory, CUDA, weights, kv) as gpu, Model(directory, CPU, weights, kv) as cpu:
+    with Model(directory, CUDA, weights, kv) as gpu, Model(directory, CPU, *theirs) as cpu:
         check(gpu.info.device == CUDA and cpu.info.device == CPU, f"{what}: device {gpu.info.device}")
-        check(gpu.info.weights_dtype == cpu.info.weights_dtype, f"{what}: weights as {gpu.info.weights_dtype}")
+        check(weights == "fp8" or gpu.info.weights_dtype == cpu.info.weights_dtype, f"{what}: weights as {gpu.info.weights_dtype}")
         for tokens in prompts:
             got = gpu.one(tokens, n, flags=LOGPROBS | IGNORE_EOS)
             want = cpu.scores(tokens + got.tokens, top=100)
@@ -240,6 +246,16 @@ def all_of_reference():
             attempt(f"{where}: alone and in company", in_company, directory, weights, kv)
 
 
+def fp8():
+    models = ["mha-f32/meta"] if TINY else ["mha-f32/meta", "gqa-f16-mp2/meta", os.path.join(ROOT, "demo/meta")]
+    both = [("fp8", "fp8")] if TINY else [("fp8", "fp8"), ("fp8", "bf16"), ("bf16", "fp8"), ("int4", "fp8"), ("f32", "fp8")]
+    for directory in map(path, models):
+        for weights, kv in both:
+            where = f"{label(directory)} {weights}, cache {kv}"
+            attempt(f"{where}: near the CPU's", against_cpu, directory, weights, kv)
+            attempt(f"{where}: alone and in company", in_company, directory, weights, kv)
+
+
 def quantised(folder, weights):
     from random_model import checkpoint, pieces
 
@@ -252,7 +268,7 @@ def quantised(folder, weights):
 
 def short():
     for name, weights, kv in [("gqa-bf16/hf", "bf16", "bf16"), ("mha-f32/meta", "f32", "f32"), ("mha-f32/meta", "int4", "int8"),
-                              ("gqa-f16-mp2/meta", "int8", "f16"), ("mha-f32/meta", "nf4", "bf16")]:
+                              ("gqa-f16-mp2/meta", "int8", "f16"), ("mha-f32/meta", "nf4", "bf16"), ("mha-f32/meta", "fp8", "fp8")]:
         with Model(path(name), CUDA, weights, kv) as model:
             got = model.complete([prompt(n, n) for n in (1, 17, 70)], 3, flags=LOGPROBS | IGNORE_EOS, top=3)
             check(all(len(sequence.tokens) == 3 for sequence in got), f"{name}: {got}")
@@ -273,7 +289,7 @@ def main(what, *arguments):
         except ImportError as error:
             print(f"skipped: {error}")
             return 77
-    parts = {"device": device, "reference": reference, "quantised": quantised, "short": short}
+    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "short": short}
     attempt(what, parts[what], *arguments)
     return outcome()
 

@@ -21,7 +21,7 @@ from random_model import SHAPES, checkpoint, device, gpu_cost
 
 START = time.monotonic()
 TINY = os.environ.get("DAY_TINY") == "1"
-DTYPES = {1: "f32", 2: "f16", 3: "bf16", 4: "int8"}
+DTYPES = {1: "f32", 2: "f16", 3: "bf16", 4: "int8", 7: "fp8"}
 LAST = 3 if TINY else 128  # steps of decode that are timed
 # Beyond this many tokens of prompts a point is measured once.
 LARGE = 40_000
@@ -136,11 +136,11 @@ def by_library(record, directory, what, dtype, room, lengths):
         del os.environ["LLAMABI_CUDA_BLASLT"]
 
 
-def ours(record, machine, directory, name, dtype, room, points, lengths):
-    """`room`: positions and sequences of the handle."""
+def ours(record, machine, directory, name, dtypes, room, points, lengths):
+    """`dtypes`: of weights, and of the cache behind a slash. `room`: positions and sequences of the handle."""
     shape, start = SHAPES[name], time.monotonic()
-    what = f"{name} {dtype}"
-    with Model(directory, CUDA, dtype, length=room[0], batch=room[1]) as model:
+    what, (dtype, _, cache) = f"{name} {dtypes}", dtypes.partition("/")
+    with Model(directory, CUDA, dtype, cache or "auto", length=room[0], batch=room[1]) as model:
         built = time.monotonic() - start
         kv = DTYPES[model.info.kv_dtype]
         model.generate(prompts(16, 1), 1)
@@ -199,8 +199,9 @@ WIDE = ((2304, 64), [(b, 2048) for b in (1, 8, 32, 64)] + [(32, 512)], [])
 LONG = ((8448, 16), [(1, 512), (1, 2048), (1, 8192), (4, 8192), (16, 8192)], [1024, 4096, 8192])
 PLAN = [("8b", "bf16", SHORT), ("8b", "bf16", LONG), ("1b", "bf16", SHORT), ("8b", "int8", SHORT), ("8b", "int4", SHORT),
         ("8b", "bf16", WIDE), ("1b", "bf16", LONG), ("8b", "int4", LONG), ("8b", "nf4", SHORT), ("1b", "int8", SHORT),
-        ("1b", "int4", SHORT), ("8b", "int8", LONG), ("8b", "int4", WIDE), ("1b", "f32", SHORT), ("1b", "bf16", WIDE)]
-TINY_PLAN = [("tiny", "bf16", ((64, 4), [(1, 16), (3, 5)], [20])), ("tiny", "int4", ((64, 4), [(2, 16)], []))]
+        ("1b", "int4", SHORT), ("8b", "int8", LONG), ("8b", "fp8", SHORT), ("8b", "fp8/fp8", WIDE), ("8b", "int4", WIDE), ("1b", "f32", SHORT), ("1b", "bf16", WIDE)]
+TINY_PLAN = [("tiny", "bf16", ((64, 4), [(1, 16), (3, 5)], [20])), ("tiny", "int4", ((64, 4), [(2, 16)], [])),
+             ("tiny", "fp8/fp8", ((64, 4), [(2, 16)], [20]))]
 
 
 def measure(record, folder):

@@ -272,7 +272,7 @@ BEHAVIOUR(bad_arguments) {
   THROWS(invalid, "weights_dtype", open(test::demo(), [](auto &o) { o.weights_dtype = 77; }));
   THROWS(invalid, "model_parallel_size", open(test::demo(), [](auto &o) { o.model_parallel_size = 3; }));
   THROWS(invalid, "NUL", llamabi::Model(std::string("demo\0x", 6)));
-  THROWS(LLAMA_E_UNSUPPORTED, "", open(test::demo(), [](auto &o) { o.weights_dtype = LLAMA_DTYPE_FP8; }));
+  THROWS(LLAMA_E_UNSUPPORTED, "", open(test::demo(), [](auto &o) { o.device = LLAMA_DEVICE_CPU, o.weights_dtype = LLAMA_DTYPE_FP8; }));
   THROWS(LLAMA_E_NO_MEMORY, "", open(test::demo(), [](auto &o) { o.max_seq_len = 1U << 30; }));
   THROWS(LLAMA_E_FORMAT, "consolidated", open(test::demo(), [](auto &o) { o.tokenizer_path = test::demo() + "/consolidated.00.pth"; }));
 }

@@ -40,7 +40,7 @@ pub struct Rows {
 pub struct TensorMap(pub [u64; 16]);
 
 /// Rows and columns of a box of weights or activations: a [`TensorMap`]'s. One of the cache has a page's rows.
-pub const BOX: [u32; 2] = [128, 64];
+pub const BOX: [u32; 2] = [64, 64];
 
 /// `x[m, n] += y[m, k] w[n, k]ᵀ`: x float32, y and w of `dtype`, all row-major.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +155,11 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The rows lie inside live allocations.
     unsafe fn product_add(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
         Err(None)
+    }
+
+    /// About how many blocks of a large kernel run at a time: an H100's multiprocessors.
+    fn multiprocessors(&self) -> u32 {
+        132
     }
 
     /// Whether launches can be recorded.

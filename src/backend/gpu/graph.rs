@@ -6,6 +6,9 @@
 //! chunks that a row does not have end at once, and are at most as many as those that work.
 //!
 //! Steps that are not recorded are launched in exactly the same way, so graphs cannot change a number.
+//!
+//! What the driver keeps for a graph is not in the memory plan: nobody says how much that is before it is taken, and other
+//! processes change what is free in the meantime. Where it is refused when the graph is made, steps are launched kernel by kernel.
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};

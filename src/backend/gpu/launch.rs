@@ -25,9 +25,20 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-const QKV_HOPPER: Family = Family::new("qkv_hopper_*");
-const MATMUL_ADD_HOPPER: Family = Family::new("matmul_add_hopper_*");
-const FFN_UP_HOPPER: Family = Family::new("ffn_up_hopper_*");
+/// Of tiles of 128 x 256 and of 128 x 128.
+type Hopper = [Family; 2];
+const QKV_HOPPER: Hopper = [
+    Family::new("qkv_hopper_*"),
+    Family::new("qkv_hopper_half_*"),
+];
+const MATMUL_ADD_HOPPER: Hopper = [
+    Family::new("matmul_add_hopper_*"),
+    Family::new("matmul_add_hopper_half_*"),
+];
+const FFN_UP_HOPPER: Hopper = [
+    Family::new("ffn_up_hopper_*"),
+    Family::new("ffn_up_hopper_half_*"),
+];
 const FFN_UP: Family = Family::new("ffn_up_*");
 const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
@@ -37,8 +48,11 @@ const SAMPLE: Kernel = Kernel::named("sample");
 
 /// Rows of a decode product that norms and rounds its input itself.
 pub(super) const FEW_ROWS: u32 = 8;
-/// Rows that a block works on where `prepare` has done that.
-pub(super) const BATCH_ROWS: u32 = 64;
+/// Rows that a block works on where they are rounded already.
+pub(super) const BATCH_ROWS: u32 = 32;
+/// Pairs of weight rows of such a block, where they are not 16: of floats, of codes.
+pub(super) const WIDE: u32 = 32;
+pub(super) const WIDE_CODES: u32 = 24;
 
 fn run<D: Device>(
     device: &D,
@@ -96,20 +110,37 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
 
 /// Bytes of shared memory for the tables of quantised weights.
 pub(super) const TABLE: u32 = 512;
-/// Of a decode product of few rows, without what the rows themselves take.
+/// Of a decode product that rounds few rows, without what the rows themselves take.
 pub(super) const FEW_SHARED: u32 = 5120;
 
-/// Beyond as many rows, every block would read more of activations than of weights to round them itself.
-const ROUNDED_BY_BLOCKS: u32 = 4;
-
-/// Whether a decode product of so many rows reads what `prepare` made of them. The numbers are the same.
+/// Whether a decode product of so many rows reads what `prepare` made of them: rounding more of them itself, every block
+/// would read more of activations than of weights. The numbers are the same.
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
-    dtype != Dtype::F32 && n_rows > ROUNDED_BY_BLOCKS
+    match dtype {
+        Dtype::F32 => false,
+        Dtype::Int4 | Dtype::Nf4 => n_rows > 2,
+        _ => n_rows > 4,
+    }
+}
+
+/// Pairs of weight rows that a block of a batch has, of `pairs`. The more there are, the less often activations are read;
+/// but half of the multiprocessors have to have some. The numbers are the same.
+fn pairs_of_block(dtype: Dtype, pairs: u32, n_rows: u32) -> u32 {
+    let wide = match dtype.is_float() {
+        true => WIDE,
+        false => WIDE_CODES,
+    };
+    match n_rows > 8 && pairs.div_ceil(wide) >= 64 {
+        true => wide,
+        false => 16,
+    }
 }
 
 /// A decode product.
 struct Decode {
     few: &'static Family,
+    /// Whether that norms and rounds rows itself.
+    rounds: bool,
     batch: &'static Family,
     /// Of weight rows, whose sums one thread gets.
     pairs: u32,
@@ -118,19 +149,25 @@ struct Decode {
 }
 
 impl Decode {
-    fn run<D: Device>(&self, d: &D, dtype: Dtype, n_rows: u32, params: &impl Params) -> Result<()> {
+    /// `params`, given the pairs of a block of a batch.
+    fn run<D: Device, P: Params>(
+        &self,
+        d: &D,
+        dtype: Dtype,
+        n_rows: u32,
+        params: impl Fn(u32) -> P,
+    ) -> Result<()> {
+        let pairs = pairs_of_block(dtype, self.pairs, n_rows);
+        let params = &params(pairs);
         if prepares(dtype, n_rows) {
-            let tiles = match n_rows {
-                ..=16 => 2,
-                17..=32 => 4,
-                _ => 8,
-            };
-            let grid = [self.pairs.div_ceil(16), n_rows.div_ceil(BATCH_ROWS), 1];
-            let shared = TABLE + 8192 * tiles;
+            let tiles = if n_rows <= 16 { 2 } else { 4 };
+            let grid = [n_rows.div_ceil(BATCH_ROWS), self.pairs.div_ceil(pairs), 1];
+            let shared = TABLE + 512 * pairs * tiles;
             return run_dependent(d, self.batch.of(dtype)?, grid, 256, shared, params);
         }
         let (across, shared) = match dtype {
             Dtype::F32 => self.float,
+            _ if !self.rounds => (self.pairs.div_ceil(8), TABLE + 4096),
             Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 2),
             Dtype::Int8 | Dtype::Fp8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
             _ => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 8),
@@ -152,18 +189,37 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     }
 }
 
-/// Shared memory of a kernel for compute capability 9.0.
+/// Shared memory of a kernel for compute capability 9.0, of one for tiles of half the columns.
 pub(super) const HOPPER_SHARED: u32 = 196_672;
+pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
 
-/// A product of `n` columns, of which a block does `cols`; blocks that have the same weights are neighbours.
+/// A product of `n` columns, of which a tile has `cols`; blocks that have the same weights are neighbours. Tiles of half as
+/// many where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
+/// much. The numbers are the same.
 fn hopper<D: Device>(
     device: &D,
-    kernel: Kernel,
+    [whole, half]: &Hopper,
+    dtype: Dtype,
     [n, cols, n_rows]: [u32; 3],
     params: &impl Params,
 ) -> Result<()> {
-    let grid = [n_rows.div_ceil(128), n.div_ceil(cols), 1];
-    run(device, kernel, grid, 384, HOPPER_SHARED, params)
+    let grid = |cols| [n_rows.div_ceil(128), n.div_ceil(cols), 1];
+    let rounds = |cols| {
+        let [x, y, _] = grid(cols);
+        x.saturating_mul(y).div_ceil(device.multiprocessors())
+    };
+    if 2 * rounds(cols / 2) < 3 * rounds(cols) {
+        let (kernel, grid) = (half.of(dtype)?, grid(cols / 2));
+        return run(device, kernel, grid, 288, HOPPER_HALF_SHARED, params);
+    }
+    run(
+        device,
+        whole.of(dtype)?,
+        grid(cols),
+        384,
+        HOPPER_SHARED,
+        params,
+    )
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
@@ -182,11 +238,12 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let n = qkv_rows(p);
     let product = Decode {
         few: &QKV,
+        rounds: true,
         batch: &QKV_BATCH,
         pairs: n / 2,
         float: (n.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| QkvParams { pairs, ..*p })
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
@@ -196,7 +253,7 @@ pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Resu
 
 pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) -> Result<()> {
     let sizes = [qkv_rows(&p.p), 256, p.p.n_rows];
-    hopper(d, QKV_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &QKV_HOPPER, dtype, sizes, p)
 }
 
 /// Behind qkv, where the cache has scales.
@@ -245,11 +302,12 @@ pub(super) fn attend_prefill_fma<D: Device>(
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
     let product = Decode {
         few: &MATMUL_ADD,
+        rounds: false,
         batch: &MATMUL_ADD_BATCH,
         pairs: p.n.div_ceil(2),
         float: (p.n.div_ceil(4), 512),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| MatmulAddParams { pairs, ..*p })
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -267,7 +325,7 @@ pub(super) fn matmul_add_hopper<D: Device>(
     p: &MatmulAddHopperParams,
 ) -> Result<()> {
     let sizes = [p.p.n, 256, p.p.n_rows];
-    hopper(d, MATMUL_ADD_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, p)
 }
 
 /// The same by a library, of `n_rows` rows of x one after another, the first of which is `first`; `Err` as
@@ -297,11 +355,12 @@ pub(super) fn product_add<D: Device>(
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let product = Decode {
         few: &FFN_UP,
+        rounds: true,
         batch: &FFN_UP_BATCH,
         pairs: p.ffn_dim,
         float: (p.ffn_dim.div_ceil(8), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| FfnUpParams { pairs, ..*p })
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -311,17 +370,18 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 
 pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParams) -> Result<()> {
     let sizes = [p.p.ffn_dim, 128, p.p.n_rows];
-    hopper(d, FFN_UP_HOPPER.of(dtype)?, sizes, p)
+    hopper(d, &FFN_UP_HOPPER, dtype, sizes, p)
 }
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {
     let product = Decode {
         few: &LOGITS,
+        rounds: true,
         batch: &LOGITS_BATCH,
         pairs: p.vocab_size.div_ceil(2),
         float: (p.vocab_size.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, p)
+    product.run(d, dtype, p.n_rows, |pairs| LogitsParams { pairs, ..*p })
 }
 
 /// Shared memory of [`sample`].

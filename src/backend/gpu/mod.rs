@@ -12,7 +12,7 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
+//! to 32 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
 //! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
@@ -96,18 +96,47 @@ fn partial_len(shape: &Shape, limits: &Limits, positions: usize) -> usize {
     .fold(attend_rows(limits), |n, &f| n.saturating_mul(f))
 }
 
-/// The widest input of a product.
-fn widest(shape: &Shape) -> usize {
-    shape.dim.max(shape.q_dim()).max(shape.ffn_dim)
+/// What products with weights of this type take activations as.
+fn rounded(weights: Dtype) -> Dtype {
+    match weights.is_float() {
+        true => weights,
+        false => Dtype::F16,
+    }
 }
 
-/// Activations, `[rows, width]` of float32, a row every `stride`; or a vector.
+/// Activations, `[rows, width]`, a row every `stride`; or a vector. There is room for float32; what attention and the
+/// feed-forward's first half give is as [`rounded`] has it, from the beginning on, with zeros behind `width`. In 16 bits
+/// that is room for the padding of a bucket of rows too.
 pub struct GpuBuf<D: Device> {
     memory: Memory<D>,
     stride: usize,
+    /// Of rows of 16 bits, where the weights have them and the device has kernels that take maps.
+    map: Option<TensorMap>,
 }
 
 impl<D: Device> GpuBuf<D> {
+    /// `rows` rows of zeros; `weights`: of the products that read them.
+    fn new(device: &Arc<D>, what: &str, rows: usize, width: usize, weights: Dtype) -> Result<Self> {
+        let stride = pad32(width);
+        let bytes = rows.saturating_mul(stride).saturating_mul(4);
+        let memory = Memory::zeroed(device, what, bytes)?;
+        let mapped = matches!(weights, Dtype::F16 | Dtype::Bf16) && bytes > 0;
+        Ok(GpuBuf {
+            map: match mapped {
+                true => memory.tensor_map(2 * stride, rows, BOX[0])?,
+                false => None,
+            },
+            memory,
+            stride,
+        })
+    }
+
+    /// Maps of these rows and of `w`. Whether there are some depends on the device and on the weights alone, so that
+    /// a row goes through the same kernels in any company.
+    fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
+        Some((self.map?, w.map?))
+    }
+
     fn at(&self) -> u64 {
         self.memory.at()
     }
@@ -142,10 +171,8 @@ pub struct Gpu<D: Device> {
     sin: Memory<D>,
     step: step::Loaded<D>,
     chooser: sample::Chooser<D>,
-    /// Rows as the prefill products read them, `[max_rows, pad32(widest)]`.
-    prepared: Memory<D>,
-    /// Maps of it, by columns, where the device has kernels that take them.
-    prepared_maps: Vec<(usize, TensorMap)>,
+    /// Normed rows as the products read them, `[max_rows, pad32(dim)]`.
+    prepared: GpuBuf<D>,
     /// Prefill attention takes maps of the cache: by the device, the dtypes and the heads, so that a row goes through the same
     /// kernel in any company.
     maps_cache: bool,
@@ -196,33 +223,27 @@ impl<D: Device> Gpu<D> {
             Ok(memory)
         };
         let positions = rope.cos.len() / (shape.head_dim / 2);
-        let prepared = limits.max_rows.saturating_mul(pad32(widest(shape)));
+        // Before anything is under way: if there is no room for the second, the first goes again.
+        let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
-        let prepared = Memory::new(&device, what, prepared.saturating_mul(4))?;
+        let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim, weights_dtype)?;
         let tensor_cores = tensor_cores(weights_dtype, kv_dtype, shape);
         // A map of anything says whether the device takes them.
         let maps_cache = tensor_cores
             && matches!(kv_dtype, Dtype::F16 | Dtype::Bf16)
-            && prepared.tensor_map(64, 1, BOX[0])?.is_some();
+            && limits.max_rows > 0
+            && prepared.memory.tensor_map(64, 1, BOX[0])?.is_some();
         let tile = match (tensor_cores, maps_cache) {
             (_, true) => step::TILE_HOPPER,
             (true, _) => step::TILE_MMA,
             _ => step::TILE_FMA,
         };
-        let mut prepared_maps = Vec::new();
-        if matches!(weights_dtype, Dtype::F16 | Dtype::Bf16) {
-            for cols in [shape.dim, shape.q_dim(), shape.ffn_dim] {
-                let map = prepared.tensor_map(2 * pad32(cols), limits.max_rows, BOX[0])?;
-                prepared_maps.extend(map.map(|map| (cols, map)));
-            }
-        }
         Ok(Gpu {
             cos: table(&rope.cos)?,
             sin: table(&rope.sin)?,
             step: step::Loaded::new(&device, limits.max_rows, limits.n_pages, tile)?,
             chooser: sample::Chooser::new(&device, limits)?,
             prepared,
-            prepared_maps,
             maps_cache,
             partial: Memory::new(
                 &device,
@@ -234,7 +255,7 @@ impl<D: Device> Gpu<D> {
                 n => Some(Memory::new(&device, what, n.saturating_mul(4))?),
             },
             counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
-            answers: answer::Answers::new(&device, limits)?,
+            answers,
             follow: 0,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
@@ -250,14 +271,6 @@ impl<D: Device> Gpu<D> {
     pub fn log(mut self, log: Arc<Log>) -> Self {
         self.graphs.log = log;
         self
-    }
-
-    /// Maps of the prepared rows and of `w`. Whether there are some depends on the device and on the weights alone, so that
-    /// a row goes through the same kernels in any company.
-    fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
-        let mut maps = self.prepared_maps.iter();
-        let (_, prepared) = maps.find(|(cols, _)| *cols == w.cols)?;
-        Some((*prepared, w.map?))
     }
 
     /// Keep the first error; nothing is launched after it.

@@ -4,7 +4,7 @@ use super::device::{Device, Memory};
 use super::params::*;
 use super::{
     ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
-    head_stride, launch, mat, pad32, partial_len, sample, step, tensor_cores, widest,
+    head_stride, launch, mat, pad32, partial_len, rounded, sample, step, tensor_cores,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
@@ -19,7 +19,7 @@ struct Rows {
     n: u32,
 }
 
-/// What a product reads.
+/// What a product of normed rows reads.
 struct Input {
     at: u64,
     stride: u32,
@@ -29,7 +29,7 @@ struct Input {
 const LARGE: usize = 65;
 
 impl<D: Device> Gpu<D> {
-    /// `rows` of x, normalised by `norm` if it is not 0, in the type that products with weights of `dtype` read.
+    /// `rows` of x, normalised by `norm`, as products with weights of `dtype` read them.
     fn prepare(
         &self,
         dtype: Dtype,
@@ -40,7 +40,7 @@ impl<D: Device> Gpu<D> {
     ) -> Result<Input> {
         let input = Input {
             at: self.prepared.at(),
-            stride: pad32(width) as u32,
+            stride: self.prepared.stride as u32,
         };
         let params = PrepareParams {
             out: input.at,
@@ -54,14 +54,12 @@ impl<D: Device> Gpu<D> {
             eps: self.shape.norm_eps,
             zero: 0,
         };
-        let dtype = if dtype.is_float() { dtype } else { Dtype::F16 };
-        launch::prepare(&*self.device, dtype, &params)?;
+        launch::prepare(&*self.device, rounded(dtype), &params)?;
         Ok(input)
     }
 
     /// What a decode product reads of `rows` of x: the rows themselves, or where there are many what
-    /// `prepare` makes of them, once for all blocks. (There is room for twice the rows of a step in 16 bits, and so
-    /// for the padding of a bucket.)
+    /// `prepare` makes of them, once for all blocks.
     fn decode_input(
         &self,
         dtype: Dtype,
@@ -114,12 +112,10 @@ impl<D: Device> Gpu<D> {
     /// Whether a library of the vendor's has done this product of prefill rows.
     fn by_library(&self, dtype: Dtype, params: &MatmulAddParams) -> bool {
         let sixteen_bit = matches!(dtype, Dtype::F16 | Dtype::Bf16);
-        let Some(first) = self.step.first_prefill else {
-            return false;
-        };
         if !sixteen_bit || params.bias != 0 || self.step.n_prefill < LARGE {
             return false;
         }
+        let first = self.step.first_prefill;
         let done = launch::product_add(&*self.device, dtype, params, first);
         if let Err(Some(why)) = &done {
             self.graphs.log.write(Level::Warn, || {
@@ -165,9 +161,7 @@ impl<D: Device> Backend for Gpu<D> {
         let positions = limits.n_pages.saturating_mul(PAGE);
         let padding = 4 * 31;
         let floats = [
-            limits
-                .max_rows
-                .saturating_mul(pad32(widest(shape)) + padding),
+            limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
             partial_len(shape, limits, positions),
             fresh_len(shape, limits, kv_dtype),
             attend_rows(limits) * shape.n_kv_heads,
@@ -215,17 +209,16 @@ impl<D: Device> Backend for Gpu<D> {
         let stride = pad32(values.len());
         let memory = Memory::new(&self.device, "a vector", stride.saturating_mul(4))?;
         memory.write_floats(0, values)?;
-        Ok(GpuBuf { memory, stride })
+        Ok(GpuBuf {
+            memory,
+            stride,
+            map: None,
+        })
     }
 
     fn new_buf(&self, rows: usize, width: usize) -> Result<GpuBuf<D>> {
         self.check()?;
-        let stride = pad32(width);
-        let bytes = rows.saturating_mul(stride).saturating_mul(4);
-        Ok(GpuBuf {
-            memory: Memory::new(&self.device, "activations", bytes)?,
-            stride,
-        })
+        GpuBuf::new(&self.device, "activations", rows, width, self.weights_dtype)
     }
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
@@ -319,7 +312,7 @@ impl<D: Device> Backend for Gpu<D> {
                 head_stride: head_stride(&this.shape) as u32,
                 kv_type: type_code(kv.dtype),
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -331,7 +324,7 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            match this.maps(w) {
+            match this.prepared.maps(w) {
                 Some((x, map)) => {
                     let (p, zeros) = (params, Default::default());
                     let params = QkvHopperParams {
@@ -384,6 +377,7 @@ impl<D: Device> Backend for Gpu<D> {
                 y_stride: y.stride as u32,
                 max_splits: this.splits() as u32,
                 scale: scale(shape),
+                y_type: type_code(rounded(layer.wo.dtype)),
                 ..AttendParams::default()
             };
             this.attend_decode(&decode, kv.dtype)?;
@@ -403,6 +397,8 @@ impl<D: Device> Backend for Gpu<D> {
                 q_stride: decode.q_stride,
                 y_stride: decode.y_stride,
                 scale: decode.scale,
+                y_type: decode.y_type,
+                zero: 0,
             };
             if let Some([k, v]) = kv.maps {
                 let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
@@ -426,10 +422,9 @@ impl<D: Device> Backend for Gpu<D> {
     fn matmul_add(&mut self, x: &mut GpuBuf<D>, w: &GpuMat<D>, y: &GpuBuf<D>) {
         self.run(|this| {
             let rows = this.decode_rows();
-            let input = this.decode_input(w.dtype, y, 0, w.cols, rows)?;
             let params = MatmulAddParams {
                 x: x.at(),
-                y: input.at,
+                y: y.at(),
                 w: w.weights.at(),
                 bias: w.bias(),
                 rows: rows.at,
@@ -437,23 +432,24 @@ impl<D: Device> Backend for Gpu<D> {
                 n: w.rows() as u32,
                 k: w.cols as u32,
                 x_stride: x.stride as u32,
-                y_stride: input.stride,
+                y_stride: y.stride as u32,
                 w_stride: w.stride as u32,
+                pairs: 0,
+                first: 0,
             };
             launch::matmul_add(&*this.device, w.dtype, &params)?;
-            let rows = this.prefill_rows();
-            let input = this.prepare(w.dtype, y, 0, w.cols, rows)?;
+            let (rows, first) = (this.prefill_rows(), this.step.first_prefill);
             let params = MatmulAddParams {
-                y: input.at,
-                y_stride: input.stride,
+                y: y.at() + (first * y.stride * rounded(w.dtype).size()) as u64,
                 rows: rows.at,
                 n_rows: rows.n,
+                first: first as u32,
                 ..params
             };
             if this.by_library(w.dtype, &params) {
                 return Ok(());
             }
-            match this.maps(w) {
+            match y.maps(w) {
                 Some((y, map)) => {
                     let (p, zeros) = (params, Default::default());
                     let params = MatmulAddHopperParams {
@@ -487,7 +483,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: w.stride as u32,
                 h_stride: h.stride as u32,
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -499,7 +495,7 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            match this.maps(w) {
+            match this.prepared.maps(w) {
                 Some((x, map)) => {
                     let (p, zeros) = (params, Default::default());
                     let params = FfnUpHopperParams {
@@ -541,7 +537,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: head.stride as u32,
                 out_stride: out_stride as u32,
                 eps: this.shape.norm_eps,
-                zero: 0,
+                pairs: 0,
             };
             launch::logits(&*this.device, head.dtype, &params)?;
             let next = this.step.tokens();

@@ -42,7 +42,7 @@ params!(QkvParams, 144 {
     rows: u64, positions: u64, slots: u64,
     n_rows: u32, dim: u32, x_stride: u32, w_stride: u32, q_stride: u32,
     n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    kv_type: u32, eps: f32, zero: u32,
+    kv_type: u32, eps: f32, pairs: u32,
 });
 params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, zeros: [u32; 28] });
 params!(AppendParams, 48 {
@@ -53,31 +53,31 @@ params!(AttendParams, 120 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64,
     rows: u64, positions: u64, row_pages: u64, pages: u64,
     n_rows: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    q_stride: u32, y_stride: u32, max_splits: u32, scale: f32, zero: u32,
+    q_stride: u32, y_stride: u32, max_splits: u32, scale: f32, y_type: u32,
 });
-params!(AttendPrefillParams, 88 {
+params!(AttendPrefillParams, 96 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64,
     n_tiles: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    q_stride: u32, y_stride: u32, scale: f32,
+    q_stride: u32, y_stride: u32, scale: f32, y_type: u32, zero: u32,
 });
 params!(AttendHopperParams, 384 {
-    k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 8],
+    k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 6],
 });
-params!(MatmulAddParams, 64 {
+params!(MatmulAddParams, 72 {
     x: u64, y: u64, w: u64, bias: u64, rows: u64,
-    n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32,
+    n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32, pairs: u32, first: u32,
 });
 params!(FfnUpParams, 72 {
     h: u64, x: u64, norm: u64, w: u64, rows: u64,
     n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
-    eps: f32, zero: u32,
+    eps: f32, pairs: u32,
 });
-params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 16] });
+params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 14] });
 params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 14] });
 params!(LogitsParams, 72 {
     out: u64, x: u64, norm: u64, w: u64, rows: u64,
     n_rows: u32, vocab_size: u32, dim: u32, x_stride: u32, w_stride: u32, out_stride: u32,
-    eps: f32, zero: u32,
+    eps: f32, pairs: u32,
 });
 
 params!(SampleRow, 64 {
@@ -99,7 +99,7 @@ impl SampleRow {
     }
 }
 
-/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache.
+/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache, of activations.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 0,
@@ -137,19 +137,19 @@ mod tests {
             EmbedParams { x table tokens n_rows dim x_stride w_stride }
             PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
-                q_stride n_heads n_kv_heads head_dim head_stride kv_type eps zero }
+                q_stride n_heads n_kv_heads head_dim head_stride kv_type eps pairs }
             QkvHopperParams { x w p zeros }
             MatmulAddHopperParams { y w p zeros }
             AttendHopperParams { k v p first end zeros }
             FfnUpHopperParams { x w p zeros }
             AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
-                n_kv_heads head_dim head_stride q_stride y_stride max_splits scale zero }
+                n_kv_heads head_dim head_stride q_stride y_stride max_splits scale y_type }
             AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
-                head_stride q_stride y_stride scale }
-            MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride }
-            FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps zero }
-            LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps zero }
+                head_stride q_stride y_stride scale y_type zero }
+            MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride pairs first }
+            FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps pairs }
+            LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps pairs }
             SampleRow { given n_tokens mask penalty halvings high low inverse top_k top_p min_low min_high draw scored
                 n_top zero }
             SampleParams { out logits rows masks next n_rows vocab_size stride mask_stride out_stride halvings high low
@@ -172,7 +172,13 @@ mod tests {
             ("GPU_FEW_ROWS", super::super::launch::FEW_ROWS),
             ("GPU_FEW_SHARED", super::super::launch::FEW_SHARED),
             ("GPU_BATCH_ROWS", super::super::launch::BATCH_ROWS),
+            ("GPU_WIDE", super::super::launch::WIDE),
+            ("GPU_WIDE_CODES", super::super::launch::WIDE_CODES),
             ("GPU_HOPPER_SHARED", super::super::launch::HOPPER_SHARED),
+            (
+                "GPU_HOPPER_HALF_SHARED",
+                super::super::launch::HOPPER_HALF_SHARED,
+            ),
             ("GPU_BOX_ROWS", super::super::device::BOX[0]),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),
             ("GPU_NO_MASK", super::super::sample::NO_MASK),

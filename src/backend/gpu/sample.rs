@@ -114,24 +114,26 @@ impl<D: Device> Chooser<D> {
         self.host_rows.clear();
         self.host_masks.clear();
         self.asked.clear();
-        let mask_len = mask_len(self.vocab_size);
+        let (mask_len, mut n_masks) = (mask_len(self.vocab_size), 0);
         for choice in &step.choices {
-            let strategy = &choice.strategy;
-            let previous = &step.history[choice.history.clone()];
-            let mask = match strategy.penalty == 1.0 || previous.is_empty() {
+            let mask = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
                 true => NO_MASK,
                 false => {
-                    let first = self.host_masks.len();
-                    self.host_masks.resize(first + mask_len, 0);
-                    for &token in previous {
-                        let at = token as usize;
-                        if let Some(word) = self.host_masks[first..].get_mut(at / 32) {
-                            *word |= 1 << (at % 32);
-                        }
-                    }
-                    (first / mask_len) as u32
+                    n_masks += 1;
+                    n_masks - 1
                 }
             };
+            if mask != NO_MASK && !step.follows {
+                // Of a step that follows they are on the device, with the tokens that were drawn since.
+                let first = self.host_masks.len();
+                self.host_masks.resize(first + mask_len, 0);
+                for &token in &step.history[choice.history.clone()] {
+                    let at = token as usize;
+                    if let Some(word) = self.host_masks[first..].get_mut(at / 32) {
+                        *word |= 1 << (at % 32);
+                    }
+                }
+            }
             let n_top = choice.top.min(self.vocab_size);
             let row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,

@@ -95,8 +95,8 @@ pub(super) struct Loaded<D: Device> {
     pub n_decode: usize,
     /// Prefill rows.
     pub n_prefill: usize,
-    /// The first of them, if they are one after another.
-    pub first_prefill: Option<usize>,
+    /// The first of them, which is behind those of decode.
+    pub first_prefill: usize,
     /// Rows whose logits are wanted.
     pub n_wanted: usize,
     /// And padding.
@@ -124,7 +124,7 @@ impl<D: Device> Loaded<D> {
             n_rows: 0,
             n_decode: 0,
             n_prefill: 0,
-            first_prefill: None,
+            first_prefill: 0,
             n_wanted: 0,
             n_wanted_padded: 0,
             n_tiles: 0,
@@ -166,6 +166,11 @@ impl<D: Device> Loaded<D> {
                 *n += 1;
             }
             match span.kind {
+                RowKind::Decode if self.n_prefill > 0 => {
+                    return Err(Error::Internal(
+                        "a step with a row of decode behind one of a prompt".into(),
+                    ));
+                }
                 RowKind::Decode => {
                     let last = (span.position + span.rows.len()).saturating_sub(1);
                     self.longest = self.longest.max(last);
@@ -183,10 +188,7 @@ impl<D: Device> Loaded<D> {
                 }
             }
         }
-        let prefill = &host[at.prefill..][..self.n_prefill];
-        let first = prefill.first().map(|&row| row as usize);
-        let in_order = |first: &usize| (*first..).zip(prefill).all(|(i, &row)| i == row as usize);
-        self.first_prefill = first.filter(in_order);
+        self.first_prefill = n_decode;
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
         if self.n_prefill == 0 {
