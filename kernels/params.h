@@ -246,7 +246,7 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
     uint32_t pairs;        // matmul_add_batch
-    uint32_t first;        // matmul_add_hopper: the row of y that is row 0 of the launch
+    uint32_t first;        // matmul_add_hopper: the row of y's map that is row 0 of the launch
 } MatmulAddParams;
 typedef struct {
     TensorMap y;           // of all rows that there is room for

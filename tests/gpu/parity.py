@@ -21,8 +21,8 @@ WEIGHTS = ["f32", "bf16", "f16", "int8", "int4", "nf4"]
 TINY = os.environ.get("DAY_TINY") == "1"
 # Of a log probability of the 1b shape, whose logits deviate by 5: the CPU rounds a prompt's activations to bfloat16.
 QUANTISED = 0.15 if TINY else 0.5
-# Of the tiny models': a number in fp8 is off by a 16th of itself at most.
-FP8 = 0.5
+# Of the tiny models', against what is not rounded: 0.46 off with weights and cache in fp8, and two of those between two tokens.
+FP8 = 1.0
 checked, failed = 0, 0
 
 

@@ -328,16 +328,14 @@ pub(super) fn matmul_add_hopper<D: Device>(
     hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, p)
 }
 
-/// The same by a library, of `n_rows` rows of x one after another, the first of which is `first`; `Err` as
-/// [`Device::product_add`].
+/// The same by a library, of `n_rows` rows of x one after another from row `first` on; `Err` as [`Device::product_add`].
 pub(super) fn product_add<D: Device>(
     d: &D,
     dtype: Dtype,
     p: &MatmulAddParams,
-    first: usize,
 ) -> std::result::Result<(), Option<String>> {
     let product = Product {
-        x: p.x + 4 * (first * p.x_stride as usize) as u64,
+        x: p.x + 4 * u64::from(p.first) * u64::from(p.x_stride),
         y: p.y,
         w: p.w,
         m: p.n_rows as usize,

@@ -115,8 +115,7 @@ impl<D: Device> Gpu<D> {
         if !sixteen_bit || params.bias != 0 || self.step.n_prefill < LARGE {
             return false;
         }
-        let first = self.step.first_prefill;
-        let done = launch::product_add(&*self.device, dtype, params, first);
+        let done = launch::product_add(&*self.device, dtype, params);
         if let Err(Some(why)) = &done {
             self.graphs.log.write(Level::Warn, || {
                 format!("products of prompts by our own kernels, not by cuBLASLt: {why}")
