@@ -206,18 +206,13 @@ void refusals(bool guards) {
 } // namespace
 
 int main() {
-#if defined(__SANITIZE_ADDRESS__) || defined(EMU_TSAN)
-    bool guards = false;
-#else
-    bool guards = true;
-#endif
     conversions();
     run_lanes();
     run_threads();
     run_tensor();
     run_named();
     run_warpgroup();
-    refusals(guards);
+    refusals(!__asan_init && !__tsan_init);
     printf("the emulated machine computes and refuses what it must\n");
     return 0;
 }

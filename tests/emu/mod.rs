@@ -109,6 +109,7 @@ pub struct Emu {
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
+    _share: build::Share,
 }
 
 /// A launch that was asked for.
@@ -167,6 +168,7 @@ impl Emu {
             hoppers: AtomicU64::new(0),
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
+            _share: build::Share::new(),
         }
     }
 
