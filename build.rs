@@ -77,8 +77,11 @@ fn kernels() {
             .into_owned()
     };
     let names: Vec<String> = sources.iter().map(|path| name(path)).collect();
-    // The longest first, so that none is left to run alone at the end.
-    sources.sort_by_key(|path| std::cmp::Reverse(path.metadata().map_or(0, |m| m.len())));
+    // What takes longest first, so that none is left to run alone at the end: that with the most kernels.
+    let count = |path: &PathBuf| {
+        fs::read_to_string(path).map_or(0, |text| text.matches("\nKERNEL").count())
+    };
+    sources.sort_by_cached_key(|path| std::cmp::Reverse(count(path)));
     let queue = Mutex::new(sources.into_iter());
     let jobs = env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok());
     std::thread::scope(|scope| {
@@ -161,7 +164,8 @@ fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf
 fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &Path) {
     let mut command = Command::new(nvcc);
     // Machine code for several GPUs (90a is Hopper with its own instructions, which nothing newer runs) and
-    // PTX, which the driver compiles for all newer ones. kernels/ptxas.sh and pack.sh read the same file.
+    // PTX, which the driver compiles for all newer ones. What 8.0 and 8.6 run is made of that PTX, too: no kernel has
+    // anything for one of them alone. kernels/ptxas.sh and pack.sh read the same file.
     let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
     command.args(flags.split_whitespace());
     command.arg("--fatbin");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The kernels, as C++ on the CPU: `kernels/test.sh [plain|asan|tsan]...`, all three by default.
-# `kernels/test.sh library MODE [PLANT]` builds the emulated device as a shared library and prints its path.
+# `kernels/test.sh library MODE [PLANT]` builds the emulated device as a shared library and prints its path,
+# `kernels/test.sh runtime MODE` prints what a program that opens it must preload.
 #
 # plain: g++, five schedules of each launch; asan: g++ with AddressSanitizer and UBSan; tsan: clang with
 # ThreadSanitizer. Each builds the kernels, runs them against their scalar twins, and then builds them with
@@ -8,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-jobs=${JOBS:-2}
+jobs=${JOBS:-$(nproc)}
 common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
 kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
@@ -17,38 +18,56 @@ log() { printf '%s\n' "$*"; }
 compile() {
   local object=$1 source=$2
   shift 2
-  if [[ ! -e $object || -n $(find kernels \( -name '*.h' -o -path "$source" -o -name test.sh \) -newer "$object" -print -quit) ]]; then
-    "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new"
-    mv "$object.new" "$object"
-  fi
+  current "$object" "$source" || { "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new" && mv "$object.new" "$object"; }
 }
 
-# build LIST...: each `object source flags...`, some at a time.
-build() {
-  local item running=0
-  for item in "$@"; do
+# host OBJECT SOURCE: what is neither a kernel nor the machine, once for all modes.
+host() {
+  cxx=g++ compile "$1" "$2" -O2 -D_GLIBCXX_ASSERTIONS
+}
+
+current() {
+  [[ -e $1 && -z $(find kernels \( -name '*.h' -o -name fibers.cpp -o -path "$2" -o -name test.sh \) -newer "$1" -print -quit) ]]
+}
+
+# plant BUG FILE KERNELS: of the file's kernels (by what follows its name, or by theirs, some|thing; - for all) those with the bug, in an
+# object that is linked before the one without. Nothing but what the test launches is compiled a second time.
+plant() {
+  local object=$dir/$2-$1.o source=kernels/$2.cu
+  current "$object" "$source" && return
+  # Each is compiled for one test of a few shapes: -O1 takes half the time of -O2, and there are many.
+  { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3),/!s/.*//}" "$source"; fi; } |
     # shellcheck disable=SC2086
-    compile $item &
-    if ((++running >= jobs)); then
+    "$cxx" "${common[@]}" ${device/-O2/-O1} -Wno-unused-function -DPLANT_$1 -Ikernels -x c++ -c - -o "$object.new"
+  mv "$object.new" "$object"
+}
+
+# at_once COMMAND...: some at a time; fails with the first that does.
+at_once() {
+  local command running=0
+  for command in "$@"; do
+    if ((running >= jobs)); then
       wait -n || return 1
       ((running--)) || true
     fi
+    $command &
+    ((++running))
   done
   while ((running-- > 0)); do wait -n || return 1; done
 }
 
 mode_flags() {
-  cxx=g++ device='-O2' host='-O2' machine='-O2' link=()
+  cxx=g++ device='-O2' machine='-O2' link=()
   case $1 in
     plain) ;;
     asan)
       device='-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
-      host=$device machine=$device link=(-fsanitize=address,undefined)
+      machine=$device link=(-fsanitize=address,undefined)
       export EMU_SCHEDULES=${EMU_SCHEDULES:-1} ASAN_OPTIONS=detect_stack_use_after_return=0
       ;;
     tsan)
       # Only the kernels are watched; the machine announces its fibers and barriers itself.
-      cxx=clang++ device='-O1 -g1 -fsanitize=thread' host='-O1 -DEMU_TSAN' machine='-O1 -DEMU_TSAN' link=(-fsanitize=thread)
+      cxx=clang++ device='-O1 -g1 -fsanitize=thread' machine='-O1 -DEMU_TSAN' link=(-fsanitize=thread)
       export EMU_SCHEDULES=${EMU_SCHEDULES:-1} TSAN_OPTIONS=halt_on_error=1
       ;;
     *)
@@ -58,138 +77,180 @@ mode_flags() {
   esac
 }
 
-# PLANT FILE TEST PATTERN for each mode: the bug, where it lies, the test that meets it, what must be said.
+# PLANT FILE KERNELS TEST PATTERN for each mode: the bug, where it lies, the kernels that have it, the test that meets it, what
+# must be said.
 plants() {
   case $1 in
     plain)
       cat <<'END'
-NO_BARRIER prepare prepare twin says|other bits
-NO_BARRIER_GEMM matmul_add gemm twin says|other bits
-NO_BARRIER_ATTEND attend attend twin says|other bits
-NO_WARP_SYNC ffn_up few twin says|other bits
-NO_BARRIER_FEW logits few twin says|other bits
-NO_BARRIER_SUMS qkv batch twin says|other bits
-WEAK_WAIT matmul_add gemm twin says|other bits
-WRITE_AFTER_READ matmul_add gemm twin says|other bits
-WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill twin says|other bits
-SHARED_BOUNDS prepare prepare twin says|other bits
-NO_BARRIER_SELECT sample sample twin says|other bits
-E4M3_BIAS matmul_add fp8 twin says
-E4M3_TRUNCATED append append append.*not
-NO_WAIT prepare chain prepare_.*no thread waits
-NO_WAIT qkv chain qkv_.*no thread waits
-NO_WAIT append chain append_.*no thread waits
-NO_WAIT attend chain attend_.*no thread waits
-NO_WAIT matmul_add chain matmul_add_.*no thread waits
-NO_WAIT ffn_up chain ffn_up_.*no thread waits
-NO_WAIT logits chain logits_.*no thread waits
-NO_WAIT sample chain sample.*no thread waits
-NO_FENCE matmul_add hopper made by a store that no async_fence has made visible
-NO_BARRIER_HOPPER matmul_add hopper a barrier that nobody has made
-NO_EXPECT matmul_add hopper that does not expect them
-WRONG_PARITY matmul_add hopper no thread can go on|overwrites what a product of warpgroup . still reads
-FREED_EARLY matmul_add hopper overwrites what a product of warpgroup . still reads
-NOT_EMPTY matmul_add hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
-WRONG_SWIZZLE ffn_up hopper twin says
-NO_FENCE_QUERIES attend_prefill attend_hopper no async_fence has made visible
-NO_ZEROS attend_prefill attend_hopper nan, twin says
-NO_WAIT_VALUES attend_prefill attend_hopper twin says|other bits
-KEYS_FREED_EARLY attend_prefill attend_hopper overwrites what a product of warpgroup . still reads
-ROUNDED_EARLY attend_prefill attend_hopper registers were written while a product read them
-NOT_TRANSPOSED attend_prefill attend_hopper twin says
-MASK attend_prefill attend_hopper twin says
-READ_EARLY append chain started early, a kernel gives other bits
-WRITTEN_EARLY qkv chain written to global memory before wait_for_last
-MISALIGNED embed embed past a multiple of 16
-DIVERGENT_BARRIER prepare prepare divergent barrier
+NO_BARRIER prepare - prepare twin says|other bits
+NO_BARRIER_GEMM matmul_add prefill_bf16 gemm twin says|other bits
+NO_BARRIER_ATTEND attend bf16 attend twin says|other bits
+NO_WARP_SYNC ffn_up bf16 few twin says|other bits
+NO_BARRIER_FEW logits bf16 few twin says|other bits
+NO_BARRIER_SUMS qkv batch_bf16 batch twin says|other bits
+WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
+WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
+WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
+SHARED_BOUNDS prepare - prepare twin says|other bits
+NO_BARRIER_SELECT sample - sample twin says|other bits
+E4M3_BIAS matmul_add fp8 fp8 twin says
+E4M3_TRUNCATED append - append append.*not
+NO_WAIT prepare - chain prepare_.*no thread waits
+NO_WAIT qkv bf16 chain qkv_.*no thread waits
+NO_WAIT append - chain append_.*no thread waits
+NO_WAIT attend f32 chain attend_.*no thread waits
+NO_WAIT matmul_add bf16 chain matmul_add_.*no thread waits
+NO_WAIT ffn_up bf16 chain ffn_up_.*no thread waits
+NO_WAIT logits bf16 chain logits_.*no thread waits
+NO_WAIT sample - chain sample.*no thread waits
+NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
+NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
+NO_EXPECT matmul_add hopper_bf16 hopper that does not expect them
+WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a product of warpgroup . still reads
+FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
+WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
+NO_FENCE_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper no async_fence has made visible
+NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says
+NO_WAIT_VALUES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says|other bits
+KEYS_FREED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
+ROUNDED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper registers were written while a product read them
+NOT_TRANSPOSED attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
+MASK attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
+READ_EARLY append - chain started early, a kernel gives other bits
+WRITTEN_EARLY qkv bf16 chain written to global memory before wait_for_last
+MISALIGNED embed - embed past a multiple of 16
+DIVERGENT_BARRIER prepare - prepare divergent barrier
 END
       ;;
     asan)
       cat <<'END'
-SHARED_BOUNDS prepare prepare heap-buffer-overflow.*
-MISALIGNED embed embed past a multiple of 16
-DIVERGENT_BARRIER prepare prepare divergent barrier
-WEAK_WAIT matmul_add gemm twin says|other bits
+SHARED_BOUNDS prepare - prepare heap-buffer-overflow.*
+MISALIGNED embed - embed past a multiple of 16
+DIVERGENT_BARRIER prepare - prepare divergent barrier
+WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 END
       ;;
     tsan)
       cat <<'END'
-NO_BARRIER prepare prepare data race
-NO_BARRIER_GEMM matmul_add gemm data race
-NO_BARRIER_ATTEND attend attend data race
-NO_WARP_SYNC ffn_up few data race
-NO_BARRIER_FEW logits few data race
-NO_BARRIER_SUMS qkv batch data race
-WRITE_AFTER_READ matmul_add gemm data race
-WRITE_AFTER_READ_ATTEND attend_prefill attend_prefill data race
-NO_BARRIER_HOPPER matmul_add hopper data race|a barrier that nobody has made
-FREED_EARLY matmul_add hopper data race|overwrites what a product of warpgroup . still reads
-NOT_EMPTY matmul_add hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
-NO_BARRIER_QUERIES attend_prefill attend_hopper data race
-CLEARED_EARLY sample sample data race
-NOT_ATOMIC sample sample data race
+NO_BARRIER prepare - prepare data race
+NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
+NO_BARRIER_ATTEND attend bf16 attend data race
+NO_WARP_SYNC ffn_up bf16 few data race
+NO_BARRIER_FEW logits bf16 few data race
+NO_BARRIER_SUMS qkv batch_bf16 batch data race
+WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
+WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
+NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
+FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of warpgroup . still reads
+NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
+NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
+CLEARED_EARLY sample - sample data race
+NOT_ATOMIC sample - sample data race
 END
       ;;
   esac
 }
 
-# library MODE [PLANT]: for tests/gpu.rs, from the same objects.
-library() {
-  local mode=$1 plant=${2:-} dir=build/kernels/$1 list=() objects=() name planted
+tables=build/kernels/table.o
+
+# What is compiled of every mode, into `list`, and its objects, into `objects` and `emu`.
+start() {
+  local name
+  mode=$1 dir=build/kernels/$1 list=() objects=() emu=()
   mode_flags "$mode"
   mkdir -p "$dir"
-  planted=$(plants "$mode" | awk -v plant="$plant" '$1 == plant { print $2 }')
-  [[ -z $plant || -n $planted ]] || { log "kernels/test.sh: $mode has no plant $plant" >&2; exit 2; }
-  for name in "${kernels[@]}"; do
-    if [[ $name == "$planted" ]]; then
-      list+=("$dir/$name-$plant.o kernels/$name.cu $device -DPLANT_$plant") objects+=("$dir/$name-$plant.o")
-    else
-      list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
+  for name in "${kernels[@]}"; do list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
+  for name in fibers warp memory launch hopper; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
+  list+=("host $tables kernels/emu/table.cpp")
+}
+
+# library MODE [PLANT]: for the tests in tests/, from the same objects; and plain beside it the driver that stands in for NVIDIA's.
+library() {
+  local bug=${2:-} file which planted=() name
+  start "$1"
+  if [[ -n $bug ]]; then
+    read -r file which < <(plants "$mode" | awk -v bug="$bug" '$1 == bug { print $2, $3; exit }') ||
+      { log "kernels/test.sh: $mode has no plant $bug" >&2; exit 2; }
+    list+=("plant $bug $file $which") planted=("$dir/$file-$bug.o")
+  fi
+  if [[ $mode == plain ]]; then
+    for name in blaslt driver state fibers; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
+  fi
+  at_once "${list[@]}"
+  # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
+  shared "libemu$bug.so" "${planted[@]}" "${objects[@]}" "${emu[@]}" $tables
+  if [[ $mode == plain ]]; then shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "$dir"/cuda-{blaslt,driver,state,fibers}.o; fi
+  log "$PWD/$dir/libemu$bug.so"
+}
+
+# runtime MODE: what a program must preload to open that library.
+runtime() {
+  local found=() name
+  start "$1"
+  case $mode in
+    asan)
+      # What GCC does not have it prints as it was asked for.
+      for name in libasan.so libubsan.so; do found+=("$(g++ -print-file-name=$name)"); done
+      ;;
+    tsan)
+      # GCC's takes minutes for fibers. Clang's crashes where it is preloaded alone: libstdc++, which it needs, is initialised
+      # before it and calls it. So something before both initialises it.
+      found=("$PWD/$dir/libfirst.so" "$(find "$(clang -print-resource-dir)/lib" -name 'libclang_rt.tsan*.so' | head -n1)")
+      echo 'void __tsan_init(void); __attribute__((constructor)) static void first(void) { __tsan_init(); }' |
+        clang -shared -fPIC -Wl,-z,initfirst -x c - -o "${found[0]}.new"
+      mv "${found[0]}.new" "${found[0]}"
+      ;;
+  esac
+  for name in "${found[@]}"; do [[ -e $name ]] || { log "kernels/test.sh: no runtime of $mode; scripts/setup --test installs it" >&2; exit 1; }; done
+  log "${found[*]}"
+}
+
+# shared NAME OBJECTS...: a program that has the old one open keeps it.
+shared() {
+  local to=$dir/$1 object
+  shift
+  for object; do
+    if [[ ! $object -ot $to ]]; then
+      "$cxx" -shared -Wl,-Bsymbolic,--allow-multiple-definition -o "$to.new" "$@"
+      mv "$to.new" "$to"
+      return
     fi
   done
-  for name in fibers warp memory launch hopper; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
-  list+=("$dir/table.o kernels/emu/table.cpp $host")
-  build "${list[@]}"
-  # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
-  "$cxx" -shared -o "$dir/libemu$plant.so.new" "${objects[@]}" "$dir"/emu-{fibers,warp,memory,launch,hopper}.o "$dir/table.o"
-  mv "$dir/libemu$plant.so.new" "$dir/libemu$plant.so"
-  log "$PWD/$dir/libemu$plant.so"
+}
+
+# caught BUG FILE: by the test that the table names, in its words.
+caught() {
+  local planted=$dir/planted-$2-$1 words=$dir/$2-$1.log test pattern
+  read -r _ _ _ test pattern < <(plants "$mode" | grep "^$1 $2 ")
+  "$cxx" "${link[@]}" -Wl,--allow-multiple-definition -o "$planted" "$dir/$2-$1.o" "${tests[@]}" "${objects[@]}"
+  if "$planted" "$test" >"$words" 2>&1; then
+    log "kernels/test.sh $mode: plant $1 in $2 was NOT caught by '$test'"
+    return 1
+  elif ! grep -qE "$pattern" "$words"; then
+    log "kernels/test.sh $mode: plant $1 in $2: expected '$pattern', got:"
+    tail -n 5 "$words"
+    return 1
+  fi
+  rm "$planted"
+  log "caught $1: $(grep -m1 -E "$pattern" "$words" | cut -c1-150)"
 }
 
 run_mode() {
-  local mode=$1 dir=build/kernels/$1 list=() objects=() name plant file test pattern
-  mode_flags "$mode"
-  mkdir -p "$dir"
-  for name in "${kernels[@]}"; do list+=("$dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
-  for name in fibers warp memory launch hopper; do list+=("$dir/emu-$name.o kernels/emu/$name.cpp $machine"); done
-  list+=("$dir/table.o kernels/emu/table.cpp $host")
-  for name in main products attention sampling chain machine; do list+=("$dir/test-$name.o kernels/tests/$name.cpp $host"); done
-  list+=("$dir/machine.o kernels/tests/machine.cu $device")
-  while read -r plant file _; do
-    # Each is compiled for one test of a few shapes: -O1 takes half the time of -O2, and there are many.
-    list+=("$dir/$file-$plant.o kernels/$file.cu ${device/-O2/-O1} -DPLANT_$plant")
-  done < <(plants "$mode")
-  build "${list[@]}"
+  local name bug file which checks=()
+  start "$1"
+  for name in main products attention sampling chain machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
+  list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
+  while read -r bug file which _; do list+=("plant $bug $file $which"); done < <(plants "$mode")
+  at_once "${list[@]}"
 
-  local emu=("$dir"/emu-{fibers,warp,memory,launch,hopper}.o)
-  local tests=("$dir"/test-{main,products,attention,sampling,chain}.o "${emu[@]}" "$dir/table.o")
-  "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir"/{machine,test-machine}.o "${emu[@]}"
+  tests=(build/kernels/test-{main,products,attention,sampling,chain}.o "${emu[@]}" $tables)
+  "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
-  "$dir/machine"
-  "$dir/tests"
-  while read -r plant file test pattern; do
-    local changed=("${objects[@]/#"$dir/$file.o"/"$dir/$file-$plant.o"}")
-    "$cxx" "${link[@]}" -o "$dir/planted" "${tests[@]}" "${changed[@]}"
-    if "$dir/planted" "$test" >"$dir/$plant.log" 2>&1; then
-      log "kernels/test.sh $mode: plant $plant in $file was NOT caught by '$test'"
-      return 1
-    elif ! grep -qE "$pattern" "$dir/$plant.log"; then
-      log "kernels/test.sh $mode: plant $plant in $file: expected '$pattern', got:"
-      tail -n 5 "$dir/$plant.log"
-      return 1
-    fi
-    log "caught $plant: $(grep -m1 -E "$pattern" "$dir/$plant.log" | cut -c1-150)"
-  done < <(plants "$mode")
+  for name in $("$dir/tests" names); do checks+=("$dir/tests $name"); done
+  while read -r bug file _; do checks+=("caught $bug $file"); done < <(plants "$mode")
+  at_once "$dir/machine" "${checks[@]}"
   log "kernels/test.sh $mode: everything passed, $(plants "$mode" | wc -l) plants caught"
 }
 
@@ -197,9 +258,8 @@ run_mode() {
 mkdir -p build/kernels
 exec 9>build/kernels/lock
 flock 9
-if [[ ${1:-} == library ]]; then
-  shift
-  library "$@"
+if [[ ${1:-} == library || ${1:-} == runtime ]]; then
+  "$@"
   exit
 fi
 
@@ -210,5 +270,5 @@ if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem
 fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done
-others=$(cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')
+others=$(cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null | awk '{ n += $1 } END { printf "%.0f", n }')
 log "the emulator's share of the tests: $SECONDS s here, $others s in tests/*.rs"

@@ -31,6 +31,7 @@ fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
     let kernels = tmp.join("kernels");
     standin::kernel_folder(&kernels);
     let driver = build::driver();
+    let _share = build::Share::new();
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/day.sh"))
         .args(arguments)
         .arg("--tiny")

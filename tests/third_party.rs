@@ -22,7 +22,7 @@ Exception 3.1, which permits it in works under any licence.
 
 ";
 
-fn json(args: &[&str]) -> Value {
+fn cargo(args: &[&str]) -> Vec<u8> {
     let out = Command::new(env!("CARGO"))
         .args(args)
         .output()
@@ -32,7 +32,11 @@ fn json(args: &[&str]) -> Value {
         "{}",
         String::from_utf8_lossy(&out.stderr)
     );
-    serde_json::from_slice(&out.stdout).expect("cargo metadata writes JSON")
+    out.stdout
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_slice(&cargo(args)).expect("cargo metadata writes JSON")
 }
 
 /// Packages reachable from llamabi through normal, non-macro dependencies.
@@ -156,5 +160,26 @@ fn third_party_licences_are_current() {
     assert!(
         committed == fresh,
         "{FILE} is out of date: LLAMABI_UPDATE=1 cargo test --test third_party"
+    );
+}
+
+/// The library that `cargo test` tests is the one that `cargo build` makes, down to the features of what it depends on.
+/// Otherwise it would be compiled anew by each after the other, three times in a `make test`.
+#[test]
+fn one_library_is_built_and_tested() {
+    let packages = |edges: &str| -> BTreeSet<String> {
+        let format = ["--prefix=none", "--format={p} {f}"];
+        let tree = cargo(&[&["tree", "--locked", "--edges", edges], &format[..]].concat());
+        let tree = String::from_utf8_lossy(&tree).into_owned();
+        // A star marks what was listed before.
+        let packages = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+        packages.map(|line| line.trim().to_owned()).collect()
+    };
+    let (built, tested) = (packages("no-dev"), packages("all"));
+    assert!(built.iter().any(|line| line.starts_with("safetensors ")));
+    let changed: Vec<_> = built.difference(&tested).collect();
+    assert!(
+        changed.is_empty(),
+        "dev-dependencies change features of {changed:?}"
     );
 }

@@ -36,6 +36,10 @@ inline int schedules() {
     return n ? atoi(n) : 5;
 }
 
+// There where a sanitizer watches the kernels.
+extern "C" __attribute__((weak)) void __asan_init();
+extern "C" __attribute__((weak)) void __tsan_init();
+
 struct Random {
     uint64_t state = 1;
     uint32_t bits() {

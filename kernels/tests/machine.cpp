@@ -245,11 +245,6 @@ void refusals(bool guards) {
 } // namespace
 
 int main() {
-#if defined(__SANITIZE_ADDRESS__) || defined(EMU_TSAN)
-    bool guards = false;
-#else
-    bool guards = true;
-#endif
     conversions();
     run_lanes();
     run_threads();
@@ -257,7 +252,7 @@ int main() {
     run_named();
     run_warpgroup();
     run_fragments();
-    refusals(guards);
+    refusals(!__asan_init && !__tsan_init);
     printf("the emulated machine computes and refuses what it must\n");
     return 0;
 }

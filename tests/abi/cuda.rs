@@ -34,6 +34,7 @@ fn run_with(
     settings: &str,
 ) -> Vec<String> {
     let (program, _, kernels) = program();
+    let _share = super::build::Share::new();
     let mut command = Command::new("timeout");
     command.args(["-k", "10", "300", "env"]);
     // `succeed` takes the path out of the environment: cargo's has folders of its own.

@@ -1,41 +1,26 @@
-//! Compiles `kernels/emu`: the emulator, and the stand-in driver on top of it. Each file again only after
-//! a change of it or of a header. (U)
-#![allow(unsafe_code)]
+//! `kernels/emu`: the emulator, and the stand-in driver on top of it. kernels/test.sh compiles them, each file again
+//! only after a change of it or of a header.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-use std::time::{Instant, SystemTime};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// The emulator, a library with the functions of `kernels/emu/emu.h`.
 pub fn emulator() -> PathBuf {
-    build().0
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| built(&["plain"])).clone()
 }
 
 /// The stand-in driver, called as the real one.
 pub fn driver() -> PathBuf {
-    build().1
+    emulator().with_file_name("libcuda.so.1")
 }
 
-/// `kernels/test.sh` adds this to its own time: the emulator's share of a test run.
-fn tell_time_at_exit() {
-    static START: OnceLock<Instant> = OnceLock::new();
-    extern "C" fn tell() {
-        let name = concat!("emulator-seconds-", env!("CARGO_CRATE_NAME"));
-        if let Some(start) = START.get() {
-            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-            let _ = std::fs::write(path, format!("{}\n", start.elapsed().as_secs()));
-        }
-    }
-    if START.set(Instant::now()).is_ok() {
-        // SAFETY: a function of this executable, which needs nothing that is gone by then.
-        unsafe { libc::atexit(tell) };
-    }
-}
-
-/// The emulated device with a sanitizer, `asan` or `tsan`, and maybe a planted bug.
-pub fn sanitized(what: &[&str]) -> PathBuf {
+/// The emulator in a mode of `kernels/test.sh`, and maybe with a planted bug.
+pub fn built(what: &[&str]) -> PathBuf {
+    let _share = Share::new();
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/test.sh"))
         .arg("library")
         .args(what)
@@ -50,97 +35,33 @@ pub fn sanitized(what: &[&str]) -> PathBuf {
     PathBuf::from(text.lines().last().expect("a path"))
 }
 
-fn build() -> (PathBuf, PathBuf) {
-    tell_time_at_exit();
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emu");
-    std::fs::create_dir_all(&dir).unwrap();
-    let lock = std::fs::File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let (emu, cuda) = (kernels.join("emu"), kernels.join("emu/cuda"));
-    let headers = [&kernels, &emu, &cuda].map(|dir| files(dir, "h")).concat();
-    let fibers = emu.join("fibers.cpp"); // cuda/fibers.cpp includes it
-    let included = headers.iter().chain([&fibers]);
-    let newest = included.filter_map(|path| modified(path)).max();
-    let object = |source: &PathBuf| {
-        let parent = source.parent().unwrap().file_name().unwrap();
-        let name = source.file_stem().unwrap().display();
-        dir.join(format!("{}-{name}.o", parent.display()))
-    };
-    let emulator = [files(&kernels, "cu"), files(&emu, "cpp")].concat();
-    let mut driver = [&emulator[..], &files(&cuda, "cpp")].concat();
-    driver.retain(|source| *source != fibers);
-    let mut stale: Vec<_> = [&emulator[..], &driver].concat();
-    stale.sort();
-    stale.dedup();
-    let stale: Vec<_> = stale
-        .into_iter()
-        .map(|source| (object(&source), source))
-        .filter(|(o, s)| modified(o) < newest || modified(o) < modified(s))
-        .collect();
-    // Two at a time.
-    for pair in stale.chunks(2) {
-        std::thread::scope(|scope| {
-            for (object, source) in pair {
-                scope.spawn(move || compile(source, object));
-            }
-        });
+/// While there is one, something emulated is in use: the seconds of this process in which that is so are
+/// what `kernels/test.sh` adds to its own.
+pub struct Share(());
+
+/// How many there are, since when there has been one, and the time before that.
+static SHARES: Mutex<(usize, Option<Instant>, Duration)> = Mutex::new((0, None, Duration::ZERO));
+
+impl Share {
+    pub fn new() -> Share {
+        let mut shares = SHARES.lock().unwrap();
+        shares.0 += 1;
+        shares.1.get_or_insert_with(Instant::now);
+        Share(())
     }
-    let objects = |sources: &[PathBuf]| sources.iter().map(object).collect::<Vec<_>>();
-    let (emulator, driver) = (objects(&emulator), objects(&driver));
-    let libraries = (dir.join("libemu.so"), dir.join("libcuda.so.1"));
-    link(&libraries.0, &emulator);
-    link(&libraries.1, &driver);
-    libraries
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
-    path.metadata().and_then(|m| m.modified()).ok()
-}
-
-fn compile(source: &Path, object: &Path) {
-    let mut command = Command::new("c++");
-    command.args([
-        "-std=c++17",
-        "-O2",
-        "-march=native",
-        "-fPIC",
-        "-fno-strict-aliasing",
-    ]);
-    command.args(["-ffp-contract=off", "-Wno-unknown-pragmas"]);
-    run(command
-        .args(["-x", "c++", "-c"])
-        .arg(source)
-        .arg("-o")
-        .arg(object));
-}
-
-fn link(library: &Path, objects: &[PathBuf]) {
-    if objects.iter().all(|o| modified(o) < modified(library)) {
-        return;
+impl Drop for Share {
+    fn drop(&mut self) {
+        // A test that has failed holds no lock here.
+        let mut shares = SHARES.lock().unwrap();
+        shares.0 -= 1;
+        if shares.0 == 0 {
+            let from = shares.1.take();
+            shares.2 += from.map_or(Duration::ZERO, |from| from.elapsed());
+            let name = concat!("emulator-seconds-", env!("CARGO_CRATE_NAME"));
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            let _ = std::fs::write(path, format!("{:.1}\n", shares.2.as_secs_f64()));
+        }
     }
-    // A program that has the old one open keeps it.
-    let _ = std::fs::remove_file(library);
-    let mut command = Command::new("c++");
-    command.args(["-shared", "-Wl,-Bsymbolic", "-o"]);
-    run(command.arg(library).args(objects));
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().expect("a C++ compiler");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == extension))
-        .collect();
-    files.sort();
-    files
 }

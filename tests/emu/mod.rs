@@ -112,6 +112,7 @@ pub struct Emu {
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
     replays: AtomicU64,
+    _share: build::Share,
 }
 
 /// A launch that was asked for.
@@ -173,6 +174,7 @@ impl Emu {
             units: 132,
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
+            _share: build::Share::new(),
         }
     }
 

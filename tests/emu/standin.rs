@@ -51,6 +51,7 @@ pub struct Standin {
     path: PathBuf,
     set: unsafe extern "C" fn(*const c_char),
     report: unsafe extern "C" fn(*mut c_char, usize) -> c_uint,
+    _share: build::Share,
 }
 
 impl Standin {
@@ -85,6 +86,7 @@ impl Standin {
                     unsafe extern "C" fn(*mut c_char, usize) -> c_uint,
                 >(symbol(c"emu_cuda_report")),
                 path: copy,
+                _share: build::Share::new(),
             }
         };
         standin.set(settings);

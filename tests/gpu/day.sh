@@ -24,7 +24,7 @@
 #   --seconds  all must be over by then: a step gets what is left, and one for which nothing is left has failed
 #   --kernels  compile the kernels here, with source lines for the tools, and use them instead of the library's
 #   --tiny     little of each, on a driver that stands in for NVIDIA's (DRIVER_DIR/libcuda.so.1, which
-#              `cargo test --test cuda` leaves in target/tmp/emu): a rehearsal, whose timings mean nothing
+#              `kernels/test.sh library plain` leaves in build/kernels/plain): a rehearsal, whose timings mean nothing
 #
 # OUT gets logs, numbers, and record.txt: all of it in a page, for benches/record. A step that needs what is not there is
 # skipped, and says so. Exits with 1 if any has failed, and if none has passed.
