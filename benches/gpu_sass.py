@@ -15,6 +15,8 @@ def geometry(kernel):
     """Threads and bytes of shared memory of a block."""
     if match := re.fullmatch(r"attend_hopper_\w+_(64|128)", kernel):
         return 384, 1280 * int(match[1]) + 128
+    if "_hopper_half_" in kernel:
+        return 288, 98352
     if "_hopper_" in kernel:
         return 384, 196672
     if kernel == "sample":
@@ -30,7 +32,7 @@ def geometry(kernel):
     if "prefill" in kernel:
         return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
     if "_batch_" in kernel:
-        return 256, 512 + 8192 * 8  # of 64 rows
+        return 256, 512 + 2048 * (32 if kernel.endswith("f16") else 24)  # of 32 rows, by pairs of a large matrix
     if kernel.startswith("prepare") or kernel.endswith("f32"):
         return 256, 512
     return 256, 5120 + 4096 * (2 if kernel.endswith("f16") else 4 if kernel.endswith("8") else 8)

@@ -46,8 +46,8 @@ struct f16 { uint16_t bits; };
 #define KERNEL_WIDE(name, Params, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
 
-// All the shared memory there is, sized by the launch.
-#define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+// All the shared memory there is, sized by the launch. Boxes and operands that are swizzled by 128 bytes begin at multiples of 1024.
+#define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 struct Words4 { uint32_t w[4]; };
 struct Words2 { uint32_t w[2]; };

@@ -18,7 +18,14 @@ log() { printf '%s\n' "$*"; }
 compile() {
   local object=$1 source=$2
   shift 2
-  current "$object" "$source" || { "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new" && mv "$object.new" "$object"; }
+  current "$object" "$source" && return
+  touch "$object.begun"
+  "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new" && compiled "$object"
+}
+
+# Dated by when its compilation began: what is saved meanwhile is newer.
+compiled() {
+  touch -cr "$1.begun" "$1.new" && mv "$1.new" "$1" && rm "$1.begun"
 }
 
 # host OBJECT SOURCE: what is neither a kernel nor the machine, once for all modes.
@@ -35,25 +42,30 @@ current() {
 plant() {
   local object=$dir/$2-$1.o source=kernels/$2.cu
   current "$object" "$source" && return
+  touch "$object.begun"
   # Each is compiled for one test of a few shapes: -O1 takes half the time of -O2, and there are many.
   { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3),/!s/.*//}" "$source"; fi; } |
     # shellcheck disable=SC2086
     "$cxx" "${common[@]}" ${device/-O2/-O1} -Wno-unused-function -DPLANT_$1 -Ikernels -x c++ -c - -o "$object.new"
-  mv "$object.new" "$object"
+  compiled "$object"
 }
 
-# at_once COMMAND...: some at a time; fails with the first that does.
+# at_once COMMAND...: some at a time. Once one has failed none is started, and those that run are waited for.
 at_once() {
-  local command running=0
+  local command ended failed=0
+  local -A running=()
+  next() {
+    wait -n -p ended "${!running[@]}" || { failed=1 && log "kernels/test.sh $mode: failed: ${running[$ended]}"; }
+    unset "running[$ended]"
+  }
   for command in "$@"; do
-    if ((running >= jobs)); then
-      wait -n || return 1
-      ((running--)) || true
-    fi
+    if ((${#running[@]} >= jobs)); then next; fi
+    if ((failed)); then break; fi
     $command &
-    ((++running))
+    running[$!]=$command
   done
-  while ((running-- > 0)); do wait -n || return 1; done
+  while ((${#running[@]} > 0)); do next; done
+  return "$failed"
 }
 
 mode_flags() {
@@ -238,7 +250,7 @@ caught() {
 }
 
 run_mode() {
-  local name bug file which checks=()
+  local name names bug file which checks=()
   start "$1"
   for name in main products attention sampling chain machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
   list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
@@ -248,10 +260,13 @@ run_mode() {
   tests=(build/kernels/test-{main,products,attention,sampling,chain}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
-  for name in $("$dir/tests" names); do checks+=("$dir/tests $name"); done
+  # (The status of a command in the head of `for` is lost.)
+  names=$("$dir/tests" names)
+  [[ -n $names ]]
+  for name in $names; do checks+=("$dir/tests $name"); done
   while read -r bug file _; do checks+=("caught $bug $file"); done < <(plants "$mode")
   at_once "$dir/machine" "${checks[@]}"
-  log "kernels/test.sh $mode: everything passed, $(plants "$mode" | wc -l) plants caught"
+  log "kernels/test.sh $mode: everything passed: $(wc -w <<<"$names") tests, $(plants "$mode" | wc -l) plants caught"
 }
 
 # One at a time: objects are shared.
@@ -270,5 +285,5 @@ if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem
 fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done
-others=$(cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null | awk '{ n += $1 } END { printf "%.0f", n }')
+others=$({ cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null || true; } | awk '{ n += $1 } END { printf "%.0f", n }')
 log "the emulator's share of the tests: $SECONDS s here, $others s in tests/*.rs"

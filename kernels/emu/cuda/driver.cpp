@@ -80,6 +80,7 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice
     ENTER(cuDeviceGetAttribute);
     switch (which) {
     case CU_DEVICE_ATTRIBUTE_MAX_PITCH: *value = s.settings.pitch; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = s.settings.arch / 10; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = s.settings.arch % 10; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = s.settings.shared; break;

@@ -75,17 +75,6 @@ impl Amx {
         Tiles(PhantomData)
     }
 
-    /// As [`Amx::tiles`], for products over sixteen k.
-    #[inline(always)]
-    pub fn page_tiles(self) -> PageTiles {
-        static HALF: Config = Config::new(
-            [64, 64, 64, 64, 32, 64, 64, 64],
-            [16, 16, 16, 16, 16, 8, 8, 8],
-        );
-        self.configure(&HALF);
-        PageTiles(PhantomData)
-    }
-
     #[inline(always)]
     fn configure(self, config: &'static Config) {
         // SAFETY: `self` is the proof that tiles may be used; Config has the layout of palette 1.
@@ -214,6 +203,18 @@ impl<'a, T> Ahead<'a, T> {
 // SAFETY of every block below: `Tiles` exists, so eight full tiles are configured; a tile is 1 KiB, rows
 // 64 bytes apart, read from and written to references to arrays of that size.
 impl Tiles {
+    /// Tiles for products over sixteen k instead.
+    #[inline(always)]
+    pub fn for_pages(self, amx: Amx) -> PageTiles {
+        static HALF: Config = Config::new(
+            [64, 64, 64, 64, 32, 64, 64, 64],
+            [16, 16, 16, 16, 16, 8, 8, 8],
+        );
+        drop(self);
+        amx.configure(&HALF);
+        PageTiles(PhantomData)
+    }
+
     /// `c = a b`, or `c += a b` after the first block of k: 32 rows by 32 columns, `c` as
     /// `[half of the rows][half of the columns]`. Meanwhile `ahead` is asked for.
     #[inline(always)]
@@ -420,8 +421,9 @@ impl PageTiles {
         c: &mut [Sums; 4],
         mut between: impl FnMut(),
     ) {
-        // SAFETY: as for `Tiles::square`, but for A, 16 rows of 32 bytes, and B, 8 rows of 64 bytes: the last of
-        // them is found with a check of bounds.
+        // SAFETY: `PageTiles` exists, so they are configured. A: 16 rows of 32 bytes, 64 apart, in the half of a tile of 1 KiB
+        // that begins 0 or 32 bytes behind its beginning. B: 8 rows of 64 bytes, `columns` apart, the last of which is found with
+        // a check of bounds. Sums as for `Tiles`.
         unsafe {
             zero!("0");
             zero!("1");
@@ -435,7 +437,7 @@ impl PageTiles {
                     let rows = &b[i..(SIDE / 2 - 1) * columns + i + 1];
                     rows.as_ptr()
                 };
-                load!("4", &a[page / 2][page % 2 * SIDE], 64usize);
+                load!("4", a[page / 2].as_ptr().add(page % 2 * SIDE), 64usize);
                 load!("5", column(0), stride);
                 multiply!("0", "4", "5");
                 load!("6", column(1), stride);

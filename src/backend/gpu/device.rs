@@ -157,10 +157,8 @@ pub unsafe trait Device: Send + Sync + 'static {
         Err(None)
     }
 
-    /// About how many blocks of a large kernel run at a time: an H100's multiprocessors.
-    fn multiprocessors(&self) -> u32 {
-        132
-    }
+    /// How many blocks of a large kernel run at a time, about; at least 1. No number that a kernel gives depends on it.
+    fn multiprocessors(&self) -> u32;
 
     /// Whether launches can be recorded.
     fn records(&self) -> bool;

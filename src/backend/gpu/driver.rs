@@ -28,6 +28,7 @@ pub(super) const UNSUPPORTED_PTX_VERSION: u32 = 222;
 pub(super) const NOT_FOUND: u32 = 500;
 
 pub(super) const MAX_PITCH: c_int = 11;
+pub(super) const MULTIPROCESSORS: c_int = 16;
 pub(super) const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 pub(super) const FUNC_PTX_VERSION: c_int = 5;

@@ -158,9 +158,11 @@ impl<D: Device> Backend for Gpu<D> {
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
         // No sequence is longer than the pool.
         let positions = limits.n_pages.saturating_mul(PAGE);
+        // Of x, q, y and h; of the logits.
         let padding = 4 * 31;
         let floats = [
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
+            limits.max_wanted.saturating_mul(31),
             partial_len(shape, limits, positions),
             fresh_len(shape, limits, kv_dtype),
             attend_rows(limits) * shape.n_kv_heads,

@@ -154,8 +154,8 @@ impl<E: Element> Chunk<'_, '_, E> {
             (part.max[i], part.sum[i]) = self.split_weights(s, i, scores, weights);
         }
         if in_place {
-            drop(whole);
-            self.sums_in_place(s, amx.page_tiles(), groups, keys, weights, out, v, ahead);
+            let tiles = whole.for_pages(amx);
+            self.sums_in_place(s, tiles, groups, keys, weights, out, v, ahead);
         } else {
             self.sums(s, whole, groups, keys, weights, out, v, ahead);
         }

@@ -81,6 +81,7 @@ pub struct Cuda {
     found: Found,
     /// Rows of a 2D copy lie at most so many bytes apart.
     max_pitch: usize,
+    multiprocessors: u32,
     records: bool,
     runs_ahead: bool,
     /// Launches may start before the one before them has ended.
@@ -125,6 +126,7 @@ impl Cuda {
             stream,
             found,
             max_pitch: context.attribute(MAX_PITCH)? as usize,
+            multiprocessors: context.attribute(MULTIPROCESSORS)?.max(1) as u32,
             records: is_on("LLAMABI_CUDA_GRAPHS"),
             runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
@@ -184,6 +186,10 @@ unsafe impl Device for Cuda {
         // SAFETY: the context is current.
         unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) }?;
         Ok(free as u64)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
     }
 
     fn own_bytes(&self) -> u64 {
