@@ -12,7 +12,7 @@
 #              kernels       each kernel against the CPU backend and against itself: the tests of tests/*.rs
 #              reference     recorded cases, every format and company through the C API, CUDA against the CPU
 #              fp8           weights and cache in fp8 against the CPU without it, and company
-#              transformers  tokens and log probabilities of the 1b and 8b shapes against transformers
+#              transformers  tokens and log probabilities of the 1b and 8b shapes against transformers; company of the 1b shape
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
 #              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
@@ -169,6 +169,7 @@ if wanted transformers; then
     gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$work/models" "$case"
   done
 fi
+wanted transformers && [[ -z $tiny ]] && gpu "1b: prompts alone and in company" 200 correctness python3 "$here/parity.py" tiles "$work/models"
 if wanted quantised; then
   for format in "${formats[@]}"; do
     gpu "quantised: $format" 240 correctness python3 "$here/parity.py" quantised "$work/models" "$format"

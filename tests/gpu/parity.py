@@ -1,10 +1,11 @@
-"""The recorded reference and the CPU backend against the GPU: parity.py device|reference|fp8|quantised|short.
+"""The recorded reference and the CPU backend against the GPU: parity.py device|reference|fp8|tiles|quantised|short.
 
 device: what is there, and that the library runs on it. reference: every case of tests/data/reference that
 tests/reference_cases has a test for, with its tolerances; every format of weights and cache against the CPU
 backend; alone against in company, to the last bit. fp8: the same of that format, which the CPU has not, so that it is
-compared with what is not rounded. quantised FOLDER FORMAT: a large model in this format against the CPU backend. short: a few steps of each kind of kernel, for compute-sanitizer. DAY_TINY=1 takes a few of each, where an
-emulated device computes.
+compared with what is not rounded. tiles FOLDER: prompts of a large model alone and in company. quantised FOLDER FORMAT: it in this
+format against the CPU backend. short: a few steps of each kind of kernel, for compute-sanitizer. DAY_TINY=1 takes a few of
+each, where an emulated device computes.
 """
 
 import json
@@ -199,13 +200,14 @@ def against_cpu(directory, weights, kv, tolerance=None, pieces=1 << 30):
     return clear
 
 
-def in_company(directory, weights, kv):
+def in_company(directory, weights, kv, lengths=None, **limits):
     what = f"{label(directory)} {weights}, cache {kv}"
-    prompts = [prompt(n, i) for i, n in enumerate([1, 16, 17, 33] if TINY else [1, 16, 17, 33, 2, 5, 64, 9, 3, 4, 90, 12])]
+    lengths = lengths or ([1, 16, 17, 33] if TINY else [1, 16, 17, 33, 2, 5, 64, 9, 3, 4, 90, 12])
+    prompts = [prompt(n, i) for i, n in enumerate(lengths)]
     options = {"n": 5, "flags": LOGPROBS | IGNORE_EOS}
-    with Model(directory, CUDA, weights, kv) as model:
+    with Model(directory, CUDA, weights, kv, **limits) as model:
         alone = [model.one(p, **options) for p in prompts]
-    with Model(directory, CUDA, weights, kv) as model:
+    with Model(directory, CUDA, weights, kv, **limits) as model:
         # Cold, then with what the prefix cache kept; tokens and log probabilities by ==.
         for again in range(2):
             got = model.complete(prompts, **options)
@@ -266,6 +268,16 @@ def quantised(folder, weights):
         check(clear > 0, f"{weights}, cache {kv}: no token is clear")
 
 
+def tiles(folder):
+    """On compute capability 9.0 the products of a prompt alone use tiles of 128 columns, beside others of 256: the same bits, which
+    no emulator can promise of wgmma of two widths."""
+    from random_model import checkpoint
+
+    directory = checkpoint("tiny" if TINY else "1b", folder)
+    for dtype in ["bf16", "f16"]:
+        in_company(directory, dtype, dtype, [17, 40] if TINY else [70, 130, 300, 480, 500, 128, 64, 260], length=128 if TINY else 640)
+
+
 def short():
     for name, weights, kv in [("gqa-bf16/hf", "bf16", "bf16"), ("mha-f32/meta", "f32", "f32"), ("mha-f32/meta", "int4", "int8"),
                               ("gqa-f16-mp2/meta", "int8", "f16"), ("mha-f32/meta", "nf4", "bf16"), ("mha-f32/meta", "fp8", "fp8")]:
@@ -282,14 +294,14 @@ def outcome():
 
 
 def main(what, *arguments):
-    if what == "quantised":
+    if what in ("quantised", "tiles"):
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as error:
             print(f"skipped: {error}")
             return 77
-    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "short": short}
+    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "tiles": tiles, "short": short}
     attempt(what, parts[what], *arguments)
     return outcome()
 
