@@ -2,8 +2,9 @@
 //
 // The recipe is that of pranjalssh/fast.cu: a warpgroup whose one thread keeps four stages of copies going, two that
 // multiply 64 rows each by 256 columns. Or by 128, in two blocks to a multiprocessor, where otherwise some would go without:
-// each sum is the same, but the second cache has to give a third more for it. Each output is one sum through k upwards as in gemm.h; that hardware rounds inside
-// wgmma as inside mma.sync nobody promises, so which of both a device uses depends on weights alone, never on rows.
+// the second cache has to give a third more for it. Each output is one sum through k upwards as in gemm.h. That hardware rounds inside
+// wgmma as inside mma.sync nobody promises, so which of both a device uses depends on weights alone, never on rows. Nor that it does so
+// for both widths of wgmma, between which rows decide: that is assumed, and asked of hardware (tests/gpu/parity.py tiles).
 //
 // Weight rows come as twice HALF, from any two rows on: for gate and up, of both matrices. What a box has of other
 // rows, or of none, is computed and not given out.

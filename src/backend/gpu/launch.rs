@@ -195,7 +195,7 @@ pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
 
 /// A product of `n` columns, of which a tile has `cols`; blocks that have the same weights are neighbours. Tiles of half as
 /// many where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
-/// much. The numbers are the same.
+/// much. This depends on rows, so both have to give the same bits: they do in the emulator, and tests/gpu/day.sh asks hardware.
 fn hopper<D: Device>(
     device: &D,
     [whole, half]: &Hopper,
