@@ -37,8 +37,8 @@ H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9
 WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache; own: those that every block reads; again: of weights that a second group of rows finds in
-# the second cache. instructions: of lanes, of what has to be unpacked and summed. hopper: blocks, their columns, flops and bytes at a
+# bytes of activations from the first cache; own: those that every block reads; again: what else the second cache
+# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: blocks, their columns, flops and bytes at a
 # block's end where the kernel for compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
 
@@ -47,7 +47,7 @@ SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
 # Instructions to make an f16 of a code.
 UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
-GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 32, 32, 256, 16, 2048
+GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
 
@@ -110,10 +110,12 @@ def bucket(n):
     return next((b for b in BUCKETS if b >= n), up(n, 32))
 
 
-def wide(dtype, rows, n):
-    """Weight rows of a block of a batch: `pairs_of_block` of launch.rs."""
-    rows_of = 48 if dtype in GROUP else 64
-    return rows_of if n > 8 and ceil(rows / rows_of) >= 64 else 32
+def batch_grid(rows, n):
+    """Of a batch product of so many weight rows: rows of a block, groups of them, blocks of 128 weight rows, and how many share a
+    K: `Batch` of launch.rs."""
+    of_block = 16 if n <= 16 else 32 if n <= 32 else BATCH_ROWS
+    groups, blocks = ceil(n / of_block), ceil(rows / 128)
+    return of_block, groups, blocks, 1 if groups * blocks >= 96 else 4 if groups * blocks >= 24 else 8
 
 
 # Bytes that a product writes, or changes, for each row of weights and of activations: gate and up make one number of two.
@@ -124,26 +126,39 @@ def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
     # Rows up to which blocks round them themselves: `prepares` of launch.rs.
     few_rows = 2 if dtype in ("int4", "nf4") else 4
-    per_pass = GEMV_ROWS if dtype == "f32" else few_rows if n <= few_rows else BATCH_ROWS
-    passes, at_once = ceil(n / per_pass), min(n, per_pass)
+    if dtype != "f32" and n > few_rows:
+        return batch(kernel, dtype, rows, cols, n)
+    passes, at_once = (ceil(n / GEMV_ROWS), min(n, GEMV_ROWS)) if dtype == "f32" else (1, n)
     weights = passes * rows * cols
-    read = (passes if dtype == "f32" else 1) * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
+    read = passes * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     if dtype == "f32":
         at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
         # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
         return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
-    # Tiles of eight rows. Of a lane's instructions, a product takes 1/8 for each weight and tile, operand B 1/16, scales 1/4.
-    batch = per_pass == BATCH_ROWS
-    tiles = next(t for t in ((2, 4) if batch else (1,)) if 8 * t >= at_once)
-    # What attention and ffn_up give is rounded; the residual stream and its norm are not, where blocks do that themselves.
-    rounded = batch or kernel == "matmul_add"
-    block, size = wide(dtype, rows, n) if batch else 16, 2 if rounded else 8
-    blocks, own = passes * ceil(rows / block), at_once * cols * size
-    instructions = weights * (UNPACK[dtype] + tiles * (3 / 16 + (1 / 4 if dtype in GROUP else 0))) + (0 if rounded else 6 * blocks * at_once * cols)
-    product = Launch(kernel, read, 2 * weights * 8 * tiles, "matrix", blocks, block * row_bytes(dtype, cols) + own, own * blocks, instructions, own,
-                     again=(passes - 1) * rows * row_bytes(dtype, cols))
-    return [Launch("prepare", n * cols * 6), product] if batch and kernel != "matmul_add" else [product]
+    # A tile of eight rows. Of a lane's instructions, products take 1/8 for each weight, operand B 1/16, scales 1/4. What attention and
+    # ffn_up give is rounded; the residual stream and its norm are not.
+    rounded = kernel == "matmul_add"
+    blocks, own = ceil(rows / 16), n * cols * (2 if rounded else 8)
+    instructions = weights * (UNPACK[dtype] + 3 / 16 + (1 / 4 if dtype in GROUP else 0)) + (0 if rounded else 6 * blocks * n * cols)
+    return [Launch(kernel, read, 2 * weights * 8, "matrix", blocks, 16 * row_bytes(dtype, cols) + own, own * blocks, instructions, own)]
+
+
+def batch(kernel, dtype, rows, cols, n):
+    """A product of decode with more rows than a block rounds itself."""
+    of_block, groups, blocks, splits = batch_grid(rows, n)
+    weights, codes = groups * rows * cols, dtype in GROUP
+    read = rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
+    own = of_block * cols * 2
+    # Beside them, of the second cache: activations for every block, weights for further groups of rows, sums that are joined.
+    again = groups * (blocks - 1) * own + (groups - 1) * rows * row_bytes(dtype, cols) + (8 * splits * rows * n if splits > 1 else 0)
+    # A warp has sixteen weight rows and takes all activations out of shared memory for them. Of a lane's instructions, for each
+    # weight and tile of eight rows products take 1/8, operand B 1/8 (codes: 1/4), scales 1/4.
+    tiles = of_block / 8
+    instructions = weights * (UNPACK[dtype] + tiles * (1 / 8 + (1 / 2 if codes else 1 / 8)))
+    product = Launch(kernel, read, 2 * weights * of_block, "matrix", groups * blocks * splits, (128 * row_bytes(dtype, cols) + own) / splits,
+                     8 * groups * blocks * own, instructions, again=again)
+    return [product] if kernel == "matmul_add" else [Launch("prepare", n * cols * 6), product]
 
 
 def gemm(kernel, dtype, rows, cols, n):

@@ -23,7 +23,7 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const uint32_t j0 = BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8;
+    const uint32_t j0 = BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8;
     auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = j0 + j < p.ffn_dim ? j0 + j : j0;
         rows[0] = n;
@@ -33,7 +33,7 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
         const int32_t row = p.rows[i];
         if (row >= 0 && j0 + j < p.ffn_dim) from_float(((Activation<W> *)p.h)[(size_t)row * p.h_stride + j0 + j], silu(gate) * up);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
     else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
@@ -74,12 +74,12 @@ KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8, false>(p); }
 KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4, false>(p); }
 KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4, false>(p); }
 KERNEL(ffn_up_fp8, FfnUpParams, 256) { ffn_up<Fp8, false>(p); }
-KERNEL_WIDE(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
-KERNEL_WIDE(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
-KERNEL_WIDE(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
-KERNEL_WIDE(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
-KERNEL_WIDE(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
-KERNEL_WIDE(ffn_up_batch_fp8, FfnUpParams, 256) { ffn_up<Fp8, true>(p); }
+KERNEL(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
+KERNEL(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
+KERNEL(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
+KERNEL(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
+KERNEL(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
+KERNEL(ffn_up_batch_fp8, FfnUpParams, 256) { ffn_up<Fp8, true>(p); }
 KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }

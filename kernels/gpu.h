@@ -5,7 +5,7 @@
 // |---|---|
 // | params.h | what each kernel is given and how it is launched |
 // | quant.h | quantised weights: their layout and how they are read |
-// | few.h, gemm.h | products with tensor cores: a few rows, weights straight from memory; many rows through tiles |
+// | few.h, batch.h, gemm.h | products with tensor cores: up to eight rows, up to 64, weights straight from memory; many rows through tiles |
 // | gemv.h | products of a few rows in float32 |
 // | hopper.h, gemm_hopper.h, attend_hopper.h | what compute capability 9.0 has beyond that; its products of many rows, its prefill attention |
 // | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
@@ -100,10 +100,17 @@ DEVICE float load_fenced(const float *p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
     return v;
 }
+DEVICE Words4 load_fenced16(const void *p) {
+    Words4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+    return v;
+}
 // What the launch before this one wrote, after wait_for_last; plain loads, which stay behind it.
 DEVICE Words4 load_fresh(const void *p) { uint4 v = *(const uint4 *)p; return Words4{{v.x, v.y, v.z, v.w}}; }
 DEVICE Words2 load_fresh8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
+DEVICE Words2 load_shared8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
 DEVICE float load_const_float(const float *p) {
     float v;
     asm("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
@@ -270,6 +277,7 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 
 #include "gemv.h"
 #include "few.h"
+#include "batch.h"
 #include "gemm.h"
 #include "gemm_hopper.h"
 #include "attend_hopper.h"

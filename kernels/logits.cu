@@ -27,7 +27,7 @@ DEVICE void logits_float(const LogitsParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8);
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
     auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
         rows[0] = n;
@@ -39,7 +39,7 @@ template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
         if (p.rows[i] >= 0 && n < p.vocab_size) out[n] = a;
         if (p.rows[i] >= 0 && n + 1 < p.vocab_size) out[n + 1] = b;
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
     else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
@@ -47,6 +47,6 @@ KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }
 KERNEL(logits_f16, LogitsParams, 256) { logits<f16, false>(p); }
 KERNEL(logits_bf16, LogitsParams, 256) { logits<bf16, false>(p); }
 KERNEL(logits_int8, LogitsParams, 256) { logits<Int8, false>(p); }
-KERNEL_WIDE(logits_batch_f16, LogitsParams, 256) { logits<f16, true>(p); }
-KERNEL_WIDE(logits_batch_bf16, LogitsParams, 256) { logits<bf16, true>(p); }
-KERNEL_WIDE(logits_batch_int8, LogitsParams, 256) { logits<Int8, true>(p); }
+KERNEL(logits_batch_f16, LogitsParams, 256) { logits<f16, true>(p); }
+KERNEL(logits_batch_bf16, LogitsParams, 256) { logits<bf16, true>(p); }
+KERNEL(logits_batch_int8, LogitsParams, 256) { logits<Int8, true>(p); }

@@ -42,7 +42,7 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
 // Of up to eight rows, or of more.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8);
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
     auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
         rows[0] = n;
@@ -55,7 +55,7 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
         if (row >= 0 && n < p.n) x[n] += a + (p.bias ? p.bias[n] : 0);
         if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
     };
-    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pair, out);
     else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
 }
 
@@ -96,12 +96,12 @@ KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8, false>(p); }
 KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4, false>(p); }
 KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4, false>(p); }
 KERNEL(matmul_add_fp8, MatmulAddParams, 256) { matmul_add<Fp8, false>(p); }
-KERNEL_WIDE(matmul_add_batch_f16, MatmulAddParams, 256) { matmul_add<f16, true>(p); }
-KERNEL_WIDE(matmul_add_batch_bf16, MatmulAddParams, 256) { matmul_add<bf16, true>(p); }
-KERNEL_WIDE(matmul_add_batch_int8, MatmulAddParams, 256) { matmul_add<Int8, true>(p); }
-KERNEL_WIDE(matmul_add_batch_int4, MatmulAddParams, 256) { matmul_add<Int4, true>(p); }
-KERNEL_WIDE(matmul_add_batch_nf4, MatmulAddParams, 256) { matmul_add<Nf4, true>(p); }
-KERNEL_WIDE(matmul_add_batch_fp8, MatmulAddParams, 256) { matmul_add<Fp8, true>(p); }
+KERNEL(matmul_add_batch_f16, MatmulAddParams, 256) { matmul_add<f16, true>(p); }
+KERNEL(matmul_add_batch_bf16, MatmulAddParams, 256) { matmul_add<bf16, true>(p); }
+KERNEL(matmul_add_batch_int8, MatmulAddParams, 256) { matmul_add<Int8, true>(p); }
+KERNEL(matmul_add_batch_int4, MatmulAddParams, 256) { matmul_add<Int4, true>(p); }
+KERNEL(matmul_add_batch_nf4, MatmulAddParams, 256) { matmul_add<Nf4, true>(p); }
+KERNEL(matmul_add_batch_fp8, MatmulAddParams, 256) { matmul_add<Fp8, true>(p); }
 KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }

@@ -25,11 +25,14 @@
 // Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
 // weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included
 // (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits. A block of that has
-// `pairs` pairs of weight rows (of q | k | v, of a product, of gate and up): 16, or GPU_WIDE, for quantised ones GPU_WIDE_CODES:
+// GPU_BATCH_PAIRS pairs of weight rows (of q | k | v, of a product, of gate and up) for R rows: 16, 32 or 64, the first that is not
+// less than n_rows, or 64. `splits` blocks share a K: 1, or where there are less than GPU_SPLIT_BELOW blocks 4 or 8, as one likes. Of
+// these the last one adds what all left in `scratch`: GPU_SPLIT_BELOW counters, ZERO before the first launch, left zero by each,
+// then 512 * R bytes for each block:
 //     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
 //                                              matmul_add: GPU_TABLE_BYTES + 4096
-//     OP_batch_TYPE  grid (ceil(n_rows / 32), ceil(pairs of the matrix / pairs)),
-//                    shared GPU_TABLE_BYTES + 512 * pairs * (n_rows <= 16 ? 2 : 4)
+//     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
+//                    shared GPU_TABLE_BYTES + R / 8 * (quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED)
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
@@ -76,9 +79,11 @@ enum {
     GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
     GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
     GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 32,   // of a block of OP_batch_TYPE
-    GPU_WIDE = 32,         // pairs
-    GPU_WIDE_CODES = 24,
+    GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
+    GPU_BATCH_PAIRS = 64,
+    GPU_BATCH_SHARED = 12288, // for eight rows
+    GPU_BATCH_SHARED_CODES = 16384,
+    GPU_SPLIT_BELOW = 96,
     GPU_BOX_ROWS = 64,     // of a TensorMap of activations or weights; of the cache: GPU_PAGE
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
@@ -141,11 +146,12 @@ typedef struct {
     const int32_t *rows;      // [n_rows]
     const int32_t *positions; // [max_rows], by rows[i]
     const uint32_t *slots;    // [max_rows], by rows[i]; GPU_NO_SLOT: K and V are not written
+    void *scratch;         // qkv_batch, where splits > 1
     uint32_t n_rows, dim, x_stride, w_stride, q_stride;
     uint32_t n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t kv_type;
     float eps;
-    uint32_t pairs;        // qkv_batch
+    uint32_t splits;       // qkv_batch
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
@@ -156,7 +162,7 @@ typedef struct {
     TensorMap x;           // of all rows that there is room for
     TensorMap w;
     QkvParams p;           // x and w are not read
-    uint32_t zeros[28];
+    uint32_t zeros[26];
 } QkvHopperParams;
 
 // ---- append_{int8,fp8} (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
@@ -244,15 +250,16 @@ typedef struct {
     const void *w;         // [n, w_stride]
     const float *bias;     // [n] or null
     const int32_t *rows;   // [n_rows]
+    void *scratch;         // matmul_add_batch
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
-    uint32_t pairs;        // matmul_add_batch
+    uint32_t splits;       // matmul_add_batch
     uint32_t first;        // matmul_add_hopper: the row of y's map that is row 0 of the launch
 } MatmulAddParams;
 typedef struct {
     TensorMap y;           // of all rows that there is room for
     TensorMap w;
     MatmulAddParams p;     // y and w are not read
-    uint32_t zeros[14];
+    uint32_t zeros[12];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
@@ -271,15 +278,16 @@ typedef struct {
     const float *norm;     // [pad32(dim)]
     const void *w;         // [2 * ffn_dim, w_stride]
     const int32_t *rows;   // [n_rows]
+    void *scratch;         // ffn_up_batch
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
-    uint32_t pairs;        // ffn_up_batch
+    uint32_t splits;       // ffn_up_batch
 } FfnUpParams;
 typedef struct {
     TensorMap x;
     TensorMap w;
     FfnUpParams p;         // x and w are not read
-    uint32_t zeros[14];
+    uint32_t zeros[12];
 } FfnUpHopperParams;
 
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
@@ -292,9 +300,10 @@ typedef struct {
     const float *norm;     // [pad32(dim)]
     const void *w;         // [vocab_size, w_stride]
     const int32_t *rows;   // [n_rows]
+    void *scratch;         // logits_batch
     uint32_t n_rows, vocab_size, dim, x_stride, w_stride, out_stride;
     float eps;
-    uint32_t pairs;        // logits_batch
+    uint32_t splits;       // logits_batch
 } LogitsParams;
 
 // What is wanted of a row of logits. Numbers as in src/backend/choice.rs, which says what they mean.
@@ -418,14 +427,14 @@ typedef struct {
 #ifdef __cplusplus
 static_assert(sizeof(EmbedParams) == 40, "mirrored by the host");
 static_assert(sizeof(PrepareParams) == 56, "mirrored by the host");
-static_assert(sizeof(QkvParams) == 144, "mirrored by the host");
+static_assert(sizeof(QkvParams) == 152, "mirrored by the host");
 static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
 static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
 static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
 static_assert(sizeof(AttendPrefillParams) == 96, "mirrored by the host");
-static_assert(sizeof(MatmulAddParams) == 72, "mirrored by the host");
-static_assert(sizeof(FfnUpParams) == 72, "mirrored by the host");
-static_assert(sizeof(LogitsParams) == 72, "mirrored by the host");
+static_assert(sizeof(MatmulAddParams) == 80, "mirrored by the host");
+static_assert(sizeof(FfnUpParams) == 80, "mirrored by the host");
+static_assert(sizeof(LogitsParams) == 80, "mirrored by the host");
 static_assert(sizeof(AttendHopperParams) == 384, "mirrored by the host");
 static_assert(sizeof(QkvHopperParams) == 512, "mirrored by the host");
 static_assert(sizeof(MatmulAddHopperParams) == 384, "mirrored by the host");

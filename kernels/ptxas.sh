@@ -86,6 +86,11 @@ wanted() {
     embed_int8) echo 'PRMT' ;;
     append_int8 | append_fp8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
     attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    *_batch_int8) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 PRMT HFMA2 HMMA\.16816\.F32' ;;
+    *_batch_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_batch_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
+    *_batch_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 HMMA\.16816\.F32' ;;
+    *_batch_*) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
     *_int8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
     *_int4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
     *_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;

@@ -66,7 +66,7 @@ DEVICE void qkv_float(const QkvParams &p) {
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * p.pairs : blockIdx.x * 8), end = rows_of_w(p);
+    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8), end = rows_of_w(p);
     auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
         const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
         rows[0] = n;
@@ -79,7 +79,7 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
-    if constexpr (BATCH) batch_rows<W>(shared, p.pairs, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
     else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
@@ -117,12 +117,12 @@ KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8, false>(p); }
 KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4, false>(p); }
 KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4, false>(p); }
 KERNEL(qkv_fp8, QkvParams, 256) { qkv<Fp8, false>(p); }
-KERNEL_WIDE(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
-KERNEL_WIDE(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
-KERNEL_WIDE(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
-KERNEL_WIDE(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
-KERNEL_WIDE(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
-KERNEL_WIDE(qkv_batch_fp8, QkvParams, 256) { qkv<Fp8, true>(p); }
+KERNEL(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
+KERNEL(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
+KERNEL(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
+KERNEL(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
+KERNEL(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
+KERNEL(qkv_batch_fp8, QkvParams, 256) { qkv<Fp8, true>(p); }
 KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }

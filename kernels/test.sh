@@ -100,7 +100,9 @@ NO_BARRIER_GEMM matmul_add prefill_bf16 gemm twin says|other bits
 NO_BARRIER_ATTEND attend bf16 attend twin says|other bits
 NO_WARP_SYNC ffn_up bf16 few twin says|other bits
 NO_BARRIER_FEW logits bf16 few twin says|other bits
-NO_BARRIER_SUMS qkv batch_bf16 batch twin says|other bits
+NO_BARRIER_SUMS matmul_add bf16 few twin says|other bits
+NO_BARRIER_BATCH qkv batch_bf16 batch twin says|other bits
+NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
 WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
@@ -151,7 +153,9 @@ NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
 NO_BARRIER_ATTEND attend bf16 attend data race
 NO_WARP_SYNC ffn_up bf16 few data race
 NO_BARRIER_FEW logits bf16 few data race
-NO_BARRIER_SUMS qkv batch_bf16 batch data race
+NO_BARRIER_SUMS matmul_add bf16 few data race
+NO_BARRIER_BATCH qkv batch_bf16 batch data race
+NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
@@ -279,7 +283,7 @@ if [[ ${1:-} == library || ${1:-} == runtime ]]; then
 fi
 
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/attend_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/batch.h kernels/attend_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

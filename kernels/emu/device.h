@@ -137,6 +137,8 @@ DEVICE Words4 load_const(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words4 load_fresh(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_fresh8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
+DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE float load_fenced(const float *p) { return *p; }
 
 // The destination is NaN from the issue on (the copy may land at once: writing after a read is an error) and

@@ -20,6 +20,9 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     Buffer partial(4 * n * n_heads * (head_dim + 4)), counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim), prepared(2 * padded * 96);
     const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}), rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
     const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}), row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
+    // Of the second layer, by four blocks that share a K: counters, and what up to two such groups leave.
+    const uint32_t splits = 4;
+    Buffer scratch(std::vector<uint8_t>(GPU_SPLIT_BELOW * 4 + 2 * splits * 512 * 16));
     SampleRow row = {};
     row.given = GPU_DRAW, row.n_tokens = vocab, row.mask = GPU_NO_MASK, row.penalty = 1, row.top_p = 0xffffffffu, row.min_low = 1;
     row.scored = 1, row.n_top = 4;
@@ -60,8 +63,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
         const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
-        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, 16) : 1, 1, 256,
-            batch ? GPU_TABLE_BYTES + 8192 * 2 : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
+        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1, batch ? splits : 1, 256,
+            batch ? GPU_TABLE_BYTES + 2 * GPU_BATCH_SHARED_CODES : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
     };
 
     emu_strict(dependent);
@@ -73,8 +76,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         float *k_to = scaled ? fresh.as<float>() : k.as<float>(), *v_to = scaled ? fresh.as<float>() + kv_dim : v.as<float>();
         const bool batch = layer == 1;
         QkvParams qkv = {q.as<float>(), k_to, v_to, x.as<void>(), norm.as<float>(), w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(),
-                         rows.as<int32_t>(), positions.as<int32_t>(), slots.as<uint32_t>(), padded, dim, pad32(dim), w[0].stride, pad32(q_dim), n_heads,
-                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, 16};
+                         rows.as<int32_t>(), positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim, pad32(dim), w[0].stride, pad32(q_dim), n_heads,
+                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, splits};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
         if (scaled)
             run("append_int8", AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(), padded, n_kv_heads, head_dim, head_dim},
@@ -84,17 +87,17 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
                          positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded, n_heads, n_kv_heads, head_dim, head_dim,
                          pad32(q_dim), pad32(q_dim), 1, 0.25f, (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
-        MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, q_dim, pad32(dim),
-                              pad32(q_dim), w[1].stride, 16, 0};
+        MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr, rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim),
+                              pad32(q_dim), w[1].stride, splits, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
-        FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), padded, ffn_dim, dim, pad32(dim),
-                          w[2].stride, pad32(ffn_dim), 1e-5f, 16};
+        FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim),
+                          w[2].stride, pad32(ffn_dim), 1e-5f, splits};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
-        MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr, rows.as<int32_t>(), padded, dim, ffn_dim, pad32(dim),
-                                pad32(ffn_dim), w[3].stride, 16, 0};
+        MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr, rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
+                                pad32(ffn_dim), w[3].stride, splits, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
-    LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), padded, vocab, dim, pad32(dim),
+    LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim),
                          head.stride, pad32(vocab), 1e-5f, 0};
     product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm);
     run("sample", SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr, tokens.as<int32_t>(), padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0},

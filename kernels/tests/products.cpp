@@ -88,20 +88,30 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
 enum Way { Few, Batch, Prefill, Hopper };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
 
-// Pairs of weight rows of a block of a batch, where they are not 16.
-uint32_t wide(int type) { return quantised(type) ? GPU_WIDE_CODES : GPU_WIDE; }
+// Rows of a block of a batch, and where blocks that share a K meet.
+uint32_t batch_rows(uint32_t n_rows) { return n_rows <= 16 ? 16 : n_rows <= 32 ? 32 : 64; }
+Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
+    const size_t blocks = (size_t)tiles(n_rows, batch_rows(n_rows)) * tiles(pairs, GPU_BATCH_PAIRS) * splits;
+    std::vector<uint8_t> all(GPU_SPLIT_BELOW * 4 + (splits > 1 ? blocks * 512 * batch_rows(n_rows) : 0), 0xff);
+    std::fill(all.begin(), all.begin() + GPU_SPLIT_BELOW * 4, 0);
+    return Buffer(all);
+}
 
-// `pairs` of weight rows, `block` of them in a block of a batch; `across`: blocks of a product in float32, `more` its shared memory.
-void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t block_pairs, uint32_t across,
-                   size_t more, uint32_t n_rows, uint64_t seed) {
+// `pairs` of weight rows; `splits` blocks of a batch share a K, by `scratch`; `across`: blocks of a product in float32, `more` its shared memory.
+void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t splits, const Buffer &scratch,
+                   uint32_t across, size_t more, uint32_t n_rows, uint64_t seed) {
     unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
-    if (way == Batch) grid[0] = tiles(n_rows, GPU_BATCH_ROWS), grid[1] = tiles(pairs, block_pairs);
+    const uint32_t rows = batch_rows(n_rows);
+    if (way == Batch) grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
     size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + 512 * block_pairs * (n_rows <= 16 ? 2 : 4);
+                    : GPU_TABLE_BYTES + rows / 8 * (quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED);
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
+    if (way != Batch || splits == 1) return;
+    auto left = scratch.get<uint8_t>();
+    for (uint32_t i = 0; i < GPU_SPLIT_BELOW * 4; i++) CHECK(left[i] == 0, "%s left a counter", kernel.c_str());
 }
 
 void embed(int type, uint32_t dim) {
@@ -156,7 +166,7 @@ struct Heads { uint32_t q, kv, dim; };
 struct Qkv {
     int type, kv_type;
     Way way;
-    uint32_t block = 16, dim;
+    uint32_t splits = 1, dim;
     Heads heads;
     uint32_t max_rows;
     Random random{23};
@@ -189,10 +199,11 @@ struct Qkv {
         size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride), kv_dim = (size_t)heads.kv * heads.dim;
         Buffer k(pages), v(pages), fresh(max_rows * kv_dim * 8);
         uint32_t n_rows = (uint32_t)rows.size();
+        Buffer scratch = scratch_of(n / 2, n_rows, splits);
         QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
-                       bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(),
+                       bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(),
                        n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
-                       (uint32_t)kv_type, EPS, block};
+                       (uint32_t)kv_type, EPS, splits};
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
@@ -202,7 +213,7 @@ struct Qkv {
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
-        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, block, tiles(n, 16), 0, n_rows, seed);
+        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0, n_rows, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
             launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
@@ -278,8 +289,9 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         }
     }
     if (test.way == Batch) {
-        test.block = wide(type);
-        CHECK(test.run(rows, 1) == all, "qkv %s: larger blocks give other bits", name_of(type));
+        test.splits = type == GPU_BF16 ? 4 : 8;
+        CHECK(test.run(rows, 1) == all, "qkv %s: blocks that share a K give other bits", name_of(type));
+        test.splits = 1;
     }
     half_tiles = true;
     CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: tiles of 128 columns give other bits", name_of(type));
@@ -321,7 +333,7 @@ struct Dense {
     Way way;
     uint32_t n, k, max_rows; // n columns of the output
     bool has_bias;
-    uint32_t block = 16;
+    uint32_t splits = 1;
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
     std::vector<float> in = activations(max_rows, k, random), out = activations(max_rows, n, random);
@@ -343,20 +355,24 @@ struct Dense {
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
+        const uint32_t pairs = kind == Up ? n : tiles(n, 2);
+        Buffer scratch = scratch_of(pairs, n_rows, splits);
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
-                                 n_rows, n, k, pad32(n), pad32(k), w.stride, block, first};
+                                 scratch.as<void>(), n_rows, n, k, pad32(n), pad32(k), w.stride, splits, first};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
-            else launch_decode("matmul_add", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 4), 512, n_rows, seed);
+            else launch_decode("matmul_add", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
-            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, block};
+            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), scratch.as<void>(),
+                             n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
-            else launch_decode("ffn_up", type, way, &p, sizeof p, n, block, tiles(n, 8), 0, n_rows, seed);
+            else launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 8), 0, n_rows, seed);
         } else {
-            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), n_rows, n, k, pad32(k), w.stride, n, EPS, block};
-            launch_decode("logits", type, way, &p, sizeof p, tiles(n, 2), block, tiles(n, 16), 0, n_rows, seed);
+            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), scratch.as<void>(),
+                              n_rows, n, k, pad32(k), w.stride, n, EPS, splits};
+            launch_decode("logits", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 16), 0, n_rows, seed);
         }
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
@@ -411,9 +427,13 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
             CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]", KINDS[kind], row, j);
         }
     if (test.way == Batch) {
-        test.block = wide(type);
-        auto larger = test.run(rows, 1);
-        CHECK(same_bits(larger.data(), all.data(), all.size()), "%s %s: larger blocks give other bits", KINDS[kind], name_of(type));
+        test.splits = type == GPU_BF16 || type == GPU_INT4 ? 4 : 8;
+        auto shared = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
+            auto v = test.run(rows, seed);
+            return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
+        }));
+        CHECK(same_bits(shared.data(), all.data(), all.size()), "%s %s: blocks that share a K give other bits", KINDS[kind], name_of(type));
+        test.splits = 1;
     }
     half_tiles = true;
     CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: tiles of 128 columns give other bits", KINDS[kind], name_of(type));
@@ -488,12 +508,14 @@ void test_batch() {
     dense(Logits, GPU_BF16, false, 65, 40, 33);
     dense(Add, GPU_BF16, false, 5, 31, 64);
     dense(Add, GPU_BF16, false, 32, 33, 65, true);
+    dense(Add, GPU_BF16, false, 259, 70, 17); // more pairs than a block has
     qkv(GPU_BF16, GPU_INT8, false, 96, {4, 2, 20}, 40);
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
         uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
         dense(Add, type, false, 33 - n, 4640 + n, 9 + n, true);
         dense(Up, type, false, 15 + n, 257 + n, 20);
         qkv(type, GPU_BF16, false, 40 + n, {2, 1, 16}, 33);
+        dense(Add, type, false, 5, 2310 - n, 34 + n);
     }
     dense(Logits, GPU_INT8, false, 35, 300, 66);
 }

@@ -7,6 +7,7 @@
 use super::device::{Device, Geometry, Product};
 use super::kernels::{Family, Kernel};
 use super::params::*;
+use crate::backend::Shape;
 use crate::{Dtype, Result};
 
 const EMBED: Family = Family::new("embed_*");
@@ -48,11 +49,14 @@ const SAMPLE: Kernel = Kernel::named("sample");
 
 /// Rows of a decode product that norms and rounds its input itself.
 pub(super) const FEW_ROWS: u32 = 8;
-/// Rows that a block works on where they are rounded already.
-pub(super) const BATCH_ROWS: u32 = 32;
-/// Pairs of weight rows of such a block, where they are not 16: of floats, of codes.
-pub(super) const WIDE: u32 = 32;
-pub(super) const WIDE_CODES: u32 = 24;
+/// Most rows that a block works on where they are rounded already, and its pairs of weight rows.
+pub(super) const BATCH_ROWS: u32 = 64;
+pub(super) const BATCH_PAIRS: u32 = 64;
+/// Shared memory of such a block for eight rows; of codes, for up to 32 rows.
+pub(super) const BATCH_SHARED: u32 = 12_288;
+pub(super) const BATCH_SHARED_CODES: u32 = 16_384;
+/// With less blocks than this, some share a K.
+pub(super) const SPLIT_BELOW: u32 = 96;
 
 fn run<D: Device>(
     device: &D,
@@ -123,17 +127,65 @@ pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     }
 }
 
-/// Pairs of weight rows that a block of a batch has, of `pairs`. The more there are, the less often activations are read;
-/// but half of the multiprocessors have to have some. The numbers are the same.
-fn pairs_of_block(dtype: Dtype, pairs: u32, n_rows: u32) -> u32 {
-    let wide = match dtype.is_float() {
-        true => WIDE,
-        false => WIDE_CODES,
-    };
-    match n_rows > 8 && pairs.div_ceil(wide) >= 64 {
-        true => wide,
-        false => 16,
+/// Blocks of a batch product: of rows, of pairs of weight rows, that share a K.
+#[derive(Clone, Copy)]
+struct Batch {
+    /// Rows of a block.
+    rows: u32,
+    grid: [u32; 3],
+}
+
+impl Batch {
+    /// Every block reads all rows, so it has many weight rows, and blocks share a K where there are too few for the
+    /// multiprocessors of a large GPU. The numbers are the same.
+    fn new(pairs: u32, n_rows: u32) -> Self {
+        let rows = match n_rows {
+            ..=16 => 16,
+            17..=32 => 32,
+            _ => BATCH_ROWS,
+        };
+        let [x, y] = [n_rows.div_ceil(rows), pairs.div_ceil(BATCH_PAIRS)];
+        let splits = match x.saturating_mul(y) {
+            SPLIT_BELOW.. => 1,
+            24.. => 4,
+            _ => 8,
+        };
+        let grid = [x, y, splits];
+        Batch { rows, grid }
     }
+
+    fn shared(&self, dtype: Dtype) -> u32 {
+        let of_eight = match dtype.is_float() || self.rows == BATCH_ROWS {
+            true => BATCH_SHARED,
+            false => BATCH_SHARED_CODES,
+        };
+        TABLE + self.rows / 8 * of_eight
+    }
+
+    fn scratch(&self) -> u64 {
+        let [x, y, splits] = self.grid.map(u64::from);
+        match splits {
+            1 => 0,
+            _ => x * y * splits * 512 * u64::from(self.rows),
+        }
+    }
+}
+
+/// Bytes of counters and sums of blocks that share a K, in steps of up to `most_rows` rows, padding counted in.
+pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
+    let pairs = |rows: usize| u32::try_from(rows.div_ceil(2)).unwrap_or(u32::MAX);
+    let products = [
+        pairs(shape.q_dim() + 2 * shape.kv_dim()),
+        pairs(shape.dim),
+        pairs(2 * shape.ffn_dim),
+        pairs(shape.vocab_size),
+    ];
+    let most_rows = u32::try_from(most_rows).unwrap_or(u32::MAX);
+    // Each number of rows that makes a difference; beyond these nothing is split.
+    let groups = (1..SPLIT_BELOW).map(|n| n * BATCH_ROWS);
+    let rows = [16, 32].into_iter().chain(groups).map(|n| n.min(most_rows));
+    let sums = rows.flat_map(|n| products.map(|pairs| Batch::new(pairs, n).scratch()));
+    sums.max().unwrap_or(0) + 4 * u64::from(SPLIT_BELOW)
 }
 
 /// A decode product.
@@ -149,7 +201,7 @@ struct Decode {
 }
 
 impl Decode {
-    /// `params`, given the pairs of a block of a batch.
+    /// `params`, given how many blocks of a batch share a K.
     fn run<D: Device, P: Params>(
         &self,
         d: &D,
@@ -157,13 +209,11 @@ impl Decode {
         n_rows: u32,
         params: impl Fn(u32) -> P,
     ) -> Result<()> {
-        let pairs = pairs_of_block(dtype, self.pairs, n_rows);
-        let params = &params(pairs);
+        let batch = Batch::new(self.pairs, n_rows);
+        let params = &params(batch.grid[2]);
         if prepares(dtype, n_rows) {
-            let tiles = if n_rows <= 16 { 2 } else { 4 };
-            let grid = [n_rows.div_ceil(BATCH_ROWS), self.pairs.div_ceil(pairs), 1];
-            let shared = TABLE + 512 * pairs * tiles;
-            return run_dependent(d, self.batch.of(dtype)?, grid, 256, shared, params);
+            let kernel = self.batch.of(dtype)?;
+            return run_dependent(d, kernel, batch.grid, 256, batch.shared(dtype), params);
         }
         let (across, shared) = match dtype {
             Dtype::F32 => self.float,
@@ -243,7 +293,7 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
         pairs: n / 2,
         float: (n.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, |pairs| QkvParams { pairs, ..*p })
+    product.run(d, dtype, p.n_rows, |splits| QkvParams { splits, ..*p })
 }
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
@@ -307,7 +357,10 @@ pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) ->
         pairs: p.n.div_ceil(2),
         float: (p.n.div_ceil(4), 512),
     };
-    product.run(d, dtype, p.n_rows, |pairs| MatmulAddParams { pairs, ..*p })
+    product.run(d, dtype, p.n_rows, |splits| MatmulAddParams {
+        splits,
+        ..*p
+    })
 }
 
 pub(super) fn matmul_add_prefill<D: Device>(
@@ -358,7 +411,7 @@ pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<
         pairs: p.ffn_dim,
         float: (p.ffn_dim.div_ceil(8), 0),
     };
-    product.run(d, dtype, p.n_rows, |pairs| FfnUpParams { pairs, ..*p })
+    product.run(d, dtype, p.n_rows, |splits| FfnUpParams { splits, ..*p })
 }
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -379,7 +432,7 @@ pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result
         pairs: p.vocab_size.div_ceil(2),
         float: (p.vocab_size.div_ceil(16), 0),
     };
-    product.run(d, dtype, p.n_rows, |pairs| LogitsParams { pairs, ..*p })
+    product.run(d, dtype, p.n_rows, |splits| LogitsParams { splits, ..*p })
 }
 
 /// Shared memory of [`sample`].

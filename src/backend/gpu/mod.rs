@@ -12,7 +12,7 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 32 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
+//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
 //! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
@@ -177,6 +177,8 @@ pub struct Gpu<D: Device> {
     /// kernel in any company.
     maps_cache: bool,
     partial: Memory<D>,
+    /// Of products of decode rows whose blocks share a K; the counters are zero between launches.
+    split: Memory<D>,
     /// `[max_rows][k | v][kv_dim]`, for a cache with scales.
     fresh: Option<Memory<D>>,
     /// `[attend_rows, n_kv_heads]`, zero between launches.
@@ -250,6 +252,13 @@ impl<D: Device> Gpu<D> {
                 what,
                 partial_len(shape, limits, positions).saturating_mul(4),
             )?,
+            split: {
+                let bytes = launch::scratch_bytes(shape, step::bucket(limits.max_rows));
+                let split =
+                    Memory::new(&device, what, usize::try_from(bytes).unwrap_or(usize::MAX))?;
+                split.write_numbers(0, &[0; launch::SPLIT_BELOW as usize])?;
+                split
+            },
             fresh: match fresh_len(shape, limits, kv_dtype) {
                 0 => None,
                 n => Some(Memory::new(&device, what, n.saturating_mul(4))?),

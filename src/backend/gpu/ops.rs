@@ -169,7 +169,8 @@ impl<D: Device> Backend for Gpu<D> {
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,
         ];
-        floats.iter().fold(0u64, |sum, &n| {
+        let split = launch::scratch_bytes(shape, step::bucket(limits.max_rows));
+        floats.iter().fold(split, |sum, &n| {
             sum.saturating_add((n as u64).saturating_mul(4))
         })
     }
@@ -302,6 +303,7 @@ impl<D: Device> Backend for Gpu<D> {
                 rows: rows.at,
                 positions: this.step.positions(),
                 slots: this.step.slots(),
+                scratch: this.split.at(),
                 n_rows: rows.n,
                 dim: this.shape.dim as u32,
                 x_stride: input.stride,
@@ -313,7 +315,7 @@ impl<D: Device> Backend for Gpu<D> {
                 head_stride: head_stride(&this.shape) as u32,
                 kv_type: type_code(kv.dtype),
                 eps: this.shape.norm_eps,
-                pairs: 0,
+                splits: 1,
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -429,13 +431,14 @@ impl<D: Device> Backend for Gpu<D> {
                 w: w.weights.at(),
                 bias: w.bias(),
                 rows: rows.at,
+                scratch: this.split.at(),
                 n_rows: rows.n,
                 n: w.rows() as u32,
                 k: w.cols as u32,
                 x_stride: x.stride as u32,
                 y_stride: y.stride as u32,
                 w_stride: w.stride as u32,
-                pairs: 0,
+                splits: 1,
                 first: 0,
             };
             launch::matmul_add(&*this.device, w.dtype, &params)?;
@@ -477,6 +480,7 @@ impl<D: Device> Backend for Gpu<D> {
                 norm,
                 w: w.weights.at(),
                 rows: rows.at,
+                scratch: this.split.at(),
                 n_rows: rows.n,
                 ffn_dim: this.shape.ffn_dim as u32,
                 dim: this.shape.dim as u32,
@@ -484,7 +488,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: w.stride as u32,
                 h_stride: h.stride as u32,
                 eps: this.shape.norm_eps,
-                pairs: 0,
+                splits: 1,
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
@@ -531,6 +535,7 @@ impl<D: Device> Backend for Gpu<D> {
                 norm: norm.at(),
                 w: head.weights.at(),
                 rows: rows.at,
+                scratch: this.split.at(),
                 n_rows: rows.n,
                 vocab_size,
                 dim: this.shape.dim as u32,
@@ -538,7 +543,7 @@ impl<D: Device> Backend for Gpu<D> {
                 w_stride: head.stride as u32,
                 out_stride: out_stride as u32,
                 eps: this.shape.norm_eps,
-                pairs: 0,
+                splits: 1,
             };
             launch::logits(&*this.device, head.dtype, &params)?;
             let next = this.step.tokens();

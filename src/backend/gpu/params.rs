@@ -37,14 +37,14 @@ params!(PrepareParams, 56 {
     n_rows: u32, width: u32, x_stride: u32, out_stride: u32,
     eps: f32, zero: u32,
 });
-params!(QkvParams, 144 {
+params!(QkvParams, 152 {
     q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64, sin: u64,
-    rows: u64, positions: u64, slots: u64,
+    rows: u64, positions: u64, slots: u64, scratch: u64,
     n_rows: u32, dim: u32, x_stride: u32, w_stride: u32, q_stride: u32,
     n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    kv_type: u32, eps: f32, pairs: u32,
+    kv_type: u32, eps: f32, splits: u32,
 });
-params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, zeros: [u32; 28] });
+params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, zeros: [u32; 26] });
 params!(AppendParams, 48 {
     k_pages: u64, v_pages: u64, fresh: u64, slots: u64,
     n_rows: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
@@ -63,21 +63,21 @@ params!(AttendPrefillParams, 96 {
 params!(AttendHopperParams, 384 {
     k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 6],
 });
-params!(MatmulAddParams, 72 {
-    x: u64, y: u64, w: u64, bias: u64, rows: u64,
-    n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32, pairs: u32, first: u32,
+params!(MatmulAddParams, 80 {
+    x: u64, y: u64, w: u64, bias: u64, rows: u64, scratch: u64,
+    n_rows: u32, n: u32, k: u32, x_stride: u32, y_stride: u32, w_stride: u32, splits: u32, first: u32,
 });
-params!(FfnUpParams, 72 {
-    h: u64, x: u64, norm: u64, w: u64, rows: u64,
+params!(FfnUpParams, 80 {
+    h: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64,
     n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
-    eps: f32, pairs: u32,
+    eps: f32, splits: u32,
 });
-params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 14] });
-params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 14] });
-params!(LogitsParams, 72 {
-    out: u64, x: u64, norm: u64, w: u64, rows: u64,
+params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 12] });
+params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 12] });
+params!(LogitsParams, 80 {
+    out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64,
     n_rows: u32, vocab_size: u32, dim: u32, x_stride: u32, w_stride: u32, out_stride: u32,
-    eps: f32, pairs: u32,
+    eps: f32, splits: u32,
 });
 
 params!(SampleRow, 64 {
@@ -136,8 +136,8 @@ mod tests {
         facts!(c:
             EmbedParams { x table tokens n_rows dim x_stride w_stride }
             PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
-            QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots n_rows dim x_stride w_stride
-                q_stride n_heads n_kv_heads head_dim head_stride kv_type eps pairs }
+            QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots scratch n_rows dim x_stride w_stride
+                q_stride n_heads n_kv_heads head_dim head_stride kv_type eps splits }
             QkvHopperParams { x w p zeros }
             MatmulAddHopperParams { y w p zeros }
             AttendHopperParams { k v p first end zeros }
@@ -147,9 +147,9 @@ mod tests {
                 n_kv_heads head_dim head_stride q_stride y_stride max_splits scale y_type }
             AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
                 head_stride q_stride y_stride scale y_type zero }
-            MatmulAddParams { x y w bias rows n_rows n k x_stride y_stride w_stride pairs first }
-            FfnUpParams { h x norm w rows n_rows ffn_dim dim x_stride w_stride h_stride eps pairs }
-            LogitsParams { out x norm w rows n_rows vocab_size dim x_stride w_stride out_stride eps pairs }
+            MatmulAddParams { x y w bias rows scratch n_rows n k x_stride y_stride w_stride splits first }
+            FfnUpParams { h x norm w rows scratch n_rows ffn_dim dim x_stride w_stride h_stride eps splits }
+            LogitsParams { out x norm w rows scratch n_rows vocab_size dim x_stride w_stride out_stride eps splits }
             SampleRow { given n_tokens mask penalty halvings high low inverse top_k top_p min_low min_high draw scored
                 n_top zero }
             SampleParams { out logits rows masks next n_rows vocab_size stride mask_stride out_stride halvings high low
@@ -172,8 +172,13 @@ mod tests {
             ("GPU_FEW_ROWS", super::super::launch::FEW_ROWS),
             ("GPU_FEW_SHARED", super::super::launch::FEW_SHARED),
             ("GPU_BATCH_ROWS", super::super::launch::BATCH_ROWS),
-            ("GPU_WIDE", super::super::launch::WIDE),
-            ("GPU_WIDE_CODES", super::super::launch::WIDE_CODES),
+            ("GPU_BATCH_PAIRS", super::super::launch::BATCH_PAIRS),
+            ("GPU_BATCH_SHARED", super::super::launch::BATCH_SHARED),
+            (
+                "GPU_BATCH_SHARED_CODES",
+                super::super::launch::BATCH_SHARED_CODES,
+            ),
+            ("GPU_SPLIT_BELOW", super::super::launch::SPLIT_BELOW),
             ("GPU_HOPPER_SHARED", super::super::launch::HOPPER_SHARED),
             (
                 "GPU_HOPPER_HALF_SHARED",

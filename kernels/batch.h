@@ -1,0 +1,213 @@
+// Decode: products of weights with up to GPU_BATCH_ROWS activation rows, rounded already, on tensor cores. Part of gpu.h.
+//
+// Every block reads all activation rows: 64 bytes for a column of 32 of them, when 128 weight rows of four bits are 72. So a
+// block has many weight rows, and a small matrix makes up for it by blocks that share a K. A warp has sixteen rows of the
+// block's and goes through K alone, weights from memory to registers as in few.h; activations come through shared memory,
+// where they are for all eight.
+//
+// Batch invariance: the sums are those of few.h. A warp makes what its eight warps make, the sum of every eighth line (a
+// class), one after another, and joins them in the same order; so whatever NT is and however many blocks share a K, the
+// bits are the same. With many rows there are no registers for two such sums: those that wait lie in shared memory.
+
+// How many blocks share a K, and where they meet (params.h).
+struct Split {
+    void *scratch;
+    uint32_t n;
+};
+
+// NT tiles of eight activation rows.
+template <class W, int NT> struct Batch {
+    using L = Line<W>;
+    using T = typename L::T;
+    static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
+    // Of K, a stage has a line of floats, half a line of four bits.
+    static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS, STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
+    static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2; // lines on their way: two, and 64 sums more, would be spills
+    static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH, LEVEL_BYTES = NT * 4096;
+    static_assert(STAGES * STAGE_BYTES + 2 * LEVEL_BYTES == NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED), "params.h");
+
+    // A stage: where piece `piece` of 16 bytes of a row lies, so that lanes that read at the same time read of all banks.
+    DEVICE_MEMBER static uint32_t place(uint32_t row, uint32_t piece) {
+        return row * PITCH + (piece ^ (L::GAP == 4 ? (row & 1) << 2 : (row & 3) << 1)) * 16;
+    }
+    // Row g of tile n, the lane's eight columns of a step.
+    DEVICE_MEMBER static Words4 get(const unsigned char *stage, uint32_t n, uint32_t step) {
+        const uint32_t row = n * 8 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        if (L::GAP == 4) return load_shared(stage + place(row, step * 4 + t));
+        const Words2 low = load_shared8(stage + place(row, step * 4 + t / 2) + t % 2 * 8),
+                     high = load_shared8(stage + place(row, step * 4 + 2 + t / 2) + t % 2 * 8);
+        return Words4{{low.w[0], low.w[1], high.w[0], high.w[1]}};
+    }
+    // This thread's four sums of tile n, of those at `to`.
+    DEVICE_MEMBER static unsigned char *own(unsigned char *to, uint32_t n) { return to + (n * 256 + threadIdx.x) * 16; }
+    DEVICE_MEMBER static void save(unsigned char *to, const float (&sums)[NT][4]) {
+        UNROLL
+        for (uint32_t n = 0; n < NT; n++) store16(own(to, n), words_of(sums[n]));
+    }
+    DEVICE_MEMBER static void join(float (&sums)[4], const Words4 &before) {
+        UNROLL
+        for (int e = 0; e < 4; e++) sums[e] = as_float(before.w[e]) + sums[e];
+    }
+    DEVICE_MEMBER static void join_saved(float (&sums)[NT][4], unsigned char *from) {
+        UNROLL
+        for (uint32_t n = 0; n < NT; n++) join(sums[n], load_shared(own(from, n)));
+    }
+
+    // out(i, j, a, b): activation row i of the launch, pair j of the block; from the block that has its last share of K.
+    template <class Pair, class Out>
+    DEVICE_MEMBER static void run(unsigned char *shared, const uint32_t *table, const void *w, uint32_t w_stride, const void *x, uint32_t x_stride,
+                                  uint32_t n_rows, uint32_t k, const Split &split, const Pair &pair, const Out &out) {
+        const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, first = blockIdx.x * ROWS;
+        const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
+        // Classes of lines that this block sums.
+        const uint32_t begin = blockIdx.z * (8 / split.n), end = begin + 8 / split.n;
+        auto next = [&](uint32_t line) {
+            if (line + 8 < lines) return line + 8;
+            const uint32_t other = line % 8 + 1;
+            return other < end && other < lines ? other : NONE;
+        };
+        const uint32_t start = begin < lines ? begin : NONE;
+        start_next();
+        uint32_t rows[2];
+        pair(rows, warp * 8 + lane / 4);
+        const unsigned char *const from[2] = {row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
+        L ahead[DEPTH];
+        uint32_t to_load = start;
+        auto load = [&](L &to) {
+            if (to_load == NONE) return;
+            to.load(from, to_load, steps - to_load * L::STEPS, codes);
+            to_load = next(to_load);
+        };
+        UNROLL
+        for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d]);
+        wait_for_last();
+        uint32_t to_copy = start, part_to_copy = 0, stage_to_fill = 0;
+        auto copy = [&] {
+            if (to_copy != NONE) {
+                UNROLL
+                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) {
+                    const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4), column = (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
+                    const bool valid = first + row < n_rows && column < steps * 32;
+                    cp_async(shared + stage_to_fill * STAGE_BYTES + place(row, piece), (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
+                }
+                stage_to_fill = (stage_to_fill + 1) % STAGES;
+                part_to_copy = (part_to_copy + 1) % PARTS;
+                if (part_to_copy == 0) to_copy = next(to_copy);
+            }
+            cp_commit();
+        };
+        UNROLL
+        for (uint32_t s = 0; s + 1 < STAGES; s++) copy();
+
+        float sums[NT][4] = {};
+        uint32_t stage = 0;
+        auto multiply = [&](const L &weights, uint32_t line) {
+            UNROLL
+            for (uint32_t part = 0; part < PARTS; part++) {
+                cp_wait<STAGES - 2>();
+#ifndef PLANT_NO_BARRIER_BATCH
+                block_sync();
+#endif
+                copy(); // to where all have read
+                UNROLL
+                for (uint32_t s = 0; s < STEPS; s++) {
+                    const uint32_t step = part * STEPS + s;
+                    if (line * L::STEPS + step >= steps) break;
+                    uint32_t a[2][4];
+                    weights.fragments(a, step, table);
+                    UNROLL
+                    for (uint32_t n = 0; n < NT; n++) multiply_step(sums[n], weights, a, step, get(shared + stage * STAGE_BYTES, n, s));
+                }
+                stage = (stage + 1) % STAGES;
+            }
+        };
+        // Behind the last line of a class: two make a quarter, quarters are added up.
+        unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total = even + LEVEL_BYTES;
+        uint32_t sum_of = begin;
+        auto finish = [&] {
+            if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
+            if (split.n < 8 && sum_of % 2 == 1) {
+                join_saved(sums, even);
+                if (split.n == 1) {
+                    if (sum_of > 1) join_saved(sums, total);
+                    if (sum_of < 7) save(total, sums);
+                }
+            }
+            if (++sum_of == end) return;
+            UNROLL
+            for (int n = 0; n < NT; n++)
+                UNROLL
+                for (int e = 0; e < 4; e++) sums[n][e] = 0;
+        };
+        for (uint32_t line = start; line != NONE;) {
+            UNROLL
+            for (uint32_t d = 0; d < DEPTH; d++) {
+                if (line == NONE) break;
+                multiply(ahead[d], line);
+                load(ahead[d]);
+                if (line + 8 >= lines) finish();
+                line = next(line);
+            }
+        }
+        while (sum_of < end) finish(); // those that have no line
+        cp_wait<0>();
+
+        if (split.n > 1) {
+            const uint32_t tile = blockIdx.y * ((n_rows + ROWS - 1) / ROWS) + blockIdx.x;
+            unsigned char *parts = (unsigned char *)split.scratch + GPU_SPLIT_BELOW * 4 + (size_t)tile * split.n * LEVEL_BYTES;
+            save(parts + blockIdx.z * LEVEL_BYTES, sums);
+            // The last block of these rows adds them up.
+            device_fence();
+#ifndef PLANT_NO_BARRIER_SPLIT
+            block_sync();
+#endif
+            uint32_t *flag = (uint32_t *)shared;
+            if (t == 0) {
+                uint32_t *counter = (uint32_t *)split.scratch + tile;
+                const bool is_last = atomic_add(counter, 1) == split.n - 1;
+                if (is_last) *counter = 0;
+                *flag = is_last;
+            }
+            block_sync();
+            if (*flag == 0) return;
+            device_fence();
+            UNROLL
+            for (uint32_t n = 0; n < NT; n++) {
+                float sum[4] = {};
+                for (uint32_t s = 0; s < split.n; s += split.n / 4) {
+                    const Words4 even = load_fenced16(own(parts + s * LEVEL_BYTES, n));
+                    float quarter[4];
+                    UNROLL
+                    for (int e = 0; e < 4; e++) quarter[e] = as_float(even.w[e]);
+                    if (split.n == 8) {
+                        const Words4 odd = load_fenced16(own(parts + (s + 1) * LEVEL_BYTES, n));
+                        UNROLL
+                        for (int e = 0; e < 4; e++) quarter[e] += as_float(odd.w[e]);
+                    }
+                    UNROLL
+                    for (int e = 0; e < 4; e++) sum[e] = s == 0 ? quarter[e] : sum[e] + quarter[e];
+                }
+                UNROLL
+                for (int e = 0; e < 4; e++) sums[n][e] = sum[e];
+            }
+        }
+        UNROLL
+        for (uint32_t n = 0; n < NT; n++) {
+            const uint32_t i = first + n * 8 + lane % 4 * 2, j = warp * 8 + lane / 4;
+            if (i < n_rows) out(i, j, sums[n][0], sums[n][2]);
+            if (i + 1 < n_rows) out(i + 1, j, sums[n][1], sums[n][3]);
+        }
+    }
+};
+
+template <class W, class Pair, class Out>
+DEVICE void batch_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
+                       const Split &split, const Pair &pair, const Out &out) {
+    const uint32_t *table = pair_table<W>(shared);
+    auto run = [&](auto tiles) {
+        Batch<W, decltype(tiles)::value>::run(shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pair, out);
+    };
+    if (n_rows <= 16) run(Count<2>());
+    else if (n_rows <= 32) run(Count<4>());
+    else run(Count<8>());
+}
