@@ -93,7 +93,7 @@ fn a_device_that_is_not_usable_fails_every_step() {
 /// An error in the middle of a step: that one has failed, others are still done.
 #[test]
 fn what_fails_leaves_the_rest() {
-    let fails = "fail=work:3000:700";
+    let fails = "fail=work:2500:700";
     let (content, record) = day("middle", &["--steps", "device,cost,sanitizer"], fails);
     assert!(!content, "{record}");
     assert_eq!(outcome(&record, "device"), "ok", "{record}");

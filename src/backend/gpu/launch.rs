@@ -441,3 +441,45 @@ pub(super) const SAMPLE_SHARED: u32 = 16_896;
 pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {
     run_dependent(d, SAMPLE, [p.n_rows, 1, 1], 512, SAMPLE_SHARED, p)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::step::bucket;
+    use super::*;
+
+    #[test]
+    fn blocks_that_share_a_k_have_room_for_their_sums() {
+        for (dim, ffn_dim, vocab_size) in [(8, 24, 40), (2048, 8192, 128_256), (4096, 14_336, 512)]
+        {
+            let shape = Shape {
+                dim,
+                n_layers: 1,
+                n_heads: dim / 8,
+                n_kv_heads: 1,
+                head_dim: 8,
+                ffn_dim,
+                vocab_size,
+                norm_eps: 1e-5,
+            };
+            let products = [dim + 16, dim, 2 * ffn_dim, vocab_size].map(|n| n as u32 / 2);
+            let mut most = 0;
+            for max_rows in [1, 5, 16, 17, 33, 64, 65, 200, 5000] {
+                let room = scratch_bytes(&shape, bucket(max_rows));
+                for n_rows in (1..=max_rows).map(|n| bucket(n) as u32) {
+                    for pairs in products {
+                        let batch = Batch::new(pairs, n_rows);
+                        let [x, y, splits] = batch.grid;
+                        assert!(
+                            splits == 1 || x * y < SPLIT_BELOW,
+                            "a counter for each tile"
+                        );
+                        let needed = batch.scratch() + 4 * u64::from(SPLIT_BELOW);
+                        assert!(needed <= room, "{pairs} pairs, {n_rows} of {max_rows} rows");
+                        most = most.max(needed);
+                    }
+                }
+                assert_eq!(room, most, "and no more than that");
+            }
+        }
+    }
+}
