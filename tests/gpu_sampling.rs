@@ -15,7 +15,7 @@ use llamabi::engine::sampler::{Params, Sampler, Score, picked};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::llama::Sequence;
 use llamabi::model::Runner;
-use llamabi::{BuildOptions, Dtype, Llama, Token};
+use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -255,6 +255,55 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
     );
     chosen.choices[1].top = 129;
     assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
+}
+
+/// A step that follows another uses the masks that are there: one that says otherwise would use another row's, and is none.
+#[test]
+fn masks_of_a_step_that_follows_are_those_there() {
+    let of = |penalties: [f32; 3]| {
+        let mut all = step(3);
+        for repetition_penalty in penalties {
+            let params = Params {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                repetition_penalty,
+            };
+            all.choices.push(Choice {
+                given: None,
+                strategy: Strategy::from(&params),
+                draw: 0,
+                n_tokens: 300,
+                history: 0..0,
+                logprob: false,
+                top: 0,
+            });
+        }
+        all
+    };
+    for (then, fits) in [
+        ([1.0, 1.3, 1.3], true),
+        ([1.3, 1.3, 1.3], false),
+        ([1.0, 1.0, 1.3], false),
+        ([1.0, 1.3, 1.0], false),
+    ] {
+        let mut runner = model(&[1.0; 300]);
+        runner.submit(&of([1.0, 1.3, 1.3])).unwrap();
+        let mut next = of(then);
+        next.follows = true;
+        assert!(runner.can_follow());
+        runner.submit(&next).unwrap();
+        let first = runner.collect().map(drop);
+        let error = first.and_then(|()| runner.collect().map(drop)).err();
+        match fits {
+            true => assert!(error.is_none(), "{error:?}"),
+            false => assert!(
+                matches!(&error, Some(Error::Internal(text)) if text.contains("has mask")),
+                "{then:?}: {error:?}"
+            ),
+        }
+    }
 }
 
 /// Wherever a sequence is sampled, it is the same one.

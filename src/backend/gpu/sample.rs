@@ -52,6 +52,8 @@ pub(super) struct Chooser<D: Device> {
     pub out: Memory<D>,
     host_rows: Vec<u32>,
     host_masks: Vec<u32>,
+    /// `mask` of each row of the loaded step: those that a step which follows it may use.
+    mask_of: Vec<u32>,
     vocab_size: usize,
     /// Of the loaded step; empty where it wants logits.
     pub n_rows: usize,
@@ -77,6 +79,7 @@ impl<D: Device> Chooser<D> {
             out: memory(n, out_len())?,
             host_rows: Vec::new(),
             host_masks: Vec::new(),
+            mask_of: Vec::new(),
             vocab_size,
             n_rows: 0,
             n_padded: 0,
@@ -88,6 +91,7 @@ impl<D: Device> Chooser<D> {
         reserve::vec(what, &mut chooser.host_rows, padded.saturating_mul(ROW))?;
         let masks = n.saturating_mul(mask_len(vocab_size));
         reserve::vec(what, &mut chooser.host_masks, masks)?;
+        reserve::vec(what, &mut chooser.mask_of, n)?;
         reserve::vec(what, &mut chooser.asked, n)?;
         reserve::vec(what, &mut chooser.picks, n)?;
         reserve::vec(what, &mut chooser.top, n.saturating_mul(MAX_TOP))?;
@@ -114,8 +118,11 @@ impl<D: Device> Chooser<D> {
         self.host_rows.clear();
         self.host_masks.clear();
         self.asked.clear();
+        if !step.follows {
+            self.mask_of.clear();
+        }
         let (mask_len, mut n_masks) = (mask_len(self.vocab_size), 0);
-        for choice in &step.choices {
+        for (at, choice) in step.choices.iter().enumerate() {
             let mask = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
                 true => NO_MASK,
                 false => {
@@ -123,8 +130,18 @@ impl<D: Device> Chooser<D> {
                     n_masks - 1
                 }
             };
+            if step.follows {
+                // Masks are on the device, with the tokens that were drawn since.
+                let there = self.mask_of.get(at).copied();
+                if there != Some(mask) {
+                    return Err(Error::Internal(format!(
+                        "row {at} of a step that follows another has mask {mask}, there it was {there:?}"
+                    )));
+                }
+            } else {
+                self.mask_of.push(mask);
+            }
             if mask != NO_MASK && !step.follows {
-                // Of a step that follows they are on the device, with the tokens that were drawn since.
                 let first = self.host_masks.len();
                 self.host_masks.resize(first + mask_len, 0);
                 for &token in &step.history[choice.history.clone()] {
