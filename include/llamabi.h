@@ -187,7 +187,8 @@ typedef struct llama_build_options {
   /// 0.
   uint32_t reserved0;
   /// Most bytes of GPU memory that the handle allocates; what does not fit is
-  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free.
+  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
+  /// kernels, CUDA graphs) is not among them.
   uint64_t gpu_memory_bytes;
 } llama_build_options;
 

@@ -380,6 +380,7 @@ fn steps_run_where_they_cannot_be_recorded() {
         "cuStreamBeginCapture_v2:1:801",
         "cuStreamEndCapture:1:901",
         "cuGraphInstantiateWithFlags:1:2",
+        "cuGraphUpload:1:2",
         "cuLaunchKernelEx:0:1",
     ] {
         let log = Arc::new(Log::new(Some(Level::Warn)));
@@ -629,6 +630,45 @@ fn products_by_a_library() {
             assert!((got - want).abs() < 1e-2, "{reason}: {got} {want}");
         }
     }
+}
+
+/// What the driver takes for graphs is said, and where it is not there steps run without them.
+#[test]
+fn graphs_take_memory() {
+    let log = Arc::new(Log::new(Some(Level::Debug)));
+    let options = BuildOptions {
+        log: log.clone(),
+        ..options()
+    };
+    let standin = Standin::new("graph=3000000");
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    let want = greedy(&llama, prompt(), 6).unwrap();
+    let mut said = Vec::new();
+    log.drain(|level, line| {
+        if line.contains("CUDA graph") {
+            said.push((level, line.to_owned()));
+        }
+    });
+    let (levels, lines): (Vec<_>, Vec<_>) = said.into_iter().unzip();
+    assert_eq!(levels, [Level::Debug], "{lines:?}");
+    assert!(lines[0].contains(" 3000000 bytes"), "{lines:?}");
+    drop(llama);
+    standin.assert_clean();
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    // As much as the model has, and a little.
+    let replays = standin.count("replays");
+    standin.set(&format!("memory={}", standin.count("bytes") + 2_999_999));
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    assert_eq!(standin.count("replays"), replays);
+    let words = warnings(&log);
+    assert_eq!(words.len(), 1, "{words:?}");
+    assert!(
+        words[0].contains("cuGraphUpload: CUDA_ERROR_OUT_OF_MEMORY (2)"),
+        "{words:?}"
+    );
+    drop(llama);
+    standin.assert_clean();
 }
 
 /// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they

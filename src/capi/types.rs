@@ -186,7 +186,8 @@ pub struct llama_build_options {
     /// 0.
     pub reserved0: u32,
     /// Most bytes of GPU memory that the handle allocates; what does not fit is
-    /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free.
+    /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
+    /// kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
 }
 

@@ -498,10 +498,27 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsig
     return CUDA_SUCCESS;
 }
 
+static CUresult uploaded(State &s, CUgraphExec exec) {
+    if (exec->bytes) return CUDA_SUCCESS;
+    const uint64_t bytes = s.settings.graph;
+    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used) return CUDA_ERROR_OUT_OF_MEMORY;
+    s.used += exec->bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    ENTER_CONTEXT(cuGraphUpload);
+    NOT_RECORDING;
+    ALIVE(execs, exec);
+    ALIVE(streams, stream);
+    return uploaded(s, exec);
+}
+
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     ENTER_CONTEXT(cuGraphLaunch);
     ALIVE(execs, exec);
     ALIVE(streams, stream);
+    if (CUresult failed = uploaded(s, exec)) return failed;
     if (stream->recording) {
         s.misused("cuGraphLaunch in a stream that records");
         stream->invalid = true;
@@ -531,6 +548,7 @@ API CUresult cuGraphExecDestroy(CUgraphExec exec) {
     ALIVE(execs, exec);
     if (exec->done < exec->launched) s.misused("cuGraphExecDestroy while it runs");
     s.execs.erase(exec);
+    s.used -= exec->bytes;
     delete exec;
     return CUDA_SUCCESS;
 }
@@ -549,8 +567,8 @@ API void emu_cuda_set(const char *text) {
 API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
-    snprintf(text, size, "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products; failed %s",
+    snprintf(text, size, "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes; failed %s",
              s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls, (unsigned long long)s.launches,
-             (unsigned long long)s.copies, (unsigned long long)s.replays, (unsigned long long)s.dependent, (unsigned long long)s.ahead, (unsigned long long)s.heuristics, (unsigned long long)s.products, s.settings.failed.c_str());
+             (unsigned long long)s.copies, (unsigned long long)s.replays, (unsigned long long)s.dependent, (unsigned long long)s.ahead, (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)s.used, s.settings.failed.c_str());
     return (unsigned)s.context.retained + (unsigned)(s.current != 0) + s.misuses;
 }

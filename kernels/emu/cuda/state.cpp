@@ -29,6 +29,7 @@ void State::set(const char *text) {
         else if (key == "pitch") s.pitch = (int)number();
         else if (key == "shared") s.shared = (int)number();
         else if (key == "memory") s.memory = number();
+        else if (key == "graph") s.graph = number();
         else if (key == "seed") s.seed = random = number();
         else if (key == "fail") {
             size_t first = value.find(':'), second = value.find(':', first + 1);

@@ -25,7 +25,7 @@ struct CUctx_st {
 struct CUgraph_st { std::vector<Work> work; };
 struct CUgraphExec_st {
     std::vector<Work> work;
-    uint64_t launched = 0, done = 0;
+    uint64_t launched = 0, done = 0, bytes = 0; // bytes: of device memory
 };
 struct CUstream_st {
     std::deque<Work> queue;
@@ -50,7 +50,7 @@ struct Settings {
     int blaslt = 130000; // version of the library of products
     // ptx: what the kernels were compiled for. strict: dependent launches see nothing early (emu_strict).
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff, shared = 99 << 10;
-    uint64_t memory = 4ull << 30;
+    uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that one takes
     uint64_t seed = 0; // 0: work runs when it is waited for; else some of it earlier, at random
     // fail=NAME:N:CODE: the Nth call from now of this function, of any ("*"), or the Nth piece of work that runs
     // ("work"), gives CODE.

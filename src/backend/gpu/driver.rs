@@ -180,6 +180,7 @@ functions! {
     cuStreamBeginCapture_v2(stream: Handle, mode: c_uint);
     cuStreamEndCapture(stream: Handle, graph: *mut Handle);
     cuGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, flags: u64);
+    cuGraphUpload(exec: Handle, stream: Handle);
     cuGraphLaunch(exec: Handle, stream: Handle);
     cuGraphDestroy(graph: Handle);
     cuGraphExecDestroy(exec: Handle);

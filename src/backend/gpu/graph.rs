@@ -7,8 +7,10 @@
 //!
 //! Steps that are not recorded are launched in exactly the same way, so graphs cannot change a number.
 //!
-//! What the driver keeps for a graph is not in the memory plan: nobody says how much that is before it is taken, and other
-//! processes change what is free in the meantime. Where it is refused when the graph is made, steps are launched kernel by kernel.
+//! What the driver keeps for a graph is not in the memory plan, nor in gpu_memory_bytes: nobody says how much that is before
+//! it is taken. Counted in advance by a guess it could refuse models that fit; so it is measured, and said on the log at debug
+//! level (with what other processes took in the same moment). It is taken when the graph is made: where that
+//! is refused, steps are launched kernel by kernel.
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};
@@ -128,6 +130,17 @@ impl<D: Device> Gpu<D> {
     }
 
     fn capture(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
+        let before = self.device.available()?;
+        let graph = self.recorded(forward)?;
+        let after = self.device.available()?;
+        self.graphs.log.write(Level::Debug, || {
+            let (n, taken) = (self.step.n_decode, before.saturating_sub(after));
+            format!("a decode step of {n} rows is a CUDA graph, {taken} bytes of device memory the driver's")
+        });
+        Ok(graph)
+    }
+
+    fn recorded(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
         self.device.begin_capture()?;
         forward(self);
         let failure: Option<Error> = {

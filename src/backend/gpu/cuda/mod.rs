@@ -422,7 +422,11 @@ unsafe impl Device for Cuda {
         // What is instantiated does not need it. As elsewhere, a failure to give it back has nobody to go to.
         // SAFETY: ours, and nobody names it after this.
         let _ = unsafe { self.driver().cuGraphDestroy(recorded) };
-        graph.map(Graph)
+        let graph = graph?;
+        // Else it would take its memory when it is launched first, and a refusal would be that step's.
+        // SAFETY: just made; our own stream.
+        unsafe { self.driver().cuGraphUpload(graph.raw, self.stream.raw) }?;
+        Ok(Graph(graph))
     }
 
     unsafe fn replay(&self, graph: &Graph) -> Result<()> {
