@@ -67,6 +67,29 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
            [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<T>(h.p, i, j0 + c, gate, up); });
 }
 
+// Behind a library's product.
+template <class T> DEVICE void join_sums(const FfnUpParams &p) {
+    const int32_t row = p.rows[blockIdx.y];
+    const uint32_t j = (blockIdx.x * 256 + threadIdx.x) * 4;
+    if (row < 0 || j >= p.ffn_dim) return;
+#ifdef PLANT_UP_AT_STRIDE
+    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j, *up = gate + p.x_stride / 2;
+#else
+    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j, *up = gate + p.ffn_dim;
+#endif
+    T *h = (T *)p.h + (size_t)row * p.h_stride + j;
+    if (p.ffn_dim % 4) { // then up is not aligned
+        for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++) from_float(h[e], silu(gate[e]) * up[e]);
+        return;
+    }
+    float g[4], u[4];
+    fresh4(g, gate);
+    fresh4(u, up);
+    UNROLL
+    for (int e = 0; e < 4; e++) u[e] *= silu(g[e]);
+    store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
+}
+
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
 KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16, false>(p); }
 KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
@@ -87,6 +110,8 @@ KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
 KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
+KERNEL(ffn_join_f16, FfnUpParams, 256) { join_sums<f16>(p); }
+KERNEL(ffn_join_bf16, FfnUpParams, 256) { join_sums<bf16>(p); }
 #ifdef HOPPER
 KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>(p); }
 KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }

@@ -165,6 +165,9 @@ typedef struct {
     uint32_t zeros[26];
 } QkvHopperParams;
 
+// ---- qkv_place: what qkv_prefill does behind its product, of sums that a library left in float32. QkvParams, where x is
+// those, [n_rows, x_stride]; norm and w are not read. grid (ceil(n / 2048), n_rows), block 256, shared 0.
+
 // ---- append_{int8,fp8} (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
 // grid (2 * n_kv_heads, n_rows), block 32, shared 0.
 typedef struct {
@@ -290,6 +293,10 @@ typedef struct {
     uint32_t zeros[12];
 } FfnUpHopperParams;
 
+// ---- ffn_join_{f16,bf16}: what ffn_up_prefill does behind its product, of sums that a library left in float32. FfnUpParams,
+// where x is those, [n_rows, x_stride], columns gate | up; norm and w are not read. Type: h's.
+// grid (ceil(ffn_dim / 1024), n_rows), block 256, shared 0.
+
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
 // grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
 //
@@ -382,6 +389,9 @@ typedef struct {
     GPU_KERNELS_BATCH(X, f16)                       \
     GPU_KERNELS_BATCH(X, bf16)                      \
     X(sample, SampleParams, 512)                    \
+    X(qkv_place, QkvParams, 256)                    \
+    X(ffn_join_f16, FfnUpParams, 256)               \
+    X(ffn_join_bf16, FfnUpParams, 256)              \
     GPU_KERNELS_QUANTISED(X, int8)                  \
     GPU_KERNELS_QUANTISED(X, int4)                  \
     GPU_KERNELS_QUANTISED(X, nf4)                   \

@@ -1,8 +1,14 @@
 // q | k | v of a layer: product, bias, RoPE; q stays float32, k and v go to their page.
 #include "gpu.h"
 
+// Two floats in one piece, where the kernel does nothing else. (qkv_prefill_f32 takes 96 registers for that instead of 80.)
+template <bool ALONE> DEVICE void put(float *to, float a, float b) {
+    if constexpr (ALONE) store8(to, Words2{{as_bits(a), as_bits(b)}});
+    else to[0] = a, to[1] = b;
+}
+
 // Columns n, n + 1 (n even, so both of one head and a pair of RoPE) of a row.
-DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
+template <bool ALONE = false> DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
     const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
     if (p.bias) {
         a += p.bias[n];
@@ -16,26 +22,21 @@ DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b)
         a = turned;
     }
     if (n < q_dim) {
-        float *q = p.q + (size_t)row * p.q_stride + n;
-        q[0] = a;
-        q[1] = b;
+        put<ALONE>(p.q + (size_t)row * p.q_stride + n, a, b);
         return;
     }
     const uint32_t slot = p.slots[row];
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
     if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) { // append.cu makes codes of them: a scale needs the whole vector
-        float *to = (float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim + (n - q_dim) % kv_dim;
-        to[0] = a;
-        to[1] = b;
+        put<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim + (n - q_dim) % kv_dim, a, b);
         return;
     }
     const uint32_t head = (n - q_dim) % kv_dim / p.head_dim;
     const size_t at = (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) * p.head_stride + d;
     auto store = [&](auto type) {
         auto *to = (decltype(type) *)(is_v ? p.v_pages : p.k_pages) + at;
-        from_float(to[0], a);
-        from_float(to[1], b);
+        store_pair(to, a, b);
         if (d + 2 == p.head_dim)
             for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
     };
@@ -110,6 +111,25 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
+// Behind a library's product. Four pairs of a thread, all on their way before it places the first.
+DEVICE void place_sums(const QkvParams &p) {
+    const int32_t row = p.rows[blockIdx.y];
+    if (row < 0) return;
+    const uint32_t n0 = blockIdx.x * 2048 + threadIdx.x * 2, end = rows_of_w(p);
+#ifdef PLANT_SUMS_BY_ROW
+    const float *sums = (const float *)p.x + (size_t)row * p.x_stride;
+#else
+    const float *sums = (const float *)p.x + (size_t)blockIdx.y * p.x_stride;
+#endif
+    Words2 pairs[4];
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        if (n0 + i * 512 < end) pairs[i] = load_fresh8(sums + n0 + i * 512);
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        if (n0 + i * 512 < end) place<true>(p, row, n0 + i * 512, as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
+}
+
 KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
 KERNEL(qkv_f16, QkvParams, 256) { qkv<f16, false>(p); }
 KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
@@ -130,6 +150,7 @@ KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
 KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
+KERNEL(qkv_place, QkvParams, 256) { place_sums(p); }
 #ifdef HOPPER
 KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
 KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }

@@ -85,8 +85,21 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
 }
 
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
-enum Way { Few, Batch, Prefill, Hopper };
+enum Way { Few, Batch, Prefill, Hopper, Library };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
+
+// What a library leaves: sums of the weights and of n_rows rows that prepare made, NaN in the padding.
+Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
+    const auto rows = prepared.get<uint16_t>();
+    std::vector<float> sums((size_t)n_rows * pad32(w.rows), NAN);
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t n = 0; n < w.rows; n++) {
+            double sum = 0;
+            for (uint32_t k = 0; k < w.cols; k++) sum += w.row(n)[k] * widened(w.type, &rows[(size_t)i * pad32(w.cols) + k]);
+            sums[(size_t)i * pad32(w.rows) + n] = (float)sum;
+        }
+    return Buffer(sums);
+}
 
 // Rows of a block of a batch, and where blocks that share a K meet.
 uint32_t batch_rows(uint32_t n_rows) { return n_rows <= 16 ? 16 : n_rows <= 32 ? 32 : 64; }
@@ -213,7 +226,11 @@ struct Qkv {
         }
         if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
         else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
-        else launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0, n_rows, seed);
+        else if (way == Library) {
+            a = library_sums(w, a, n_rows);
+            p.x = a.as<void>(), p.x_stride = pad32(n), p.w = nullptr;
+            launch("qkv_place", p, tiles(n, 2048), n_rows, 1, 256, 0, seed);
+        } else launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0, n_rows, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
             launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
@@ -368,7 +385,11 @@ struct Dense {
                              n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits};
             if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
-            else launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 8), 0, n_rows, seed);
+            else if (way == Library) {
+                a = library_sums(w, a, n_rows);
+                p.x = a.as<void>(), p.x_stride = pad32(2 * n), p.w = nullptr;
+                launch("ffn_join" + suffix(type), p, tiles(n, 1024), n_rows, 1, 256, 0, seed);
+            } else launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 8), 0, n_rows, seed);
         } else {
             LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), scratch.as<void>(),
                               n_rows, n, k, pad32(k), w.stride, n, EPS, splits};
@@ -484,6 +505,16 @@ void test_hopper() {
     dense(Up, GPU_BF16, true, 128, 31, 129, false, Hopper);
     qkv(GPU_BF16, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
     qkv(GPU_F16, GPU_F32, true, 330, {5, 1, 40}, 2, Hopper);
+}
+
+// A cache of each kind; columns that fill no block and more than one, pairs of gate and up that lie apart by a multiple of four and not.
+void test_library() {
+    qkv(GPU_BF16, GPU_F16, true, 40, {4, 2, 20}, 5, Library);
+    qkv(GPU_F16, GPU_F32, true, 33, {2, 1, 6}, 2, Library);
+    qkv(GPU_BF16, GPU_INT8, true, 8, {9, 1, 192}, 3, Library);
+    dense(Up, GPU_BF16, true, 68, 33, 5, false, Library);
+    dense(Up, GPU_F16, true, 35, 65, 2, false, Library);
+    dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
 }
 
 // Few and many rows, K of less than a step to more than all lines on their way, weight rows that fill no tile.
@@ -627,6 +658,6 @@ void test_not_a_number() {
 extern const Test PRODUCTS[] = {
     {"hopper", test_hopper}, {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
     {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
-    {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
+    {"library", test_library}, {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},
 };
