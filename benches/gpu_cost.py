@@ -3,7 +3,8 @@ milliseconds on a machine that is described by a few numbers. `python3 benches/g
 benches/record; tests/gpu/day.sh prints them beside what it measures.
 
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares them with what the
-driver is asked for. The rest is a model: a kernel takes the longest of what its bytes take of the memory, its
+driver is asked for; launches of the option LLAMABI_CUDA_BLASLT are not modelled.
+The rest is a model: a kernel takes the longest of what its bytes take of the memory, its
 multiplications of the matrix or the vector units, what its activations take of the first cache and its instructions of the
 schedulers, each where all multiprocessors have work, and a fixed time before the next one can begin.
 """

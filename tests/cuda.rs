@@ -533,74 +533,85 @@ fn kernels_for_one_architecture() {
     }
 }
 
+type Asked<'a> = &'a dyn Fn(&Standin) -> String;
+
+fn this(standin: &Standin) -> String {
+    standin.path().to_owned()
+}
+
+fn of_prompts(log: &Arc<Log>) -> BuildOptions {
+    BuildOptions {
+        max_seq_len: 560,
+        weights_dtype: Some(Dtype::Bf16),
+        log: log.clone(),
+        ..options()
+    }
+}
+
+/// Log probabilities of two tokens behind each of the prompts of so many tokens, those of a call at the same time.
+fn of_calls(llama: &Llama, calls: &[&[usize]]) -> Vec<f32> {
+    let prompt =
+        |&n: &usize| Prompt::Tokens((0..n).map(|i| 1 + ((i * 37 + n) % 500) as Token).collect());
+    let mut logprobs = Vec::new();
+    for call in calls {
+        let options = GenerateOptions {
+            temperature: 0.0,
+            logprobs: true,
+            ignore_eos: true,
+            max_gen_len: Some(2),
+            ..GenerateOptions::default()
+        };
+        let prompts = call.iter().map(prompt).collect();
+        let done = llama.generate(prompts, options, &mut |_| true).unwrap();
+        logprobs.extend(done.sequences.iter().flat_map(|s| s.logprobs.clone()));
+    }
+    logprobs
+}
+
+#[track_caller]
+fn assert_close(got: &[f32], want: &[f32], what: &str) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-2, "{what}: {got} {want}");
+    }
+}
+
 /// cuBLASLt where it is asked for: the same numbers within rounding, its advice asked once for each shape. Where it
 /// is not there, too old or fails, whenever, our own kernels do the work, and it is said once.
 #[test]
 fn products_by_a_library() {
-    let prompt =
-        |n: usize| Prompt::Tokens((0..n).map(|i| 1 + ((i * 37 + n) % 500) as Token).collect());
-    type Asked<'a> = &'a dyn Fn(&Standin) -> String;
-    let walk = |settings: &str, asked: Option<Asked<'_>>| {
+    let walk = |settings: &str,
+                asked: Option<Asked<'_>>,
+                calls: &[&[usize]],
+                change: &dyn Fn(&mut BuildOptions)| {
         let standin = Standin::new(settings);
         let log = Arc::new(Log::new(Some(Level::Warn)));
-        let options = BuildOptions {
-            max_seq_len: 160,
-            weights_dtype: Some(Dtype::Bf16),
-            log: log.clone(),
-            ..options()
-        };
+        let mut options = of_prompts(&log);
+        change(&mut options);
         let mut cuda = standin.open().unwrap();
         if let Some(asked) = asked {
             cuda = cuda.with_blaslt(&asked(&standin)).unwrap();
         }
         let llama = build_with(cuda, "gqa-bf16/meta", &options).unwrap();
-        let mut logprobs = Vec::new();
-        // Two shapes by rows, the first twice; small ones are no library's.
-        for n in [100, 130, 90, 20] {
-            let options = GenerateOptions {
-                temperature: 0.0,
-                logprobs: true,
-                ignore_eos: true,
-                max_gen_len: Some(1),
-                ..GenerateOptions::default()
-            };
-            let done = llama.generate(vec![prompt(n)], options, &mut |_| true);
-            logprobs.extend(done.unwrap().sequences[0].logprobs.clone());
-        }
+        let logprobs = of_calls(&llama, calls);
         drop(llama);
         standin.assert_clean();
         let counts = (standin.count("heuristics"), standin.count("products"));
         (logprobs, counts, warnings(&log))
     };
-    let (want, counts, words) = walk("", None);
+    let same = |_: &mut BuildOptions| ();
+    // Two shapes by rows, the first twice; small ones are no library's.
+    let calls: [&[usize]; 4] = [&[100], &[130], &[90], &[20]];
+    let (want, counts, words) = walk("", None, &calls, &same);
     assert_eq!((counts, words.len()), ((0, 0), 0));
-    let this = |standin: &Standin| standin.path().to_owned();
     for settings in ["", "seed=5"] {
-        let (got, (heuristics, products), words) = walk(settings, Some(&this));
+        let (got, counts, words) = walk(settings, Some(&this), &calls, &same);
         assert!(words.is_empty(), "{words:?}");
-        // Of every layer the output and the down projection, which have two shapes.
-        assert_eq!(heuristics, 2 * 2, "up to 128 rows, and up to 256");
-        assert!(products > 0 && products % 6 == 0, "{products}");
-        for (got, want) in got.iter().zip(&want) {
-            assert!((got - want).abs() < 1e-2, "{got} {want}");
-        }
-        assert_eq!(got[3], want[3], "a small one");
+        // Of two layers four products of three prompts, of up to 128 rows and up to 256.
+        assert_eq!(counts, (4 * 2, 2 * 4 * 3));
+        assert_close(&got, &want, settings);
+        assert_eq!(got[6..], want[6..], "a small one");
     }
-    // What it works in counts: of 33 MiB it leaves one.
-    let standin = Standin::new("");
-    let limited = BuildOptions {
-        gpu_memory_bytes: 33 << 20,
-        ..options()
-    };
-    let cuda = || standin.open().unwrap();
-    drop(build_with(cuda(), "gqa-bf16/meta", &limited).unwrap());
-    let with = cuda().with_blaslt(&this(&standin)).unwrap();
-    let refused = build_with(with, "gqa-bf16/meta", &limited).err();
-    assert!(
-        matches!(refused, Some(Error::DeviceMemory { available, .. }) if available == 1 << 20),
-        "{refused:?}"
-    );
-    standin.assert_clean();
     let absent = |_: &Standin| "/nowhere/libcublasLt.so".to_owned();
     let reasons: [(&str, Asked<'_>, &str); 6] = [
         ("", &absent, "/nowhere/libcublasLt.so: it cannot be opened"),
@@ -623,13 +634,105 @@ fn products_by_a_library() {
         ),
     ];
     for (settings, asked, reason) in reasons {
-        let (got, _, words) = walk(settings, Some(asked));
+        let (got, _, words) = walk(settings, Some(asked), &calls, &same);
         assert_eq!(words.len(), 1, "{words:?}");
         assert!(words[0].contains(reason), "{words:?}");
-        for (got, want) in got.iter().zip(&want) {
-            assert!((got - want).abs() < 1e-2, "{reason}: {got} {want}");
-        }
+        assert_close(&got, &want, reason);
     }
+    // More rows than the sums have room for: twice 260 of them. It may fail between the two.
+    let calls: [&[usize]; 1] = [&[520]];
+    let (want, ..) = walk("", None, &calls, &same);
+    let (got, counts, words) = walk("", Some(&this), &calls, &same);
+    assert_eq!((counts, words.len()), ((4, 2 * (2 + 2 * 2)), 0));
+    assert_close(&got, &want, "groups");
+    let (got, (_, products), words) = walk("fail=cublasLtMatmul:2:13", Some(&this), &calls, &same);
+    assert_eq!((products, words.len()), (1, 1), "{words:?}");
+    assert_close(&got, &want, "half a product");
+    // Rows of a prompt behind one of decode, and a cache with scales.
+    let calls: [&[usize]; 1] = [&[5, 150]];
+    let mixed = |options: &mut BuildOptions| {
+        options.prefill_chunk = Some(80);
+        options.kv_dtype = Some(Dtype::Int8);
+    };
+    let (want, ..) = walk("", None, &calls, &mixed);
+    let (got, (_, products), _) = walk("", Some(&this), &calls, &mixed);
+    assert_eq!(
+        products,
+        2 * 4 * 2,
+        "a step of prompts alone, and one beside decode"
+    );
+    assert_close(&got, &want, "beside decode");
+}
+
+/// The library and its buffers count in the limit, and are given up where the model would not fit beside them.
+#[test]
+fn a_library_takes_what_is_left() {
+    let log = Arc::new(Log::new(Some(Level::Warn)));
+    let built = |standin: &Standin, limit: u64, weights: Dtype| {
+        let options = BuildOptions {
+            gpu_memory_bytes: limit,
+            weights_dtype: Some(weights),
+            ..of_prompts(&log)
+        };
+        let cuda = standin.open().unwrap();
+        let cuda = cuda.with_blaslt(&this(standin)).unwrap();
+        build_with(cuda, "gqa-bf16/meta", &options)
+    };
+    let standin = Standin::new("");
+    let Some(Error::DeviceMemory { needed, .. }) = built(&standin, 1, Dtype::Bf16).err() else {
+        panic!("one byte is not enough");
+    };
+    // How much it takes beside the model, by the driver's count.
+    let taken = |limit: u64, weights: Dtype| {
+        let llama = built(&standin, limit, weights).unwrap();
+        let before = standin.count("products");
+        let logprobs = of_calls(&llama, &[&[100]]);
+        let bytes = standin.count("bytes");
+        assert!(limit == 0 || bytes <= limit, "{bytes} of {limit}");
+        drop(llama);
+        standin.assert_clean();
+        (bytes, standin.count("products") > before, logprobs)
+    };
+    let (most, used, want) = taken(0, Dtype::Bf16);
+    assert!(used && warnings(&log).is_empty());
+    let (least, used, _) = taken(needed, Dtype::Bf16);
+    assert!(!used && least <= needed, "{least} of {needed}");
+    let words = warnings(&log);
+    assert!(
+        words.len() == 1 && words[0].ends_with("the model leaves 0"),
+        "{words:?}"
+    );
+    // 512 rows, of gate and up, and the workspace.
+    assert_eq!(most - least, (32 << 20) + 512 * 672 * 4);
+    assert!(taken(needed + (most - least), Dtype::Bf16).1);
+    assert!(warnings(&log).is_empty());
+    let (bytes, used, got) = taken(needed + (most - least) - 1, Dtype::Bf16);
+    assert_eq!((bytes, used, warnings(&log).len()), (least, false, 1));
+    assert_close(&got, &want, "by our own kernels");
+    // What it would never be asked for it does not keep memory for.
+    let (bytes, used, _) = taken(0, Dtype::Int8);
+    assert!(!used && bytes < 32 << 20, "{bytes}");
+    assert!(warnings(&log).is_empty());
+    // So much is free when it is opened, and no more.
+    standin.set(&format!("memory={}", needed + (32 << 20) + 1000));
+    assert!(!taken(0, Dtype::Bf16).1);
+    assert_eq!(warnings(&log).len(), 1);
+    // There when it is counted, gone when it is asked for: of the first allocations (behind the workspace) one is not the model's.
+    standin.set("memory=100000000");
+    let mut without = 0;
+    for n in 2..16 {
+        standin.set(&format!("fail=cuMemAlloc_v2:{n}:2"));
+        if built(&standin, 0, Dtype::Bf16).is_ok() {
+            let words = warnings(&log);
+            assert!(
+                words.len() == 1 && words[0].contains("sums of products"),
+                "{words:?}"
+            );
+            without += 1;
+        }
+        standin.assert_clean();
+    }
+    assert_eq!(without, 1);
 }
 
 /// What the driver takes for graphs is said, and where it is not there steps run without them.

@@ -126,7 +126,7 @@ impl<'a> Order<'a> {
                 available,
             },
         };
-        let open = |rope: RopeTable, setting: &Setting| {
+        let open = |rope: RopeTable, setting: &Setting, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);
             if options.n_threads > usable {
                 options.log.write(Level::Warn, || {
@@ -151,12 +151,11 @@ impl<'a> Order<'a> {
         device: Arc<D>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
+        // What the device has taken for an optional library it gives back where the model needs it.
+        let free = device.available()?.saturating_add(device.own_bytes());
         let available = match self.options.gpu_memory_bytes {
-            0 => device.available()?,
-            limit => {
-                let left = limit.saturating_sub(device.own_bytes());
-                device.available()?.min(left)
-            }
+            0 => free,
+            limit => free.min(limit),
         };
         let place = Place {
             device: Device::Cuda,
@@ -167,7 +166,7 @@ impl<'a> Order<'a> {
                 available,
             },
         };
-        let open = |rope: RopeTable, setting: &Setting| {
+        let open = |rope: RopeTable, setting: &Setting, needed: u64| {
             let name = device.name();
             let gpu = Gpu::new(
                 device,
@@ -177,16 +176,17 @@ impl<'a> Order<'a> {
                 setting.dtypes.layers,
                 setting.kv_dtype,
             )?;
-            Ok((gpu.log(self.options.log.clone()), name))
+            let gpu = gpu.log(self.options.log.clone());
+            Ok((gpu.library(&setting.limits, available - needed), name))
         };
         self.load(place, open, progress)
     }
 
-    /// Read the checkpoint onto the backend that `open` makes.
+    /// Read the checkpoint onto the backend that `open` makes, which is told how many bytes are planned for.
     fn load<B: Backend + 'static>(
         &self,
         place: Place,
-        open: impl FnOnce(RopeTable, &Setting) -> Result<(B, String)>,
+        open: impl FnOnce(RopeTable, &Setting, u64) -> Result<(B, String)>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
@@ -218,7 +218,8 @@ impl<'a> Order<'a> {
         };
         plan.check()?;
         let rope = rope::table(config, options.max_seq_len)?;
-        let (backend, device_name) = open(rope, &setting).map_err(|e| plan.explain(e))?;
+        let opened = open(rope, &setting, plan.needed());
+        let (backend, device_name) = opened.map_err(|e| plan.explain(e))?;
         options.log.write(Level::Info, || {
             format!(
                 "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \

@@ -27,7 +27,7 @@ impl MemoryPlan {
         Err(self.lacking())
     }
 
-    fn needed(&self) -> u64 {
+    pub fn needed(&self) -> u64 {
         let add = |sum: u64, item: &(&str, u64)| sum.saturating_add(item.1);
         self.items.iter().fold(0, add)
     }

@@ -121,7 +121,7 @@ def blaslt():
 
 
 def by_library(record, directory, what, dtype, room, lengths):
-    """Prefill again, where some of its products can be cuBLASLt's."""
+    """Prefill again, where its products can be cuBLASLt's."""
     library = blaslt()
     if dtype not in ("f16", "bf16") or not lengths or not library:
         return

@@ -152,7 +152,8 @@ LT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, co
     const Layout la = *(Layout *)a_layout, lb = *(Layout *)b_layout, lc = *(Layout *)c_layout;
     const uint64_t chosen = la.rows << 32 | la.cols;
     if (c != d || c_layout != d_layout || !fit((Desc *)desc, &la, &lb, &lc) || algo->data[0] != chosen) REFUSE;
-    if (*(const float *)alpha != 1 || *(const float *)beta != 1 || !s.on_device((CUdeviceptr)workspace, bytes)) REFUSE;
+    const float before = *(const float *)beta;
+    if (*(const float *)alpha != 1 || (before != 0 && before != 1) || !s.on_device((CUdeviceptr)workspace, bytes)) REFUSE;
     const uint64_t at[] = {(uint64_t)a, (uint64_t)b, (uint64_t)c};
     s.enqueue((CUstream)stream, [=] {
         const size_t k = la.rows, m = la.cols, n = lb.cols;
@@ -169,7 +170,7 @@ LT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, co
             for (size_t i = 0; i < m && !failed; i++) {
                 float sum = 0;
                 for (size_t e = 0; e < k; e++) sum += value(w, i * (size_t)la.stride + e, la.type) * value(y, j * (size_t)lb.stride + e, lb.type);
-                x[i] += sum;
+                x[i] = before == 0 ? sum : x[i] + sum; // what is there may be NaN
             }
             failed = failed || emu_copy_to_device(row, x.data(), 4 * m, text, sizeof text);
         }

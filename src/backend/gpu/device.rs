@@ -42,7 +42,7 @@ pub struct TensorMap(pub [u64; 16]);
 /// Rows and columns of a box of weights or activations: a [`TensorMap`]'s. One of the cache has a page's rows.
 pub const BOX: [u32; 2] = [64, 64];
 
-/// `x[m, n] += y[m, k] w[n, k]ᵀ`: x float32, y and w of `dtype`, all row-major.
+/// `x[m, n] = y[m, k] w[n, k]ᵀ`, or `+=`: x float32, y and w of `dtype`, all row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     /// Address.
@@ -65,6 +65,8 @@ pub struct Product {
     pub w_stride: usize,
     /// f16 or bf16.
     pub dtype: Dtype,
+    /// To what x has; else that is not read.
+    pub adds: bool,
 }
 
 /// One GPU: memory, copies and launches, all in the order in which they were asked for.
@@ -88,10 +90,13 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 
-    /// Bytes of its memory that it has taken for itself: a handle's limit counts them.
+    /// Bytes of its memory that it has taken for a library of the vendor's: a handle's limit counts them. 0: it has none.
     fn own_bytes(&self) -> u64 {
         0
     }
+
+    /// Do without that library, and give back what it has taken.
+    fn give_up_library(&self) {}
 
     /// `bytes` bytes, aligned to 256, of unknown contents; never 0 bytes. [`Error::DeviceMemory`]
     /// names `what`.
@@ -148,12 +153,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The rows lie inside one live allocation; the map is not used after that.
     unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>>;
 
-    /// Have a library of the vendor's do a product. `Err`: it has not, and a kernel must; with the reason, if there
+    /// Have that library do a product. `Err`: it has not, and a kernel must; with the reason, if there
     /// is one to be said, once.
     ///
     /// # Safety
     /// The rows lie inside live allocations.
-    unsafe fn product_add(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
+    unsafe fn product(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
         Err(None)
     }
 

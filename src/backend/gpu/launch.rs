@@ -46,6 +46,8 @@ const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
 const LOGITS_BATCH: Family = Family::new("logits_batch_*");
 const SAMPLE: Kernel = Kernel::named("sample");
+const QKV_PLACE: Kernel = Kernel::named("qkv_place");
+const FFN_JOIN: Family = Family::new("ffn_join_*");
 
 /// Rows of a decode product that norms and rounds its input itself.
 pub(super) const FEW_ROWS: u32 = 8;
@@ -381,26 +383,26 @@ pub(super) fn matmul_add_hopper<D: Device>(
     hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, p)
 }
 
-/// The same by a library, of `n_rows` rows of x one after another from row `first` on; `Err` as [`Device::product_add`].
-pub(super) fn product_add<D: Device>(
+/// A product by a library; `Err` as [`Device::product`].
+pub(super) fn product<D: Device>(
     d: &D,
-    dtype: Dtype,
-    p: &MatmulAddParams,
+    product: &Product,
 ) -> std::result::Result<(), Option<String>> {
-    let product = Product {
-        x: p.x + 4 * u64::from(p.first) * u64::from(p.x_stride),
-        y: p.y,
-        w: p.w,
-        m: p.n_rows as usize,
-        n: p.n as usize,
-        k: p.k as usize,
-        x_stride: p.x_stride as usize,
-        y_stride: p.y_stride as usize,
-        w_stride: p.w_stride as usize,
-        dtype,
-    };
-    // SAFETY: as for `run_as`: addresses are of live memory of the sizes that these parameters say.
-    unsafe { d.product_add(&product) }
+    // SAFETY: as for `run_as`: `library.rs` makes products of the parameters that our own kernels would be given, whose
+    // addresses are of live memory of these sizes, and has compared its buffer's with the sums'.
+    unsafe { d.product(product) }
+}
+
+/// What of qkv comes behind a library's product.
+pub(super) fn qkv_place<D: Device>(d: &D, p: &QkvParams) -> Result<()> {
+    let grid = [qkv_rows(p).div_ceil(2048), p.n_rows, 1];
+    run(d, QKV_PLACE, grid, 256, 0, p)
+}
+
+/// And of the feed-forward's first half.
+pub(super) fn ffn_join<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
+    let grid = [p.ffn_dim.div_ceil(1024), p.n_rows, 1];
+    run(d, FFN_JOIN.of(dtype)?, grid, 256, 0, p)
 }
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {

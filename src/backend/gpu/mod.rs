@@ -8,6 +8,7 @@
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
 //! | `graph` | steps that are recorded once and repeated |
 //! | `ops` | the operations: what is launched for each |
+//! | `library` | products of prompts that are not our own |
 //! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
 //! | `answer` | what comes back of a step while the next one may run |
 //!
@@ -27,6 +28,7 @@ pub mod preflight;
 mod answer;
 mod graph;
 mod launch;
+mod library;
 mod mat;
 mod ops;
 mod params;
@@ -192,6 +194,8 @@ pub struct Gpu<D: Device> {
     failure: Mutex<Option<Error>>,
     /// Chunks of the longest sequence there can be.
     most_splits: usize,
+    /// Of products of prompts that a library does.
+    sums: Option<Memory<D>>,
     graphs: graph::Graphs<D>,
 }
 
@@ -269,6 +273,7 @@ impl<D: Device> Gpu<D> {
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
             most_splits: positions.div_ceil(CHUNK),
+            sums: None,
             graphs: graph::Graphs::new(device.records())?,
             shape: shape.clone(),
             weights_dtype,

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
-use crate::log::Level;
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
@@ -24,9 +23,6 @@ struct Input {
     at: u64,
     stride: u32,
 }
-
-/// Rows from which a product is offered to the vendor's library.
-const LARGE: usize = 65;
 
 impl<D: Device> Gpu<D> {
     /// `rows` of x, normalised by `norm`, as products with weights of `dtype` read them.
@@ -107,21 +103,6 @@ impl<D: Device> Gpu<D> {
             self.follow = rows;
         }
         Ok(())
-    }
-
-    /// Whether a library of the vendor's has done this product of prefill rows.
-    fn by_library(&self, dtype: Dtype, params: &MatmulAddParams) -> bool {
-        let sixteen_bit = matches!(dtype, Dtype::F16 | Dtype::Bf16);
-        if !sixteen_bit || params.bias != 0 || self.step.n_prefill < LARGE {
-            return false;
-        }
-        let done = launch::product_add(&*self.device, dtype, params);
-        if let Err(Some(why)) = &done {
-            self.graphs.log.write(Level::Warn, || {
-                format!("products of prompts by our own kernels, not by cuBLASLt: {why}")
-            });
-        }
-        done.is_ok()
     }
 
     /// Attention of the decode rows, [`ATTEND_ROWS`] at a time.
@@ -328,6 +309,7 @@ impl<D: Device> Backend for Gpu<D> {
                 ..params
             };
             match this.prepared.maps(w) {
+                _ if this.qkv_by_library(w.dtype, &params)? => {}
                 Some((x, map)) => {
                     let (p, zeros) = (params, Default::default());
                     let params = QkvHopperParams {
@@ -450,7 +432,7 @@ impl<D: Device> Backend for Gpu<D> {
                 first: first as u32,
                 ..params
             };
-            if this.by_library(w.dtype, &params) {
+            if this.matmul_add_by_library(w.dtype, &params) {
                 return Ok(());
             }
             match y.maps(w) {
@@ -501,6 +483,7 @@ impl<D: Device> Backend for Gpu<D> {
                 ..params
             };
             match this.prepared.maps(w) {
+                _ if this.ffn_up_by_library(w.dtype, &params)? => Ok(()),
                 Some((x, map)) => {
                     let (p, zeros) = (params, Default::default());
                     let params = FfnUpHopperParams {

@@ -1,7 +1,8 @@
 //! Products of prompts by cuBLASLt, where LLAMABI_CUDA_BLASLT asks for it: opened when it is there, never linked. (U)
 //!
 //! A library of the vendor's chooses kernels by the number of rows, so a result may depend on what else is in the
-//! batch: that is why it is off unless it is asked for. What it is asked for once a shape (a plan) is kept.
+//! batch: that is why it is off unless it is asked for. What it is asked for once a shape (a plan) is kept. Which
+//! products those are `library.rs` says.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the library's names")]
 #![allow(clippy::too_many_arguments, reason = "the library's signatures")]
@@ -19,7 +20,7 @@ use std::sync::Arc;
 pub(super) const WORKSPACE: usize = 32 << 20;
 /// 12.0: types and attributes are those of its header.
 const OLDEST: usize = 120_000;
-/// Shapes: output and down projections, each with rows by powers of two.
+/// Shapes: four products of a layer, each with rows by powers of two.
 const MOST_PLANS: usize = 128;
 
 const COMPUTE_32F: c_int = 68;
@@ -192,13 +193,14 @@ impl BlasLt {
     /// The product, in `stream`; the context is current.
     ///
     /// # Safety
-    /// That of [`crate::backend::gpu::device::Device::product_add`].
-    pub unsafe fn add(&mut self, p: &Product, stream: Handle) -> Said {
+    /// That of [`crate::backend::gpu::device::Device::product`].
+    pub unsafe fn run(&mut self, p: &Product, stream: Handle) -> Said {
         let kind = type_of(p.dtype).ok_or_else(|| format!("weights of {}", p.dtype))?;
         let at = self.plan(p, kind)?;
         let (lib, plan) = (&self.library, &self.plans[at]);
         let [weights, rows, sum] = plan.layouts;
         let (one, m) = (1.0f32, p.m as u64);
+        let before = if p.adds { 1.0f32 } else { 0.0 };
         // SAFETY: layouts of this shape, of `m` columns from here on; addresses are by this function's contract; the
         // workspace is used in this stream alone.
         unsafe {
@@ -214,7 +216,7 @@ impl BlasLt {
                 weights,
                 p.y,
                 rows,
-                &one,
+                &before,
                 p.x,
                 sum,
                 p.x,

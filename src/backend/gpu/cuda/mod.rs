@@ -5,7 +5,7 @@
 //! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
 //! In the environment, LLAMABI_CUDA_GRAPHS=0: launches are never recorded; LLAMABI_CUDA_AHEAD=0: a step is launched
 //! when the one before it has been read; LLAMABI_CUDA_HOPPER=0: kernels for compute capability 9.0 alone are not used;
-//! LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt for the output and down projections of large prompts in f16 and bf16, whose
+//! LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt for the products of large prompts in f16 and bf16, whose
 //! results then may depend on what else is in the batch.
 #![allow(unsafe_code)]
 
@@ -199,6 +199,13 @@ unsafe impl Device for Cuda {
         }
     }
 
+    fn give_up_library(&self) {
+        let mut products = self.products.lock().unwrap_or_else(|e| e.into_inner());
+        // It works in memory that goes with it.
+        let _ = self.synchronize();
+        *products = Products::Own;
+    }
+
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64> {
         let available = self.available()?;
         let _current = self.context.enter()?;
@@ -366,14 +373,14 @@ unsafe impl Device for Cuda {
         Ok(Some(map))
     }
 
-    unsafe fn product_add(&self, product: &Product) -> std::result::Result<(), Option<String>> {
+    unsafe fn product(&self, product: &Product) -> std::result::Result<(), Option<String>> {
         let mut products = self.products.lock().unwrap_or_else(|e| e.into_inner());
         let why = match &mut *products {
             Products::Own => return Err(None),
             Products::Library(library) => {
                 let current = self.context.enter().map_err(|e| Some(e.to_string()))?;
                 // SAFETY: by this function's contract; the context is current.
-                let done = unsafe { library.add(product, self.stream.raw) };
+                let done = unsafe { library.run(product, self.stream.raw) };
                 drop(current);
                 match done {
                     Ok(()) => return Ok(()),
