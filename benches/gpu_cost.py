@@ -39,9 +39,12 @@ WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have the
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; own: those that every block reads; again: what else the second cache
-# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: blocks, their columns, flops and bytes at a
-# block's end where the kernel for compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
+# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: a Hopper where a kernel
+# for compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
+# Of a product there. blocks; half: whether they are the smaller ones; flops; end: bytes at a block's end; alone: one block on a
+# multiprocessor at a time, so that nothing multiplies there while it ends; instructions: of lanes, to decode.
+Hopper = namedtuple("Hopper", "blocks half flops end alone instructions")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
@@ -167,13 +170,19 @@ def gemm(kernel, dtype, rows, cols, n):
     tile = 64 if dtype == "f32" else 128
     blocks = ceil(rows / tile) * ceil(n / tile)
     activations = n * cols * (4 if dtype == "f32" else 2)
-    hopper = None
-    if dtype in ("f16", "bf16"):
-        # 128 x 256 or 128 x 128, as `hopper` of launch.rs has it; the last 64 rows of a tile are left out where there are none.
-        whole, half = (ceil(rows / width) * ceil(n / 128) for width in (256, 128))
-        width = 128 if 2 * ceil(half / 132) < 3 * ceil(whole / 132) else 256
-        hopper = half if width == 128 else whole, width, 2 * up(rows, width) * up(n, 64) * cols, 128 * width * OUT[kernel.removesuffix("_prefill")]
-    return Launch(kernel, rows * row_bytes(dtype, cols) + activations + OUT[kernel.removesuffix("_prefill")] * n * rows, 2 * blocks * tile * tile * cols,
+    hopper, out = None, OUT[kernel.removesuffix("_prefill")]
+    if dtype != "f32":
+        # 128 x 256 or 128 x 128, as `hopper` of launch.rs has it: of floats 256 is of weight rows, and the last 64 rows of a tile are left
+        # out where there are none; of codes it is of activations.
+        codes = dtype in GROUP
+        whole, half = ((ceil(rows / 128) * ceil(n / side) if codes else ceil(rows / side) * ceil(n / 128)) for side in (256, 128))
+        smaller = 2 * ceil(half / 132) < 3 * ceil(whole / 132)
+        side = 128 if smaller else 256
+        area = up(rows, 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
+        # Each code to a pair's half, and times its scale, for each tile of activations.
+        decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
+        hopper = Hopper(half if smaller else whole, smaller, 2 * area * cols, 128 * side * out, codes or not smaller, decode)
+    return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
 
@@ -243,14 +252,14 @@ def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
 def kernel_seconds(machine, launch):
     """What one kernel takes, without the gap behind it."""
     if launch.hopper and machine.wgmma:
-        # One block at a time on a multiprocessor: nothing multiplies there while it ends.
-        # Of the smaller tiles two, but for each the second cache has to give as much for 3/4 of the products.
-        blocks, width, flops, end = launch.hopper
-        rounds = ceil(blocks / machine.units)
-        busy = blocks / (rounds * machine.units)
-        share = machine.wgmma * (3 / 4 if width == 128 else 1)
-        multiplied = max(flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, blocks * machine.one))
-        return multiplied + (rounds if width == 256 else 1) * end * min(blocks, machine.units) / machine.bandwidth
+        # For smaller tiles the second cache has to give as much for 3/4 of the products.
+        h = launch.hopper
+        rounds = ceil(h.blocks / machine.units)
+        busy = h.blocks / (rounds * machine.units)
+        share = machine.wgmma * (3 / 4 if h.half else 1)
+        multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
+                         h.instructions / (machine.lanes * busy))
+        return multiplied + (rounds if h.alone else 1) * h.end * min(h.blocks, machine.units) / machine.bandwidth
     if launch.attend and machine.wgmma:
         flops, longest = launch.attend
         rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
@@ -317,14 +326,13 @@ def main():
     print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
     for name in SHAPES:
         shape = SHAPES[name]
-        # Products with quantised weights go through mma.sync everywhere.
-        for dtype, wgmma in (("bf16", m.wgmma), ("bf16", 0), ("int8", m.wgmma), ("fp8", m.wgmma), ("int4", m.wgmma)):
+        for dtype, wgmma in ((dtype, wgmma) for dtype in ("bf16", "int8", "fp8", "int4") for wgmma in (m.wgmma, 0)):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
                 machine = both["no graphs"]._replace(wgmma=wgmma)
                 took = sum(seconds(machine, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
                 share = must_flops(shape, n) / m.matrix / took
                 print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %"
-                      f"   {'mma.sync' if not wgmma else 'wgmma' if dtype == 'bf16' else 'mma.sync, attention wgmma'}")
+                      f"   {'wgmma' if wgmma else 'mma.sync'}")
     print("\nllama_build to the first of 16 tokens, from page cache")
     for name in SHAPES:
         print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")

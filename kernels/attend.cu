@@ -275,7 +275,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
         if (row < 0 || d >= p.head_dim) continue;
         with_type(p.y_type, [&](auto type) {
-            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o[c] / sum[c]);
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + slot_of(head * p.head_dim + d, p.slots)], o[c] / sum[c]);
         });
     }
 }

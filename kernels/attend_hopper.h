@@ -149,10 +149,10 @@ template <class T, uint32_t B> struct HopperAttention {
             const float unit = 1 / group_sum(sum[i], 4);
             if (row[i] < 0) continue;
             with_type(p.y_type, [&](auto type) {
-                auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride + blockIdx.x * p.head_dim + column;
+                auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride;
                 UNROLL
                 for (uint32_t k = 0; k < B / 8; k++)
-                    if (k * 8 + column < p.head_dim) store_pair(y + k * 8, o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
+                    if (k * 8 + column < p.head_dim) store_pair(y + slot_of(blockIdx.x * p.head_dim + k * 8 + column, p.slots), o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
             });
         }
     }

@@ -168,10 +168,10 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
         float total = group_sum(sum[h], 4);
         if (row[h] < 0) continue;
         with_type(p.y_type, [&](auto type) {
-            auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride + head * p.head_dim + c;
+            auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride;
             UNROLL
             for (uint32_t i = 0; i < B / 8; i++)
-                if (i * 8 + c < p.head_dim) store_pair(y + i * 8, o[i][2 * h] / total, o[i][2 * h + 1] / total);
+                if (i * 8 + c < p.head_dim) store_pair(y + slot_of(head * p.head_dim + i * 8 + c, p.slots), o[i][2 * h] / total, o[i][2 * h + 1] / total);
         });
     }
 }

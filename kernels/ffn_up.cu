@@ -90,6 +90,25 @@ template <class T> DEVICE void join_sums(const FfnUpParams &p) {
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 
+// h in the order of slots: so are the block's pairs, and eight neighbours are what a warp has.
+template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
+    SHARED(shared);
+    using G = HopperCodes<Q, ROWS>;
+    const FfnUpParams &p = h.p;
+    const uint32_t slot0 = blockIdx.y * G::PAIRS;
+    G::run(
+        shared, h.x, 0, p.w, p.w_stride, p.dim,
+        [&](uint32_t (&rows)[2], uint32_t j) {
+            const uint32_t column = column_of(slot0 + j), n = column < p.ffn_dim ? column : slot0;
+            rows[0] = n;
+            rows[1] = n + p.ffn_dim;
+        },
+        [&](uint32_t i, uint32_t) -> int32_t { return i < p.n_rows ? p.rows[i] : -1; },
+        [&](int32_t row, uint32_t j, float gate, float up) {
+            if (row >= 0 && column_of(slot0 + j) < p.ffn_dim) from_float(((f16 *)p.h)[(size_t)row * p.h_stride + slot0 + j], silu(gate) * up);
+        });
+}
+
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
 KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16, false>(p); }
 KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
@@ -117,4 +136,12 @@ KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>
 KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }
 KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16, 256>(p); }
 KERNEL(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) { ffn_up_hopper<bf16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int8, FfnUpHopperParams, 384) { ffn_up_codes<Int8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int8, FfnUpHopperParams, 288) { ffn_up_codes<Int8, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int4, FfnUpHopperParams, 384) { ffn_up_codes<Int4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int4, FfnUpHopperParams, 288) { ffn_up_codes<Int4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_nf4, FfnUpHopperParams, 384) { ffn_up_codes<Nf4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_nf4, FfnUpHopperParams, 288) { ffn_up_codes<Nf4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_fp8, FfnUpHopperParams, 384) { ffn_up_codes<Fp8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_fp8, FfnUpHopperParams, 288) { ffn_up_codes<Fp8, 128>(p); }
 #endif

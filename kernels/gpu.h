@@ -7,7 +7,7 @@
 // | quant.h | quantised weights: their layout and how they are read |
 // | few.h, batch.h, gemm.h | products with tensor cores: up to eight rows, up to 64, weights straight from memory; many rows through tiles |
 // | gemv.h | products of a few rows in float32 |
-// | hopper.h, gemm_hopper.h, attend_hopper.h | what compute capability 9.0 has beyond that; its products of many rows, its prefill attention |
+// | hopper.h, gemm_hopper.h, codes_hopper.h, attend_hopper.h | what compute capability 9.0 has beyond that; its products of many rows, with floats and with codes, its prefill attention |
 // | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
 // | sample.cu | logits to a token |
 // | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
@@ -130,6 +130,8 @@ DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
 DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7610u); }
 // Two f16, 1024 + byte `i` of x and 1024 + the next; i is 0 or 2.
 DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return __byte_perm(x, 0x64646464u, i ? 0x4342u : 0x4140u); }
+DEVICE uint32_t lower_twice(uint32_t x) { return __byte_perm(x, 0, 0x1010u); }
+DEVICE uint32_t upper_twice(uint32_t x) { return __byte_perm(x, 0, 0x3232u); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return __byte_perm(x, 0, 0x4440u + (uint32_t)i); }
 // 2^23 + byte `i` of x.
 DEVICE float byte_as_float(uint32_t x, int i) { return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i)); }
@@ -280,6 +282,7 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "batch.h"
 #include "gemm.h"
 #include "gemm_hopper.h"
+#include "codes_hopper.h"
 #include "attend_hopper.h"
 
 #endif

@@ -100,16 +100,18 @@ WGMMA_NEW(bf16, "bf16.bf16")
 WGMMA_NEW(f16, "f16.f16")
 
 // d[64 x 2N] += a[64 x 16] b[16 x 2N]: b by operand_transposed; of a each warp has 16 rows as mma has them, in registers that nobody
-// changes before the product has been waited for.
-#define WGMMA_REGISTERS(N, COLUMNS, a_at, b_at, type, types)                                                                      \
-    DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                                                   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, {" a_at "}, " b_at ", 1, 1, 1, 1;" \
+// changes before the product has been waited for. wgmma_registers: += a[64 x 16] b[2N x 16]^T, b by operand.
+#define WGMMA_REGISTERS(name, transposed, N, COLUMNS, a_at, b_at, type, types)                                                    \
+    DEVICE void name(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                                                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, {" a_at "}, " b_at ", 1, 1, 1, " transposed ";" \
                      : HOLD##N(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
     }
-WGMMA_REGISTERS(64, "128", "%64, %65, %66, %67", "%68", bf16, "bf16.bf16")
-WGMMA_REGISTERS(64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
-WGMMA_REGISTERS(32, "64", "%32, %33, %34, %35", "%36", bf16, "bf16.bf16")
-WGMMA_REGISTERS(32, "64", "%32, %33, %34, %35", "%36", f16, "f16.f16")
+WGMMA_REGISTERS(wgmma, "1", 64, "128", "%64, %65, %66, %67", "%68", bf16, "bf16.bf16")
+WGMMA_REGISTERS(wgmma, "1", 64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
+WGMMA_REGISTERS(wgmma, "1", 32, "64", "%32, %33, %34, %35", "%36", bf16, "bf16.bf16")
+WGMMA_REGISTERS(wgmma, "1", 32, "64", "%32, %33, %34, %35", "%36", f16, "f16.f16")
+WGMMA_REGISTERS(wgmma_registers, "0", 128, "256", "%128, %129, %130, %131", "%132", f16, "f16.f16")
+WGMMA_REGISTERS(wgmma_registers, "0", 64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
 
 // ---- registers of a thread, of those that the launch gave all of them alike
 

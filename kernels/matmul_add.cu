@@ -89,6 +89,34 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
            [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
 }
 
+template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
+    SHARED(shared);
+    using G = HopperCodes<Q, ROWS>;
+    const MatmulAddParams &p = h.p;
+    const uint32_t n0 = blockIdx.y * (2 * G::PAIRS);
+    struct Found { float *x; Words2 before; };
+    G::run(
+        shared, h.y, p.first, p.w, p.w_stride, p.k,
+        [&](uint32_t (&rows)[2], uint32_t j) {
+            const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
+            rows[0] = n;
+            rows[1] = n + 1 < p.n ? n + 1 : n;
+        },
+        [&](uint32_t i, uint32_t j) -> Found {
+            const int32_t row = i < p.n_rows ? p.rows[i] : -1;
+            const uint32_t n = n0 + 2 * j;
+            if (row < 0 || n >= p.n) return {};
+            float *x = p.x + (size_t)row * p.x_stride + n;
+            return {x, load_fresh8(x)}; // there is padding behind an odd column
+        },
+        [&](const Found &found, uint32_t j, float a, float b) {
+            if (!found.x) return;
+            const uint32_t n = n0 + 2 * j;
+            found.x[0] = as_float(found.before.w[0]) + (a + (p.bias ? load_const_float(p.bias + n) : 0));
+            if (n + 1 < p.n) found.x[1] = as_float(found.before.w[1]) + (b + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+        });
+}
+
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }
 KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16, false>(p); }
 KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16, false>(p); }
@@ -114,4 +142,12 @@ KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopp
 KERNEL(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288) { matmul_add_hopper<f16, 128>(p); }
 KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16, 256>(p); }
 KERNEL(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) { matmul_add_hopper<bf16, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_int8, MatmulAddHopperParams, 384) { matmul_add_codes<Int8, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_int8, MatmulAddHopperParams, 288) { matmul_add_codes<Int8, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_int4, MatmulAddHopperParams, 384) { matmul_add_codes<Int4, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_int4, MatmulAddHopperParams, 288) { matmul_add_codes<Int4, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_nf4, MatmulAddHopperParams, 384) { matmul_add_codes<Nf4, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_nf4, MatmulAddHopperParams, 288) { matmul_add_codes<Nf4, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_fp8, MatmulAddHopperParams, 384) { matmul_add_codes<Fp8, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_fp8, MatmulAddHopperParams, 288) { matmul_add_codes<Fp8, 128>(p); }
 #endif

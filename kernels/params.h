@@ -13,6 +13,9 @@
 //   rounded    activations that a product takes as they are: of the type of its weights (f16 for quantised ones),
 //              row i of the launch at i * stride. prepare, attention and ffn_up make them; the rows of a step that
 //              decode are its first ones, then come the others.
+//   slots      the order in which the *_hopper kernels of quantised weights take columns of a prompt's activations (slot_of in
+//              quant.h: a permutation of each sixteen), and ffn_up's of them gives them. Rows that decode have none of that, and
+//              what follows a K that is no multiple of 16 would be columns: such matrices have no use for those kernels.
 //   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
 //              (NEEDED: 256 is what the allocators give).
 //   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
@@ -87,6 +90,8 @@ enum {
     GPU_BOX_ROWS = 64,     // of a TensorMap of activations or weights; of the cache: GPU_PAGE
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
+    GPU_CODES_SHARED = 131648,
+    GPU_CODES_HALF_SHARED = 66112,
 };
 
 // A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
@@ -119,7 +124,7 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
-    uint32_t zero;         // 0
+    uint32_t slots;        // whether columns lie in the order of slots
 } PrepareParams;
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
@@ -158,10 +163,14 @@ typedef struct {
 // grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED; the same bits from
 // qkv_hopper_half_{f16,bf16}: grid (ceil(n_rows / 128), ceil(n / 128)), block 288, shared
 // GPU_HOPPER_HALF_SHARED. So for the other two.
+//
+// ---- qkv_hopper_{int8,int4,nf4,fp8}: the same, x by its map and in the order of slots, w by its address. grid (ceil(n_rows / 256),
+// ceil(n / 128)), block 384, shared GPU_CODES_SHARED; the same bits from qkv_hopper_half_*: grid (ceil(n_rows / 128), ceil(n / 128)),
+// block 288, shared GPU_CODES_HALF_SHARED. So for the other two, with 64 pairs of gate and up in a block.
 typedef struct {
     TensorMap x;           // of all rows that there is room for
-    TensorMap w;
-    QkvParams p;           // x and w are not read
+    TensorMap w;           // of floats
+    QkvParams p;           // x is not read, nor a w that has a map
     uint32_t zeros[26];
 } QkvHopperParams;
 
@@ -225,7 +234,7 @@ typedef struct {
     uint32_t q_stride, y_stride;
     float scale;           // 1 / sqrt(head_dim)
     uint32_t y_type;       // as of AttendParams
-    uint32_t zero;         // 0
+    uint32_t slots;        // whether columns of y lie in the order of slots
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 alone: as attend_prefill of the same types, from tiles of
@@ -246,7 +255,7 @@ typedef struct {
 //
 // ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y rounded. Grid of qkv_prefill with this n. Type: the weights'.
 //
-// ---- matmul_add_hopper_{f16,bf16}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
+// ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
 typedef struct {
     float *x;              // [max_rows, x_stride] in and out
     const void *y;
@@ -260,8 +269,8 @@ typedef struct {
 } MatmulAddParams;
 typedef struct {
     TensorMap y;           // of all rows that there is room for
-    TensorMap w;
-    MatmulAddParams p;     // y and w are not read
+    TensorMap w;           // of floats
+    MatmulAddParams p;     // y is not read, nor a w that has a map
     uint32_t zeros[12];
 } MatmulAddHopperParams;
 
@@ -275,6 +284,7 @@ typedef struct {
 // f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
 //
 // ---- ffn_up_hopper_{f16,bf16}: FfnUpHopperParams, grid (ceil(n_rows / 128), ceil(ffn_dim / 128)), the rest as qkv_hopper.
+// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h in the order of slots.
 typedef struct {
     void *h;               // [max_rows, h_stride] out, by rows[i]: rounded
     const void *x;
@@ -288,8 +298,8 @@ typedef struct {
 } FfnUpParams;
 typedef struct {
     TensorMap x;
-    TensorMap w;
-    FfnUpParams p;         // x and w are not read
+    TensorMap w;           // of floats
+    FfnUpParams p;         // x is not read, nor a w that has a map
     uint32_t zeros[12];
 } FfnUpHopperParams;
 
@@ -380,7 +390,13 @@ typedef struct {
     X(matmul_add_batch_##Q, MatmulAddParams, 256)   \
     X(ffn_up_##Q, FfnUpParams, 256)                 \
     X(ffn_up_prefill_##Q, FfnUpParams, 256)         \
-    X(ffn_up_batch_##Q, FfnUpParams, 256)
+    X(ffn_up_batch_##Q, FfnUpParams, 256)           \
+    X(qkv_hopper_##Q, QkvHopperParams, 384)         \
+    X(qkv_hopper_half_##Q, QkvHopperParams, 288)    \
+    X(matmul_add_hopper_##Q, MatmulAddHopperParams, 384)      \
+    X(matmul_add_hopper_half_##Q, MatmulAddHopperParams, 288) \
+    X(ffn_up_hopper_##Q, FfnUpHopperParams, 384)    \
+    X(ffn_up_hopper_half_##Q, FfnUpHopperParams, 288)
 
 #define GPU_KERNELS(X)                              \
     GPU_KERNELS_OF(X, f32)                          \

@@ -24,7 +24,7 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
         scale = norm_scale(parts, p.width, p.eps);
     }
     for (uint32_t i = t; i < padded; i += 256) {
-        from_float(out[i], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
+        from_float(out[slot_of(i, p.slots)], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
     }
 }
 

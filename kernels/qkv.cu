@@ -7,25 +7,41 @@ template <bool ALONE> DEVICE void put(float *to, float a, float b) {
     else to[0] = a, to[1] = b;
 }
 
-// Columns n, n + 1 (n even, so both of one head and a pair of RoPE) of a row.
-template <bool ALONE = false> DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
+// What is read of a row, and of RoPE's tables, before columns n, n + 1 of it are placed. No row: -1.
+struct Place {
+    int32_t row;
+    uint32_t slot;
+    float cos, sin;
+};
+DEVICE Place place_of(const QkvParams &p, int32_t row, uint32_t n) {
     const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
+    Place read = {row, GPU_NO_SLOT, 1, 0};
+    if (row >= 0 && n < q_dim + kv_dim) {
+        const size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + n % p.head_dim / 2;
+        read.cos = p.cos[angle], read.sin = p.sin[angle];
+    }
+    if (row >= 0 && n >= q_dim) read.slot = p.slots[row];
+    return read;
+}
+
+// Columns n, n + 1 (n even, so both of one head and a pair of RoPE) of a row.
+template <bool ALONE = false> DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, float b) {
+    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim, row = (uint32_t)read.row;
     if (p.bias) {
         a += p.bias[n];
         b += p.bias[n + 1];
     }
     const uint32_t d = n % p.head_dim;
     if (n < q_dim + kv_dim) {
-        size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + d / 2;
-        float c = p.cos[angle], s = p.sin[angle], turned = a * c - b * s;
-        b = a * s + b * c;
+        const float turned = a * read.cos - b * read.sin;
+        b = a * read.sin + b * read.cos;
         a = turned;
     }
     if (n < q_dim) {
         put<ALONE>(p.q + (size_t)row * p.q_stride + n, a, b);
         return;
     }
-    const uint32_t slot = p.slots[row];
+    const uint32_t slot = read.slot;
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
     if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) { // append.cu makes codes of them: a scale needs the whole vector
@@ -41,6 +57,9 @@ template <bool ALONE = false> DEVICE void place(const QkvParams &p, int32_t row,
             for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
     };
     with_type(p.kv_type, store);
+}
+template <bool ALONE = false> DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
+    place<ALONE>(p, place_of(p, row, n), n, a, b);
 }
 
 DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
@@ -130,6 +149,24 @@ DEVICE void place_sums(const QkvParams &p) {
         if (n0 + i * 512 < end) place<true>(p, row, n0 + i * 512, as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
 }
 
+template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
+    SHARED(shared);
+    using G = HopperCodes<Q, ROWS>;
+    const QkvParams &p = h.p;
+    const uint32_t n0 = blockIdx.y * (2 * G::PAIRS), end = rows_of_w(p);
+    G::run(
+        shared, h.x, 0, p.w, p.w_stride, p.dim,
+        [&](uint32_t (&rows)[2], uint32_t j) {
+            const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
+            rows[0] = n;
+            rows[1] = n + 1;
+        },
+        [&](uint32_t i, uint32_t j) { return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j); },
+        [&](const Place &read, uint32_t j, float a, float b) {
+            if (read.row >= 0) place(p, read, n0 + 2 * j, a, b);
+        });
+}
+
 KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
 KERNEL(qkv_f16, QkvParams, 256) { qkv<f16, false>(p); }
 KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
@@ -156,4 +193,12 @@ KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
 KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }
 KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16, 256>(p); }
 KERNEL(qkv_hopper_half_bf16, QkvHopperParams, 288) { qkv_hopper<bf16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int8, QkvHopperParams, 384) { qkv_codes<Int8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int8, QkvHopperParams, 288) { qkv_codes<Int8, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int4, QkvHopperParams, 384) { qkv_codes<Int4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int4, QkvHopperParams, 288) { qkv_codes<Int4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_nf4, QkvHopperParams, 384) { qkv_codes<Nf4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_nf4, QkvHopperParams, 288) { qkv_codes<Nf4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_fp8, QkvHopperParams, 384) { qkv_codes<Fp8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_fp8, QkvHopperParams, 288) { qkv_codes<Fp8, 128>(p); }
 #endif

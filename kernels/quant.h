@@ -145,6 +145,18 @@ template <class W, bool> struct ActivationOf { using type = W; };
 template <class W> struct ActivationOf<W, true> { using type = f16; };
 template <class W> using Activation = typename ActivationOf<W, QUANTISED<W>>::type;
 
+// Where a prompt's activations have a column that wgmma multiplies with codes (codes_hopper.h): a permutation of each sixteen. A lane
+// with columns 4t .. 4t + 3 of a fragment's k has 2t, 2t + 1, 2t + 8 and 2t + 9.
+DEVICE uint32_t slot_of(uint32_t column) {
+#ifdef PLANT_WRONG_SLOT
+    return column;
+#else
+    return (column & ~15u) | (column >> 1 & 6) | (column & 1) | (column & 2) << 2;
+#endif
+}
+DEVICE uint32_t slot_of(uint32_t column, uint32_t slots) { return slots ? slot_of(column) : column; }
+DEVICE uint32_t column_of(uint32_t slot) { return (slot & ~15u) | (slot << 1 & 12) | (slot & 1) | (slot >> 2 & 2); }
+
 // What decode_pairs looks up, in the first GPU_TABLE_BYTES of shared memory.
 template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
     if constexpr (QUANTISED<W>) return W::pair_table(shared);

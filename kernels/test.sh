@@ -127,6 +127,10 @@ WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a
 FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
+DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
+CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warpgroup . still reads
+NO_BARRIER_CODES matmul_add hopper_int8 codes a product reads what threads have stored
+WRONG_SLOT prepare - codes twin says
 NO_FENCE_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper no async_fence has made visible
 NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says
 NO_WAIT_VALUES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says|other bits
@@ -285,7 +289,7 @@ if [[ ${1:-} == library || ${1:-} == runtime ]]; then
 fi
 
 # What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem*.h kernels/few.h kernels/batch.h kernels/attend_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

@@ -445,8 +445,9 @@ fn page_tables_grow() {
 }
 
 /// Kernels for compute capability 9.0 alone, in chunks, in company and from the prefix cache, on a step's last rows and on more than
-/// a tile of them. Products give the bits of the others (the emulated tensor cores add in one order). Attention, which has
-/// other tiles of keys and is for caches of 16 bits, gives the same bits whatever the chunks, near those of the others.
+/// a tile of them. Products of floats give the bits of the others (the emulated tensor cores add in one order). Attention, which has
+/// other tiles of keys and is for caches of 16 bits, gives the same bits whatever the chunks, near those of the others; so do products
+/// with codes (tests/gpu_quantised.rs has them beside the CPU's).
 #[test]
 fn kernels_for_one_architecture() {
     if real() {
@@ -495,10 +496,24 @@ fn kernels_for_one_architecture() {
             }
         }
     }
+    let codes = |chunk, units: u32| {
+        let device = Emu::hopper(GIB, units.into(), units);
+        let mut options = options(Some(Dtype::Int4));
+        (options.max_seq_len, options.prefill_chunk) = (160, Some(chunk));
+        let dir = reference("gqa-bf16/meta");
+        let llama = Llama::build_on(device.clone(), &dir, None, &options, &mut |_| true).unwrap();
+        let streams = prompts.each_ref().map(|p| start(&llama, p, going_on(2)));
+        let all = streams.iter().map(|stream| bits(&finish(stream)));
+        let all: Vec<_> = all.collect();
+        (all, device.hoppers().0, device.halves())
+    };
+    let ((small, products, halves), (large, others, fewer)) = (codes(70, 132), codes(150, 2));
+    assert_eq!((small, halves), (large, products));
+    assert!(fewer < others, "{fewer} of {others}");
     for (dtype, kv, used) in [
         (Dtype::F32, None, (false, false)),
-        (Dtype::Int8, Some(Dtype::Int8), (false, false)),
-        (Dtype::Int8, Some(Dtype::F16), (false, true)),
+        (Dtype::Int8, Some(Dtype::Int8), (true, false)),
+        (Dtype::Fp8, Some(Dtype::F16), (true, true)),
     ] {
         let device = Emu::hopper(GIB, 9, 132);
         let mut options = options(Some(dtype));

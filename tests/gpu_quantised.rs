@@ -19,6 +19,7 @@ use llamabi::model::{Config, Runner, quantised, rope};
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Llama, Token};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const PAGE: usize = 16;
 const POSITIONS: usize = 128;
@@ -70,10 +71,14 @@ fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
         Some(cuda) => runner(dir, weights, kv, |shape, rope, limits| {
             Gpu::new(cuda, shape, &rope, limits, weights, kv).unwrap()
         }),
-        None => runner(dir, weights, kv, |shape, rope, limits| {
-            Gpu::new(Emu::new(1 << 30, 1), shape, &rope, limits, weights, kv).unwrap()
-        }),
+        None => on_emulated(Emu::new(1 << 30, 1), dir, weights, kv),
     }
+}
+
+fn on_emulated(device: Arc<Emu>, dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
+    runner(dir, weights, kv, |shape, rope, limits| {
+        Gpu::new(device, shape, &rope, limits, weights, kv).unwrap()
+    })
 }
 
 /// Logits of every row of one sequence, `cuts` saying how many rows of which kind each step has.
@@ -166,6 +171,40 @@ fn logits_are_those_of_the_cpu() {
         let decoded = rounding(dir);
         // Products of a prompt have their weights in f16, too.
         assert_close(dir, weights, Dtype::F32, decoded + table, 2.0 * decoded);
+    }
+}
+
+/// Prompts through the kernels for compute capability 9.0, each attention before them, steps of both kinds in turns.
+#[test]
+fn prompts_by_wgmma_are_those_of_the_cpu() {
+    let tokens = prompt(35, 1);
+    let one = (1, RowKind::Decode);
+    let cuts = [(7, RowKind::Prefill), one, (25, RowKind::Prefill), one, one];
+    for (dir, weights, kv, attention) in [
+        ("mha-f32/hf", Dtype::Int8, Dtype::F32, false),
+        ("mha-f32/hf", Dtype::Int4, Dtype::F16, true),
+        ("mha-f32/meta", Dtype::Nf4, Dtype::Int8, false),
+    ] {
+        let device = Emu::hopper(1 << 30, 1, 132);
+        let got = logits(
+            &mut *on_emulated(device.clone(), dir, weights, kv),
+            &tokens,
+            &cuts,
+        );
+        let (products, attended) = device.hoppers();
+        assert_eq!((products, attended > 0), (2 * 4 * 3, attention));
+        let want = logits(&mut *on_cpu(dir, weights, kv), &tokens, &cuts);
+        let apart = apart(&want, &got);
+        // As above: nf4's table, numbers on the edge between two codes of the cache.
+        let more = match kv {
+            Dtype::Int8 => 2e-3 + 6.0 * (1.0 / 2048.0 / 127.0f32).sqrt(),
+            _ => 0.0,
+        };
+        let tolerance = 2.0 * rounding(dir) + more;
+        assert!(
+            apart < tolerance,
+            "{dir} {weights} {kv}: {apart}, not {tolerance}"
+        );
     }
 }
 

@@ -130,6 +130,8 @@ DEVICE void store8(void *p, Words2 v, EMU_LINE) {
 DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return (x & 0xffff) | (y & 0xffff0000); }
 DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return 0x64006400u | (x >> 8 * i & 255) | (x >> 8 * i & 0xff00) << 8; }
+DEVICE uint32_t lower_twice(uint32_t x) { return (x & 0xffff) | x << 16; }
+DEVICE uint32_t upper_twice(uint32_t x) { return x >> 16 | (x & 0xffff0000); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
 DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
 DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }

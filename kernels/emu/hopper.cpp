@@ -359,11 +359,11 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
             *sums = {n, {}, std::vector<float>(64 * n, NAN)};
         }
         const unsigned words = f.registers ? 128 : 0;
-        g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line), operand_of(f.b, n, words, line), f.fresh, n, 0, false, sums,
+        g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line), operand_of(f.b, n, f.transposed, line), f.fresh, n, 0, false, sums,
                               std::vector<const uint32_t *>(words), std::vector<uint32_t>(4 * words)});
     }
     Product &p = g.products[me.issued++];
-    if (p.op != op || p.a.descriptor != f.a || p.b.descriptor != f.b || p.n != n || p.fresh != f.fresh || p.words.empty() == !!f.registers)
+    if (p.op != op || p.a.descriptor != f.a || p.b.descriptor != f.b || p.n != n || p.fresh != f.fresh || p.b.transposed != f.transposed || p.words.empty() == !!f.registers)
         fail(line, "threads of a warpgroup disagree about a product");
     if (f.registers) {
         p.registers[t] = f.registers;

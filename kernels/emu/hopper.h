@@ -24,8 +24,8 @@ void operand_stored(const void *, uint32_t bytes);
 uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
 void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
 void wgmma_begin(int line);
-// `registers` of a, or null and its descriptor; then b is transposed. fresh: d is not added to.
-struct Factors { const uint32_t *registers; uint64_t a, b; bool fresh; };
+// `registers` of a, or null and its descriptor. fresh: d is not added to.
+struct Factors { const uint32_t *registers; uint64_t a, b; bool transposed, fresh; };
 void wgmma(float *d, unsigned n, const Factors &, Op, int line);
 void wgmma_commit(int line);
 void wgmma_wait(unsigned left, int line);
@@ -71,9 +71,10 @@ DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t r
 DEVICE void wgmma_begin(EMU_LINE) { emu::wgmma_begin(line); }
 DEVICE emu::Op wgmma_type(bf16) { return emu::Op::MmaBf16; }
 DEVICE emu::Op wgmma_type(f16) { return emu::Op::MmaF16; }
-template <int N, class T> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false}, wgmma_type(t), line); }
-template <int N, class T> DEVICE void wgmma_new(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, true}, wgmma_type(t), line); }
-template <int N, class T> DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, false}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false, false}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma_new(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false, true}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, true, false}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, false, false}, wgmma_type(t), line); }
 DEVICE void wgmma_commit(EMU_LINE) { emu::wgmma_commit(line); }
 template <int LEFT> DEVICE void wgmma_wait(EMU_LINE) {
     emu::wgmma_wait(LEFT, line);

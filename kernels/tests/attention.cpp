@@ -113,9 +113,10 @@ struct Attention {
         }
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
+        const uint32_t slots = y_type == GPU_F16; // and the other two types without
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
                                  pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
-                                 pad32(q_dim), 1 / sqrtf((float)head_dim), (uint32_t)y_type, 0};
+                                 pad32(q_dim), 1 / sqrtf((float)head_dim), (uint32_t)y_type, slots};
         if (way == Hopper) {
             // The second of two layers.
             auto maps = [&](TensorMap &map, const Buffer &pages) {
@@ -131,12 +132,12 @@ struct Attention {
             h.p = p, h.first = (uint32_t)(kd.size / stride / 2), h.end = 2 * h.first;
             const uint32_t b = stride <= 64 ? 64 : 128;
             launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h, heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
-            return numbers(y);
+            return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
         }
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
         std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) + (fma ? "" : "_" + std::to_string(b));
         launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b, seed);
-        return numbers(y);
+        return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
     }
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {

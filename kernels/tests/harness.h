@@ -243,6 +243,14 @@ inline std::vector<float> vector_of(uint32_t n, uint32_t padded, Random &random,
     return x;
 }
 
+// The order of slots (params.h): where a column of each sixteen lies; and rows of `stride` numbers put back.
+inline uint32_t slot(uint32_t column) { return column / 16 * 16 + column % 4 / 2 * 8 + column % 16 / 4 * 2 + column % 2; }
+inline std::vector<float> without_slots(const std::vector<float> &all, uint32_t stride) {
+    std::vector<float> out(all);
+    for (size_t i = 0; i < all.size(); i++) out[i] = all[i / stride * stride + slot((uint32_t)(i % stride))];
+    return out;
+}
+
 // ---- launches
 
 template <class P>

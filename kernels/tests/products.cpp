@@ -43,21 +43,21 @@ const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
 // What a prefill product reads, made by the kernel that makes it.
 Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm, const Buffer &rows, uint32_t n_rows,
-                uint32_t width, uint64_t seed) {
+                uint32_t width, uint64_t seed, bool slots = false) {
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
     PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(),
-                       n_rows, width, x_stride, pad32(width), EPS, 0};
+                       n_rows, width, x_stride, pad32(width), EPS, slots};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
 }
 // The same of rows that need no norm, behind `first` others: zeros in the padding, NaN where there is no row.
-Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first) {
+Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first, bool slots) {
     const int type = prepared_type(weights);
     std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
     for (size_t i = 0; i < rows.size(); i++)
         for (uint32_t j = 0; rows[i] >= 0 && j < pad32(width); j++)
-            store(type, &out[((first + i) * pad32(width) + j) * size_of(type)], j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
+            store(type, &out[((first + i) * pad32(width) + (slots ? slot(j) : j)) * size_of(type)], j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
     return Buffer(out);
 }
 void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
@@ -67,7 +67,8 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many.
+// Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many; of quantised weights
+// half as many in tiles of 256 or, where half_tiles, of 128 rows.
 bool half_tiles = false;
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
@@ -76,12 +77,14 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
     static_assert(sizeof all % 128 == 0);
     all.p = p;
     char error[600];
-    if (emu_tensor_map(&all.x, x.at, w.stride, rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error) ||
-        emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error))
+    const bool codes = quantised(w.type);
+    if (emu_tensor_map(&all.x, x.at, pad32(w.cols), rows, 2 * pad32(w.cols), 64, GPU_BOX_ROWS, error, sizeof error) ||
+        (!codes && emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error)))
         die(error);
     const std::string name = half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
-    launch(name, all, tiles(n_rows, 128), tiles(n, half_tiles ? columns / 2 : columns), 1, half_tiles ? 288 : 384,
-           half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED, seed);
+    const size_t shared = codes ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED : half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED;
+    launch(name, all, tiles(n_rows, codes && !half_tiles ? 256 : 128), tiles(n, codes || half_tiles ? columns / 2 : columns), 1, half_tiles ? 288 : 384,
+           shared, seed);
 }
 
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
@@ -220,7 +223,7 @@ struct Qkv {
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
-            a = prepared(type, xd, pad32(dim), nd, rd, n_rows, dim, seed);
+            a = prepared(type, xd, pad32(dim), nd, rd, n_rows, dim, seed, way == Hopper && quantised(type));
             p.x = a.as<void>();
             p.norm = nullptr;
         }
@@ -361,6 +364,7 @@ struct Dense {
     std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
         uint32_t n_rows = (uint32_t)rows.size();
         const int out_type = kind == Up ? prepared_type(type) : GPU_F32;
+        const bool slots = way == Hopper && quantised(type);
         Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * size_of(out_type));
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
@@ -368,7 +372,7 @@ struct Dense {
         std::string name = KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
         const uint32_t first = kind == Add && way == Hopper ? 3 : 0;
         if (kind == Add ? type != GPU_F32 || way == Prefill : way != Few) {
-            a = kind == Add ? rounded(type, in, rows, k, first) : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed);
+            a = kind == Add ? rounded(type, in, rows, k, first, slots) : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed, slots);
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
@@ -398,7 +402,7 @@ struct Dense {
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
         for (uint16_t x : od.get<uint16_t>()) all.push_back((float)widened(out_type, &x));
-        return all;
+        return slots ? without_slots(all, out_stride) : all;
     }
     // Where entry i of the launch, which is row `row`, lies in the output.
     size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
@@ -515,6 +519,18 @@ void test_library() {
     dense(Up, GPU_BF16, true, 68, 33, 5, false, Library);
     dense(Up, GPU_F16, true, 35, 65, 2, false, Library);
     dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
+}
+
+// Rows of weights and of activations that fill no block and more than one, lines enough for every stage to be written again, K that
+// ends in a group and in a sixteen; every format in each op and both ends of a line.
+void test_codes() {
+    dense(Add, GPU_INT8, true, 131, 580, 17, true, Hopper);
+    dense(Add, GPU_INT4, true, 3, 770, 257, false, Hopper);
+    dense(Add, GPU_FP8, true, 30, 1, 1, true, Hopper);
+    dense(Up, GPU_NF4, true, 67, 257, 65, false, Hopper);
+    dense(Up, GPU_FP8, true, 20, 129, 129, false, Hopper);
+    qkv(GPU_INT8, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
+    qkv(GPU_INT4, GPU_FP8, true, 320, {2, 1, 20}, 9, Hopper);
 }
 
 // Few and many rows, K of less than a step to more than all lines on their way, weight rows that fill no tile.
@@ -637,7 +653,7 @@ void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})
             for (Way way : {Few, Batch, Prefill, Hopper}) {
-                if ((kind == Logits && way >= Prefill) || (type != GPU_BF16 && way == Hopper) || (type == GPU_F32 && way == Batch)) continue;
+                if ((kind == Logits && way >= Prefill) || (type == GPU_F32 && way == Hopper) || (type == GPU_F32 && way == Batch)) continue;
                 Dense test{kind, type, way, 20, 40, 4, false};
                 auto clean = test.run({0, 1, 2, 3}, 1);
                 test.in[1 * pad32(40) + 5] = NAN;
@@ -656,7 +672,7 @@ void test_not_a_number() {
 } // namespace
 
 extern const Test PRODUCTS[] = {
-    {"hopper", test_hopper}, {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
+    {"hopper", test_hopper}, {"codes", test_codes}, {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
     {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
     {"library", test_library}, {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
     {"not_a_number", test_not_a_number}, {nullptr, nullptr},

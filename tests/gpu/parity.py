@@ -269,13 +269,13 @@ def quantised(folder, weights):
 
 
 def tiles(folder):
-    """On compute capability 9.0 the products of a prompt alone use tiles of 128 columns, beside others of 256: the same bits, which
-    no emulator can promise of wgmma of two widths."""
+    """On compute capability 9.0 the products of a prompt alone use tiles of 128 columns, beside others of 256 (of quantised weights:
+    of 128 and 256 rows): the same bits, which no emulator can promise of wgmma of two widths."""
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)
-    for dtype in ["bf16", "f16"]:
-        in_company(directory, dtype, dtype, [17, 40] if TINY else [70, 130, 300, 480, 500, 128, 64, 260], length=128 if TINY else 640)
+    for dtype, kv in [("bf16", "bf16"), ("f16", "f16"), ("int8", "bf16"), ("int4", "int8")]:
+        in_company(directory, dtype, kv, [17, 40] if TINY else [70, 130, 300, 480, 500, 128, 64, 260], length=128 if TINY else 640)
 
 
 def short():

@@ -161,12 +161,12 @@ def ours(record, machine, directory, name, dtypes, room, points, lengths):
         if not prefill(record, machine._replace(wgmma=machine.wgmma * hopper), model, shape, dtype, room, lengths, what):
             return False
     by_library(record, directory, what, dtype, room, [n for n in lengths if n > 64])
-    if not lengths or not (TINY or hopper) or dtype not in ("f16", "bf16"):
+    if not lengths or not (TINY or hopper) or dtype not in ("f16", "bf16", "int8"):
         return True
     # The same without the kernels for compute capability 9.0.
     os.environ["LLAMABI_CUDA_HOPPER"] = "0"
     try:
-        with Model(directory, CUDA, dtype, length=room[0], batch=room[1]) as model:
+        with Model(directory, CUDA, dtype, cache or "auto", length=room[0], batch=room[1]) as model:
             model.generate(prompts(16, 1), 1)
             return prefill(record, machine._replace(wgmma=0), model, shape, dtype, room, lengths, f"{what}, mma.sync")
     finally:

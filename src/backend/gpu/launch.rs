@@ -26,7 +26,7 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-/// Of tiles of 128 x 256 and of 128 x 128.
+/// Of tiles of 128 x 256 and of 128 x 128: of quantised weights, 256 is of rows of activations.
 type Hopper = [Family; 2];
 const QKV_HOPPER: Hopper = [
     Family::new("qkv_hopper_*"),
@@ -244,9 +244,12 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
 /// Shared memory of a kernel for compute capability 9.0, of one for tiles of half the columns.
 pub(super) const HOPPER_SHARED: u32 = 196_672;
 pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
+/// The same of those with quantised weights.
+pub(super) const CODES_SHARED: u32 = 131_648;
+pub(super) const CODES_HALF_SHARED: u32 = 66_112;
 
-/// A product of `n` columns, of which a tile has `cols`; blocks that have the same weights are neighbours. Tiles of half as
-/// many where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
+/// A product of `n` columns, of which a tile has `cols` (of quantised weights half as many, and 256 rows instead of 128); blocks that
+/// have the same weights are neighbours. Tiles of half the size where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
 /// much. This depends on rows, so both have to give the same bits: they do in the emulator, and tests/gpu/day.sh asks hardware.
 fn hopper<D: Device>(
     device: &D,
@@ -255,23 +258,17 @@ fn hopper<D: Device>(
     [n, cols, n_rows]: [u32; 3],
     params: &impl Params,
 ) -> Result<()> {
-    let grid = |cols| [n_rows.div_ceil(128), n.div_ceil(cols), 1];
-    let rounds = |cols| {
-        let [x, y, _] = grid(cols);
-        x.saturating_mul(y).div_ceil(device.multiprocessors())
+    let grid = |rows, cols| [n_rows.div_ceil(rows), n.div_ceil(cols), 1];
+    let rounds = |[x, y, _]: [u32; 3]| x.saturating_mul(y).div_ceil(device.multiprocessors());
+    let smaller = grid(128, cols / 2);
+    let (larger, shared) = match dtype.is_float() {
+        true => (grid(128, cols), [HOPPER_SHARED, HOPPER_HALF_SHARED]),
+        false => (grid(256, cols / 2), [CODES_SHARED, CODES_HALF_SHARED]),
     };
-    if 2 * rounds(cols / 2) < 3 * rounds(cols) {
-        let (kernel, grid) = (half.of(dtype)?, grid(cols / 2));
-        return run(device, kernel, grid, 288, HOPPER_HALF_SHARED, params);
+    if 2 * rounds(smaller) < 3 * rounds(larger) {
+        return run(device, half.of(dtype)?, smaller, 288, shared[1], params);
     }
-    run(
-        device,
-        whole.of(dtype)?,
-        grid(cols),
-        384,
-        HOPPER_SHARED,
-        params,
-    )
+    run(device, whole.of(dtype)?, larger, 384, shared[0], params)
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {

@@ -13,8 +13,8 @@
 //! | `answer` | what comes back of a step while the next one may run |
 //!
 //! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores (16-bit weights and caches on compute
-//! capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
+//! to 64 rows, prefill rows through tiled products and attention with tensor cores (all weights but float32 and caches of 16 bits on
+//! compute capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
 //! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
 //! [`Backend::read`], after which the engine poisons the handle.
 
@@ -106,25 +106,35 @@ fn rounded(weights: Dtype) -> Dtype {
     }
 }
 
+/// Whether products of prompts with weights of this type may take activations by a map: quantised ones take them in an order of
+/// their own in each sixteen columns (`kernels/params.h`, slots), of which there have to be whole ones.
+fn mapped(shape: &Shape, weights: Dtype) -> bool {
+    let widths = [shape.dim, shape.q_dim(), shape.ffn_dim];
+    match weights {
+        Dtype::F32 => false,
+        Dtype::F16 | Dtype::Bf16 => true,
+        _ => widths.iter().all(|width| width.is_multiple_of(16)),
+    }
+}
+
 /// Activations, `[rows, width]`, a row every `stride`; or a vector. There is room for float32; what attention and the
 /// feed-forward's first half give is as [`rounded`] has it, from the beginning on, with zeros behind `width`. In 16 bits
 /// that is room for the padding of a bucket of rows too.
 pub struct GpuBuf<D: Device> {
     memory: Memory<D>,
     stride: usize,
-    /// Of rows of 16 bits, where the weights have them and the device has kernels that take maps.
+    /// Of rows of 16 bits, where the device has kernels that take it and the products are for them.
     map: Option<TensorMap>,
 }
 
 impl<D: Device> GpuBuf<D> {
-    /// `rows` rows of zeros; `weights`: of the products that read them.
-    fn new(device: &Arc<D>, what: &str, rows: usize, width: usize, weights: Dtype) -> Result<Self> {
+    /// `rows` rows of zeros; `mapped`: whether products take them by a map where they can, [`mapped`].
+    fn new(device: &Arc<D>, what: &str, rows: usize, width: usize, mapped: bool) -> Result<Self> {
         let stride = pad32(width);
         let bytes = rows.saturating_mul(stride).saturating_mul(4);
         let memory = Memory::zeroed(device, what, bytes)?;
-        let mapped = matches!(weights, Dtype::F16 | Dtype::Bf16) && bytes > 0;
         Ok(GpuBuf {
-            map: match mapped {
+            map: match mapped && bytes > 0 {
                 true => memory.tensor_map(2 * stride, rows, BOX[0])?,
                 false => None,
             },
@@ -133,10 +143,14 @@ impl<D: Device> GpuBuf<D> {
         })
     }
 
-    /// Maps of these rows and of `w`. Whether there are some depends on the device and on the weights alone, so that
-    /// a row goes through the same kernels in any company.
+    /// Maps of these rows and of `w`, which a quantised one does not need. Whether there are some depends on the device and on the
+    /// weights alone, so that a row goes through the same kernels in any company.
     fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
-        Some((self.map?, w.map?))
+        let map = match w.dtype.is_float() {
+            true => w.map?,
+            false => TensorMap::default(),
+        };
+        Some((self.map?, map))
     }
 
     fn at(&self) -> u64 {
@@ -232,7 +246,8 @@ impl<D: Device> Gpu<D> {
         // Before anything is under way: if there is no room for the second, the first goes again.
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
-        let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim, weights_dtype)?;
+        let mapped = mapped(shape, weights_dtype);
+        let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim, mapped)?;
         let tensor_cores = tensor_cores(weights_dtype, kv_dtype, shape);
         // A map of anything says whether the device takes them.
         let maps_cache = tensor_cores
@@ -293,6 +308,11 @@ impl<D: Device> Gpu<D> {
         if failure.is_none() {
             *failure = work(self).err();
         }
+    }
+
+    /// Whether products of prompts with `w` take activations in the order of slots (`kernels/params.h`).
+    fn slots(&self, w: &GpuMat<D>) -> u32 {
+        u32::from(!w.dtype.is_float() && self.prepared.map.is_some())
     }
 
     fn check(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use super::device::{Device, Memory};
 use super::params::*;
 use super::{
     ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
-    head_stride, launch, mat, pad32, partial_len, rounded, sample, step, tensor_cores,
+    head_stride, launch, mapped, mat, pad32, partial_len, rounded, sample, step, tensor_cores,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
@@ -25,7 +25,7 @@ struct Input {
 }
 
 impl<D: Device> Gpu<D> {
-    /// `rows` of x, normalised by `norm`, as products with weights of `dtype` read them.
+    /// `rows` of x, normalised by `norm`, as products with weights of `dtype` read them, in the order of `slots` if those do.
     fn prepare(
         &self,
         dtype: Dtype,
@@ -33,6 +33,7 @@ impl<D: Device> Gpu<D> {
         norm: u64,
         width: usize,
         rows: Rows,
+        slots: u32,
     ) -> Result<Input> {
         let input = Input {
             at: self.prepared.at(),
@@ -48,7 +49,7 @@ impl<D: Device> Gpu<D> {
             x_stride: x.stride as u32,
             out_stride: input.stride,
             eps: self.shape.norm_eps,
-            zero: 0,
+            slots,
         };
         launch::prepare(&*self.device, rounded(dtype), &params)?;
         Ok(input)
@@ -65,7 +66,7 @@ impl<D: Device> Gpu<D> {
         rows: Rows,
     ) -> Result<Input> {
         if launch::prepares(dtype, rows.n) {
-            return self.prepare(dtype, x, norm, width, rows);
+            return self.prepare(dtype, x, norm, width, rows, 0);
         }
         Ok(Input {
             at: x.at(),
@@ -201,7 +202,8 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn new_buf(&self, rows: usize, width: usize) -> Result<GpuBuf<D>> {
         self.check()?;
-        GpuBuf::new(&self.device, "activations", rows, width, self.weights_dtype)
+        let mapped = mapped(&self.shape, self.weights_dtype);
+        GpuBuf::new(&self.device, "activations", rows, width, mapped)
     }
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
@@ -300,7 +302,7 @@ impl<D: Device> Backend for Gpu<D> {
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
-            let input = this.prepare(w.dtype, x, norm, w.cols, rows)?;
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows, this.slots(w))?;
             let params = QkvParams {
                 x: input.at,
                 x_stride: input.stride,
@@ -383,7 +385,7 @@ impl<D: Device> Backend for Gpu<D> {
                 y_stride: decode.y_stride,
                 scale: decode.scale,
                 y_type: decode.y_type,
-                zero: 0,
+                slots: this.slots(&layer.wo),
             };
             if let Some([k, v]) = kv.maps {
                 let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
@@ -474,7 +476,7 @@ impl<D: Device> Backend for Gpu<D> {
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
-            let input = this.prepare(w.dtype, x, norm, w.cols, rows)?;
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows, this.slots(w))?;
             let params = FfnUpParams {
                 x: input.at,
                 x_stride: input.stride,

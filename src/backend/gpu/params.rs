@@ -35,7 +35,7 @@ params!(EmbedParams, 40 {
 params!(PrepareParams, 56 {
     out: u64, x: u64, norm: u64, rows: u64,
     n_rows: u32, width: u32, x_stride: u32, out_stride: u32,
-    eps: f32, zero: u32,
+    eps: f32, slots: u32,
 });
 params!(QkvParams, 152 {
     q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64, sin: u64,
@@ -58,7 +58,7 @@ params!(AttendParams, 120 {
 params!(AttendPrefillParams, 96 {
     y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64,
     n_tiles: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
-    q_stride: u32, y_stride: u32, scale: f32, y_type: u32, zero: u32,
+    q_stride: u32, y_stride: u32, scale: f32, y_type: u32, slots: u32,
 });
 params!(AttendHopperParams, 384 {
     k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 6],
@@ -135,7 +135,7 @@ mod tests {
         let mut c = String::from("#include <stddef.h>\n#include \"params.h\"\n");
         facts!(c:
             EmbedParams { x table tokens n_rows dim x_stride w_stride }
-            PrepareParams { out x norm rows n_rows width x_stride out_stride eps zero }
+            PrepareParams { out x norm rows n_rows width x_stride out_stride eps slots }
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots scratch n_rows dim x_stride w_stride
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps splits }
             QkvHopperParams { x w p zeros }
@@ -146,7 +146,7 @@ mod tests {
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
                 n_kv_heads head_dim head_stride q_stride y_stride max_splits scale y_type }
             AttendPrefillParams { y q k_pages v_pages tiles rows pages n_tiles n_heads n_kv_heads head_dim
-                head_stride q_stride y_stride scale y_type zero }
+                head_stride q_stride y_stride scale y_type slots }
             MatmulAddParams { x y w bias rows scratch n_rows n k x_stride y_stride w_stride splits first }
             FfnUpParams { h x norm w rows scratch n_rows ffn_dim dim x_stride w_stride h_stride eps splits }
             LogitsParams { out x norm w rows scratch n_rows vocab_size dim x_stride w_stride out_stride eps splits }
@@ -183,6 +183,11 @@ mod tests {
             (
                 "GPU_HOPPER_HALF_SHARED",
                 super::super::launch::HOPPER_HALF_SHARED,
+            ),
+            ("GPU_CODES_SHARED", super::super::launch::CODES_SHARED),
+            (
+                "GPU_CODES_HALF_SHARED",
+                super::super::launch::CODES_HALF_SHARED,
             ),
             ("GPU_BOX_ROWS", super::super::device::BOX[0]),
             ("GPU_NO_SLOT", crate::backend::Step::NO_SLOT),

@@ -1,0 +1,123 @@
+// Prefill on compute capability 9.0 with quantised weights: products by TMA and wgmma, as gemm_hopper.h has them of floats. Part of gpu.h.
+//
+// The idea is Machete's (vLLM): the product is turned round, so that weights are the factor that wgmma takes from registers, where they
+// are decoded, and nothing of them passes through shared memory. A warp has eight pairs of weight rows, of which a lane reads what it
+// reads in few.h, a line ahead; two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which a third keeps coming.
+// Decoding the 64 x 16 weights of a product is some 14 instructions of a thread and takes place while the product before is under way: that is
+// 128 cycles of tensor cores, of which the other warpgroup has as many.
+//
+// A lane has four columns next to each other of each sixteen, where wgmma wants two and two: the activations lie in the order of slots
+// (quant.h). Each output is one sum through the slots upwards, of weights that are code times scale rounded to f16. So a device that has
+// this has it for all rows of a prompt, or none: it depends on the weights.
+template <class Q, uint32_t ROWS> struct HopperCodes {
+    static constexpr uint32_t PAIRS = 64, K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
+    static constexpr uint32_t SLABS = Q::STEPS * 2; // of sixteen columns, in a line
+    static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
+    static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
+    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES == (ROWS == 256 ? GPU_CODES_SHARED : GPU_CODES_HALF_SHARED), "params.h");
+    static_assert(ROWS / 8 * 256 * 16 == STAGES * STAGE_BYTES, "sums take the place of stages");
+
+    // Rows of x from row x_row + blockIdx.x * ROWS on and 64 pairs of rows of w; pair(n, j): as of few(). Of each output, find(i, j) of row
+    // i of the launch (which may not be there) reads what has to be read, and put(found, j, a, b) writes: eight are found before the first is
+    // put, because nothing is read ahead of a write and each would wait for memory by itself.
+    template <class Pair, class Find, class Put>
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t k,
+                                  const Pair &pair, const Find &find, const Put &put) {
+        const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS, lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
+        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
+        if (t == 0) {
+            for (uint32_t s = 0; s < STAGES; s++) {
+                barrier_init(full + s, 1);
+                barrier_init(empty + s, 2);
+            }
+            async_fence();
+        }
+        block_sync();
+        if (t >= 256) {
+            if (ROWS == 256) give_registers<COPIER_REGISTERS>();
+            if (t == 256) copy(shared, x, x_row + m0, lines * (SLABS / 4), full, empty);
+            return;
+        }
+        if (ROWS == 256) take_registers<REGISTERS>();
+        const uint32_t *table = pair_table<Q>((unsigned char *)(empty + STAGES));
+        const uint32_t j = t / 32 * 8 + t % 32 / 4, codes = code_bytes<Q>(k);
+        uint32_t rows[2];
+        pair(rows, j);
+        const unsigned char *const from[2] = {row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
+        QuantisedLine<Q> ahead;
+        ahead.load(from, 0, 0, codes);
+        float sums[ROWS / 2] = {};
+        uint32_t a[2][4];
+        for (uint32_t line = 0; line < lines; line++) {
+            const QuantisedLine<Q> now = ahead;
+            if (line + 1 < lines) ahead.load(from, line + 1, 0, codes);
+            UNROLL
+            for (uint32_t i = 0; i < SLABS; i++) {
+                const uint32_t step = line * (SLABS / 4) + i / 4;
+#ifdef PLANT_DECODED_EARLY
+                uint32_t(&slab)[4] = a[0];
+#else
+                uint32_t(&slab)[4] = a[i % 2];
+#endif
+                decode(slab, now, i, table);
+                if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
+                wgmma_begin();
+                wgmma_registers(sums, slab, operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
+                wgmma_commit();
+                // This one stays under way while the next slab is decoded, to where the one before it was.
+                wgmma_wait<1>();
+#ifdef PLANT_CODES_FREED_EARLY
+                if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
+#else
+                if (i % 4 == 0 && step > 0 && t % 128 == 0) barrier_arrive(empty + (step - 1) % STAGES);
+#endif
+            }
+        }
+        wgmma_finish(sums);
+        // A thread's own sums to shared memory, so that what is done with each is there once and not ROWS / 4 times; when nobody reads the
+        // last stages any more.
+#ifndef PLANT_NO_BARRIER_CODES
+        named_sync(1, 256);
+#endif
+        UNROLL
+        for (uint32_t r = 0; r < ROWS / 8; r++)
+            store16(shared + (r * 256 + t) * 16, Words4{{as_bits(sums[4 * r]), as_bits(sums[4 * r + 1]), as_bits(sums[4 * r + 2]), as_bits(sums[4 * r + 3])}});
+        UNROLL_BY(1)
+        for (uint32_t r = 0; r < ROWS / 8; r += 4) {
+            // Rows 2t and 2t + 1 of each eight.
+            decltype(find(0u, 0u)) found[8];
+            UNROLL
+            for (uint32_t e = 0; e < 8; e++) found[e] = find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
+            UNROLL
+            for (uint32_t e = 0; e < 8; e += 2) {
+                const Words4 both = load_shared(shared + ((r + e / 2) * 256 + t) * 16);
+                put(found[e], j, as_float(both.w[0]), as_float(both.w[2]));
+                put(found[e + 1], j, as_float(both.w[1]), as_float(both.w[3]));
+            }
+        }
+    }
+
+    // Slab i of a line as wgmma takes it.
+    DEVICE_MEMBER static void decode(uint32_t (&a)[4], const QuantisedLine<Q> &line, uint32_t i, const uint32_t *table) {
+        UNROLL
+        for (uint32_t row = 0; row < 2; row++) {
+            uint32_t pairs[2];
+            Q::decode_pairs(pairs, line.pieces[row][i % 2].w, i / 2, table);
+            const uint32_t group = i * 16 / Q::GROUP, scales = line.scales[row].w[group / 2], scale = group % 2 ? upper_twice(scales) : lower_twice(scales);
+            UNROLL
+            for (uint32_t e = 0; e < 2; e++) a[2 * e + row] = fma_pair(pairs[e], scale, 0x80008000); // adding -0 keeps the sign of 0
+        }
+    }
+
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, uint32_t x_row, uint32_t steps, AsyncBarrier *full, AsyncBarrier *empty) {
+        for (uint32_t step = 0; step < steps; step++) {
+            unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
+            AsyncBarrier *there = full + step % STAGES;
+            // The first round finds all stages empty.
+            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
+            barrier_expect(there, STAGE_BYTES);
+            UNROLL
+            for (uint32_t row = 0; row < ROWS; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+        }
+    }
+};
