@@ -168,6 +168,7 @@ NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody 
 FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
+NO_BARRIER_CODES matmul_add hopper_int8 codes data race|a product reads what threads have stored
 CLEARED_EARLY sample - sample data race
 NOT_ATOMIC sample - sample data race
 END

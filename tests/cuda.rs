@@ -485,18 +485,20 @@ fn steps_are_launched_ahead() {
 fn kernels_for_one_architecture() {
     const SWITCH: &str = "LLAMABI_CUDA_HOPPER";
     let off = std::env::var(SWITCH).is_ok();
-    let options = BuildOptions {
-        weights_dtype: None,
-        ..options()
-    };
+    let mut options = options();
     let prompt = || vec![vec![1, 500, 243, 283, 146], vec![7]];
     let mut want = None;
-    for (settings, used) in [
-        ("arch=80 shared=232448", false),
-        ("arch=90", false),
-        ("arch=90 shared=232448", !off),
-        ("arch=90 shared=232448 seed=5", !off),
+    for (settings, weights, used) in [
+        ("arch=80 shared=232448", Some(Dtype::Int8), false),
+        ("arch=90 shared=232448", Some(Dtype::Int8), !off),
+        ("arch=80 shared=232448", None, false),
+        ("arch=90", None, false),
+        ("arch=90 shared=232448", None, !off),
+        ("arch=90 shared=232448 seed=5", None, !off),
     ] {
+        if weights != options.weights_dtype {
+            (options.weights_dtype, want) = (weights, None);
+        }
         let standin = Standin::new(settings);
         let llama = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options).unwrap();
         let got = greedy(&llama, prompt(), 4).unwrap();
