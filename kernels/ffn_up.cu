@@ -37,9 +37,8 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
 }
 
-// Columns j and j + 1 of row i of the launch.
-template <class T> DEVICE void join(const FfnUpParams &p, uint32_t i, uint32_t j, Pair gate, Pair up) {
-    const int32_t row = p.rows[i];
+// Columns j and j + 1 of a row.
+template <class T> DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
     if (row < 0) return;
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
     if (j + 1 < p.ffn_dim) store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
@@ -56,7 +55,7 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
-        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<Activation<W>>(p, i, j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
+        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<Activation<W>>(p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
@@ -64,7 +63,8 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
     G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
-           [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<T>(h.p, i, j0 + c, gate, up); });
+           [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
+           [&](int32_t row, uint32_t c, Pair gate, Pair up) { join<T>(h.p, row, j0 + c, gate, up); });
 }
 
 // Behind a library's product.

@@ -13,13 +13,15 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2, STAGE_BYTES = X_BYTES + W_BYTES;
     // Of the smaller tiles every thread has what it needs: the copier is one warp, not a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
+    static constexpr uint32_t TOGETHER = N == 256 ? 4 : 2; // outputs found before they are put: more, and the smaller tiles spill
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED), "params.h");
 
-    // m rows of x from row `x_row` on, of those from blockIdx.x * M on. out as in gemm.h.
-    template <class Out>
+    // m rows of x from row `x_row` on, of those from blockIdx.x * M on. What is out in gemm.h is two here, as in codes_hopper.h and for its
+    // reason: find(i, c) and put(found, c, a, b).
+    template <class Find, class Put>
     DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k,
-                                  uint32_t first, uint32_t second, const Out &out) {
+                                  uint32_t first, uint32_t second, const Find &find, const Put &put) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
         // A warpgroup whose rows are not there is not there.
         const uint32_t workers = m - m0 > 64 ? 2 : 1;
@@ -72,9 +74,16 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             const uint32_t row = m0 + worker * 64 + t % 128 / 32 * 16 + h * 8 + lane / 4;
             if (row >= m) continue;
             UNROLL
-            for (uint32_t j = 0; j < HALF / 8; j++)
-                out(row, j * 8 + lane % 4 * 2, Pair{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]},
-                    Pair{sums[HALF / 2 + 4 * j + 2 * h], sums[HALF / 2 + 4 * j + 2 * h + 1]});
+            for (uint32_t j = 0; j < HALF / 8; j += TOGETHER) {
+                decltype(find(0u, 0u)) found[TOGETHER];
+                UNROLL
+                for (uint32_t e = 0; e < TOGETHER; e++) found[e] = find(row, (j + e) * 8 + lane % 4 * 2);
+                UNROLL
+                for (uint32_t e = 0; e < TOGETHER; e++) {
+                    const float *a = sums + 4 * (j + e) + 2 * h, *b = a + HALF / 2;
+                    put(found[e], (j + e) * 8 + lane % 4 * 2, Pair{a[0], a[1]}, Pair{b[0], b[1]});
+                }
+            }
         }
     }
 

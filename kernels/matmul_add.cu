@@ -59,16 +59,28 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
     else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
 }
 
-// Columns n, n + 1, and those `half` further, of row i of the launch.
-DEVICE void add_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half, Pair a, Pair b) {
+// Columns n, n + 1 (n even) of a row before sums are added to them; x is null where there is nothing to add to.
+struct Found { float *x; Words2 before; };
+DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
+    if (row < 0 || n >= p.n) return {};
+    float *x = p.x + (size_t)row * p.x_stride + n;
+    return {x, load_fresh8(x)}; // there is padding behind an odd column
+}
+DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, Pair sums) {
+    if (!found.x) return;
+    found.x[0] = as_float(found.before.w[0]) + (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
+    if (n + 1 < p.n) found.x[1] = as_float(found.before.w[1]) + (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+}
+
+// And those `half` further.
+struct FoundPairs { Found a, b; };
+DEVICE FoundPairs find_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
-    if (row < 0) return;
-    float *x = p.x + (size_t)row * p.x_stride;
-    const uint32_t columns[4] = {n, n + 1, n + half, n + half + 1};
-    const float sums[4] = {a.x, a.y, b.x, b.y};
-    UNROLL
-    for (int j = 0; j < 4; j++)
-        if (columns[j] < p.n) x[columns[j]] += sums[j] + (p.bias ? p.bias[columns[j]] : 0);
+    return {find_pair(p, row, n), find_pair(p, row, n + half)};
+}
+DEVICE void add_pairs(const MatmulAddParams &p, const FoundPairs &found, uint32_t n, uint32_t half, Pair a, Pair b) {
+    add_pair(p, found.a, n, a);
+    add_pair(p, found.b, n + half, b);
 }
 
 template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
@@ -78,7 +90,7 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     G::run(
         shared, p.y, p.y_stride, p.w, p.w_stride, p.n_rows, p.k,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, i, n0 + c, G::HALF, a, b); });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b); });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
@@ -86,7 +98,8 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
     G::run(shared, h.y, h.p.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
-           [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(h.p, i, n0 + c, G::HALF, a, b); });
+           [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
+           [&](const FoundPairs &found, uint32_t c, Pair a, Pair b) { add_pairs(h.p, found, n0 + c, G::HALF, a, b); });
 }
 
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
@@ -94,7 +107,6 @@ template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHo
     using G = HopperCodes<Q, ROWS>;
     const MatmulAddParams &p = h.p;
     const uint32_t n0 = blockIdx.y * (2 * G::PAIRS);
-    struct Found { float *x; Words2 before; };
     G::run(
         shared, h.y, p.first, p.w, p.w_stride, p.k,
         [&](uint32_t (&rows)[2], uint32_t j) {
@@ -102,19 +114,8 @@ template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHo
             rows[0] = n;
             rows[1] = n + 1 < p.n ? n + 1 : n;
         },
-        [&](uint32_t i, uint32_t j) -> Found {
-            const int32_t row = i < p.n_rows ? p.rows[i] : -1;
-            const uint32_t n = n0 + 2 * j;
-            if (row < 0 || n >= p.n) return {};
-            float *x = p.x + (size_t)row * p.x_stride + n;
-            return {x, load_fresh8(x)}; // there is padding behind an odd column
-        },
-        [&](const Found &found, uint32_t j, float a, float b) {
-            if (!found.x) return;
-            const uint32_t n = n0 + 2 * j;
-            found.x[0] = as_float(found.before.w[0]) + (a + (p.bias ? load_const_float(p.bias + n) : 0));
-            if (n + 1 < p.n) found.x[1] = as_float(found.before.w[1]) + (b + (p.bias ? load_const_float(p.bias + n + 1) : 0));
-        });
+        [&](uint32_t i, uint32_t j) { return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j); },
+        [&](const Found &found, uint32_t j, float a, float b) { add_pair(p, found, n0 + 2 * j, Pair{a, b}); });
 }
 
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }

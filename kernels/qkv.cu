@@ -104,12 +104,16 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
-DEVICE void place_pairs(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half, Pair a, Pair b) {
+struct Places { Place a, b; };
+DEVICE Places places_of(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
-    const uint32_t end = (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
-    if (row < 0) return;
-    if (n < end) place(p, row, n, a.x, a.y);
-    if (n + half < end) place(p, row, n + half, b.x, b.y);
+    return {place_of(p, row, n), place_of(p, row, n + half)};
+}
+DEVICE void place_pairs(const QkvParams &p, const Places &read, uint32_t n, uint32_t half, Pair a, Pair b) {
+    const uint32_t end = rows_of_w(p);
+    if (read.a.row < 0) return;
+    if (n < end) place(p, read.a, n, a.x, a.y);
+    if (n + half < end) place(p, read.b, n + half, b.x, b.y);
 }
 
 template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
@@ -119,7 +123,7 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     G::run(
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, i, n0 + c, G::HALF, a, b); });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, places_of(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b); });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParams &h) {
@@ -127,7 +131,8 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
     G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
-           [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(h.p, i, n0 + c, G::HALF, a, b); });
+           [&](uint32_t i, uint32_t c) { return places_of(h.p, i, n0 + c, G::HALF); },
+           [&](const Places &read, uint32_t c, Pair a, Pair b) { place_pairs(h.p, read, n0 + c, G::HALF, a, b); });
 }
 
 // Behind a library's product. Four pairs of a thread, all on their way before it places the first.
