@@ -39,12 +39,13 @@ WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have the
 
 # flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
 # bytes of activations from the first cache; own: those that every block reads; again: what else the second cache
-# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: a Hopper where a kernel
-# for compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
+# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: a Hopper where a kernel for
+# compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
-# Of a product there. blocks; half: whether they are the smaller ones; flops; end: bytes at a block's end; alone: one block on a
+# Of a product there. blocks; share: of what the largest tiles reach, by guess (of smaller ones the second cache has to give more, and one
+# warpgroup alone waits for what it has begun); flops; end: bytes at a block's end; alone: one block on a
 # multiprocessor at a time, so that nothing multiplies there while it ends; instructions: of lanes, to decode.
-Hopper = namedtuple("Hopper", "blocks half flops end alone instructions")
+Hopper = namedtuple("Hopper", "blocks share flops end alone instructions")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
@@ -178,10 +179,14 @@ def gemm(kernel, dtype, rows, cols, n):
         whole, half = ((ceil(rows / 128) * ceil(n / side) if codes else ceil(rows / side) * ceil(n / 128)) for side in (256, 128))
         smaller = 2 * ceil(half / 132) < 3 * ceil(whole / 132)
         side = 128 if smaller else 256
-        area = up(rows, 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
+        # One warpgroup to a block, if then each block has a multiprocessor.
+        smallest = ceil(rows / 64) * ceil(n / 128) if codes else ceil(rows / 128) * ceil(n / 64)
+        one = smaller and smallest <= 132
+        area = up(rows, 64 if one else 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
         # Each code to a pair's half, and times its scale, for each tile of activations.
         decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
-        hopper = Hopper(half if smaller else whole, smaller, 2 * area * cols, 128 * side * out, codes or not smaller, decode)
+        hopper = Hopper(smallest if one else half if smaller else whole, 1 / 2 if one else 3 / 4 if smaller else 1, 2 * area * cols,
+                        (64 if one else 128) * side * out, codes or not smaller, decode)
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
@@ -252,11 +257,10 @@ def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
 def kernel_seconds(machine, launch):
     """What one kernel takes, without the gap behind it."""
     if launch.hopper and machine.wgmma:
-        # For smaller tiles the second cache has to give as much for 3/4 of the products.
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
         busy = h.blocks / (rounds * machine.units)
-        share = machine.wgmma * (3 / 4 if h.half else 1)
+        share = machine.wgmma * h.share
         multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
                          h.instructions / (machine.lanes * busy))
         return multiplied + (rounds if h.alone else 1) * h.end * min(h.blocks, machine.units) / machine.bandwidth

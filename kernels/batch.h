@@ -53,10 +53,10 @@ template <class W, int NT> struct Batch {
         for (uint32_t n = 0; n < NT; n++) join(sums[n], load_shared(own(from, n)));
     }
 
-    // out(i, j, a, b): activation row i of the launch, pair j of the block; from the block that has its last share of K.
-    template <class Pair, class Out>
+    // What becomes of the sums is the business of the last of the blocks that share a K.
+    template <class Pairs>
     DEVICE_MEMBER static void run(unsigned char *shared, const uint32_t *table, const void *w, uint32_t w_stride, const void *x, uint32_t x_stride,
-                                  uint32_t n_rows, uint32_t k, const Split &split, const Pair &pair, const Out &out) {
+                                  uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, first = blockIdx.x * ROWS;
         const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
         // Classes of lines that this block sums.
@@ -69,7 +69,8 @@ template <class W, int NT> struct Batch {
         const uint32_t start = begin < lines ? begin : NONE;
         start_next();
         uint32_t rows[2];
-        pair(rows, warp * 8 + lane / 4);
+        const uint32_t j = warp * 8 + lane / 4;
+        pairs.rows(rows, j);
         const unsigned char *const from[2] = {row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
         L ahead[DEPTH];
         uint32_t to_load = start;
@@ -191,21 +192,24 @@ template <class W, int NT> struct Batch {
                 for (int e = 0; e < 4; e++) sums[n][e] = sum[e];
             }
         }
+        constexpr uint32_t AT_ONCE = NT < 4 ? NT : 4;
         UNROLL
-        for (uint32_t n = 0; n < NT; n++) {
-            const uint32_t i = first + n * 8 + lane % 4 * 2, j = warp * 8 + lane / 4;
-            if (i < n_rows) out(i, j, sums[n][0], sums[n][2]);
-            if (i + 1 < n_rows) out(i + 1, j, sums[n][1], sums[n][3]);
+        for (uint32_t n = 0; n < NT; n += AT_ONCE) {
+            decltype(pairs.find(0u, 0u)) found[2 * AT_ONCE];
+            UNROLL
+            for (uint32_t e = 0; e < 2 * AT_ONCE; e++) found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, j);
+            UNROLL
+            for (uint32_t e = 0; e < 2 * AT_ONCE; e++) pairs.put(found[e], j, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
         }
     }
 };
 
-template <class W, class Pair, class Out>
+template <class W, class Pairs>
 DEVICE void batch_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
-                       const Split &split, const Pair &pair, const Out &out) {
+                       const Split &split, const Pairs &pairs) {
     const uint32_t *table = pair_table<W>(shared);
     auto run = [&](auto tiles) {
-        Batch<W, decltype(tiles)::value>::run(shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pair, out);
+        Batch<W, decltype(tiles)::value>::run(shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pairs);
     };
     if (n_rows <= 16) run(Count<2>());
     else if (n_rows <= 32) run(Count<4>());

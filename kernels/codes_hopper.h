@@ -10,25 +10,23 @@
 // (quant.h). Each output is one sum through the slots upwards, of weights that are code times scale rounded to f16. So a device that has
 // this has it for all rows of a prompt, or none: it depends on the weights.
 template <class Q, uint32_t ROWS> struct HopperCodes {
-    static constexpr uint32_t PAIRS = 64, K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
+    static constexpr uint32_t K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
     static constexpr uint32_t SLABS = Q::STEPS * 2; // of sixteen columns, in a line
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES == (ROWS == 256 ? GPU_CODES_SHARED : GPU_CODES_HALF_SHARED), "params.h");
     static_assert(ROWS / 8 * 256 * 16 == STAGES * STAGE_BYTES, "sums take the place of stages");
 
-    // Rows of x from row x_row + blockIdx.x * ROWS on and 64 pairs of rows of w; pair(n, j): as of few(). Of each output, find(i, j) of row
-    // i of the launch (which may not be there) reads what has to be read, and put(found, j, a, b) writes: eight are found before the first is
-    // put, because nothing is read ahead of a write and each would wait for memory by itself.
-    template <class Pair, class Find, class Put>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t k,
-                                  const Pair &pair, const Find &find, const Put &put) {
+    // Rows of x from row x_row + blockIdx.x * ROWS on and 32 pairs of rows of w for each of `groups` warpgroups, as in gemm_hopper.h.
+    template <class Pairs>
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups,
+                                  uint32_t k, const Pairs &pairs) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS, lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, 2);
+                barrier_init(empty + s, groups);
             }
             async_fence();
         }
@@ -38,11 +36,12 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             if (t == 256) copy(shared, x, x_row + m0, lines * (SLABS / 4), full, empty);
             return;
         }
+        if (t >= groups * 128) return;
         if (ROWS == 256) take_registers<REGISTERS>();
         const uint32_t *table = pair_table<Q>((unsigned char *)(empty + STAGES));
         const uint32_t j = t / 32 * 8 + t % 32 / 4, codes = code_bytes<Q>(k);
         uint32_t rows[2];
-        pair(rows, j);
+        pairs.rows(rows, j);
         const unsigned char *const from[2] = {row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
         QuantisedLine<Q> ahead;
         ahead.load(from, 0, 0, codes);
@@ -77,7 +76,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         // A thread's own sums to shared memory, so that what is done with each is there once and not ROWS / 4 times; when nobody reads the
         // last stages any more.
 #ifndef PLANT_NO_BARRIER_CODES
-        named_sync(1, 256);
+        named_sync(1, (int)groups * 128);
 #endif
         UNROLL
         for (uint32_t r = 0; r < ROWS / 8; r++)
@@ -85,14 +84,14 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         UNROLL_BY(1)
         for (uint32_t r = 0; r < ROWS / 8; r += 4) {
             // Rows 2t and 2t + 1 of each eight.
-            decltype(find(0u, 0u)) found[8];
+            decltype(pairs.find(0u, 0u)) found[8];
             UNROLL
-            for (uint32_t e = 0; e < 8; e++) found[e] = find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
+            for (uint32_t e = 0; e < 8; e++) found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
             UNROLL
             for (uint32_t e = 0; e < 8; e += 2) {
                 const Words4 both = load_shared(shared + ((r + e / 2) * 256 + t) * 16);
-                put(found[e], j, as_float(both.w[0]), as_float(both.w[2]));
-                put(found[e + 1], j, as_float(both.w[1]), as_float(both.w[3]));
+                pairs.put(found[e], j, as_float(both.w[0]), as_float(both.w[2]));
+                pairs.put(found[e + 1], j, as_float(both.w[1]), as_float(both.w[3]));
             }
         }
     }

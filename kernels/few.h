@@ -180,18 +180,24 @@ template <class L> struct PreparedRows {
     }
 };
 
-// A block of eight warps has eight pairs of weight rows. `pair(n, i)`: n becomes the two rows of w that pair i is;
-// such as there are not may be any that there are. out(i, j, a, b): activation row i of the source, pair j.
-// `sums_of`: 4096 bytes of shared memory.
-template <class W, class Rows, class Pair, class Out>
-DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source, const Pair &pair, const Out &out) {
+// Pairs of weight rows, whose sums one thread gets, and what becomes of them: `pairs` of few, of batch.h and of codes_hopper.h.
+//   rows(n, j)        n becomes the two rows of w that pair j of the block is; such as there are not may be any that there are
+//   find(i, j)        what has to be read for pair j of row i of the launch, which may not be there
+//   put(found, j, a, b)  that pair's sums
+// All that one thread needs is found before it puts the first: nothing is read ahead of a write, and each would wait for memory by
+// itself.
+
+// A block of eight warps has eight pairs, and activation rows from row `first_row` of the launch on. `sums_of`: 4096 bytes of
+// shared memory.
+template <class W, class Rows, class Pairs>
+DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source, uint32_t first_row, const Pairs &pairs) {
     using L = Line<W>;
     constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines on their way
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
     uint32_t rows[2];
     start_next();
-    pair(rows, lane / 4);
+    pairs.rows(rows, lane / 4);
     const unsigned char *const from[2] = {row_of<W>(w, stride, rows[0]), row_of<W>(w, stride, rows[1])};
     L ahead[DEPTH];
     auto load = [&](L &to, uint32_t line) {
@@ -227,6 +233,8 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
     }
     // [warp][lane] of four sums.
     store16(sums_of + threadIdx.x * 16, words_of(sums));
+    const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
+    const auto found = pairs.find(warp == 0 ? i : ~0u, j), next = pairs.find(warp == 0 ? i + 1 : ~0u, j);
 #ifndef PLANT_NO_BARRIER_SUMS
     block_sync();
 #endif
@@ -241,32 +249,25 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
             sum[e] = w == 0 ? two : sum[e] + two;
         }
     }
-    const uint32_t i = lane % 4 * 2, j = lane / 4;
-    out(i, j, sum[0], sum[2]);
-    out(i + 1, j, sum[1], sum[3]);
+    pairs.put(found, j, sum[0], sum[2]);
+    pairs.put(next, j, sum[1], sum[3]);
 }
 
-// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on; eight pairs. out as
-// of few, with the row of the launch.
-template <class W, class Pair, class Out>
+// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on.
+template <class W, class Pairs>
 DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, const float *norm,
-                     const int32_t *rows, uint32_t n_rows, uint32_t k, float eps, const Pair &pair, const Out &out) {
+                     const int32_t *rows, uint32_t n_rows, uint32_t k, float eps, const Pairs &pairs) {
     using Source = FreshRows<Line<W>>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
-    few<W>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source, pair,
-           [&](uint32_t i, uint32_t j, float a, float b) {
-               if (first + i < n_rows) out(first + i, j, a, b);
-           });
+    few<W>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);
 }
 
 // The same of rows that are rounded already.
-template <class W, class Pair, class Out>
+template <class W, class Pairs>
 DEVICE void few_rounded(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
-                        const Pair &pair, const Out &out) {
+                        const Pairs &pairs) {
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     PreparedRows<Line<W>> source(x, stride, first, n_rows);
-    few<W>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, pair, [&](uint32_t i, uint32_t j, float a, float b) {
-        if (first + i < n_rows) out(first + i, j, a, b);
-    });
+    few<W>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);
 }

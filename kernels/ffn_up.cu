@@ -20,21 +20,29 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
     });
 }
 
+// Pairs of gate and up from `first` on, as few.h says; h of T. In the order of slots, if SLOTS, are h and the pairs, so that the eight
+// of a warp are neighbours.
+template <class T, bool SLOTS> struct GatePairs {
+    const FfnUpParams &p;
+    uint32_t first;
+
+    DEVICE_MEMBER uint32_t column(uint32_t j) const { return SLOTS ? column_of(first + j) : first + j; }
+    DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
+        rows[0] = column(j) < p.ffn_dim ? column(j) : first;
+        rows[1] = rows[0] + p.ffn_dim;
+    }
+    DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
+    DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
+        if (row >= 0 && column(j) < p.ffn_dim) from_float(((T *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
+    }
+};
+
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const uint32_t j0 = BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8;
-    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
-        const uint32_t n = j0 + j < p.ffn_dim ? j0 + j : j0;
-        rows[0] = n;
-        rows[1] = n + p.ffn_dim;
-    };
-    auto out = [&](uint32_t i, uint32_t j, float gate, float up) {
-        const int32_t row = p.rows[i];
-        if (row >= 0 && j0 + j < p.ffn_dim) from_float(((Activation<W> *)p.h)[(size_t)row * p.h_stride + j0 + j], silu(gate) * up);
-    };
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    const GatePairs<Activation<W>, false> pairs{p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
 }
 
 // Columns j and j + 1 of a row.
@@ -62,9 +70,15 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
-    G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
+    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
            [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
            [&](int32_t row, uint32_t c, Pair gate, Pair up) { join<T>(h.p, row, j0 + c, gate, up); });
+}
+
+template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
+    SHARED(shared);
+    using G = HopperCodes<Q, ROWS>;
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, GatePairs<f16, true>{h.p, blockIdx.y * (h.groups * 32)});
 }
 
 // Behind a library's product.
@@ -88,25 +102,6 @@ template <class T> DEVICE void join_sums(const FfnUpParams &p) {
     UNROLL
     for (int e = 0; e < 4; e++) u[e] *= silu(g[e]);
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
-}
-
-// h in the order of slots: so are the block's pairs, and eight neighbours are what a warp has.
-template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
-    SHARED(shared);
-    using G = HopperCodes<Q, ROWS>;
-    const FfnUpParams &p = h.p;
-    const uint32_t slot0 = blockIdx.y * G::PAIRS;
-    G::run(
-        shared, h.x, 0, p.w, p.w_stride, p.dim,
-        [&](uint32_t (&rows)[2], uint32_t j) {
-            const uint32_t column = column_of(slot0 + j), n = column < p.ffn_dim ? column : slot0;
-            rows[0] = n;
-            rows[1] = n + p.ffn_dim;
-        },
-        [&](uint32_t i, uint32_t) -> int32_t { return i < p.n_rows ? p.rows[i] : -1; },
-        [&](int32_t row, uint32_t j, float gate, float up) {
-            if (row >= 0 && column_of(slot0 + j) < p.ffn_dim) from_float(((f16 *)p.h)[(size_t)row * p.h_stride + slot0 + j], silu(gate) * up);
-        });
 }
 
 KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }

@@ -17,14 +17,14 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED), "params.h");
 
-    // m rows of x from row `x_row` on, of those from blockIdx.x * M on. What is out in gemm.h is two here, as in codes_hopper.h and for its
-    // reason: find(i, c) and put(found, c, a, b).
+    // m rows of x from row `x_row` on; a block has `groups` times 64 of them: 2, or 1 of the smaller tiles where even of these there are few.
+    // What is out in gemm.h is two here, as in few.h and for its reason: find(i, c) and put(found, c, a, b).
     template <class Find, class Put>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k,
-                                  uint32_t first, uint32_t second, const Find &find, const Put &put) {
-        const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m,
+                                  uint32_t k, uint32_t first, uint32_t second, const Find &find, const Put &put) {
+        const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
         // A warpgroup whose rows are not there is not there.
-        const uint32_t workers = m - m0 > 64 ? 2 : 1;
+        const uint32_t workers = m - m0 > 64 ? groups : 1;
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
@@ -40,7 +40,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #endif
         if (t >= 256) {
             if (N == 256) give_registers<COPIER_REGISTERS>();
-            if (t == 256) copy(shared, x, w, x_row + m0, steps, first, second, full, empty);
+            if (t == 256) copy(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
             return;
         }
         if (N == 256) take_registers<REGISTERS>();
@@ -87,8 +87,8 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t x_row, uint32_t steps, uint32_t first,
-                                   uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t x_row, uint32_t groups, uint32_t steps,
+                                   uint32_t first, uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             AsyncBarrier *there = full + step % STAGES;
@@ -101,10 +101,9 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #ifdef PLANT_NO_EXPECT
             barrier_arrive(there);
 #else
-            barrier_expect(there, STAGE_BYTES);
+            barrier_expect(there, groups * (X_BYTES / 2) + W_BYTES);
 #endif
-            UNROLL
-            for (uint32_t row = 0; row < M; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
             UNROLL
             for (uint32_t row = 0; row < HALF; row += GPU_BOX_ROWS) {
                 copy_box(stage + X_BYTES + row * K * 2, w, step * K, first + row, there);

@@ -24,23 +24,30 @@ DEVICE void logits_float(const LogitsParams &p) {
     });
 }
 
+// Pairs of rows of w from row n0 on, as few.h says.
+struct LogitPairs {
+    const LogitsParams &p;
+    uint32_t n0;
+
+    DEVICE_MEMBER LogitPairs(const LogitsParams &p, uint32_t first) : p(p), n0(2 * first) {}
+    DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
+        rows[0] = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
+        rows[1] = rows[0] + 1 < p.vocab_size ? rows[0] + 1 : rows[0];
+    }
+    DEVICE_MEMBER float *find(uint32_t i, uint32_t) const { return i < p.n_rows && p.rows[i] >= 0 ? p.out + (size_t)i * p.out_stride : nullptr; }
+    DEVICE_MEMBER void put(float *out, uint32_t j, float a, float b) const {
+        const uint32_t n = n0 + 2 * j;
+        if (out && n < p.vocab_size) out[n] = a;
+        if (out && n + 1 < p.vocab_size) out[n + 1] = b;
+    }
+};
+
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
-    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
-        const uint32_t n = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
-        rows[0] = n;
-        rows[1] = n + 1 < p.vocab_size ? n + 1 : n;
-    };
-    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
-        const uint32_t n = n0 + 2 * j;
-        float *out = p.out + (size_t)i * p.out_stride;
-        if (p.rows[i] >= 0 && n < p.vocab_size) out[n] = a;
-        if (p.rows[i] >= 0 && n + 1 < p.vocab_size) out[n + 1] = b;
-    };
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    const LogitPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
 }
 
 KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }

@@ -39,26 +39,6 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// Of up to eight rows, or of more.
-template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
-    SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
-    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
-        const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
-        rows[0] = n;
-        rows[1] = n + 1 < p.n ? n + 1 : n;
-    };
-    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
-        const int32_t row = p.rows[i];
-        const uint32_t n = n0 + 2 * j;
-        float *x = p.x + (size_t)row * p.x_stride;
-        if (row >= 0 && n < p.n) x[n] += a + (p.bias ? p.bias[n] : 0);
-        if (row >= 0 && n + 1 < p.n) x[n + 1] += b + (p.bias ? p.bias[n + 1] : 0);
-    };
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pair, out);
-    else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pair, out);
-}
-
 // Columns n, n + 1 (n even) of a row before sums are added to them; x is null where there is nothing to add to.
 struct Found { float *x; Words2 before; };
 DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
@@ -70,6 +50,28 @@ DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, P
     if (!found.x) return;
     found.x[0] = as_float(found.before.w[0]) + (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
     if (n + 1 < p.n) found.x[1] = as_float(found.before.w[1]) + (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+}
+
+// Pairs of rows of w from row n0 on, as few.h says.
+struct AddPairs {
+    const MatmulAddParams &p;
+    uint32_t n0;
+
+    DEVICE_MEMBER AddPairs(const MatmulAddParams &p, uint32_t first) : p(p), n0(2 * first) {}
+    DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
+        rows[0] = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
+        rows[1] = rows[0] + 1 < p.n ? rows[0] + 1 : rows[0];
+    }
+    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const { return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j); }
+    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const { add_pair(p, found, n0 + 2 * j, Pair{a, b}); }
+};
+
+// Of up to eight rows, or of more.
+template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
+    SHARED(shared);
+    const AddPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pairs);
+    else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pairs);
 }
 
 // And those `half` further.
@@ -97,7 +99,7 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.y, h.p.first, h.w, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+    G::run(shared, h.y, h.p.first, h.w, h.groups, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
            [&](const FoundPairs &found, uint32_t c, Pair a, Pair b) { add_pairs(h.p, found, n0 + c, G::HALF, a, b); });
 }
@@ -105,17 +107,7 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    const MatmulAddParams &p = h.p;
-    const uint32_t n0 = blockIdx.y * (2 * G::PAIRS);
-    G::run(
-        shared, h.y, p.first, p.w, p.w_stride, p.k,
-        [&](uint32_t (&rows)[2], uint32_t j) {
-            const uint32_t n = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
-            rows[0] = n;
-            rows[1] = n + 1 < p.n ? n + 1 : n;
-        },
-        [&](uint32_t i, uint32_t j) { return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j); },
-        [&](const Found &found, uint32_t j, float a, float b) { add_pair(p, found, n0 + 2 * j, Pair{a, b}); });
+    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k, AddPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }

@@ -167,11 +167,14 @@ typedef struct {
 // ---- qkv_hopper_{int8,int4,nf4,fp8}: the same, x by its map and in the order of slots, w by its address. grid (ceil(n_rows / 256),
 // ceil(n / 128)), block 384, shared GPU_CODES_SHARED; the same bits from qkv_hopper_half_*: grid (ceil(n_rows / 128), ceil(n / 128)),
 // block 288, shared GPU_CODES_HALF_SHARED. So for the other two, with 64 pairs of gate and up in a block.
+//
+// Half forms may have groups 1: then a block has half as many rows, of x or for quantised weights of w, and there are as many more blocks.
 typedef struct {
     TensorMap x;           // of all rows that there is room for
     TensorMap w;           // of floats
     QkvParams p;           // x is not read, nor a w that has a map
-    uint32_t zeros[26];
+    uint32_t groups;       // warpgroups that multiply: 2
+    uint32_t zeros[25];
 } QkvHopperParams;
 
 // ---- qkv_place: what qkv_prefill does behind its product, of sums that a library left in float32. QkvParams, where x is
@@ -271,7 +274,8 @@ typedef struct {
     TensorMap y;           // of all rows that there is room for
     TensorMap w;           // of floats
     MatmulAddParams p;     // y is not read, nor a w that has a map
-    uint32_t zeros[12];
+    uint32_t groups;
+    uint32_t zeros[11];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
@@ -300,7 +304,8 @@ typedef struct {
     TensorMap x;
     TensorMap w;           // of floats
     FfnUpParams p;         // x is not read, nor a w that has a map
-    uint32_t zeros[12];
+    uint32_t groups;
+    uint32_t zeros[11];
 } FfnUpHopperParams;
 
 // ---- ffn_join_{f16,bf16}: what ffn_up_prefill does behind its product, of sums that a library left in float32. FfnUpParams,

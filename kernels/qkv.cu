@@ -58,10 +58,6 @@ template <bool ALONE = false> DEVICE void place(const QkvParams &p, const Place 
     };
     with_type(p.kv_type, store);
 }
-template <bool ALONE = false> DEVICE void place(const QkvParams &p, int32_t row, uint32_t n, float a, float b) {
-    place<ALONE>(p, place_of(p, row, n), n, a, b);
-}
-
 DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
 
 DEVICE void qkv_float(const QkvParams &p) {
@@ -79,28 +75,35 @@ DEVICE void qkv_float(const QkvParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) place(p, f.row, n, f.a, f.b);
+        if (f.row >= 0) place(p, place_of(p, f.row, n), n, f.a, f.b);
     });
 }
+
+// Pairs of rows of w from row n0 on, as few.h says.
+struct QkvPairs {
+    const QkvParams &p;
+    uint32_t n0, end;
+
+    DEVICE_MEMBER QkvPairs(const QkvParams &p, uint32_t first) : p(p), n0(2 * first), end(rows_of_w(p)) {}
+    DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
+        rows[0] = n0 + 2 * j < end ? n0 + 2 * j : n0;
+        rows[1] = rows[0] + 1;
+    }
+    DEVICE_MEMBER Place find(uint32_t i, uint32_t j) const { return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j); }
+    DEVICE_MEMBER void put(const Place &found, uint32_t j, float a, float b) const {
+        if (found.row >= 0) place(p, found, n0 + 2 * j, a, b);
+    }
+};
 
 // Of up to eight rows, or of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
-    const uint32_t n0 = 2 * (BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8), end = rows_of_w(p);
-    auto pair = [&](uint32_t (&rows)[2], uint32_t j) {
-        const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
-        rows[0] = n;
-        rows[1] = n + 1;
-    };
-    auto out = [&](uint32_t i, uint32_t j, float a, float b) {
-        const int32_t row = p.rows[i];
-        if (row >= 0 && n0 + 2 * j < end) place(p, row, n0 + 2 * j, a, b);
-    };
+    const QkvPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pair, out);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pair, out);
+    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
+    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
 }
 
 // Columns n, n + 1, and those `half` further, of row i of the launch.
@@ -130,9 +133,15 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.x, 0, h.w, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
            [&](uint32_t i, uint32_t c) { return places_of(h.p, i, n0 + c, G::HALF); },
            [&](const Places &read, uint32_t c, Pair a, Pair b) { place_pairs(h.p, read, n0 + c, G::HALF, a, b); });
+}
+
+template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
+    SHARED(shared);
+    using G = HopperCodes<Q, ROWS>;
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, QkvPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
 // Behind a library's product. Four pairs of a thread, all on their way before it places the first.
@@ -151,25 +160,7 @@ DEVICE void place_sums(const QkvParams &p) {
         if (n0 + i * 512 < end) pairs[i] = load_fresh8(sums + n0 + i * 512);
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
-        if (n0 + i * 512 < end) place<true>(p, row, n0 + i * 512, as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
-}
-
-template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
-    SHARED(shared);
-    using G = HopperCodes<Q, ROWS>;
-    const QkvParams &p = h.p;
-    const uint32_t n0 = blockIdx.y * (2 * G::PAIRS), end = rows_of_w(p);
-    G::run(
-        shared, h.x, 0, p.w, p.w_stride, p.dim,
-        [&](uint32_t (&rows)[2], uint32_t j) {
-            const uint32_t n = n0 + 2 * j < end ? n0 + 2 * j : n0;
-            rows[0] = n;
-            rows[1] = n + 1;
-        },
-        [&](uint32_t i, uint32_t j) { return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j); },
-        [&](const Place &read, uint32_t j, float a, float b) {
-            if (read.row >= 0) place(p, read, n0 + 2 * j, a, b);
-        });
+        if (n0 + i * 512 < end) place<true>(p, place_of(p, row, n0 + i * 512), n0 + i * 512, as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
 }
 
 KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }

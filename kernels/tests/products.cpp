@@ -68,14 +68,14 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
 }
 
 // Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many; of quantised weights
-// half as many in tiles of 256 or, where half_tiles, of 128 rows.
-bool half_tiles = false;
+// half as many in tiles of 256 or, where half_tiles, of 128 rows. By one warpgroup of half tiles, if it is `alone`.
+bool half_tiles = false, alone = false;
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
                    uint32_t n_rows, uint64_t seed) {
-    struct { TensorMap x, w; P p; } all = {};
+    struct { TensorMap x, w; P p; uint32_t groups; } all = {};
     static_assert(sizeof all % 128 == 0);
-    all.p = p;
+    all.p = p, all.groups = alone ? 1 : 2;
     char error[600];
     const bool codes = quantised(w.type);
     if (emu_tensor_map(&all.x, x.at, pad32(w.cols), rows, 2 * pad32(w.cols), 64, GPU_BOX_ROWS, error, sizeof error) ||
@@ -83,8 +83,8 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
         die(error);
     const std::string name = half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
     const size_t shared = codes ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED : half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED;
-    launch(name, all, tiles(n_rows, codes && !half_tiles ? 256 : 128), tiles(n, codes || half_tiles ? columns / 2 : columns), 1, half_tiles ? 288 : 384,
-           shared, seed);
+    const uint32_t rows_of = codes ? half_tiles ? 128 : 256 : alone ? 64 : 128, columns_of = codes && alone ? columns / 4 : codes || half_tiles ? columns / 2 : columns;
+    launch(name, all, tiles(n_rows, rows_of), tiles(n, columns_of), 1, half_tiles ? 288 : 384, shared, seed);
 }
 
 // How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
@@ -314,8 +314,10 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         test.splits = 1;
     }
     half_tiles = true;
-    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: tiles of 128 columns give other bits", name_of(type));
-    half_tiles = false;
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: smaller tiles give other bits", name_of(type));
+    alone = true;
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits", name_of(type));
+    half_tiles = alone = false;
     // Alone as in company, bit for bit.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
@@ -461,8 +463,10 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
         test.splits = 1;
     }
     half_tiles = true;
-    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: tiles of 128 columns give other bits", KINDS[kind], name_of(type));
-    half_tiles = false;
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: smaller tiles give other bits", KINDS[kind], name_of(type));
+    alone = true;
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: one warpgroup gives other bits", KINDS[kind], name_of(type));
+    half_tiles = alone = false;
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;

@@ -250,25 +250,39 @@ pub(super) const CODES_HALF_SHARED: u32 = 66_112;
 
 /// A product of `n` columns, of which a tile has `cols` (of quantised weights half as many, and 256 rows instead of 128); blocks that
 /// have the same weights are neighbours. Tiles of half the size where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
-/// much. This depends on rows, so both have to give the same bits: they do in the emulator, and tests/gpu/day.sh asks hardware.
-fn hopper<D: Device>(
+/// much; and where all blocks find a multiprocessor then, one warpgroup in each. This depends on rows, so all have to give the same bits:
+/// they do in the emulator, and tests/gpu/day.sh asks hardware.
+fn hopper<D: Device, P: Params>(
     device: &D,
     [whole, half]: &Hopper,
     dtype: Dtype,
     [n, cols, n_rows]: [u32; 3],
-    params: &impl Params,
+    params: impl Fn(u32) -> P,
 ) -> Result<()> {
     let grid = |rows, cols| [n_rows.div_ceil(rows), n.div_ceil(cols), 1];
     let rounds = |[x, y, _]: [u32; 3]| x.saturating_mul(y).div_ceil(device.multiprocessors());
     let smaller = grid(128, cols / 2);
-    let (larger, shared) = match dtype.is_float() {
-        true => (grid(128, cols), [HOPPER_SHARED, HOPPER_HALF_SHARED]),
-        false => (grid(256, cols / 2), [CODES_SHARED, CODES_HALF_SHARED]),
+    let (larger, smallest, shared) = match dtype.is_float() {
+        true => (
+            grid(128, cols),
+            grid(64, cols / 2),
+            [HOPPER_SHARED, HOPPER_HALF_SHARED],
+        ),
+        false => (
+            grid(256, cols / 2),
+            grid(128, cols / 4),
+            [CODES_SHARED, CODES_HALF_SHARED],
+        ),
     };
-    if 2 * rounds(smaller) < 3 * rounds(larger) {
-        return run(device, half.of(dtype)?, smaller, 288, shared[1], params);
+    if 2 * rounds(smaller) >= 3 * rounds(larger) {
+        return run(device, whole.of(dtype)?, larger, 384, shared[0], &params(2));
     }
-    run(device, whole.of(dtype)?, larger, 384, shared[0], params)
+    let (grid, groups) = match rounds(smallest) {
+        1 => (smallest, 1),
+        _ => (smaller, 2),
+    };
+    let kernel = half.of(dtype)?;
+    run(device, kernel, grid, 288, shared[1], &params(groups))
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
@@ -302,7 +316,10 @@ pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Resu
 
 pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) -> Result<()> {
     let sizes = [qkv_rows(&p.p), 256, p.p.n_rows];
-    hopper(d, &QKV_HOPPER, dtype, sizes, p)
+    hopper(d, &QKV_HOPPER, dtype, sizes, |groups| QkvHopperParams {
+        groups,
+        ..*p
+    })
 }
 
 /// Behind qkv, where the cache has scales.
@@ -377,7 +394,9 @@ pub(super) fn matmul_add_hopper<D: Device>(
     p: &MatmulAddHopperParams,
 ) -> Result<()> {
     let sizes = [p.p.n, 256, p.p.n_rows];
-    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, p)
+    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, |groups| {
+        MatmulAddHopperParams { groups, ..*p }
+    })
 }
 
 /// A product by a library; `Err` as [`Device::product`].
@@ -420,7 +439,9 @@ pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) ->
 
 pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParams) -> Result<()> {
     let sizes = [p.p.ffn_dim, 128, p.p.n_rows];
-    hopper(d, &FFN_UP_HOPPER, dtype, sizes, p)
+    hopper(d, &FFN_UP_HOPPER, dtype, sizes, |groups| {
+        FfnUpHopperParams { groups, ..*p }
+    })
 }
 
 pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result<()> {

@@ -313,11 +313,12 @@ impl<D: Device> Backend for Gpu<D> {
             match this.prepared.maps(w) {
                 _ if this.qkv_by_library(w.dtype, &params)? => {}
                 Some((x, map)) => {
-                    let (p, zeros) = (params, Default::default());
+                    let (p, groups, zeros) = (params, 2, Default::default());
                     let params = QkvHopperParams {
                         x,
                         w: map,
                         p,
+                        groups,
                         zeros,
                     };
                     launch::qkv_hopper(&*this.device, w.dtype, &params)?;
@@ -439,11 +440,12 @@ impl<D: Device> Backend for Gpu<D> {
             }
             match y.maps(w) {
                 Some((y, map)) => {
-                    let (p, zeros) = (params, Default::default());
+                    let (p, groups, zeros) = (params, 2, Default::default());
                     let params = MatmulAddHopperParams {
                         y,
                         w: map,
                         p,
+                        groups,
                         zeros,
                     };
                     launch::matmul_add_hopper(&*this.device, w.dtype, &params)
@@ -487,11 +489,12 @@ impl<D: Device> Backend for Gpu<D> {
             match this.prepared.maps(w) {
                 _ if this.ffn_up_by_library(w.dtype, &params)? => Ok(()),
                 Some((x, map)) => {
-                    let (p, zeros) = (params, Default::default());
+                    let (p, groups, zeros) = (params, 2, Default::default());
                     let params = FfnUpHopperParams {
                         x,
                         w: map,
                         p,
+                        groups,
                         zeros,
                     };
                     launch::ffn_up_hopper(&*this.device, w.dtype, &params)

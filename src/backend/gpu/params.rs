@@ -44,7 +44,7 @@ params!(QkvParams, 152 {
     n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
     kv_type: u32, eps: f32, splits: u32,
 });
-params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, zeros: [u32; 26] });
+params!(QkvHopperParams, 512 { x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 25] });
 params!(AppendParams, 48 {
     k_pages: u64, v_pages: u64, fresh: u64, slots: u64,
     n_rows: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32,
@@ -72,8 +72,8 @@ params!(FfnUpParams, 80 {
     n_rows: u32, ffn_dim: u32, dim: u32, x_stride: u32, w_stride: u32, h_stride: u32,
     eps: f32, splits: u32,
 });
-params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, zeros: [u32; 12] });
-params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, zeros: [u32; 12] });
+params!(MatmulAddHopperParams, 384 { y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 11] });
+params!(FfnUpHopperParams, 384 { x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 11] });
 params!(LogitsParams, 80 {
     out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64,
     n_rows: u32, vocab_size: u32, dim: u32, x_stride: u32, w_stride: u32, out_stride: u32,
@@ -138,10 +138,10 @@ mod tests {
             PrepareParams { out x norm rows n_rows width x_stride out_stride eps slots }
             QkvParams { q k_pages v_pages x norm w bias cos sin rows positions slots scratch n_rows dim x_stride w_stride
                 q_stride n_heads n_kv_heads head_dim head_stride kv_type eps splits }
-            QkvHopperParams { x w p zeros }
-            MatmulAddHopperParams { y w p zeros }
+            QkvHopperParams { x w p groups zeros }
+            MatmulAddHopperParams { y w p groups zeros }
             AttendHopperParams { k v p first end zeros }
-            FfnUpHopperParams { x w p zeros }
+            FfnUpHopperParams { x w p groups zeros }
             AppendParams { k_pages v_pages fresh slots n_rows n_kv_heads head_dim head_stride }
             AttendParams { y q k_pages v_pages partial counters rows positions row_pages pages n_rows n_heads
                 n_kv_heads head_dim head_stride q_stride y_stride max_splits scale y_type }
