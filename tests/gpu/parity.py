@@ -270,7 +270,7 @@ def quantised(folder, weights):
 
 def tiles(folder):
     """On compute capability 9.0 the products of a prompt alone use tiles of 128 columns, beside others of 256 (of quantised weights:
-    of 128 and 256 rows): the same bits, which no emulator can promise of wgmma of two widths."""
+    of 128 and 256 rows), the shortest in blocks of one warpgroup: the same bits, which no emulator can promise of wgmma of two widths."""
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)
