@@ -189,6 +189,7 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
     let limits = Limits {
         page_size: PAGE,
         n_pages: 0,
+        max_positions: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
         max_rows: MAX_ROWS,
         max_wanted: cases.iter().map(|case| case.batch).max().unwrap_or(1),
         vocab_size: shape.vocab_size,

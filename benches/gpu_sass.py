@@ -32,7 +32,7 @@ def geometry(kernel):
     if "prefill" in kernel:
         return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
     if "_batch_" in kernel:
-        return 256, 512 + 4 * (12288 if kernel.endswith("f16") else 16384)  # of 32 rows
+        return 256, 512 + 4 * (12288 if kernel.endswith("f16") else 16384)  # of 32 rows, where no blocks share a K
     if kernel.startswith("prepare") or kernel.endswith("f32"):
         return 256, 512
     return 256, 5120 + 4096 * (2 if kernel.endswith("f16") else 4 if kernel.endswith("8") else 8)

@@ -22,9 +22,9 @@ template <class W, int NT> struct Batch {
     static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
     // Of K, a stage has a line of floats, half a line of four bits.
     static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS, STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
-    static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2; // lines on their way: two, and 64 sums more, would be spills
+    static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2; // lines on their way: two, beside 32 sums, would be spills
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH, LEVEL_BYTES = NT * 4096;
-    static_assert(STAGES * STAGE_BYTES + 2 * LEVEL_BYTES == NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED), "params.h");
+    static_assert(STAGES * STAGE_BYTES == NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED), "params.h");
 
     // A stage: where piece `piece` of 16 bytes of a row lies, so that lanes that read at the same time read of all banks.
     DEVICE_MEMBER static uint32_t place(uint32_t row, uint32_t piece) {
@@ -85,8 +85,7 @@ template <class W, int NT> struct Batch {
         uint32_t to_copy = start, part_to_copy = 0, stage_to_fill = 0;
         auto copy = [&] {
             if (to_copy != NONE) {
-                UNROLL
-                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) {
+                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) { // (unrolled, with four bits: spills)
                     const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4), column = (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
                     const bool valid = first + row < n_rows && column < steps * 32;
                     cp_async(shared + stage_to_fill * STAGE_BYTES + place(row, piece), (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
@@ -122,7 +121,7 @@ template <class W, int NT> struct Batch {
                 stage = (stage + 1) % STAGES;
             }
         };
-        // Behind the last line of a class: two make a quarter, quarters are added up.
+        // Behind the last line of a class: two make a quarter, quarters are added up. Who shares a K has but one level, or none.
         unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total = even + LEVEL_BYTES;
         uint32_t sum_of = begin;
         auto finish = [&] {
@@ -172,25 +171,33 @@ template <class W, int NT> struct Batch {
             block_sync();
             if (*flag == 0) return;
             device_fence();
-            UNROLL
-            for (uint32_t n = 0; n < NT; n++) {
-                float sum[4] = {};
-                for (uint32_t s = 0; s < split.n; s += split.n / 4) {
-                    const Words4 even = load_fenced16(own(parts + s * LEVEL_BYTES, n));
-                    float quarter[4];
+            // All of a tile are on their way before the first is added.
+            auto join_parts = [&](auto count) {
+                constexpr uint32_t N = decltype(count)::value;
+                UNROLL_BY(1)
+                for (uint32_t n = 0; n < NT; n++) {
+                    const uint32_t i = first + n * 8 + lane % 4 * 2;
+                    const auto found = pairs.find(i, j), other = pairs.find(i + 1, j);
+                    Words4 part[N];
                     UNROLL
-                    for (int e = 0; e < 4; e++) quarter[e] = as_float(even.w[e]);
-                    if (split.n == 8) {
-                        const Words4 odd = load_fenced16(own(parts + (s + 1) * LEVEL_BYTES, n));
+                    for (uint32_t s = 0; s < N; s++) part[s] = load_fenced16(own(parts + s * LEVEL_BYTES, n));
+                    float sum[4];
+                    UNROLL
+                    for (uint32_t s = 0; s < N; s += N / 4) {
                         UNROLL
-                        for (int e = 0; e < 4; e++) quarter[e] += as_float(odd.w[e]);
+                        for (int e = 0; e < 4; e++) {
+                            float quarter = as_float(part[s].w[e]);
+                            if (N == 8) quarter += as_float(part[s + N / 8].w[e]);
+                            sum[e] = s == 0 ? quarter : sum[e] + quarter;
+                        }
                     }
-                    UNROLL
-                    for (int e = 0; e < 4; e++) sum[e] = s == 0 ? quarter[e] : sum[e] + quarter[e];
+                    pairs.put(found, j, sum[0], sum[2]);
+                    pairs.put(other, j, sum[1], sum[3]);
                 }
-                UNROLL
-                for (int e = 0; e < 4; e++) sums[n][e] = sum[e];
-            }
+            };
+            if (split.n == 4) join_parts(Count<4>());
+            else join_parts(Count<8>());
+            return;
         }
         constexpr uint32_t AT_ONCE = NT < 4 ? NT : 4;
         UNROLL

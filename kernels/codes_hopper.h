@@ -2,7 +2,7 @@
 //
 // The idea is Machete's (vLLM): the product is turned round, so that weights are the factor that wgmma takes from registers, where they
 // are decoded, and nothing of them passes through shared memory. A warp has eight pairs of weight rows, of which a lane reads what it
-// reads in few.h, a line ahead; two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which a third keeps coming.
+// reads in few.h, up to two lines ahead; two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which a third keeps coming.
 // Decoding the 64 x 16 weights of a product is some 14 instructions of a thread and takes place while the product before is under way: that is
 // 128 cycles of tensor cores, of which the other warpgroup has as many.
 //
@@ -43,33 +43,40 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         uint32_t rows[2];
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        QuantisedLine<Q> ahead;
-        ahead.load(from, 0, 0, codes);
+        // Two in turn: to copy one to the other would be to wait for it.
+        QuantisedLine<Q> ahead[2];
+        UNROLL
+        for (uint32_t d = 0; d < 2; d++)
+            if (d < lines) ahead[d].load(from, d, 0, codes);
         float sums[ROWS / 2] = {};
         uint32_t a[2][4];
-        for (uint32_t line = 0; line < lines; line++) {
-            const QuantisedLine<Q> now = ahead;
-            if (line + 1 < lines) ahead.load(from, line + 1, 0, codes);
+        for (uint32_t first = 0; first < lines; first += 2) {
             UNROLL
-            for (uint32_t i = 0; i < SLABS; i++) {
-                const uint32_t step = line * (SLABS / 4) + i / 4;
+            for (uint32_t d = 0; d < 2; d++) {
+                const uint32_t line = first + d;
+                if (line >= lines) break;
+                UNROLL
+                for (uint32_t i = 0; i < SLABS; i++) {
+                    const uint32_t step = line * (SLABS / 4) + i / 4;
 #ifdef PLANT_DECODED_EARLY
-                uint32_t(&slab)[4] = a[0];
+                    uint32_t(&slab)[4] = a[0];
 #else
-                uint32_t(&slab)[4] = a[i % 2];
+                    uint32_t(&slab)[4] = a[i % 2];
 #endif
-                decode(slab, now, i, table);
-                if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
-                wgmma_begin();
-                wgmma_registers(sums, slab, operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
-                wgmma_commit();
-                // This one stays under way while the next slab is decoded, to where the one before it was.
-                wgmma_wait<1>();
+                    decode(slab, ahead[d], i, table);
+                    if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
+                    wgmma_begin();
+                    wgmma_registers(sums, slab, operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
+                    wgmma_commit();
+                    // This one stays under way while the next slab is decoded, to where the one before it was.
+                    wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
-                if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
+                    if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
 #else
-                if (i % 4 == 0 && step > 0 && t % 128 == 0) barrier_arrive(empty + (step - 1) % STAGES);
+                    if (i % 4 == 0 && step > 0 && t % 128 == 0) barrier_arrive(empty + (step - 1) % STAGES);
 #endif
+                }
+                if (line + 2 < lines) ahead[d].load(from, line + 2, 0, codes);
             }
         }
         wgmma_finish(sums);

@@ -35,7 +35,8 @@
 //     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
 //                                              matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
-//                    shared GPU_TABLE_BYTES + R / 8 * (quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED)
+//                    shared GPU_TABLE_BYTES + R / 8 * ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
+//                    GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0))
 //
 // KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
 // rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
@@ -84,8 +85,9 @@ enum {
     GPU_FEW_SHARED = 5120,
     GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,
-    GPU_BATCH_SHARED = 12288, // for eight rows
-    GPU_BATCH_SHARED_CODES = 16384,
+    GPU_BATCH_SHARED = 4096, // for eight rows, without sums that wait
+    GPU_BATCH_SHARED_CODES = 8192,
+    GPU_BATCH_LEVEL = 4096,  // of these
     GPU_SPLIT_BELOW = 96,
     GPU_BOX_ROWS = 64,     // of a TensorMap of activations or weights; of the cache: GPU_PAGE
     GPU_HOPPER_SHARED = 196672,
@@ -173,7 +175,7 @@ typedef struct {
     TensorMap x;           // of all rows that there is room for
     TensorMap w;           // of floats
     QkvParams p;           // x is not read, nor a w that has a map
-    uint32_t groups;       // warpgroups that multiply: 2
+    uint32_t groups;       // warpgroups that multiply: 2, or 1
     uint32_t zeros[25];
 } QkvHopperParams;
 

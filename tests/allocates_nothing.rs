@@ -113,6 +113,7 @@ fn matrix<B: Backend>(
 const LIMITS: Limits = Limits {
     page_size: 16,
     n_pages: 256,
+    max_positions: 1024,
     max_rows: 128,
     max_wanted: 128,
     vocab_size: SHAPE.vocab_size,

@@ -43,6 +43,7 @@ fn runner<B: Backend + 'static>(
     let limits = Limits {
         page_size: PAGE,
         n_pages: POSITIONS / PAGE,
+        max_positions: POSITIONS,
         max_rows: POSITIONS,
         max_wanted: POSITIONS,
         vocab_size: config.shape.vocab_size,

@@ -67,6 +67,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
     let limits = Limits {
         page_size: PAGE,
         n_pages: ROWS,
+        max_positions: PAGE,
         max_rows: ROWS,
         max_wanted: ROWS,
         vocab_size: logits.len(),

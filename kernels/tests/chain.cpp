@@ -64,7 +64,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         }
         const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
         run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1, batch ? splits : 1, 256,
-            batch ? GPU_TABLE_BYTES + 2 * GPU_BATCH_SHARED_CODES : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
+            batch ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL) : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
     };
 
     emu_strict(dependent);

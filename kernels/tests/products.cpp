@@ -121,7 +121,8 @@ void launch_decode(const std::string &op, int type, Way way, const void *params,
     if (way == Batch) grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
     size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + rows / 8 * (quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED);
+                    : GPU_TABLE_BYTES + rows / 8 * ((quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
+                                                    GPU_BATCH_LEVEL * (splits == 1 ? 2 : splits == 4 ? 1 : 0));
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);

@@ -129,6 +129,8 @@ pub struct Limits {
     pub page_size: usize,
     /// Pages of the pool.
     pub n_pages: usize,
+    /// Positions of the longest sequence.
+    pub max_positions: usize,
     /// Most rows of a step.
     pub max_rows: usize,
     /// Most rows of a step whose logits are wanted.

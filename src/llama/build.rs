@@ -168,16 +168,12 @@ impl<'a> Order<'a> {
         };
         let open = |rope: RopeTable, setting: &Setting, needed: u64| {
             let name = device.name();
-            let gpu = Gpu::new(
-                device,
-                &setting.config.shape,
-                &rope,
-                &setting.limits,
-                setting.dtypes.layers,
-                setting.kv_dtype,
-            )?;
+            let (shape, limits) = (&setting.config.shape, &setting.limits);
+            let (weights, room) = (setting.dtypes.layers, available - needed);
+            let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
+            let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = gpu.log(self.options.log.clone());
-            Ok((gpu.library(&setting.limits, available - needed), name))
+            Ok((gpu.library(limits, given_up), name))
         };
         self.load(place, open, progress)
     }
@@ -401,6 +397,7 @@ fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     Limits {
         page_size: B::PAGE_SIZE,
         n_pages: pages.saturating_mul(options.max_batch_size),
+        max_positions: options.max_seq_len,
         max_rows: chunk.saturating_add(options.max_batch_size),
         // Prompt rows want logits too where the prompt is echoed with logprobs.
         max_wanted: options.max_batch_size.max(32),

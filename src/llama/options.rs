@@ -31,7 +31,8 @@ pub struct BuildOptions {
     pub device: Device,
     /// Which one of several; the CPU is 0.
     pub device_index: usize,
-    /// Most bytes of GPU memory to allocate; 0: as much as is free.
+    /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for itself (its context, the
+    /// kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
     /// 0: as many as affinity and cgroup allow.
     pub n_threads: usize,

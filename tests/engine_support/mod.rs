@@ -52,6 +52,7 @@ impl Setup {
         Limits {
             page_size: self.page_size,
             n_pages: self.n_pages,
+            max_positions: self.max_seq_len,
             max_rows: self.max_rows,
             max_wanted: self.max_wanted,
             vocab_size: VOCAB,

@@ -274,7 +274,7 @@ def tiles(folder):
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)
-    for dtype, kv in [("bf16", "bf16"), ("f16", "f16"), ("int8", "bf16"), ("int4", "int8")]:
+    for dtype, kv in [("bf16", "bf16"), ("f16", "f16"), ("int8", "bf16"), ("int4", "int8"), ("nf4", "bf16"), ("fp8", "fp8")]:
         in_company(directory, dtype, kv, [17, 40] if TINY else [70, 130, 300, 480, 500, 128, 64, 260], length=128 if TINY else 640)
 
 

@@ -34,8 +34,6 @@ impl Backend for Cpu {
     fn scratch_bytes(shape: &Shape, limits: &Limits, _kv_dtype: Dtype) -> u64 {
         let rows = limits.max_rows;
         let per_thread = scratch_len(shape, rows);
-        // No sequence is longer than the pool.
-        let max_seq_len = limits.n_pages.saturating_mul(PAGE);
         let integers = product_i16::rows_len(rows, widest(shape));
         let numbers = [
             per_thread.saturating_mul(usable_threads()),
@@ -45,7 +43,7 @@ impl Backend for Cpu {
             integers.0,
             integers.1,
             rows.saturating_mul(qkv_width(shape)),
-            attention::partials_len(shape, max_seq_len),
+            attention::partials_len(shape, limits.max_positions),
         ];
         numbers.iter().fold(0u64, |sum, &n| {
             sum.saturating_add((n as u64).saturating_mul(4))

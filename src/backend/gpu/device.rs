@@ -90,7 +90,8 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 
-    /// Bytes of its memory that it has taken for a library of the vendor's: a handle's limit counts them. 0: it has none.
+    /// Bytes of its memory that it has taken for a library of the vendor's: a handle's limit counts them. 0: it has none,
+    /// or has given it up: then [`Device::available`] is so much more.
     fn own_bytes(&self) -> u64 {
         0
     }
@@ -153,11 +154,11 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The rows lie inside one live allocation; the map is not used after that.
     unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>>;
 
-    /// Have that library do a product. `Err`: it has not, and a kernel must; with the reason, if there
+    /// Have the vendor's library do a product. `Err`: it has not, and a kernel must; with the reason, if there
     /// is one to be said, once.
     ///
     /// # Safety
-    /// The rows lie inside live allocations.
+    /// The rows lie inside live allocations, those of x beside those of y and w; none of the sizes is 0.
     unsafe fn product(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
         Err(None)
     }
@@ -321,7 +322,7 @@ impl<D: Device> Memory<D> {
 
 impl<D: Device> Drop for Memory<D> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed`; nobody can name it any more. The device finishes what was
+        // SAFETY: allocated in `new`; nobody can name it any more. The device finishes what was
         // launched before (its `free` waits).
         unsafe { self.device.free(self.at) }
     }

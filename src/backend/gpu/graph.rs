@@ -96,7 +96,7 @@ impl<D: Device> Gpu<D> {
         if self.check().is_err() {
             return;
         }
-        if !self.graphs.on || self.step.n_prefill > 0 || self.step.n_decode == 0 {
+        if self.step.n_prefill > 0 || self.step.n_decode == 0 {
             return forward(self);
         }
         let form = Form {
@@ -109,6 +109,9 @@ impl<D: Device> Gpu<D> {
             },
         };
         if self.graphs.find(form).is_none() {
+            if !self.graphs.on {
+                return forward(self);
+            }
             match self.capture(forward) {
                 Ok(graph) => self.graphs.add(form, graph),
                 Err(error) => {

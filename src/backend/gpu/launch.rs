@@ -54,9 +54,10 @@ pub(super) const FEW_ROWS: u32 = 8;
 /// Most rows that a block works on where they are rounded already, and its pairs of weight rows.
 pub(super) const BATCH_ROWS: u32 = 64;
 pub(super) const BATCH_PAIRS: u32 = 64;
-/// Shared memory of such a block for eight rows; of codes, for up to 32 rows.
-pub(super) const BATCH_SHARED: u32 = 12_288;
-pub(super) const BATCH_SHARED_CODES: u32 = 16_384;
+/// Shared memory of such a block for eight rows; of codes, for up to 32 rows. And of sums that wait.
+pub(super) const BATCH_SHARED: u32 = 4096;
+pub(super) const BATCH_SHARED_CODES: u32 = 8192;
+pub(super) const BATCH_LEVEL: u32 = 4096;
 /// With less blocks than this, some share a K.
 pub(super) const SPLIT_BELOW: u32 = 96;
 
@@ -161,7 +162,12 @@ impl Batch {
             true => BATCH_SHARED,
             false => BATCH_SHARED_CODES,
         };
-        TABLE + self.rows / 8 * of_eight
+        let levels = match self.grid[2] {
+            1 => 2,
+            4 => 1,
+            _ => 0,
+        };
+        TABLE + self.rows / 8 * (of_eight + levels * BATCH_LEVEL)
     }
 
     fn scratch(&self) -> u64 {
@@ -249,7 +255,7 @@ pub(super) const CODES_SHARED: u32 = 131_648;
 pub(super) const CODES_HALF_SHARED: u32 = 66_112;
 
 /// A product of `n` columns, of which a tile has `cols` (of quantised weights half as many, and 256 rows instead of 128); blocks that
-/// have the same weights are neighbours. Tiles of half the size where that takes less than two thirds of the time in rounds, since for them the second cache has to give 4/3 as
+/// have the same weights are neighbours. Tiles of half the size where that takes less than three quarters of the time, since for them the second cache has to give 4/3 as
 /// much; and where all blocks find a multiprocessor then, one warpgroup in each. This depends on rows, so all have to give the same bits:
 /// they do in the emulator, and tests/gpu/day.sh asks hardware.
 fn hopper<D: Device, P: Params>(
@@ -277,9 +283,9 @@ fn hopper<D: Device, P: Params>(
     if 2 * rounds(smaller) >= 3 * rounds(larger) {
         return run(device, whole.of(dtype)?, larger, 384, shared[0], &params(2));
     }
-    let (grid, groups) = match rounds(smallest) {
-        1 => (smallest, 1),
-        _ => (smaller, 2),
+    let (grid, groups) = match smallest == smaller || rounds(smallest) == 1 {
+        true => (smallest, 1),
+        false => (smaller, 2),
     };
     let kernel = half.of(dtype)?;
     run(device, kernel, grid, 288, shared[1], &params(groups))

@@ -38,32 +38,49 @@ fn group(n: usize) -> usize {
 }
 
 impl<D: Device> Gpu<D> {
-    /// What the device's library needs, if it has one, of `room` bytes that nobody else has planned for. Where they are too
-    /// few it is given up, and what it has taken with it: an option, it may not take the place of the model.
-    pub fn library(mut self, limits: &Limits, room: u64) -> Self {
-        let own = self.device.own_bytes();
+    /// Give the device's library up where it would never be asked, or where what it needs is more than `room`, the bytes
+    /// that the model has not planned for: an option, it may not take the place of the model. The reason, if there is one to
+    /// be said.
+    pub fn give_up_library(
+        device: &D,
+        shape: &Shape,
+        limits: &Limits,
+        weights: Dtype,
+        room: u64,
+    ) -> Option<String> {
+        let own = device.own_bytes();
+        let sixteen_bit = matches!(weights, Dtype::F16 | Dtype::Bf16);
         if own == 0 {
-            return self;
+            return None;
         }
-        if !matches!(self.weights_dtype, Dtype::F16 | Dtype::Bf16) || limits.max_rows < LARGE {
-            // It would never be asked.
-            self.device.give_up_library();
-            return self;
+        if !sixteen_bit || limits.max_rows < LARGE {
+            device.give_up_library();
+            return None;
         }
-        let bytes = sums_bytes(&self.shape, limits);
-        let needed = own.saturating_add(bytes as u64);
-        let sums = match needed <= room {
-            true => Memory::new(&self.device, "sums of products", bytes).map_err(|e| e.to_string()),
-            false => Err(format!(
-                "it needs {needed} bytes of device memory, the model leaves {room}"
-            )),
-        };
-        match sums {
-            Ok(sums) => self.sums = Some(sums),
-            Err(why) => {
-                self.device.give_up_library();
-                self.say(&why);
+        let needed = own.saturating_add(sums_bytes(shape, limits) as u64);
+        if needed <= room {
+            return None;
+        }
+        device.give_up_library();
+        Some(format!(
+            "it needs {needed} bytes of device memory, the model leaves {room}"
+        ))
+    }
+
+    /// Memory for the sums that a library leaves, if the device still has one; `given_up`: why not, else.
+    pub fn library(mut self, limits: &Limits, mut given_up: Option<String>) -> Self {
+        if self.device.own_bytes() > 0 {
+            let bytes = sums_bytes(&self.shape, limits);
+            match Memory::new(&self.device, "sums of products", bytes) {
+                Ok(sums) => self.sums = Some(sums),
+                Err(error) => {
+                    self.device.give_up_library();
+                    given_up = Some(error.to_string());
+                }
             }
+        }
+        if let Some(why) = given_up {
+            self.say(&why);
         }
         self
     }
@@ -74,8 +91,8 @@ impl<D: Device> Gpu<D> {
         });
     }
 
-    /// Whether the library has been asked for this product.
-    fn asked(&self, product: &Product) -> bool {
+    /// Whether the library has done this product.
+    fn done_by_library(&self, product: &Product) -> bool {
         let done = launch::product(&*self.device, product);
         if let Err(Some(why)) = &done {
             self.say(why);
@@ -103,7 +120,7 @@ impl<D: Device> Gpu<D> {
             dtype,
             adds: true,
         };
-        self.offers(dtype) && p.bias == 0 && self.asked(&product)
+        self.offers(dtype) && p.bias == 0 && self.done_by_library(&product)
     }
 
     /// The same of qkv. Half of it may have been done where it says no: all of it can be done again.
@@ -184,7 +201,7 @@ impl<D: Device> Gpu<D> {
                 m: group.min(whole.m - first),
                 ..*whole
             };
-            if !self.asked(&part) {
+            if !self.done_by_library(&part) {
                 return Ok(false);
             }
             rest(&part, first as u64)?;

@@ -87,11 +87,16 @@ fn attend_rows(limits: &Limits) -> usize {
     ATTEND_ROWS.min(limits.max_rows)
 }
 
-/// Floats of the partial results of decode attention over sequences of up to `positions`.
-fn partial_len(shape: &Shape, limits: &Limits, positions: usize) -> usize {
+/// Most rows of a step that decode: each wants logits.
+fn most_decoded(limits: &Limits) -> usize {
+    limits.max_rows.min(limits.max_wanted)
+}
+
+/// Floats of the partial results of decode attention.
+fn partial_len(shape: &Shape, limits: &Limits) -> usize {
     [
         shape.n_heads,
-        positions.div_ceil(CHUNK),
+        limits.max_positions.div_ceil(CHUNK),
         head_stride(shape) + 4,
     ]
     .iter()
@@ -242,7 +247,6 @@ impl<D: Device> Gpu<D> {
             memory.write_floats(0, values)?;
             Ok(memory)
         };
-        let positions = rope.cos.len() / (shape.head_dim / 2);
         // Before anything is under way: if there is no room for the second, the first goes again.
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
@@ -262,17 +266,13 @@ impl<D: Device> Gpu<D> {
         Ok(Gpu {
             cos: table(&rope.cos)?,
             sin: table(&rope.sin)?,
-            step: step::Loaded::new(&device, limits.max_rows, limits.n_pages, tile)?,
+            step: step::Loaded::new(&device, limits, tile)?,
             chooser: sample::Chooser::new(&device, limits)?,
             prepared,
             maps_cache,
-            partial: Memory::new(
-                &device,
-                what,
-                partial_len(shape, limits, positions).saturating_mul(4),
-            )?,
+            partial: Memory::new(&device, what, partial_len(shape, limits).saturating_mul(4))?,
             split: {
-                let bytes = launch::scratch_bytes(shape, step::bucket(limits.max_rows));
+                let bytes = launch::scratch_bytes(shape, step::bucket(most_decoded(limits)));
                 let split =
                     Memory::new(&device, what, usize::try_from(bytes).unwrap_or(usize::MAX))?;
                 split.write_numbers(0, &[0; launch::SPLIT_BELOW as usize])?;
@@ -287,7 +287,7 @@ impl<D: Device> Gpu<D> {
             follow: 0,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
-            most_splits: positions.div_ceil(CHUNK),
+            most_splits: limits.max_positions.div_ceil(CHUNK),
             sums: None,
             graphs: graph::Graphs::new(device.records())?,
             shape: shape.clone(),

@@ -4,7 +4,8 @@ use super::device::{Device, Memory};
 use super::params::*;
 use super::{
     ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
-    head_stride, launch, mapped, mat, pad32, partial_len, rounded, sample, step, tensor_cores,
+    head_stride, launch, mapped, mat, most_decoded, pad32, partial_len, rounded, sample, step,
+    tensor_cores,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
@@ -138,20 +139,18 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
-        // No sequence is longer than the pool.
-        let positions = limits.n_pages.saturating_mul(PAGE);
         // Of x, q, y and h; of the logits.
         let padding = 4 * 31;
         let floats = [
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
             limits.max_wanted.saturating_mul(31),
-            partial_len(shape, limits, positions),
+            partial_len(shape, limits),
             fresh_len(shape, limits, kv_dtype),
             attend_rows(limits) * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,
         ];
-        let split = launch::scratch_bytes(shape, step::bucket(limits.max_rows));
+        let split = launch::scratch_bytes(shape, step::bucket(most_decoded(limits)));
         floats.iter().fold(split, |sum, &n| {
             sum.saturating_add((n as u64).saturating_mul(4))
         })

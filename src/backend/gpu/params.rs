@@ -178,6 +178,7 @@ mod tests {
                 "GPU_BATCH_SHARED_CODES",
                 super::super::launch::BATCH_SHARED_CODES,
             ),
+            ("GPU_BATCH_LEVEL", super::super::launch::BATCH_LEVEL),
             ("GPU_SPLIT_BELOW", super::super::launch::SPLIT_BELOW),
             ("GPU_HOPPER_SHARED", super::super::launch::HOPPER_SHARED),
             (

@@ -2,7 +2,8 @@
 //! filled by one copy.
 
 use super::device::{Device, Memory};
-use crate::backend::{RowKind, Step};
+use super::most_decoded;
+use crate::backend::{Limits, RowKind, Step};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
@@ -27,6 +28,16 @@ pub(super) fn bucket(n: usize) -> usize {
 
 /// A row that is not there.
 const PADDING: u32 = u32::MAX;
+
+/// What there is room for: the engine does not ask for more.
+fn within(what: &str, n: usize, most: usize) -> Result<()> {
+    match n <= most {
+        true => Ok(()),
+        false => Err(Error::Internal(format!(
+            "a step of {n} {what}, at most {most}"
+        ))),
+    }
+}
 
 /// Where each array begins, in numbers.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +97,7 @@ pub(super) struct Loaded<D: Device> {
     memory: Memory<D>,
     host: Vec<u32>,
     places: Places,
-    max_rows: usize,
-    n_pages: usize,
+    limits: Limits,
     tile: usize,
     /// Rows, padding included.
     pub n_rows: usize,
@@ -109,7 +119,8 @@ pub(super) struct Loaded<D: Device> {
 
 impl<D: Device> Loaded<D> {
     /// `tile`: rows of a tile of prefill attention.
-    pub fn new(device: &Arc<D>, max_rows: usize, n_pages: usize, tile: usize) -> Result<Self> {
+    pub fn new(device: &Arc<D>, limits: &Limits, tile: usize) -> Result<Self> {
+        let (max_rows, n_pages) = (limits.max_rows, limits.n_pages);
         let places = Places::new(max_rows, n_pages);
         let mut host = Vec::new();
         reserve::vec("the rows of a step", &mut host, places.len)?;
@@ -118,8 +129,7 @@ impl<D: Device> Loaded<D> {
             memory: Memory::new(device, "the rows of a step", bytes(max_rows, n_pages))?,
             host,
             places,
-            max_rows,
-            n_pages,
+            limits: limits.clone(),
             tile,
             n_rows: 0,
             n_decode: 0,
@@ -135,12 +145,10 @@ impl<D: Device> Loaded<D> {
     /// Take over `step`: one copy to the device. Where it follows another, the sampler leaves its tokens in place.
     pub fn load(&mut self, step: &Step) -> Result<()> {
         let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
-        if n_rows > self.max_rows || n_pages > self.n_pages || step.wanted.len() > self.max_rows {
-            return Err(Error::Internal(format!(
-                "a step of {n_rows} rows and {n_pages} pages, at most {} and {}",
-                self.max_rows, self.n_pages
-            )));
-        }
+        let limits = &self.limits;
+        within("rows", n_rows, limits.max_rows)?;
+        within("pages", n_pages, limits.n_pages)?;
+        within("wanted rows", step.wanted.len(), limits.max_wanted)?;
         let at = self.places;
         let host = &mut self.host[..];
         for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
@@ -188,6 +196,8 @@ impl<D: Device> Loaded<D> {
                 }
             }
         }
+        within("rows that decode", n_decode, most_decoded(&self.limits))?;
+        within("positions", self.longest + 1, self.limits.max_positions)?;
         self.first_prefill = n_decode;
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
