@@ -28,6 +28,7 @@ fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, us
     let limits = Limits {
         page_size: Cpu::PAGE_SIZE,
         n_pages: MAX_SEQ_LEN / Cpu::PAGE_SIZE,
+        max_positions: MAX_SEQ_LEN,
         max_rows: MAX_SEQ_LEN,
         max_wanted: MAX_SEQ_LEN,
         vocab_size: config.shape.vocab_size,
