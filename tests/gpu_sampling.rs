@@ -68,7 +68,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
         page_size: PAGE,
         n_pages: ROWS,
         max_positions: PAGE,
-        max_rows: ROWS,
+        max_rows: ROWS + 1,
         max_wanted: ROWS,
         vocab_size: logits.len(),
     };
@@ -303,6 +303,39 @@ fn masks_of_a_step_that_follows_are_those_there() {
                 matches!(&error, Some(Error::Internal(text)) if text.contains("has mask")),
                 "{then:?}: {error:?}"
             ),
+        }
+    }
+}
+
+/// What there is no room for is an error, before a kernel would write or read behind it.
+#[test]
+fn steps_beyond_what_there_is_room_for() {
+    let ending_at = |position: usize| {
+        let mut all = step(2);
+        all.spans[1].position = position;
+        all
+    };
+    let mut too_many = step(ROWS);
+    too_many.tokens.push(0);
+    too_many.slots.push(1);
+    too_many.spans.push(Span {
+        rows: ROWS..ROWS + 1,
+        kind: RowKind::Decode,
+        position: 1,
+        pages: 0..1,
+    });
+    for (step, wrong) in [
+        (step(ROWS), None),
+        (ending_at(PAGE - 1), None),
+        (ending_at(PAGE), Some("17 positions, at most 16")),
+        (too_many, Some("13 rows that decode, at most 12")),
+    ] {
+        let mut runner = model(&[1.0; 300]);
+        runner.submit(&step).unwrap();
+        let said = runner.collect().map(drop).map_err(|e| e.to_string());
+        match wrong {
+            None => assert_eq!(said, Ok(())),
+            Some(wrong) => assert!(said.clone().unwrap_err().contains(wrong), "{said:?}"),
         }
     }
 }
