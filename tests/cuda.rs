@@ -774,6 +774,22 @@ fn graphs_take_memory() {
     );
     drop(llama);
     standin.assert_clean();
+    // One that is refused does not take those with it that there are.
+    standin.set("memory=1000000000");
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    standin.set(&format!("memory={}", standin.count("bytes") + 2_999_999));
+    let two = [prompt(), prompt()].concat();
+    assert_eq!(
+        greedy(&llama, two, 6).unwrap(),
+        [&want[..], &want[..]].concat()
+    );
+    assert_eq!(warnings(&log).len(), 1);
+    let replays = standin.count("replays");
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    assert!(standin.count("replays") > replays);
+    drop(llama);
+    standin.assert_clean();
 }
 
 /// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they

@@ -10,7 +10,7 @@
 //! What the driver keeps for a graph is not in the memory plan, nor in gpu_memory_bytes: nobody says how much that is before
 //! it is taken. Counted in advance by a guess it could refuse models that fit; so it is measured, and said on the log at debug
 //! level (with what other processes took in the same moment). It is taken when the graph is made: where that
-//! is refused, steps are launched kernel by kernel.
+//! is refused, steps of that form and of every new one are launched kernel by kernel.
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};
@@ -43,6 +43,7 @@ struct Recorded<D: Device> {
 pub(super) struct Graphs<D: Device> {
     all: Vec<Recorded<D>>,
     clock: u64,
+    /// Whether more are made: not where the device records nothing, nor once one was refused.
     on: bool,
     pub log: Arc<Log>,
 }
@@ -118,7 +119,7 @@ impl<D: Device> Gpu<D> {
                     // Of a device that is broken the launches say so.
                     self.graphs.on = false;
                     self.graphs.log.write(Level::Warn, || {
-                        format!("decode steps are launched kernel by kernel, not as CUDA graphs: {error}")
+                        format!("decode steps of other forms than so far are launched kernel by kernel, not as CUDA graphs: {error}")
                     });
                     return forward(self);
                 }
