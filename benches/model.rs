@@ -164,7 +164,7 @@ impl Plan {
         self.matrix_bytes()
             + Cpu::mat_bytes(&self.embedding())
             + self.limits.n_pages as u64 * Cpu::page_bytes(&self.shape, self.kv_dtype)
-            + Runner::<Cpu>::scratch_bytes(&self.shape, &self.limits, self.kv_dtype)
+            + Runner::<Cpu>::scratch_bytes(&self.shape, &self.limits, self.kv_dtype, 0)
     }
 
     /// And what it runs with.

@@ -181,6 +181,26 @@ fn more_memory_than_there_is() {
     );
 }
 
+/// Every thread of the CPU backend has scratch buffers of its own, and the memory plan counts those of the
+/// threads that were asked for, not those that the machine could run.
+#[test]
+fn the_plan_counts_the_threads_asked_for() {
+    let scratch = |n_threads| {
+        let mut options = build_options();
+        (options.max_seq_len, options.n_threads) = (1 << 31, n_threads);
+        let (status, sentence) = fails(&reference(META), None, &options);
+        assert_eq!(status, LLAMA_E_NO_MEMORY, "{sentence}");
+        let (_, after) = sentence.split_once("scratch buffers ").unwrap();
+        let digits = after.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+        digits.parse::<u64>().unwrap()
+    };
+    let per_thread = scratch(2) - scratch(1);
+    assert!(per_thread > 0);
+    assert_eq!(scratch(64) - scratch(1), 63 * per_thread);
+    let usable = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(scratch(0), scratch(usable as u32));
+}
+
 #[test]
 fn options_out_of_range() {
     type Change = fn(&mut llama_build_options);

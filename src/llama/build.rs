@@ -207,7 +207,7 @@ impl<'a> Order<'a> {
                 ),
                 (
                     "scratch buffers",
-                    Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype),
+                    Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype, options.n_threads),
                 ),
             ],
             place,

@@ -14,13 +14,14 @@ pub struct Runner<B: Backend> {
 }
 
 impl<B: Backend> Runner<B> {
-    /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's own.
-    pub fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
+    /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's own
+    /// with `n_threads` threads (0: as many as this process may use).
+    pub fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64 {
         let per_row = shape.dim + 2 * shape.q_dim() + shape.ffn_dim;
         let rows = (limits.max_rows as u64).saturating_mul(4 * per_row as u64);
         let logits = (limits.max_wanted as u64).saturating_mul(4 * limits.vocab_size as u64);
         rows.saturating_add(logits)
-            .saturating_add(B::scratch_bytes(shape, limits, kv_dtype))
+            .saturating_add(B::scratch_bytes(shape, limits, kv_dtype, n_threads))
     }
 
     /// Allocate pool and scratch beside weights that are loaded already.

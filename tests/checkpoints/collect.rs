@@ -61,7 +61,7 @@ impl Backend for Collect {
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
         unreachable!("nothing runs on this backend")
     }
-    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
+    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64 {
         unreachable!("nothing runs on this backend")
     }
     fn new_mat(&self, spec: &MatSpec) -> Result<Mat> {

@@ -101,6 +101,14 @@ pub fn usable_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
+/// How many threads `n_threads` asks for; 0: [`usable_threads`].
+fn threads(n_threads: usize) -> usize {
+    match n_threads {
+        0 => usable_threads(),
+        n => n,
+    }
+}
+
 /// The CPU this process runs on.
 pub struct Cpu {
     tier: Tier,
@@ -235,11 +243,7 @@ impl Cpu {
         max_rows: usize,
         tier: Tier,
     ) -> Result<Cpu> {
-        let n_threads = if n_threads == 0 {
-            usable_threads()
-        } else {
-            n_threads
-        };
+        let n_threads = threads(n_threads);
         let half = shape.head_dim / 2;
         if half == 0 || shape.head_dim % 2 == 1 || rope.cos.len() != rope.sin.len() {
             let got = format!("{} with {} cosines", shape.head_dim, rope.cos.len());

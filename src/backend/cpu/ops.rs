@@ -10,7 +10,7 @@ use super::rows::Norm;
 use super::step::ALL;
 use super::{
     Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, mat, product_i16, qkv_width,
-    quantise, rows, scratch_len, simd, tiles_len, usable_threads, widest,
+    quantise, rows, scratch_len, simd, threads, tiles_len, widest,
 };
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
 use crate::quant::Quant;
@@ -31,12 +31,12 @@ impl Backend for Cpu {
         kv::page_bytes(shape, dtype)
     }
 
-    fn scratch_bytes(shape: &Shape, limits: &Limits, _kv_dtype: Dtype) -> u64 {
+    fn scratch_bytes(shape: &Shape, limits: &Limits, _: Dtype, n_threads: usize) -> u64 {
         let rows = limits.max_rows;
         let per_thread = scratch_len(shape, rows);
         let integers = product_i16::rows_len(rows, widest(shape));
         let numbers = [
-            per_thread.saturating_mul(usable_threads()),
+            per_thread.saturating_mul(threads(n_threads)),
             rows::panels_len(rows, widest(shape)),
             // Numbers of half the size.
             (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,

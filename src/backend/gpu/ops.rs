@@ -138,7 +138,7 @@ impl<D: Device> Backend for Gpu<D> {
         layer.saturating_mul(shape.n_layers as u64)
     }
 
-    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> u64 {
+    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, _: usize) -> u64 {
         // Of x, q, y and h; of the logits.
         let padding = 4 * 31;
         let floats = [
