@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let dir = Path::new(dir);
     std::fs::create_dir_all(dir)?;
     let tokenizer =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference/llama2-tokenizer.model");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tokenizer/tokenizer.model");
     std::fs::copy(tokenizer, dir.join("tokenizer.model"))?;
     std::fs::write(dir.join("config.json"), config(shape).to_string())?;
     let bytes = write_weights(shape, &dir.join("model.safetensors"))?;

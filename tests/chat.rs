@@ -1,14 +1,16 @@
 //! Dialogs in Meta's format, against the reference's token ids.
 
+mod tokenizers;
+
 use llamabi::chat::{self, Encoding, Message, Role};
 use llamabi::tokenizer::{self, Bound, Tokenizer};
 use llamabi::{Cancel, Error, Result, Token};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use tokenizers::{WIDE, all_cases};
 
-static LLAMA2: LazyLock<Arc<dyn Tokenizer>> = LazyLock::new(|| {
-    tokenizer::open(Path::new("tests/data/reference/llama2-tokenizer.model")).unwrap()
-});
+static TOKENIZER: LazyLock<Arc<dyn Tokenizer>> =
+    LazyLock::new(|| tokenizer::open(Path::new(WIDE)).unwrap());
 
 fn system(content: &str) -> Message<'_> {
     Message {
@@ -32,41 +34,58 @@ fn assistant(content: &str) -> Message<'_> {
 }
 
 fn encode_dialog(dialog: &[Message<'_>]) -> Result<Vec<Token>> {
-    match chat::encode_dialog(&**LLAMA2, dialog, Bound::default())? {
+    encode_with(&**TOKENIZER, dialog)
+}
+
+fn encode_with(tokenizer: &dyn Tokenizer, dialog: &[Message<'_>]) -> Result<Vec<Token>> {
+    match chat::encode_dialog(tokenizer, dialog, Bound::default())? {
         Encoding::Tokens(tokens) => Ok(tokens),
         other => panic!("{other:?}"),
     }
 }
 
 fn is_unsafe(dialog: &[Message<'_>]) -> bool {
-    chat::encode_dialog(&**LLAMA2, dialog, Bound::default()).unwrap() == Encoding::Unsafe
+    chat::encode_dialog(&**TOKENIZER, dialog, Bound::default()).unwrap() == Encoding::Unsafe
 }
 
 /// BOS, the text, and EOS where it says so.
 fn turn(text: &str, eos: bool) -> Vec<Token> {
     let mut tokens = vec![1];
-    tokens.extend(LLAMA2.encode(text).unwrap());
+    tokens.extend(TOKENIZER.encode(text).unwrap());
     tokens.extend(eos.then_some(2));
     tokens
 }
 
 #[test]
 fn reference_cases() {
-    let cases = std::fs::read_to_string("tests/data/reference/chat-cases.json").unwrap();
-    let cases: Vec<serde_json::Value> = serde_json::from_str(&cases).unwrap();
-    assert!(cases.len() >= 5);
-    for case in &cases {
-        let dialog: Vec<Message<'_>> = case["dialog"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|m| Message {
-                role: Role::named(m["role"].as_str().unwrap()).unwrap(),
-                content: m["content"].as_str().unwrap(),
-            })
-            .collect();
-        let expected: Vec<Token> = serde_json::from_value(case["prompt_tokens"].clone()).unwrap();
-        assert_eq!(encode_dialog(&dialog).unwrap(), expected, "{dialog:?}");
+    for cases in all_cases() {
+        let tokenizer = tokenizer::open(&cases.tokenizer).unwrap();
+        for case in cases.dialogs() {
+            let message = |m: &'_ serde_json::Value| {
+                let role = Role::named(m["role"].as_str().unwrap()).unwrap();
+                (role, m["content"].as_str().unwrap().to_owned())
+            };
+            let dialog: Vec<_> = case["dialog"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(message)
+                .collect();
+            let dialog: Vec<Message<'_>> = dialog
+                .iter()
+                .map(|(role, content)| Message {
+                    role: *role,
+                    content,
+                })
+                .collect();
+            let expected: Vec<Token> =
+                serde_json::from_value(case["prompt_tokens"].clone()).unwrap();
+            assert_eq!(
+                encode_with(&*tokenizer, &dialog).unwrap(),
+                expected,
+                "{dialog:?}"
+            );
+        }
     }
 }
 
@@ -135,7 +154,7 @@ fn a_bound_ends_the_encoding_early() {
             max_tokens: Some(max),
             cancel: None,
         };
-        chat::encode_dialog(&**LLAMA2, &dialog, bound).unwrap()
+        chat::encode_dialog(&**TOKENIZER, &dialog, bound).unwrap()
     };
     assert!(matches!(within(len), Encoding::Tokens(tokens) if tokens.len() == len));
     for max in 0..len {
@@ -147,7 +166,7 @@ fn a_bound_ends_the_encoding_early() {
         max_tokens: None,
         cancel: Some(&cancel),
     };
-    let error = chat::encode_dialog(&**LLAMA2, &dialog, bound).unwrap_err();
+    let error = chat::encode_dialog(&**TOKENIZER, &dialog, bound).unwrap_err();
     assert!(matches!(error, Error::Cancelled), "{error}");
 }
 

@@ -118,12 +118,12 @@ fn mutate_bytes(bytes: &mut Vec<u8>, rng: &mut Rng) {
 #[test]
 fn files_with_broken_bytes() {
     let small = std::fs::read("tests/data/small-tokenizer.model").unwrap();
-    let llama2 = std::fs::read("tests/data/reference/llama2-tokenizer.model").unwrap();
+    let wide = std::fs::read("tests/data/tokenizer/tokenizer.model").unwrap();
     let mut rng = Rng(1);
     let mut count = Count::default();
     for i in 0..4000 {
         let mut bytes = if i % 200 == 0 {
-            llama2.clone()
+            wide.clone()
         } else {
             small.clone()
         };

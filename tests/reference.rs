@@ -2,12 +2,14 @@
 
 mod common;
 mod reference_cases;
+mod tokenizers;
 
 use common::*;
 use llamabi::capi::*;
 use llamabi::{BuildOptions, Dtype};
 use reference_cases::{Place, dialog, reference_cases};
 use std::path::Path;
+use tokenizers::all_cases;
 
 fn open(dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions) -> Result<Model, Failure> {
     let mut c = build_options();
@@ -47,21 +49,22 @@ const CPU: Place = Place {
 reference_cases!(CPU);
 
 #[test]
-fn llama_2_tokenizer_and_dialogs() {
-    let dir = tempdir("llama2-vocabulary");
+fn tokenizers_of_32000_pieces_and_dialogs() {
+    let dir = tempdir("vocabulary-of-32000");
     blank_model(&dir, 32_000);
-    let tokenizer = reference("llama2-tokenizer.model");
     let mut options = build_options();
     options.max_seq_len = 64;
-    let model = Model::open(&dir, Some(&tokenizer), &options).unwrap();
-    for case in json(&reference("tokenizer-cases.json")).as_array().unwrap() {
-        let ids = tokens(&case["ids"]);
-        assert_eq!(model.encode_text(case["text"].as_str().unwrap(), 0), ids);
-        assert_eq!(model.decode(&ids), case["decoded"].as_str().unwrap());
-    }
-    for case in json(&reference("chat-cases.json")).as_array().unwrap() {
-        let got = model.encode_dialog(&dialog(&case["dialog"])).unwrap();
-        assert_eq!(got, tokens(&case["prompt_tokens"]));
+    for cases in all_cases() {
+        let model = Model::open(&dir, Some(&cases.tokenizer), &options).unwrap();
+        for case in cases.texts() {
+            let ids = tokens(&case["ids"]);
+            assert_eq!(model.encode_text(case["text"].as_str().unwrap(), 0), ids);
+            assert_eq!(model.decode(&ids), case["decoded"].as_str().unwrap());
+        }
+        for case in cases.dialogs() {
+            let got = model.encode_dialog(&dialog(&case["dialog"])).unwrap();
+            assert_eq!(got, tokens(&case["prompt_tokens"]));
+        }
     }
     std::fs::remove_dir_all(dir).unwrap();
 }

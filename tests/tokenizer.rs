@@ -1,5 +1,7 @@
 //! The tokenizer against its reference cases and against SentencePiece itself.
 
+mod tokenizers;
+
 use llamabi::tokenizer::model_proto::{
     MAX_PIECE_BYTES, MAX_USER_DEFINED_NESTING, ModelProto, SentencePiece as Entry, Type,
 };
@@ -11,8 +13,8 @@ use prost::Message;
 use sentencepiece::SentencePieceProcessor;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use tokenizers::{WIDE, all_cases};
 
-const LLAMA2: &str = "tests/data/reference/llama2-tokenizer.model";
 const SMALL: &str = "tests/data/small-tokenizer.model";
 
 /// A tokenizer of ours and the library's on the same file.
@@ -61,7 +63,7 @@ impl Both {
 }
 
 static BOTH: LazyLock<[Both; 2]> =
-    LazyLock::new(|| [LLAMA2, SMALL].map(|file| Both::new(&std::fs::read(file).unwrap())));
+    LazyLock::new(|| [WIDE, SMALL].map(|file| Both::new(&std::fs::read(file).unwrap())));
 
 fn stream(tokenizer: &Arc<dyn Tokenizer>, ids: &[Token]) -> String {
     let mut detokenizer = Detokenizer::new(tokenizer.clone());
@@ -118,24 +120,21 @@ const TEXTS: [&str; 16] = [
 
 #[test]
 fn reference_cases() {
-    let cases = std::fs::read_to_string("tests/data/reference/tokenizer-cases.json").unwrap();
-    let cases: Vec<serde_json::Value> = serde_json::from_str(&cases).unwrap();
-    assert!(cases.len() > 10);
-    let tokenizer = tokenizer::open(Path::new(LLAMA2)).unwrap();
-    assert_eq!(tokenizer.vocab_size(), 32000);
-    assert_eq!(
-        (tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()),
-        (1, 2, -1)
-    );
-    for case in cases {
-        let text = case["text"].as_str().unwrap();
-        let ids: Vec<Token> = serde_json::from_value(case["ids"].clone()).unwrap();
-        assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
+    for cases in all_cases() {
+        let tokenizer = tokenizer::open(&cases.tokenizer).unwrap();
+        assert_eq!(tokenizer.vocab_size(), 32000);
         assert_eq!(
-            tokenizer.decode(&ids).unwrap(),
-            case["decoded"].as_str().unwrap()
+            (tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()),
+            (1, 2, -1)
         );
-        assert_eq!(stream(&tokenizer, &ids), case["decoded"].as_str().unwrap());
+        for case in cases.texts() {
+            let text = case["text"].as_str().unwrap();
+            let ids: Vec<Token> = serde_json::from_value(case["ids"].clone()).unwrap();
+            let decoded = case["decoded"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
+            assert_eq!(tokenizer.decode(&ids).unwrap(), decoded);
+            assert_eq!(stream(&tokenizer, &ids), decoded);
+        }
     }
 }
 

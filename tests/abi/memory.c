@@ -58,7 +58,7 @@ static void try_all(llama_t *l, const char *dir, const char *text, size_t len, i
   CHECK(status[5] == LLAMA_OK || status[5] == LLAMA_E_NO_MEMORY || status[5] == LLAMA_E_DEVICE);
   llama_free(second);
   /* Of a tokenizer of half a megabyte it is only found late that it is not this model's. */
-  snprintf(big_tokenizer, sizeof big_tokenizer, "%s/../../llama2-tokenizer.model", dir);
+  snprintf(big_tokenizer, sizeof big_tokenizer, "%s/../../../tokenizer/tokenizer.model", dir);
   status[6] = llama_build(dir, big_tokenizer, &b, &second, err);
   CHECK(status[6] == LLAMA_E_FORMAT || status[6] == LLAMA_E_NO_MEMORY);
   CHECK(!enough || status[6] == LLAMA_E_FORMAT);

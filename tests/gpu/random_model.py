@@ -18,11 +18,11 @@ SHAPES = {
 }
 
 
-TOKENIZERS = {"tiny": ("mha-f32/hf/tokenizer.model", 512), "wide": ("mha-f32/hf/tokenizer.model", 512)}
+TOKENIZERS = {"tiny": ("reference/mha-f32/hf/tokenizer.model", 512), "wide": ("reference/mha-f32/hf/tokenizer.model", 512)}
 
 
 def tokenizer(shape):
-    return TOKENIZERS.get(shape, ("llama2-tokenizer.model", 32000))
+    return TOKENIZERS.get(shape, ("tokenizer/tokenizer.model", 32000))
 
 
 def pieces(shape):
@@ -73,5 +73,5 @@ def checkpoint(shape, folder, dtype="bfloat16"):
     del model
     if device() == "cuda":
         torch.cuda.empty_cache()
-    shutil.copy(os.path.join(ROOT, "tests/data/reference", tokenizer(shape)[0]), os.path.join(directory, "tokenizer.model"))
+    shutil.copy(os.path.join(ROOT, "tests/data", tokenizer(shape)[0]), os.path.join(directory, "tokenizer.model"))
     return directory
