@@ -141,6 +141,10 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 #define LLAMA_FINISH_UNSAFE 5
 
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of the call is
+/// `LLAMA_OK`, and what was generated until then can still be read.
+#define LLAMA_FINISH_UNREAD 8
+
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
@@ -190,6 +194,22 @@ typedef struct llama_build_options {
   /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
   /// kernels, CUDA graphs) is not among them.
   uint64_t gpu_memory_bytes;
+  /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
+  /// `LLAMA_E_BUSY`. 0: 1024.
+  uint32_t max_waiting;
+  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind (1,024
+  /// events or 4 MiB are queued, and not yet half of them were taken). Then its part of the KV cache is copied out,
+  /// and back when the reader has caught up and a slot is free: it goes on as if nothing had been. 0: 1000.
+  uint32_t max_stall_ms;
+  /// A stream whose reader is behind and takes no event for so many milliseconds ends with
+  /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
+  uint32_t max_unread_ms;
+  /// 0.
+  uint32_t reserved2;
+  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where it is not enough, the stream that has
+  /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`, so that no reader holds others up for longer
+  /// than `max_stall_ms`. 0: as many bytes as the KV cache has.
+  uint64_t stall_memory_bytes;
 } llama_build_options;
 
 /// What a function returns: 0 is success, positive is an outcome, negative a failure.
@@ -365,8 +385,8 @@ typedef struct llama_timings {
   uint32_t running;
   /// Sequences waiting for a slot now.
   uint32_t waiting;
-  /// 0.
-  uint32_t reserved0;
+  /// Sequences that have given their slot up now, because their reader is behind.
+  uint32_t parked;
   /// Time `llama_build` took.
   double load_ms;
   /// Time in steps that had prompt tokens.
@@ -432,7 +452,7 @@ typedef struct llama_timings {
 /// Text that is not UTF-8; the message names the argument and the byte.
 #define LLAMA_E_UTF8 -11
 
-/// `LLAMA_GEN_NO_WAIT` and not enough free slots.
+/// `LLAMA_GEN_NO_WAIT` and not enough free slots, or as many calls wait as `max_waiting` allows.
 #define LLAMA_E_BUSY -12
 
 /// An earlier panic or device failure has left the handle unusable; free it.

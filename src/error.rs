@@ -134,6 +134,14 @@ pub enum Error {
         /// Slots that are free.
         free: usize,
     },
+    /// As many calls wait as may.
+    #[error("{waiting} calls wait for a slot, max_waiting is {max}")]
+    Waiting {
+        /// Calls of which nothing has begun.
+        waiting: usize,
+        /// The limit.
+        max: usize,
+    },
     /// Loading was cancelled. (A cancelled generation is not an error: it has a result.)
     #[error("cancelled")]
     Cancelled,

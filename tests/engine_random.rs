@@ -122,6 +122,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 max_batch_size,
                 prefill_chunk,
                 seed: 1,
+                ..Setup::default()
             },
         )
 }

@@ -62,7 +62,7 @@ impl Error {
             Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
             Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
             Error::Batch { .. } => LLAMA_E_BATCH,
-            Error::Busy { .. } => LLAMA_E_BUSY,
+            Error::Busy { .. } | Error::Waiting { .. } => LLAMA_E_BUSY,
             Error::Poisoned(_) => LLAMA_E_POISONED,
             Error::Internal(_) => LLAMA_E_INTERNAL,
         }

@@ -92,6 +92,11 @@ fn default_build_options() -> llama_build_options {
         log_level: LLAMA_LOG_INFO,
         reserved0: 0,
         gpu_memory_bytes: defaults.gpu_memory_bytes,
+        max_waiting: 0,
+        max_stall_ms: 0,
+        max_unread_ms: 0,
+        reserved2: 0,
+        stall_memory_bytes: 0,
     }
 }
 
@@ -252,6 +257,8 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         n => return Err(unknown("log_level", n, "LLAMA_LOG_* or 0")),
     };
     let log = Arc::new(Log::new(level.filter(|_| o.log.is_some())));
+    let defaults = BuildOptions::default();
+    let or = |default: u32, given: u32| if given == 0 { default } else { given };
     let options = BuildOptions {
         max_seq_len: o.max_seq_len as usize,
         max_batch_size: o.max_batch_size as usize,
@@ -264,6 +271,10 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         kv_dtype: dtype("kv_dtype", o.kv_dtype)?,
         seed: o.seed,
         prefill_chunk: None,
+        max_waiting: or(defaults.max_waiting, o.max_waiting),
+        max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
+        max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
+        stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
         cancel: cancel::flag(o.cancel)?,
         log: log.clone(),
     };

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn llama_get_timings(
             struct_size: size_of::<llama_timings>() as u32,
             running: timings.running,
             waiting: timings.waiting,
-            reserved0: 0,
+            parked: timings.parked,
             load_ms: handle.llama.info().load_ms,
             prefill_ms: timings.prefill_ms,
             decode_ms: timings.decode_ms,

@@ -23,14 +23,12 @@ pub(super) unsafe trait Layout: Copy {
     const NAME: &'static str;
     /// Where each field ends. A field that the caller's struct holds only a part of is not read.
     const ENDS: &'static [usize];
-    /// The `reserved*` field, if any, must be 0 in what callers give.
-    fn reserved(&self) -> Option<(&'static str, u32)> {
-        None
-    }
+    /// The `reserved*` fields, which must be 0 in what callers give.
+    fn reserved(&self) -> Vec<(&'static str, u32)>;
 }
 
 macro_rules! layout {
-    ($name:ident { $($field:ident),* } $($reserved:ident)?) => {
+    ($name:ident { $($field:ident),* } $($reserved:ident)*) => {
         // SAFETY: types.rs declares it #[repr(C)] of plain numbers and pointers; leaving out or
         // reordering a field here fails the assertion below or the test `ends_are_ascending`.
         unsafe impl Layout for $name {
@@ -38,9 +36,9 @@ macro_rules! layout {
             const ENDS: &'static [usize] = &[
                 $(std::mem::offset_of!($name, $field) + field_size(|s: &$name| &s.$field)),*
             ];
-            $(fn reserved(&self) -> Option<(&'static str, u32)> {
-                Some((stringify!($reserved), self.$reserved))
-            })?
+            fn reserved(&self) -> Vec<(&'static str, u32)> {
+                vec![$((stringify!($reserved), self.$reserved)),*]
+            }
         }
         // Naming every field in a pattern makes the compiler notice one that is missing above.
         const _: fn(&$name) = |s| { let $name { $($field: _),* } = s; };
@@ -55,8 +53,9 @@ const fn field_size<S, F>(_: fn(&S) -> &F) -> usize {
 layout!(llama_build_options {
     struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
-    log, log_user_data, log_level, reserved0, gpu_memory_bytes
-} reserved0);
+    log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
+    max_unread_ms, reserved2, stall_memory_bytes
+} reserved0 reserved2);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1
@@ -98,7 +97,7 @@ layout!(llama_timings {
     struct_size,
     running,
     waiting,
-    reserved0,
+    parked,
     load_ms,
     prefill_ms,
     decode_ms,
@@ -177,12 +176,12 @@ pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Ou
         let to = (&raw mut value).cast::<u8>();
         to.copy_from_nonoverlapping(p.cast(), whole_fields);
     }
-    match value.reserved() {
-        Some((field, got)) if got != 0 => Err(Failure::new(
+    match value.reserved().into_iter().find(|(_, got)| *got != 0) {
+        Some((field, got)) => Err(Failure::new(
             LLAMA_E_ABI,
             format!("{field} of {name} ({}) is {got}, must be 0", T::NAME),
         )),
-        _ => Ok(value),
+        None => Ok(value),
     }
 }
 
@@ -388,7 +387,7 @@ mod tests {
 
     #[test]
     fn init_fills_what_the_caller_has() {
-        for size in [0, 4, 8, 50, 96, 100, 4096] {
+        for size in [0, 4, 8, 50, 96, 100, 128, 4096] {
             let mut bytes = Bytes([0xaa; 8192]);
             // SAFETY: 8192 writable bytes.
             unsafe { handle::llama_build_options_init(bytes.0.as_mut_ptr().cast(), size, 0) };

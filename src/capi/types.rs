@@ -42,7 +42,7 @@ pub const LLAMA_E_TOO_LONG: llama_status = -9;
 pub const LLAMA_E_BATCH: llama_status = -10;
 /// Text that is not UTF-8; the message names the argument and the byte.
 pub const LLAMA_E_UTF8: llama_status = -11;
-/// `LLAMA_GEN_NO_WAIT` and not enough free slots.
+/// `LLAMA_GEN_NO_WAIT` and not enough free slots, or as many calls wait as `max_waiting` allows.
 pub const LLAMA_E_BUSY: llama_status = -12;
 /// An earlier panic or device failure has left the handle unusable; free it.
 pub const LLAMA_E_POISONED: llama_status = -13;
@@ -119,6 +119,9 @@ pub const LLAMA_FINISH_CANCELLED: i32 = 3;
 pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 pub const LLAMA_FINISH_UNSAFE: i32 = 5;
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of the call is
+/// `LLAMA_OK`, and what was generated until then can still be read.
+pub const LLAMA_FINISH_UNREAD: i32 = 8;
 
 /// Where a function says what went wrong. The caller's own; there is nothing to free.
 ///
@@ -189,6 +192,22 @@ pub struct llama_build_options {
     /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
     /// kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
+    /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
+    /// `LLAMA_E_BUSY`. 0: 1024.
+    pub max_waiting: u32,
+    /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind (1,024
+    /// events or 4 MiB are queued, and not yet half of them were taken). Then its part of the KV cache is copied out,
+    /// and back when the reader has caught up and a slot is free: it goes on as if nothing had been. 0: 1000.
+    pub max_stall_ms: u32,
+    /// A stream whose reader is behind and takes no event for so many milliseconds ends with
+    /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
+    pub max_unread_ms: u32,
+    /// 0.
+    pub reserved2: u32,
+    /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where it is not enough, the stream that has
+    /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`, so that no reader holds others up for longer
+    /// than `max_stall_ms`. 0: as many bytes as the KV cache has.
+    pub stall_memory_bytes: u64,
 }
 
 /// A token and its log probability. This layout is frozen.
@@ -342,8 +361,8 @@ pub struct llama_timings {
     pub running: u32,
     /// Sequences waiting for a slot now.
     pub waiting: u32,
-    /// 0.
-    pub reserved0: u32,
+    /// Sequences that have given their slot up now, because their reader is behind.
+    pub parked: u32,
     /// Time `llama_build` took.
     pub load_ms: f64,
     /// Time in steps that had prompt tokens.

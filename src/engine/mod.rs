@@ -54,6 +54,15 @@ pub struct EngineOptions {
     /// Most prompt rows of a step. `None`: chosen from measured speed, so that running streams are
     /// not held up. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
+    /// Most calls that wait: none of their sequences has begun, because every slot is taken.
+    pub max_waiting: u32,
+    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others wait.
+    pub max_stall_ms: u32,
+    /// After so many milliseconds a call that is behind, and of which nothing was read in that time, ends with
+    /// [`FinishReason::Unread`]; `u32::MAX`: never.
+    pub max_unread_ms: u32,
+    /// Most bytes of host memory for the pages of sequences that have given their slot up.
+    pub stall_memory_bytes: u64,
     /// Tokens that end a sequence.
     pub eos_ids: Vec<Token>,
 }
@@ -65,6 +74,8 @@ pub struct Timings {
     pub running: u32,
     /// Sequences waiting now.
     pub waiting: u32,
+    /// Sequences that have given their slot up now, because their reader is behind.
+    pub parked: u32,
     /// Time spent in steps that had prompt rows.
     pub prefill_ms: f64,
     /// Time spent in steps that had none.

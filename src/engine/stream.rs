@@ -30,6 +30,8 @@ pub enum FinishReason {
     StopString = 4,
     /// The dialog contained a special tag.
     Unsafe = 5,
+    /// Nobody has read the stream for too long.
+    Unread = 8,
 }
 
 /// Figures of one sequence.

@@ -234,7 +234,7 @@ impl<'a> Order<'a> {
         drop(checkpoint);
         let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
             .map_err(|e| plan.explain(e))?;
-        let engine = self.engine(Box::new(runner), &tokenizer, config)?;
+        let engine = self.engine(Box::new(runner), &tokenizer, config, kv_bytes)?;
         let info = Info {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
@@ -320,6 +320,7 @@ impl<'a> Order<'a> {
         runner: Box<dyn Run>,
         tokenizer: &Arc<dyn Tokenizer>,
         config: &Config,
+        kv_bytes: u64,
     ) -> Result<Engine> {
         let options = self.options;
         let mut eos_ids = config.eos_ids.clone();
@@ -331,6 +332,10 @@ impl<'a> Order<'a> {
             max_batch_size: options.max_batch_size,
             seed: options.seed,
             prefill_chunk: options.prefill_chunk,
+            max_waiting: options.max_waiting,
+            max_stall_ms: options.max_stall_ms,
+            max_unread_ms: options.max_unread_ms,
+            stall_memory_bytes: options.stall_memory_bytes.unwrap_or(kv_bytes),
             eos_ids,
         };
         Engine::new(

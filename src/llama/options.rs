@@ -45,6 +45,16 @@ pub struct BuildOptions {
     pub seed: u64,
     /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
+    /// Most calls that wait for a slot; one more is [`crate::Error::Waiting`].
+    pub max_waiting: u32,
+    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others wait.
+    pub max_stall_ms: u32,
+    /// After so many milliseconds a stream that is behind, and of which nothing was read in that time, ends with
+    /// [`crate::engine::FinishReason::Unread`]; `u32::MAX`: never.
+    pub max_unread_ms: u32,
+    /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`: as many as
+    /// the KV pool has.
+    pub stall_memory_bytes: Option<u64>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
     /// Where log lines go, from the first one of the build on, to be taken out with
@@ -66,6 +76,10 @@ impl Default for BuildOptions {
             kv_dtype: None,
             seed: 1,
             prefill_chunk: None,
+            max_waiting: 1024,
+            max_stall_ms: 1000,
+            max_unread_ms: 60_000,
+            stall_memory_bytes: None,
             cancel: None,
             log: Arc::default(),
         }

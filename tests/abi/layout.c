@@ -36,7 +36,12 @@ FIELD(llama_build_options, log_user_data, 80, 8);
 FIELD(llama_build_options, log_level, 88, 4);
 FIELD(llama_build_options, reserved0, 92, 4);
 FIELD(llama_build_options, gpu_memory_bytes, 96, 8);
-SIZE(llama_build_options, 104);
+FIELD(llama_build_options, max_waiting, 104, 4);
+FIELD(llama_build_options, max_stall_ms, 108, 4);
+FIELD(llama_build_options, max_unread_ms, 112, 4);
+FIELD(llama_build_options, reserved2, 116, 4);
+FIELD(llama_build_options, stall_memory_bytes, 120, 8);
+SIZE(llama_build_options, 128);
 
 FIELD(llama_alternative, token, 0, 4);
 FIELD(llama_alternative, logprob, 4, 4);
@@ -102,7 +107,7 @@ SIZE(llama_info, 208);
 FIELD(llama_timings, struct_size, 0, 4);
 FIELD(llama_timings, running, 4, 4);
 FIELD(llama_timings, waiting, 8, 4);
-FIELD(llama_timings, reserved0, 12, 4);
+FIELD(llama_timings, parked, 12, 4);
 FIELD(llama_timings, load_ms, 16, 8);
 FIELD(llama_timings, prefill_ms, 24, 8);
 FIELD(llama_timings, decode_ms, 32, 8);
@@ -186,6 +191,7 @@ IS(LLAMA_FINISH_LENGTH, 2);
 IS(LLAMA_FINISH_CANCELLED, 3);
 IS(LLAMA_FINISH_STOP_STRING, 4);
 IS(LLAMA_FINISH_UNSAFE, 5);
+IS(LLAMA_FINISH_UNREAD, 8);
 IS(LLAMABI_MAX_GEN_LEN_DEFAULT, 0xFFFFFFFFu);
 
 /* Every function with its type. */

@@ -146,6 +146,7 @@ static void build_arguments(void) {
   WITH(log_level, 5, INVALID);
   WITH(abi_version, LLAMABI_ABI_VERSION + 1, LLAMA_E_ABI);
   WITH(reserved0, 1, LLAMA_E_ABI);
+  WITH(reserved2, 1, LLAMA_E_ABI);
   WITH(struct_size, 0, LLAMA_E_ABI);
   WITH(struct_size, 7, LLAMA_E_ABI);
   WITH(struct_size, 8, LLAMA_E_IO);

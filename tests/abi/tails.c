@@ -60,7 +60,7 @@ static void errors(void) {
 static void options(void) {
   uint32_t size;
   llama_t *l;
-  for (size = 0; size <= 4200; size += size < 120 ? 1 : 97) {
+  for (size = 0; size <= 4200; size += size < 140 ? 1 : 97) {
     memset(&box, 0xAA, sizeof box);
     llama_build_options_init(&box.build, size, 7);
     if (size > 4096) {

@@ -29,6 +29,10 @@ pub struct Setup {
     pub max_seq_len: usize,
     pub max_batch_size: usize,
     pub prefill_chunk: Option<usize>,
+    pub max_waiting: u32,
+    pub max_stall_ms: u32,
+    pub max_unread_ms: u32,
+    pub stall_memory_bytes: u64,
     pub seed: u64,
 }
 
@@ -42,6 +46,10 @@ impl Default for Setup {
             max_seq_len: 64,
             max_batch_size: 4,
             prefill_chunk: None,
+            max_waiting: 1024,
+            max_stall_ms: 1000,
+            max_unread_ms: 60_000,
+            stall_memory_bytes: 1 << 20,
             seed: 1,
         }
     }
@@ -65,6 +73,10 @@ impl Setup {
             max_batch_size: self.max_batch_size,
             seed: self.seed,
             prefill_chunk: self.prefill_chunk,
+            max_waiting: self.max_waiting,
+            max_stall_ms: self.max_stall_ms,
+            max_unread_ms: self.max_unread_ms,
+            stall_memory_bytes: self.stall_memory_bytes,
             eos_ids: vec![EOS],
         }
     }
