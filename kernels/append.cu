@@ -1,20 +1,23 @@
-// The caches in 8 bits: K and V of the step's rows, as codes with a scale for each head's vector.
+// The caches in 8 bits: writes K and V of the step's rows as codes, with a scale for the vector of
+// each head.
 //
-// A kernel of its own, because the rows of a weight matrix that make up one vector belong to several blocks of
-// the product (eight of them for a head of 128), which would have to wait for one another.
+// This is a kernel of its own. Several blocks of the product compute the weight rows that make up
+// one vector (eight blocks for a head of 128), and they would have to wait for one another.
 #include "gpu.h"
 
-// The greatest code, and the code of a number that has been divided by the scale.
+// The greatest code; and the code of a number that has been divided by the scale.
 DEVICE float greatest(Cached8) { return 127.0f; }
 DEVICE float greatest(CachedF8) { return 448.0f; }
-// To nearest even: adding 1.5 * 2^23 leaves no fraction.
+// Rounds to nearest even: adding 1.5 * 2^23 leaves no fraction.
 DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 128) & 255; }
 DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
 
-// One warp for each vector, up to eight numbers in a lane.
+// One warp works on each vector; a lane has up to eight numbers.
 template <class C> DEVICE void append(const AppendParams &p) {
-    const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads, head = blockIdx.x % p.n_kv_heads;
-    const float *from = p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
+    const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads,
+                   head = blockIdx.x % p.n_kv_heads;
+    const float *from =
+        p.fresh + ((size_t)row * 2 + part) * p.n_kv_heads * p.head_dim + head * p.head_dim;
     start_next();
 #ifdef PLANT_READ_EARLY
     const float early = p.slots[row] == GPU_NO_SLOT ? 0 : from[lane % p.head_dim];
@@ -34,11 +37,13 @@ template <class C> DEVICE void append(const AppendParams &p) {
         odd += v[e] * 0.0f; // NaN where a number is not finite
     }
     const float unit = group_max(max, 32) / greatest(C()) + group_sum(odd, 32);
-    const float inverse = unit > 1e-30f ? 1.0f / unit : 0; // the reciprocal of less would overflow
+    // the reciprocal of a smaller number would overflow
+    const float inverse = unit > 1e-30f ? 1.0f / unit : 0;
     Words2 codes = {};
     UNROLL
     for (int e = 0; e < 8; e++) codes.w[e / 4] |= code_of(v[e] * inverse, C()) << (e % 4 * 8);
-    C *to = (C *)(part ? p.v_pages : p.k_pages) + (size_t)(slot / GPU_PAGE * p.n_kv_heads + head) * head_of_page<C>(p.head_stride);
+    C *to = (C *)(part ? p.v_pages : p.k_pages) +
+            (size_t)(slot / GPU_PAGE * p.n_kv_heads + head) * head_of_page<C>(p.head_stride);
     if (lane * 8 < p.head_stride) store8(to + slot % GPU_PAGE * p.head_stride + lane * 8, codes);
     if (lane == 0) ((float *)(to + GPU_PAGE * p.head_stride))[slot % GPU_PAGE] = unit;
 }

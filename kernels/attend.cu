@@ -1,17 +1,18 @@
-// Attention in float32 over the paged cache, by chunks of 256 keys: split-K decode with grouped queries, and
-// (attend_prefill_fma) the prefill of the float32 mode.
+// Attention in float32 over the paged cache, by chunks of 256 keys. attend is split-K decode with
+// grouped queries; attend_prefill_fma is the prefill of the float32 mode.
 //
-// Block: 128 threads. Keys are read once for up to four queries: a decode block's are heads that share a
-// kv head, a prefill block's are consecutive rows of one head. A key's row of head_stride numbers is split
-// over `width` lanes, eight numbers each, so a warp reads 32 / width neighbouring keys at a time.
+// Block: 128 threads. A block reads each key once for up to four queries. The queries of a decode
+// block are heads that share a kv head; those of a prefill block are consecutive rows of one head.
+// A key's row of head_stride numbers is split over `width` lanes, eight numbers each, so a warp
+// reads 32 / width neighbouring keys at a time.
 #include "gpu.h"
 
 #define QUERIES 4
 
 DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum | [8] flags | [4][head_stride] queries |
-// [4][head_stride] result | [4 warps][4][head_stride] partial results.
+// Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum | [8] flags |
+// [4][head_stride] queries | [4][head_stride] result | [4 warps][4][head_stride] partial results.
 struct Layout {
     float *p, *max, *sum, *flags, *q, *o, *parts;
     DEVICE_MEMBER Layout(unsigned char *shared, uint32_t head_stride) {
@@ -25,27 +26,31 @@ struct Layout {
     }
 };
 
-// What of the cache a block works on.
+// The part of the cache that a block works on.
 template <class T> struct Keys {
     const T *k, *v;         // this kv head of page 0
-    const uint32_t *pages;  // of the sequence
+    const uint32_t *pages;  // page table of the sequence
     size_t page_stride;
     uint32_t head_stride;
-    DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages, uint32_t kv_head, uint32_t n_kv_heads,
-                       uint32_t head_stride)
-        : k((const T *)k_pages + kv_head * head_of_page<T>(head_stride)), v((const T *)v_pages + kv_head * head_of_page<T>(head_stride)),
-          pages(pages), page_stride(n_kv_heads * head_of_page<T>(head_stride)), head_stride(head_stride) {}
+    DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages,
+        uint32_t kv_head, uint32_t n_kv_heads, uint32_t head_stride)
+        : k((const T *)k_pages + kv_head * head_of_page<T>(head_stride)),
+          v((const T *)v_pages + kv_head * head_of_page<T>(head_stride)), pages(pages),
+          page_stride(n_kv_heads * head_of_page<T>(head_stride)), head_stride(head_stride) {}
     DEVICE_MEMBER size_t at(uint32_t key) const {
         return pages[key / GPU_PAGE] * page_stride + (size_t)(key % GPU_PAGE) * head_stride;
     }
-    // The scale of a key's vector in k or v; 1 where there is none.
+    // The scale of a key's vector in k or v; 1 for caches without scales.
     DEVICE_MEMBER float unit(const T *from, uint32_t key, bool valid) const {
-        if constexpr (SCALED<T>) return valid ? unit_of(from + pages[key / GPU_PAGE] * page_stride, head_stride, key % GPU_PAGE) : 0;
+        if constexpr (SCALED<T>)
+            return valid ? unit_of(from + pages[key / GPU_PAGE] * page_stride, head_stride,
+                               key % GPU_PAGE)
+                         : 0;
         else return 1;
     }
 };
 
-// Eight numbers on their way.
+// Eight numbers whose load may be in flight.
 template <class T, bool = SCALED<T>> struct Eight {
     Words4 raw[sizeof(T) / 2];
     DEVICE_MEMBER void load(const T *p) {
@@ -60,16 +65,18 @@ template <class T> struct Eight<T, true> {
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 
-// Keys first .. first + n (n <= 256) for H queries in l.q; query h sees the keys before end[h]. Leaves in
-// l.max, l.sum and l.o the largest score (in units of log 2), the sum of weights and the weighted values.
+// Attends to keys first .. first + n (n <= 256) for the H queries in l.q; query h sees the keys
+// before end[h]. Leaves the largest score (in units of log 2) in l.max, the sum of weights in l.sum
+// and the weighted values in l.o.
 template <class T, int H>
-DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
-    constexpr int U = 8 / sizeof(T); // keys on their way
+DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, uint32_t n,
+    const uint32_t (&end)[H], float scale) {
+    constexpr int U = 8 / sizeof(T); // keys in flight
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
     uint32_t width = 2;
     while (width * 8 < stride) width *= 2;
     const uint32_t e0 = lane % width * 8, step = 128 / width, own = (warp * 32 + lane) / width;
-    const uint32_t warp_key = warp * (32 / width); // a warp's keys behind the end are skipped together
+    const uint32_t warp_key = warp * (32 / width); // a warp skips the keys beyond the end together
     const bool has = e0 < stride;
 
     float q[H][8];
@@ -99,14 +106,15 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
                 for (int e = 0; e < 8; e++) s = fmaf(q[h][e], k[e], s);
                 s = group_sum(s, width);
                 if (lane % width == 0 && key < n)
-                    l.p[h * GPU_CHUNK + key] = first + key < end[h] ? s * unit[u] * scale * 1.44269504f : -INFINITY_F;
+                    l.p[h * GPU_CHUNK + key] =
+                        first + key < end[h] ? s * unit[u] * scale * 1.44269504f : -INFINITY_F;
             }
         }
     }
 #ifndef PLANT_NO_BARRIER_ATTEND
     block_sync();
 #endif
-    // Weights of the keys; a warp for each query. fmaxf drops NaN, the sum keeps it.
+    // Turns scores into weights, one warp for each query. fmaxf drops NaN, but the sum keeps it.
     if (warp < H) {
         float *p = l.p + warp * GPU_CHUNK, max = -INFINITY_F, sum = 0;
         for (uint32_t key = lane; key < n; key += 32) max = fmaxf(max, p[key]);
@@ -157,22 +165,28 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
     block_sync();
     for (uint32_t i = t; i < H * stride; i += 128) {
         const float *part = l.parts + i;
-        l.o[i] = part[0] + part[QUERIES * stride] + part[2 * QUERIES * stride] + part[3 * QUERIES * stride];
+        l.o[i] = part[0] + part[QUERIES * stride] + part[2 * QUERIES * stride] +
+                 part[3 * QUERIES * stride];
     }
     block_sync();
 }
 
-template <class T, int H> DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, uint32_t head) {
-    const uint32_t t = threadIdx.x, kv_head = blockIdx.x, split = blockIdx.y, group = p.n_heads / p.n_kv_heads;
+template <class T, int H>
+DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, uint32_t head) {
+    const uint32_t t = threadIdx.x, kv_head = blockIdx.x, split = blockIdx.y,
+                   group = p.n_heads / p.n_kv_heads;
     const uint32_t n_keys = (uint32_t)p.positions[row] + 1, first = split * GPU_CHUNK;
     const uint32_t n = smaller(n_keys - first, GPU_CHUNK);
-    const uint32_t last = kv_head * group + group; // heads behind this group are computed as zeros and dropped
+    // heads beyond this group are computed as zeros and dropped
+    const uint32_t last = kv_head * group + group;
     for (uint32_t i = t; i < H * p.head_stride; i += 128) {
         uint32_t h = head + i / p.head_stride, d = i % p.head_stride;
-        l.q[i] = h < last && d < p.head_dim ? p.q[(size_t)row * p.q_stride + h * p.head_dim + d] : 0;
+        l.q[i] =
+            h < last && d < p.head_dim ? p.q[(size_t)row * p.q_stride + h * p.head_dim + d] : 0;
     }
     block_sync();
-    Keys<T> keys(p.k_pages, p.v_pages, p.pages + p.row_pages[row], kv_head, p.n_kv_heads, p.head_stride);
+    Keys<T> keys(
+        p.k_pages, p.v_pages, p.pages + p.row_pages[row], kv_head, p.n_kv_heads, p.head_stride);
     uint32_t end[H];
     UNROLL
     for (int h = 0; h < H; h++) end[h] = n_keys;
@@ -181,8 +195,11 @@ template <class T, int H> DEVICE void attend_group(const AttendParams &p, const 
     for (uint32_t i = t; i < H * width; i += 128) {
         uint32_t h = i / width, d = i % width;
         if (head + h >= last || d > p.head_stride + 1) continue;
-        float v = d < p.head_stride ? l.o[h * p.head_stride + d] : d == p.head_stride ? l.max[h] : l.sum[h];
-        p.partial[(((size_t)blockIdx.z * p.n_heads + head + h) * p.max_splits + split) * width + d] = v;
+        float v = d < p.head_stride    ? l.o[h * p.head_stride + d]
+                  : d == p.head_stride ? l.max[h]
+                                       : l.sum[h];
+        p.partial[(((size_t)blockIdx.z * p.n_heads + head + h) * p.max_splits + split) * width +
+                  d] = v;
     }
     block_sync();
 }
@@ -199,9 +216,10 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     Layout l(shared, p.head_stride);
     if (group == 1) attend_group<T, 1>(p, l, row, kv_head);
     else
-        for (uint32_t h = 0; h < group; h += QUERIES) attend_group<T, QUERIES>(p, l, row, kv_head * group + h);
+        for (uint32_t h = 0; h < group; h += QUERIES)
+            attend_group<T, QUERIES>(p, l, row, kv_head * group + h);
 
-    // The last block of this row and kv head adds the splits up, always in their order.
+    // The last block to finish for this row and kv head adds the splits, always in the same order.
     device_fence();
     block_sync();
     if (t == 0) {
@@ -216,9 +234,11 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     const uint32_t width = p.head_stride + 4;
     for (uint32_t i = t; i < group * p.head_dim; i += 128) {
         const uint32_t head = kv_head * group + i / p.head_dim, d = i % p.head_dim;
-        const float *part = p.partial + ((size_t)blockIdx.z * p.n_heads + head) * p.max_splits * width;
+        const float *part =
+            p.partial + ((size_t)blockIdx.z * p.n_heads + head) * p.max_splits * width;
         float max = -INFINITY_F, sum = 0, o = 0;
-        for (uint32_t s = 0; s < n_splits; s++) max = fmaxf(max, load_fenced(part + s * width + p.head_stride));
+        for (uint32_t s = 0; s < n_splits; s++)
+            max = fmaxf(max, load_fenced(part + s * width + p.head_stride));
         if (max == -INFINITY_F) max = 0;
         for (uint32_t s = 0; s < n_splits; s++) {
             float weight = exp2_fast(load_fenced(part + s * width + p.head_stride) - max);
@@ -226,7 +246,8 @@ template <class T> DEVICE void attend(const AttendParams &p) {
             o = fmaf(load_fenced(part + s * width + d), weight, o);
         }
         with_type(p.y_type, [&](auto type) {
-            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o / sum);
+            from_float(
+                ((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o / sum);
         });
     }
 }
@@ -240,7 +261,8 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     for (uint32_t i = t; i < QUERIES * p.head_stride; i += 128) {
         uint32_t j = i / p.head_stride, d = i % p.head_stride;
         int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
-        l.q[i] = row >= 0 && d < p.head_dim ? p.q[(size_t)row * p.q_stride + head * p.head_dim + d] : 0;
+        l.q[i] =
+            row >= 0 && d < p.head_dim ? p.q[(size_t)row * p.q_stride + head * p.head_dim + d] : 0;
     }
     block_sync();
     Keys<T> keys(p.k_pages, p.v_pages, p.pages + tile.pages, kv_head, p.n_kv_heads, p.head_stride);
@@ -260,7 +282,8 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         for (int c = 0; c < OWN; c++) {
             uint32_t i = t + c * 128, j = i / p.head_stride;
             if (i >= QUERIES * p.head_stride) break;
-            // A chunk that a row does not see changes nothing: its weight is exp2(-inf) = 0.
+            // A chunk that a row does not see changes nothing, because its weight is exp2(-inf) =
+            // 0.
             float larger = fmaxf(max[c], l.max[j]), base = larger == -INFINITY_F ? 0 : larger;
             float before = exp2_fast(max[c] - base), now = exp2_fast(l.max[j] - base);
             o[c] = o[c] * before + l.o[i] * now;
@@ -275,7 +298,10 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
         if (row < 0 || d >= p.head_dim) continue;
         with_type(p.y_type, [&](auto type) {
-            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + slot_of(head * p.head_dim + d, p.slots)], o[c] / sum[c]);
+            from_float(
+                ((decltype(type) *)
+                        p.y)[(size_t)row * p.y_stride + slot_of(head * p.head_dim + d, p.slots)],
+                o[c] / sum[c]);
         });
     }
 }

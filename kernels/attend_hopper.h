@@ -1,30 +1,45 @@
-// Prefill attention on compute capability 9.0: that of attend_prefill.cu over caches of f16 and bf16. Part of gpu.h.
+// Prefill attention on compute capability 9.0: what attend_prefill.cu computes, for caches of f16
+// and bf16. Part of gpu.h.
 //
-// The recipe is FlashAttention-3's (Shah et al. 2024, algorithm 2) without its turns of the warpgroups: two warps keep two stages of
-// copies going, of K and of V, two warpgroups have 64 rows of one head each. While a warpgroup makes weights of the scores of one tile of
-// keys, its tensor cores have the next scores or the values of the last tile to do.
+// The recipe is FlashAttention-3's (Shah et al. 2024, algorithm 2), without its ping-pong of the
+// warpgroups. Two warps, one for K
+// and one for V, keep two stages of copies going. Two warpgroups have
+// 64 rows of one head each. While a warpgroup turns the scores of one tile of keys into weights,
+// its tensor cores are busy with the next scores or with the values of the last tile.
 //
-// Keys come in tiles of 128 at absolute positions, a page in boxes of 64 columns: columns that a head does not have are zeros. A row's
-// numbers depend on its own keys alone, as in attend_prefill.cu; but they are others (tiles there have 64 keys), so which of
-// both a device uses depends on head_dim and the cache's type alone. Queries are float32 and anywhere, so threads bring them. Rows of
-// several heads that share keys in one warpgroup would only help where many short prompts meet, and there products take the time.
+// Keys come in tiles of 128 at absolute positions; a page comes in boxes of 64 columns, and columns
+// that a head does not have are zeros. A row's numbers depend on its own keys alone, as in
+// attend_prefill.cu. But they differ from those of attend_prefill.cu, whose tiles have 64 keys.
+// Therefore head_dim and the type of the cache alone decide which of the two a device uses. Queries
+// are float32 and lie anywhere, so threads load them. Packing rows of several heads that share keys
+// into one warpgroup would only help where many short prompts meet, and there the products take the
+// time.
 template <class T, uint32_t B> struct HopperAttention {
     static constexpr uint32_t KEYS = 128, STAGES = 2, HALVES = B / 64, PAGES = KEYS / GPU_PAGE;
-    // Bytes: of a page and of a tile in 64 columns, of all columns, of a warpgroup's queries.
-    static constexpr uint32_t BOX = GPU_PAGE * 128, HALF = KEYS * 128, TILE = HALVES * HALF, QUERIES = HALVES * 64 * 128;
+    // Bytes: BOX of a page in 64 columns, HALF of a tile in 64 columns, TILE of a tile in all
+    // columns, QUERIES of a warpgroup's queries.
+    static constexpr uint32_t BOX = GPU_PAGE * 128, HALF = KEYS * 128, TILE = HALVES * HALF,
+                              QUERIES = HALVES * 64 * 128;
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
 
-    struct Barriers { AsyncBarrier keys[STAGES], values[STAGES], keys_read[STAGES], values_read[STAGES], cut; };
-    static_assert(2 * QUERIES + 2 * STAGES * TILE == 1280 * B && sizeof(Barriers) <= 128, "params.h");
+    struct Barriers {
+        AsyncBarrier keys[STAGES], values[STAGES], keys_read[STAGES], values_read[STAGES], cut;
+    };
+    static_assert(
+        2 * QUERIES + 2 * STAGES * TILE == 1280 * B && sizeof(Barriers) <= 128, "params.h");
 
     unsigned char *shared; // queries of two warpgroups | keys of two stages | values | barriers
     const AttendHopperParams &h;
     AttendTile tile;
-    DEVICE_MEMBER unsigned char *keys_of(uint32_t j) const { return shared + 2 * QUERIES + j % STAGES * TILE; }
-    DEVICE_MEMBER unsigned char *values_of(uint32_t j) const { return shared + 2 * QUERIES + (STAGES + j % STAGES) * TILE; }
+    DEVICE_MEMBER unsigned char *keys_of(uint32_t j) const {
+        return shared + 2 * QUERIES + j % STAGES * TILE;
+    }
+    DEVICE_MEMBER unsigned char *values_of(uint32_t j) const {
+        return shared + 2 * QUERIES + (STAGES + j % STAGES) * TILE;
+    }
     DEVICE_MEMBER Barriers &barriers() const { return *(Barriers *)(shared + 1280 * B); }
-    // How often before this one its stage has been used, as a barrier's parity.
+    // How often the stage of tile j has been used before, as the parity of a barrier.
     DEVICE_MEMBER static uint32_t round_of(uint32_t j) { return j / STAGES & 1; }
 
     DEVICE_MEMBER void run() const {
@@ -50,19 +65,26 @@ template <class T, uint32_t B> struct HopperAttention {
         if (t / 128 <= workers) attend(t / 128 - 1);
     }
 
-    // Of K or of V: each lane brings a box of a tile.
+    // Copies K or V: each lane copies one box of a tile.
     DEVICE_MEMBER void copy(bool values) const {
         Barriers &b = barriers();
-        AsyncBarrier *there = values ? b.values : b.keys, *read = values ? b.values_read : b.keys_read;
+        AsyncBarrier *there = values ? b.values : b.keys,
+                     *read = values ? b.values_read : b.keys_read;
         const TensorMap &map = values ? h.v : h.k;
-        const uint32_t lane = threadIdx.x % 32, half = lane / PAGES, place = half * HALF + lane % PAGES * BOX;
+        const uint32_t lane = threadIdx.x % 32, half = lane / PAGES,
+                       place = half * HALF + lane % PAGES * BOX;
         const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
         const uint32_t kv_head = blockIdx.x / (h.p.n_heads / h.p.n_kv_heads);
         for (uint32_t j = 0; j < n_tiles; j++) {
             const uint32_t key = j * KEYS + lane % PAGES * GPU_PAGE, stage = j % STAGES;
             unsigned char *to = values ? values_of(j) : keys_of(j);
-            // Behind the last page, and behind the map: zeros.
-            const uint32_t row = key < n_keys ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads + kv_head) * GPU_PAGE : h.end;
+            // Boxes beyond the last page get a row beyond the end of the map, which reads as zeros.
+            const uint32_t row =
+                key < n_keys
+                    ? h.first +
+                          (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads + kv_head) *
+                              GPU_PAGE
+                    : h.end;
             const bool cut = values && key < n_keys && n_keys - key < GPU_PAGE;
             if (half < HALVES) {
                 AsyncBarrier *arrived = cut ? &b.cut : there + stage;
@@ -71,12 +93,14 @@ template <class T, uint32_t B> struct HopperAttention {
                 copy_box(to + place, map, half * 64, row, arrived);
             }
             if (!values || j + 1 < n_tiles || n_keys % GPU_PAGE == 0) continue;
-            // On the last page lies memory nobody wrote, too: zeros, for 0 * NaN would be NaN. (Scores of such keys are dropped.)
+            // The last page also contains memory that nobody wrote. Its values are set to zero,
+            // because 0 * NaN would be NaN. (The scores of such keys are dropped.)
             barrier_wait(&b.cut, 0);
 #ifndef PLANT_NO_ZEROS
             to += n_keys % KEYS / GPU_PAGE * BOX;
             for (uint32_t i = n_keys % GPU_PAGE * 8 + lane; i < GPU_PAGE * 8; i += 32)
-                for (uint32_t k = 0; k < HALVES; k++) store_operand(to + k * HALF + i * 16, Words4{});
+                for (uint32_t k = 0; k < HALVES; k++)
+                    store_operand(to + k * HALF + i * 16, Words4{});
 #endif
             async_fence();
             warp_sync();
@@ -84,17 +108,20 @@ template <class T, uint32_t B> struct HopperAttention {
         }
     }
 
-    // Rows of the tile from 64 * worker on.
+    // Computes the rows of the tile from 64 * worker on.
     DEVICE_MEMBER void attend(uint32_t worker) const {
         Barriers &b = barriers();
         const AttendPrefillParams &p = h.p;
-        const uint32_t t = threadIdx.x % 128, lane = t % 32, column = lane % 4 * 2, own = t / 32 * 16 + lane / 4;
-        const uint32_t first = worker * 64, n = tile.n - first < 64 ? tile.n - first : 64, position = tile.position + first;
+        const uint32_t t = threadIdx.x % 128, lane = t % 32, column = lane % 4 * 2,
+                       own = t / 32 * 16 + lane / 4;
+        const uint32_t first = worker * 64, n = tile.n - first < 64 ? tile.n - first : 64,
+                       position = tile.position + first;
         const uint32_t n_tiles = (position + n - 1) / KEYS + 1;
         unsigned char *queries = shared + worker * QUERIES;
         int32_t row[2];
         UNROLL
-        for (uint32_t i = 0; i < 2; i++) row[i] = own + i * 8 < n ? p.rows[tile.first + first + own + i * 8] : -1;
+        for (uint32_t i = 0; i < 2; i++)
+            row[i] = own + i * 8 < n ? p.rows[tile.first + first + own + i * 8] : -1;
         load_queries(queries, tile.first + first, n);
 #ifndef PLANT_NO_FENCE_QUERIES
         async_fence();
@@ -103,7 +130,8 @@ template <class T, uint32_t B> struct HopperAttention {
         named_sync(1 + (int)worker, 128);
 #endif
 
-        float s[KEYS / 2], o[B / 2] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0}, fade[2];
+        float s[KEYS / 2], o[B / 2] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0},
+              fade[2];
         uint32_t w[KEYS / 16][4];
         const float scale = p.scale * 1.44269504f; // weights are powers of two
         barrier_wait(b.keys, 0);
@@ -130,7 +158,8 @@ template <class T, uint32_t B> struct HopperAttention {
 #ifdef PLANT_ROUNDED_EARLY
             round(w, s);
 #endif
-            // Here, and not at the top: ptxas moves the wait below up to the last branch, and the weights behind it.
+            // Wait here, not at the top of the loop: ptxas moves the wait below up to the last
+            // branch, and the weights after it.
             if (j + 1 < n_tiles) barrier_wait(b.keys + (j + 1) % STAGES, round_of(j + 1));
             wgmma_wait<0>(o);
             if (t == 0) barrier_arrive(b.values_read + (j - 1) % STAGES);
@@ -140,7 +169,8 @@ template <class T, uint32_t B> struct HopperAttention {
             round(w, s);
 #endif
         }
-        // Nobody waits until this tile's values have been read, nor for the tile behind it that only the other warpgroup sees.
+        // Nobody waits until this tile's values have been read, nor for the tile after it, which
+        // only the other warpgroup sees.
         barrier_wait(b.values + (n_tiles - 1) % STAGES, round_of(n_tiles - 1));
         add(o, w, values_of(n_tiles - 1));
         wgmma_finish(o);
@@ -152,12 +182,15 @@ template <class T, uint32_t B> struct HopperAttention {
                 auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride;
                 UNROLL
                 for (uint32_t k = 0; k < B / 8; k++)
-                    if (k * 8 + column < p.head_dim) store_pair(y + slot_of(blockIdx.x * p.head_dim + k * 8 + column, p.slots), o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
+                    if (k * 8 + column < p.head_dim)
+                        store_pair(y + slot_of(blockIdx.x * p.head_dim + k * 8 + column, p.slots),
+                            o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
             });
         }
     }
 
-    // Queries of 64 rows from entry `first` of rows on, zeros where there are less, rounded.
+    // Loads the queries of 64 rows from entry `first` of `rows` on, rounded; zeros where there are
+    // fewer rows.
     DEVICE_MEMBER void load_queries(unsigned char *to, uint32_t first, uint32_t n) const {
         const AttendPrefillParams &p = h.p;
         UNROLL
@@ -165,24 +198,29 @@ template <class T, uint32_t B> struct HopperAttention {
             const uint32_t at = i * 128 + threadIdx.x % 128, r = at / (B / 2), d = at % (B / 2) * 2;
             const int32_t row = r < n ? p.rows[first + r] : -1;
             Words2 x = {};
-            if (row >= 0 && d < p.head_dim) x = load_fresh8(p.q + (size_t)row * p.q_stride + blockIdx.x * p.head_dim + d);
-            store_operand(to + d / 64 * (64 * 128) + r * 128 + ((d % 64 / 8 ^ (r & 7)) << 4) + d % 8 * 2,
-                          pair_of(as_float(x.w[0]), as_float(x.w[1]), T()));
+            if (row >= 0 && d < p.head_dim)
+                x = load_fresh8(p.q + (size_t)row * p.q_stride + blockIdx.x * p.head_dim + d);
+            store_operand(
+                to + d / 64 * (64 * 128) + r * 128 + ((d % 64 / 8 ^ (r & 7)) << 4) + d % 8 * 2,
+                pair_of(as_float(x.w[0]), as_float(x.w[1]), T()));
         }
     }
 
-    DEVICE_MEMBER static void score(float (&s)[KEYS / 2], const unsigned char *queries, const unsigned char *keys) {
+    DEVICE_MEMBER static void score(
+        float (&s)[KEYS / 2], const unsigned char *queries, const unsigned char *keys) {
         wgmma_begin();
         UNROLL
         for (uint32_t i = 0; i < B / 16; i++) {
-            const uint64_t q = operand(queries + i / 4 * (64 * 128) + i % 4 * 32), k = operand(keys + i / 4 * HALF + i % 4 * 32);
+            const uint64_t q = operand(queries + i / 4 * (64 * 128) + i % 4 * 32),
+                           k = operand(keys + i / 4 * HALF + i % 4 * 32);
             if (i == 0) wgmma_new(s, q, k, T());
             else wgmma(s, q, k, T());
         }
         wgmma_commit();
     }
 
-    DEVICE_MEMBER static void add(float (&o)[B / 2], const uint32_t (&w)[KEYS / 16][4], const unsigned char *values) {
+    DEVICE_MEMBER static void add(
+        float (&o)[B / 2], const uint32_t (&w)[KEYS / 16][4], const unsigned char *values) {
         wgmma_begin();
         UNROLL
         for (uint32_t i = 0; i < KEYS / 16; i++) {
@@ -195,10 +233,12 @@ template <class T, uint32_t B> struct HopperAttention {
         wgmma_commit();
     }
 
-    // Scores of 128 keys from `key` on become weights; what was summed so far has to fade.
-    DEVICE_MEMBER static void weigh(float (&s)[KEYS / 2], float (&max)[2], float (&sum)[2], float (&fade)[2], uint32_t key, uint32_t position,
-                                    uint32_t own, uint32_t column, float scale) {
-        // Only where the first row of a warp does not see all of them.
+    // Turns the scores of 128 keys, from `key` on, into weights. Sets the factors by which the sums
+    // so far have to fade.
+    DEVICE_MEMBER static void weigh(float (&s)[KEYS / 2], float (&max)[2], float (&sum)[2],
+        float (&fade)[2], uint32_t key, uint32_t position, uint32_t own, uint32_t column,
+        float scale) {
+        // Only needed where the first row of a warp does not see all of these keys.
         if (key + KEYS - 1 > position + own / 16 * 16) {
             const int32_t sees = (int32_t)(position + own) - (int32_t)(key + column);
 #ifdef PLANT_MASK
@@ -217,7 +257,8 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t i = 0; i < 2; i++) {
             larger[i] = group_max(larger[i], 4);
             base[i] = larger[i] == -INFINITY_F ? 0 : larger[i] * scale;
-            fade[i] = exp2_fast(max[i] * scale - base[i]); // not fused: exactly 1 where the tile has nothing for the row
+            // Not fused: the factor must be exactly 1 where the tile has no key for the row.
+            fade[i] = exp2_fast(max[i] * scale - base[i]);
             max[i] = larger[i];
             sum[i] *= fade[i];
         }
@@ -229,9 +270,10 @@ template <class T, uint32_t B> struct HopperAttention {
         }
     }
 
-    // As wgmma takes them: of sixteen keys.
+    // Rounds the weights to the fragments that wgmma takes, of sixteen keys each.
     DEVICE_MEMBER static void round(uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2]) {
         UNROLL
-        for (uint32_t i = 0; i < KEYS / 4; i++) w[i / 4][i % 4] = pair_of(s[2 * i], s[2 * i + 1], T());
+        for (uint32_t i = 0; i < KEYS / 4; i++)
+            w[i / 4][i % 4] = pair_of(s[2 * i], s[2 * i + 1], T());
     }
 };

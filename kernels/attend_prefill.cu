@@ -1,15 +1,20 @@
-// Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged cache. On compute capability 9.0:
-// attend_hopper.h.
+// Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged
+// cache. attend_hopper.h has the kernel for compute capability 9.0.
 //
-// Block: 128 threads, 64 rows of one head; each warp has 16 rows, keys come in tiles of 64 at absolute
-// positions, two stages of cp.async (of a cache with scales ordinary loads, widened to f16 on the way). A row's numbers depend on its own keys alone: tiles it does not see leave its
-// state as it is, so neither the cut of a prompt into chunks nor the other rows of a tile matter.
+// Block: 128 threads, 64 rows of one head; each warp has 16 rows. Keys come in tiles of 64 at
+// absolute positions, in two stages of cp.async. A cache with scales is read by ordinary loads
+// instead and widened to f16 on the way. A row's numbers depend on its own keys alone: tiles that
+// it does not see leave its state unchanged. So neither the way a prompt is cut into chunks nor the
+// other rows of a tile matter.
 #include "gpu.h"
 
 #define KEYS 64
 
-// Eight numbers of a cache with scales, times their scale and rounded, to shared memory.
-template <class C> DEVICE void place8(void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
+// Loads eight numbers of a cache with scales, multiplies them by their scale, rounds, and stores to
+// shared memory.
+template <class C>
+DEVICE void place8(
+    void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
     Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
     float v[8];
@@ -25,8 +30,8 @@ template <class C> DEVICE void place8(void *to, const C *head, uint32_t head_str
     store16(to, out);
 }
 
-// C: what the cache has; T: what the tensor cores take. B: head_stride rounded up to 32, 64 or 128; the columns
-// between are zeros and skipped where whole sixteens.
+// C: type of the cache. T: type that the tensor cores take. B: head_stride rounded up to 32, 64 or
+// 128. The columns from head_stride to B are zeros; whole sixteens of them are skipped.
 template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, c = lane % 4 * 2;
@@ -36,19 +41,22 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
     const uint32_t sixteens = p.head_stride / 16;
 
-    // A row's chunk of 8 numbers, placed so that ldmatrix meets each bank once.
+    // Offset of a row's chunk of 8 numbers, such that ldmatrix meets each bank once.
     auto place = [](uint32_t row, uint32_t chunk) -> uint32_t {
         return B == 32 ? swizzle64(row, chunk) : row * B * 2 + ((chunk ^ (row & 7)) << 4);
     };
-    const size_t page_stride = p.n_kv_heads * head_of_page<C>(p.head_stride), base = kv_head * head_of_page<C>(p.head_stride);
+    const size_t page_stride = p.n_kv_heads * head_of_page<C>(p.head_stride),
+                 base = kv_head * head_of_page<C>(p.head_stride);
     constexpr uint32_t HALF_STAGE = KEYS * B * 2;
     auto load = [&](uint32_t j) {
         unsigned char *stage = shared + j % 2 * 2 * HALF_STAGE;
         constexpr uint32_t CHUNKS = B / 8;
         UNROLL
         for (uint32_t i = 0; i < KEYS * CHUNKS / 128; i++) {
-            uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS, key = j * KEYS + row;
-            // Behind the end lies memory nobody wrote: zeros, for 0 * NaN would be NaN.
+            uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS,
+                     key = j * KEYS + row;
+            // Memory beyond the end may never have been written. It is read as zeros, because 0 *
+            // NaN would be NaN.
             bool valid = key < n_keys && chunk * 8 < p.head_stride;
             size_t head = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base : 0;
             const C *k = (const C *)p.k_pages + head, *v = (const C *)p.v_pages + head;
@@ -66,7 +74,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     };
     load(0);
 
-    // Fragments of the queries: rows g and g + 8 of the warp's sixteen.
+    // Fragments of the queries: rows g and g + 8 of the warp's sixteen rows.
     const bool active = warp * 16 < tile.n;
     uint32_t q[B / 16][4];
     int32_t row[2];
@@ -98,7 +106,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             cp_wait<0>();
         }
         block_sync();
-        const unsigned char *k_tile = shared + j % 2 * 2 * HALF_STAGE, *v_tile = k_tile + HALF_STAGE;
+        const unsigned char *k_tile = shared + j % 2 * 2 * HALF_STAGE,
+                            *v_tile = k_tile + HALF_STAGE;
         if (active && j * KEYS <= first_row + 15) {
             float s[KEYS / 8][4] = {};
             UNROLL
@@ -107,7 +116,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
                 UNROLL
                 for (uint32_t b = 0; b < KEYS / 16; b++) {
                     uint32_t k[4];
-                    ldmatrix(k, k_tile + place(b * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
+                    ldmatrix(
+                        k, k_tile + place(b * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
                     mma(s[2 * b], q[i], k[0], k[1], T());
                     mma(s[2 * b + 1], q[i], k[2], k[3], T());
                 }
@@ -134,7 +144,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             for (uint32_t i = 0; i < KEYS / 8; i++)
                 UNROLL
                 for (uint32_t h = 0; h < 2; h++) {
-                    float a = exp2_fast(s[i][2 * h] - base2[h]), b = exp2_fast(s[i][2 * h + 1] - base2[h]);
+                    float a = exp2_fast(s[i][2 * h] - base2[h]),
+                          b = exp2_fast(s[i][2 * h + 1] - base2[h]);
                     sum[h] += a + b;
                     T pair[2];
                     from_float(pair[0], a);
@@ -171,7 +182,9 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride;
             UNROLL
             for (uint32_t i = 0; i < B / 8; i++)
-                if (i * 8 + c < p.head_dim) store_pair(y + slot_of(head * p.head_dim + i * 8 + c, p.slots), o[i][2 * h] / total, o[i][2 * h + 1] / total);
+                if (i * 8 + c < p.head_dim)
+                    store_pair(y + slot_of(head * p.head_dim + i * 8 + c, p.slots),
+                        o[i][2 * h] / total, o[i][2 * h + 1] / total);
         });
     }
 }
@@ -189,7 +202,7 @@ KERNEL(attend_prefill_fp8_32, AttendPrefillParams, 128) { attend_prefill<CachedF
 KERNEL(attend_prefill_fp8_64, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 64>(p); }
 KERNEL(attend_prefill_fp8_128, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 128>(p); }
 #ifdef HOPPER
-// Tiles with the most keys first: what is left for the end of the launch is short.
+// Tiles with the most keys run first, so that only short ones are left for the end of the launch.
 template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
     SHARED(shared);
     const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];

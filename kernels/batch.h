@@ -1,36 +1,46 @@
-// Decode: products of weights with up to GPU_BATCH_ROWS activation rows, rounded already, on tensor cores. Part of gpu.h.
+// Decode: products of weights with up to GPU_BATCH_ROWS activation rows that are already rounded,
+// on tensor cores. Part of gpu.h.
 //
-// Every block reads all activation rows: 64 bytes for a column of 32 of them, when 128 weight rows of four bits are 72. So a
-// block has many weight rows, and a small matrix makes up for it by blocks that share a K. A warp has sixteen rows of the
-// block's and goes through K alone, weights from memory to registers as in few.h; activations come through shared memory,
-// where they are for all eight.
+// Every block reads all activation rows: 64 bytes for a column of 32 rows, while the 128 weight
+// rows of 4 bits take 72 bytes for that column. So a block has many weight rows, and a small matrix
+// gets enough blocks by split-K. A warp has sixteen of the block's weight rows and goes through K
+// alone; weights go from memory to registers as in few.h. Activations come through shared memory,
+// where all eight warps read them.
 //
-// Batch invariance: the sums are those of few.h. A warp makes what its eight warps make, the sum of every eighth line (a
-// class), one after another, and joins them in the same order; so whatever NT is and however many blocks share a K, the
-// bits are the same. With many rows there are no registers for two such sums: those that wait lie in shared memory.
+// Batch invariance: the sums are those of few.h. There, each of eight warps sums every eighth line
+// (a class of lines). Here one warp computes these eight sums one after another and joins them in
+// the same order. So the bits are the same whatever NT is and however many blocks share a K. With
+// many rows there are not enough registers for two such sums, so sums that wait lie in shared
+// memory.
 
-// How many blocks share a K, and where they meet (params.h).
+// How many blocks share a K, and the memory where they meet (params.h).
 struct Split {
     void *scratch;
     uint32_t n;
 };
 
-// NT tiles of eight activation rows.
+// NT: number of tiles of eight activation rows.
 template <class W, int NT> struct Batch {
     using L = Line<W>;
     using T = typename L::T;
     static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
-    // Of K, a stage has a line of floats, half a line of four bits.
-    static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS, STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
-    static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2; // lines on their way: two, beside 32 sums, would be spills
-    static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH, LEVEL_BYTES = NT * 4096;
-    static_assert(STAGES * STAGE_BYTES == NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED), "params.h");
+    // A stage has one line of K for floats, half a line for 4-bit codes.
+    static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS,
+                              STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
+    // Lines in flight. Two lines beside 32 sums would spill registers.
+    static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2;
+    static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
+                              LEVEL_BYTES = NT * 4096;
+    static_assert(STAGES * STAGE_BYTES ==
+                      NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED),
+        "params.h");
 
-    // A stage: where piece `piece` of 16 bytes of a row lies, so that lanes that read at the same time read of all banks.
+    // Offset in a stage of the 16-byte piece `piece` of a row. Lanes that read at the same time
+    // read from all banks.
     DEVICE_MEMBER static uint32_t place(uint32_t row, uint32_t piece) {
         return row * PITCH + (piece ^ (L::GAP == 4 ? (row & 1) << 2 : (row & 3) << 1)) * 16;
     }
-    // Row g of tile n, the lane's eight columns of a step.
+    // Row g of tile n: the lane's eight columns of a step.
     DEVICE_MEMBER static Words4 get(const unsigned char *stage, uint32_t n, uint32_t step) {
         const uint32_t row = n * 8 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
         if (L::GAP == 4) return load_shared(stage + place(row, step * 4 + t));
@@ -38,8 +48,10 @@ template <class W, int NT> struct Batch {
                      high = load_shared8(stage + place(row, step * 4 + 2 + t / 2) + t % 2 * 8);
         return Words4{{low.w[0], low.w[1], high.w[0], high.w[1]}};
     }
-    // This thread's four sums of tile n, of those at `to`.
-    DEVICE_MEMBER static unsigned char *own(unsigned char *to, uint32_t n) { return to + (n * 256 + threadIdx.x) * 16; }
+    // Address of this thread's four sums of tile n, in the sums at `to`.
+    DEVICE_MEMBER static unsigned char *own(unsigned char *to, uint32_t n) {
+        return to + (n * 256 + threadIdx.x) * 16;
+    }
     DEVICE_MEMBER static void save(unsigned char *to, const float (&sums)[NT][4]) {
         UNROLL
         for (uint32_t n = 0; n < NT; n++) store16(own(to, n), words_of(sums[n]));
@@ -53,13 +65,15 @@ template <class W, int NT> struct Batch {
         for (uint32_t n = 0; n < NT; n++) join(sums[n], load_shared(own(from, n)));
     }
 
-    // What becomes of the sums is the business of the last of the blocks that share a K.
+    // Of the blocks that share a K, the last one to finish runs the epilogue.
     template <class Pairs>
-    DEVICE_MEMBER static void run(unsigned char *shared, const uint32_t *table, const void *w, uint32_t w_stride, const void *x, uint32_t x_stride,
-                                  uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const uint32_t *table, const void *w,
+        uint32_t w_stride, const void *x, uint32_t x_stride, uint32_t n_rows, uint32_t k,
+        const Split &split, const Pairs &pairs) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, first = blockIdx.x * ROWS;
-        const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
-        // Classes of lines that this block sums.
+        const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
+                       codes = L::codes(k);
+        // The classes of lines that this block sums.
         const uint32_t begin = blockIdx.z * (8 / split.n), end = begin + 8 / split.n;
         auto next = [&](uint32_t line) {
             if (line + 8 < lines) return line + 8;
@@ -71,7 +85,8 @@ template <class W, int NT> struct Batch {
         uint32_t rows[2];
         const uint32_t j = warp * 8 + lane / 4;
         pairs.rows(rows, j);
-        const unsigned char *const from[2] = {row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
+        const unsigned char *const from[2] = {
+            row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
         L ahead[DEPTH];
         uint32_t to_load = start;
         auto load = [&](L &to) {
@@ -85,10 +100,14 @@ template <class W, int NT> struct Batch {
         uint32_t to_copy = start, part_to_copy = 0, stage_to_fill = 0;
         auto copy = [&] {
             if (to_copy != NONE) {
-                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) { // (unrolled, with four bits: spills)
-                    const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4), column = (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
+                // not unrolled: with 4-bit codes that spills registers
+                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) {
+                    const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4),
+                                   column =
+                                       (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
                     const bool valid = first + row < n_rows && column < steps * 32;
-                    cp_async(shared + stage_to_fill * STAGE_BYTES + place(row, piece), (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
+                    cp_async(shared + stage_to_fill * STAGE_BYTES + place(row, piece),
+                        (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
                 }
                 stage_to_fill = (stage_to_fill + 1) % STAGES;
                 part_to_copy = (part_to_copy + 1) % PARTS;
@@ -108,7 +127,7 @@ template <class W, int NT> struct Batch {
 #ifndef PLANT_NO_BARRIER_BATCH
                 block_sync();
 #endif
-                copy(); // to where all have read
+                copy(); // into a stage that all warps have read
                 UNROLL
                 for (uint32_t s = 0; s < STEPS; s++) {
                     const uint32_t step = part * STEPS + s;
@@ -116,13 +135,17 @@ template <class W, int NT> struct Batch {
                     uint32_t a[2][4];
                     weights.fragments(a, step, table);
                     UNROLL
-                    for (uint32_t n = 0; n < NT; n++) multiply_step(sums[n], weights, a, step, get(shared + stage * STAGE_BYTES, n, s));
+                    for (uint32_t n = 0; n < NT; n++)
+                        multiply_step(
+                            sums[n], weights, a, step, get(shared + stage * STAGE_BYTES, n, s));
                 }
                 stage = (stage + 1) % STAGES;
             }
         };
-        // Behind the last line of a class: two make a quarter, quarters are added up. Who shares a K has but one level, or none.
-        unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total = even + LEVEL_BYTES;
+        // Runs after the last line of a class. Two classes make a quarter, and the quarters are
+        // added up. Blocks that share a K have only one of these two levels, or none.
+        unsigned char *const even = shared + STAGES * STAGE_BYTES,
+                      *const total = even + LEVEL_BYTES;
         uint32_t sum_of = begin;
         auto finish = [&] {
             if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
@@ -149,14 +172,15 @@ template <class W, int NT> struct Batch {
                 line = next(line);
             }
         }
-        while (sum_of < end) finish(); // those that have no line
+        while (sum_of < end) finish(); // classes without lines
         cp_wait<0>();
 
         if (split.n > 1) {
             const uint32_t tile = blockIdx.y * ((n_rows + ROWS - 1) / ROWS) + blockIdx.x;
-            unsigned char *parts = (unsigned char *)split.scratch + GPU_SPLIT_BELOW * 4 + (size_t)tile * split.n * LEVEL_BYTES;
+            unsigned char *parts = (unsigned char *)split.scratch + GPU_SPLIT_BELOW * 4 +
+                                   (size_t)tile * split.n * LEVEL_BYTES;
             save(parts + blockIdx.z * LEVEL_BYTES, sums);
-            // The last block of these rows adds them up.
+            // The last block of these rows adds the parts up.
             device_fence();
 #ifndef PLANT_NO_BARRIER_SPLIT
             block_sync();
@@ -171,7 +195,7 @@ template <class W, int NT> struct Batch {
             block_sync();
             if (*flag == 0) return;
             device_fence();
-            // All of a tile are on their way before the first is added.
+            // All parts of a tile are in flight before the first is added.
             auto join_parts = [&](auto count) {
                 constexpr uint32_t N = decltype(count)::value;
                 UNROLL_BY(1)
@@ -180,7 +204,8 @@ template <class W, int NT> struct Batch {
                     const auto found = pairs.find(i, j), other = pairs.find(i + 1, j);
                     Words4 part[N];
                     UNROLL
-                    for (uint32_t s = 0; s < N; s++) part[s] = load_fenced16(own(parts + s * LEVEL_BYTES, n));
+                    for (uint32_t s = 0; s < N; s++)
+                        part[s] = load_fenced16(own(parts + s * LEVEL_BYTES, n));
                     float sum[4];
                     UNROLL
                     for (uint32_t s = 0; s < N; s += N / 4) {
@@ -204,19 +229,22 @@ template <class W, int NT> struct Batch {
         for (uint32_t n = 0; n < NT; n += AT_ONCE) {
             decltype(pairs.find(0u, 0u)) found[2 * AT_ONCE];
             UNROLL
-            for (uint32_t e = 0; e < 2 * AT_ONCE; e++) found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, j);
+            for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
+                found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, j);
             UNROLL
-            for (uint32_t e = 0; e < 2 * AT_ONCE; e++) pairs.put(found[e], j, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
+            for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
+                pairs.put(found[e], j, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
         }
     }
 };
 
 template <class W, class Pairs>
-DEVICE void batch_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
-                       const Split &split, const Pairs &pairs) {
+DEVICE void batch_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
+    uint32_t stride, uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
     const uint32_t *table = pair_table<W>(shared);
     auto run = [&](auto tiles) {
-        Batch<W, decltype(tiles)::value>::run(shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pairs);
+        Batch<W, decltype(tiles)::value>::run(
+            shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pairs);
     };
     if (n_rows <= 16) run(Count<2>());
     else if (n_rows <= 32) run(Count<4>());

@@ -1,28 +1,38 @@
-// Prefill on compute capability 9.0 with quantised weights: products by TMA and wgmma, as gemm_hopper.h has them of floats. Part of gpu.h.
+// Prefill on compute capability 9.0 with quantised weights: products by TMA and wgmma, as
+// gemm_hopper.h does them for floats. Part of gpu.h.
 //
-// The idea is Machete's (vLLM): the product is turned round, so that weights are the factor that wgmma takes from registers, where they
-// are decoded, and nothing of them passes through shared memory. A warp has eight pairs of weight rows, of which a lane reads what it
-// reads in few.h, up to two lines ahead; two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which a third keeps coming.
-// Decoding the 64 x 16 weights of a product is some 14 instructions of a thread and takes place while the product before is under way: that is
-// 128 cycles of tensor cores, of which the other warpgroup has as many.
+// The idea is Machete's (vLLM). The product is transposed, so that the weights are operand A, which
+// wgmma takes from registers. There they are decoded; no weight passes through shared memory. A
+// warp has eight pairs of weight rows, and a lane reads of them what it reads in few.h, up to two
+// lines ahead. Two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which
+// a third warpgroup keeps copying. Decoding the 64 x 16 weights of one product takes a thread some
+// 14 instructions and happens while the previous product is in flight. That
+// product takes the tensor cores 128 cycles, and the other warpgroup's takes as many more.
 //
-// A lane has four columns next to each other of each sixteen, where wgmma wants two and two: the activations lie in the order of slots
-// (quant.h). Each output is one sum through the slots upwards, of weights that are code times scale rounded to f16. So a device that has
-// this has it for all rows of a prompt, or none: it depends on the weights.
+// A lane has four adjacent columns of each sixteen, but wgmma wants two and two. Therefore the
+// activations lie in the order of slots (quant.h). Each output is one sum over the slots in
+// ascending order, with weights that are code times scale rounded to f16. This order is not that of
+// gemm.h, so a device uses these kernels for all rows of a prompt or for none; the weights alone
+// decide.
 template <class Q, uint32_t ROWS> struct HopperCodes {
     static constexpr uint32_t K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
-    static constexpr uint32_t SLABS = Q::STEPS * 2; // of sixteen columns, in a line
+    static constexpr uint32_t SLABS = Q::STEPS * 2; // slabs of sixteen columns in a line
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
-    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES == (ROWS == 256 ? GPU_CODES_SHARED : GPU_CODES_HALF_SHARED), "params.h");
+    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES ==
+                      (ROWS == 256 ? GPU_CODES_SHARED : GPU_CODES_HALF_SHARED),
+        "params.h");
     static_assert(ROWS / 8 * 256 * 16 == STAGES * STAGE_BYTES, "sums take the place of stages");
 
-    // Rows of x from row x_row + blockIdx.x * ROWS on and 32 pairs of rows of w for each of `groups` warpgroups, as in gemm_hopper.h.
+    // Multiplies the ROWS rows of x from x_row + blockIdx.x * ROWS on by 32 pairs of rows of w for
+    // each of `groups` warpgroups (`groups` as in gemm_hopper.h).
     template <class Pairs>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups,
-                                  uint32_t k, const Pairs &pairs) {
-        const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS, lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
-        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row,
+        const void *w, uint32_t w_stride, uint32_t groups, uint32_t k, const Pairs &pairs) {
+        const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS,
+                       lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
+        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
+                     *empty = full + STAGES;
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
@@ -42,8 +52,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         const uint32_t j = t / 32 * 8 + t % 32 / 4, codes = code_bytes<Q>(k);
         uint32_t rows[2];
         pairs.rows(rows, j);
-        const unsigned char *const from[2] = {row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        // Two in turn: to copy one to the other would be to wait for it.
+        const unsigned char *const from[2] = {
+            row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
+        // The two are used in turn: copying one to the other would wait for its load.
         QuantisedLine<Q> ahead[2];
         UNROLL
         for (uint32_t d = 0; d < 2; d++)
@@ -66,34 +77,40 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                     decode(slab, ahead[d], i, table);
                     if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
                     wgmma_begin();
-                    wgmma_registers(sums, slab, operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
+                    wgmma_registers(sums, slab,
+                        operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
                     wgmma_commit();
-                    // This one stays under way while the next slab is decoded, to where the one before it was.
+                    // This product stays in flight while the next slab is decoded into the
+                    // registers of the product before it.
                     wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
                     if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
 #else
-                    if (i % 4 == 0 && step > 0 && t % 128 == 0) barrier_arrive(empty + (step - 1) % STAGES);
+                    if (i % 4 == 0 && step > 0 && t % 128 == 0)
+                        barrier_arrive(empty + (step - 1) % STAGES);
 #endif
                 }
                 if (line + 2 < lines) ahead[d].load(from, line + 2, 0, codes);
             }
         }
         wgmma_finish(sums);
-        // A thread's own sums to shared memory, so that what is done with each is there once and not ROWS / 4 times; when nobody reads the
-        // last stages any more.
+        // Each thread puts its own sums into shared memory once nobody reads the last stages any
+        // more. The epilogue is then one loop instead of ROWS / 4 copies of its code.
 #ifndef PLANT_NO_BARRIER_CODES
         named_sync(1, (int)groups * 128);
 #endif
         UNROLL
         for (uint32_t r = 0; r < ROWS / 8; r++)
-            store16(shared + (r * 256 + t) * 16, Words4{{as_bits(sums[4 * r]), as_bits(sums[4 * r + 1]), as_bits(sums[4 * r + 2]), as_bits(sums[4 * r + 3])}});
+            store16(shared + (r * 256 + t) * 16,
+                Words4{{as_bits(sums[4 * r]), as_bits(sums[4 * r + 1]), as_bits(sums[4 * r + 2]),
+                    as_bits(sums[4 * r + 3])}});
         UNROLL_BY(1)
         for (uint32_t r = 0; r < ROWS / 8; r += 4) {
-            // Rows 2t and 2t + 1 of each eight.
+            // Rows 2t and 2t + 1 of each eight, t = lane % 4.
             decltype(pairs.find(0u, 0u)) found[8];
             UNROLL
-            for (uint32_t e = 0; e < 8; e++) found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
+            for (uint32_t e = 0; e < 8; e++)
+                found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
             UNROLL
             for (uint32_t e = 0; e < 8; e += 2) {
                 const Words4 both = load_shared(shared + ((r + e / 2) * 256 + t) * 16);
@@ -103,27 +120,33 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         }
     }
 
-    // Slab i of a line as wgmma takes it.
-    DEVICE_MEMBER static void decode(uint32_t (&a)[4], const QuantisedLine<Q> &line, uint32_t i, const uint32_t *table) {
+    // Decodes slab i of a line into the fragments that wgmma takes.
+    DEVICE_MEMBER static void decode(
+        uint32_t (&a)[4], const QuantisedLine<Q> &line, uint32_t i, const uint32_t *table) {
         UNROLL
         for (uint32_t row = 0; row < 2; row++) {
             uint32_t pairs[2];
             Q::decode_pairs(pairs, line.pieces[row][i % 2].w, i / 2, table);
-            const uint32_t group = i * 16 / Q::GROUP, scales = line.scales[row].w[group / 2], scale = group % 2 ? upper_twice(scales) : lower_twice(scales);
+            const uint32_t group = i * 16 / Q::GROUP, scales = line.scales[row].w[group / 2],
+                           scale = group % 2 ? upper_twice(scales) : lower_twice(scales);
             UNROLL
-            for (uint32_t e = 0; e < 2; e++) a[2 * e + row] = fma_pair(pairs[e], scale, 0x80008000); // adding -0 keeps the sign of 0
+            for (uint32_t e = 0; e < 2; e++)
+                a[2 * e + row] =
+                    fma_pair(pairs[e], scale, 0x80008000); // adding -0 keeps the sign of 0
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, uint32_t x_row, uint32_t steps, AsyncBarrier *full, AsyncBarrier *empty) {
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, uint32_t x_row,
+        uint32_t steps, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             AsyncBarrier *there = full + step % STAGES;
-            // The first round finds all stages empty.
+            // In the first round all stages are empty.
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
             barrier_expect(there, STAGE_BYTES);
             UNROLL
-            for (uint32_t row = 0; row < ROWS; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            for (uint32_t row = 0; row < ROWS; row += GPU_BOX_ROWS)
+                copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
         }
     }
 };

@@ -20,7 +20,7 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
     }
 }
 
-// A head of int8 weights that is the embedding too.
+// The table of a head with int8 weights that is also the embedding (tied weights).
 DEVICE void embed_quantised(const EmbedParams &p) {
     start_next();
     int32_t token = p.tokens[blockIdx.x];
@@ -38,7 +38,8 @@ DEVICE void embed_quantised(const EmbedParams &p) {
     }
 }
 
-// Nothing here waits: a step's first launch follows copies, which are complete before it starts.
+// No embed kernel calls wait_for_last: the first launch of a step follows copies, and these are
+// complete before it starts.
 KERNEL(embed_f32, EmbedParams, 128) { embed<float>(p); }
 KERNEL(embed_f16, EmbedParams, 128) { embed<f16>(p); }
 KERNEL(embed_bf16, EmbedParams, 128) { embed<bf16>(p); }

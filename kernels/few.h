@@ -1,22 +1,25 @@
 // Decode: products of weights with up to eight activation rows, on tensor cores. Part of gpu.h.
 //
-// Weights are operand A of mma.m16n8k16: sixteen weight rows are m and activation rows n, so eight activation rows cost
-// what one costs.
+// Weights are operand A of mma.m16n8k16: sixteen weight rows are m, and activation rows are n. So
+// eight activation rows cost what one costs.
 //
-// Which column is which k of an mma is free as long as both operands agree. It is chosen so that the matrices that
-// prefill reads are in fragment order as they are: a lane's share of a line (128 bytes of a weight row, 64 columns of
-// 16 bits, 128 of 8 or 256 of 4) is its pieces t and t + 4 of 16 bytes, t = lane % 4. Nothing of the weights passes
-// through shared memory. In each step of 32 columns, two mmas, a lane has four columns from START * t on and
-// four that lie GAP behind them.
+// Which matrix column is which k of an mma is free, as long as both operands agree. It is chosen so
+// that the matrices that prefill reads are already in fragment order. A line is 128 bytes of a
+// weight row: 64 columns of 16 bits, 128 of 8, or 256 of 4. A lane's share of it is the 16-byte
+// pieces t and t + 4, t = lane % 4. No weight passes through shared memory. In each step of 32
+// columns (two mmas), a lane has four
+// columns from START * t on and four from START * t + GAP on.
 //
-// Batch invariance. An output is, whatever kernel and however many rows: for each warp w of eight the mmas over lines
-// w, w + 8, .. in this order (quantised: each step from zero, scaled and added in float32), then the sums of warps 2i and
-// 2i + 1, then these four in their order. Columns of an mma do not see each other. A row is rounded to 16 bits as prepare.cu
-// does it, with one function for the scale of its norm, or where it was made (attention, the feed-forward's first half).
-// Hence one row alone is also a product of n = 8: a dot product of its own would round otherwise, and where memory is the
-// limit the seven idle columns cost nothing.
+// Batch invariance. Whatever the kernel and however many rows there are, an output is computed in
+// this order: each warp w of eight runs the mmas over lines w, w + 8, .. in turn (for quantised
+// weights, each step starts from zero, is scaled, and is added in float32); then the sums of warps
+// 2i and 2i + 1 are added; then these four sums in their order. Columns of an mma do not affect
+// each other. A row is rounded to 16 bits as prepare.cu does it, with the same function for the
+// scale of its norm, or in the kernel that produced it (attention, ffn_up). This is why one row
+// alone is a product with n = 8 too: a separate dot product would round differently, and where
+// memory is the limit the seven idle columns cost nothing.
 
-// This warp's share of the sum of the squares of a row of `width`; 256 threads.
+// This warp's share of the sum of squares of a row of `width`; the block has 256 threads.
 DEVICE float squares_of(const float *x, uint32_t width) {
     float square = 0;
     for (uint32_t i = threadIdx.x; i < width; i += 256) square = fmaf(x[i], x[i], square);
@@ -33,7 +36,8 @@ DEVICE float norm_scale(const float *shares, uint32_t width, float eps) {
     return 1.0f / sqrtf(square / (float)width + eps);
 }
 
-// A lane's share of one line of a pair of weight rows, which are rows g and g + 8 of an m16 tile, g = lane / 4.
+// A lane's share of one line of a pair of weight rows. The pair is rows g and g + 8 of an m16 tile,
+// g = lane / 4.
 template <class W> struct FloatLine {
     using T = W;
     static constexpr uint32_t STEPS = 2, START = 8, GAP = 4;
@@ -41,13 +45,16 @@ template <class W> struct FloatLine {
     Words4 pieces[2][2]; // [row][step]
 
     DEVICE_MEMBER static uint32_t codes(uint32_t) { return 0; }
-    // `steps`: how many of the line there are; what lies behind the end of K is not loaded.
-    DEVICE_MEMBER void load(const unsigned char *const (&rows)[2], uint32_t line, uint32_t steps, uint32_t) {
+    // `steps`: how many of the line's steps exist. What lies beyond the end of K is not loaded.
+    DEVICE_MEMBER void load(
+        const unsigned char *const (&rows)[2], uint32_t line, uint32_t steps, uint32_t) {
         UNROLL
         for (uint32_t i = 0; i < 2; i++)
             UNROLL
             for (uint32_t s = 0; s < 2; s++)
-                if (s < steps) pieces[i][s] = load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
+                if (s < steps)
+                    pieces[i][s] =
+                        load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *) const {
         UNROLL
@@ -65,12 +72,15 @@ template <class Q> struct QuantisedLine {
     typename Q::LineScales scales[2];
 
     DEVICE_MEMBER static uint32_t codes(uint32_t k) { return code_bytes<Q>(k); }
-    DEVICE_MEMBER void load(const unsigned char *const (&rows)[2], uint32_t line, uint32_t, uint32_t codes) {
+    DEVICE_MEMBER void load(
+        const unsigned char *const (&rows)[2], uint32_t line, uint32_t, uint32_t codes) {
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             UNROLL
-            for (uint32_t h = 0; h < 2; h++) pieces[i][h] = load_stream(rows[i] + line * 128 + h * 64 + threadIdx.x % 4 * 16);
-            Q::load_scales(scales[i], rows[i] + codes + line * (uint32_t)sizeof(typename Q::LineScales));
+            for (uint32_t h = 0; h < 2; h++)
+                pieces[i][h] = load_stream(rows[i] + line * 128 + h * 64 + threadIdx.x % 4 * 16);
+            Q::load_scales(
+                scales[i], rows[i] + codes + line * (uint32_t)sizeof(typename Q::LineScales));
         }
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *table) const {
@@ -92,8 +102,11 @@ template <class W, bool> struct LineOf { using type = FloatLine<W>; };
 template <class W> struct LineOf<W, true> { using type = QuantisedLine<W>; };
 template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 
-// sums += a step of 32 columns of sixteen weight rows times those of eight activation rows, which `b` is a lane's share of.
-template <class L> DEVICE void multiply_step(float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
+// sums += sixteen weight rows times eight activation rows, over a step of 32 columns. `b` is a
+// lane's share of the activation rows.
+template <class L>
+DEVICE void multiply_step(
+    float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
     float part[4] = {};
     float(&to)[4] = L::SCALED ? part : sums;
@@ -101,15 +114,20 @@ template <class L> DEVICE void multiply_step(float (&sums)[4], const L &weights,
     mma(to, a[1], b.w[2], b.w[3], T());
     if constexpr (L::SCALED) {
         UNROLL
-        for (uint32_t e = 0; e < 4; e++) sums[e] = fmaf(weights.scale(e / 2, step), part[e], sums[e]);
+        for (uint32_t e = 0; e < 4; e++)
+            sums[e] = fmaf(weights.scale(e / 2, step), part[e], sums[e]);
     }
 }
-DEVICE Words4 words_of(const float (&v)[4]) { return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}}; }
+DEVICE Words4 words_of(const float (&v)[4]) {
+    return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};
+}
 
-// Activations as operand B. get(line, step): row g, the lane's eight columns of the step; of the line that was staged last.
+// Activations as operand B. get(line, step) returns the lane's eight columns of the step, of row g;
+// `line` is the line that was staged last.
 
-// Up to GPU_FEW_ROWS rows of float32, normed and rounded here: a warp does that for each of its lines and keeps
-// them in shared memory of its own, in the order in which lanes read them.
+// Up to GPU_FEW_ROWS rows of float32, which are normed and rounded here. Each warp does this for
+// each of its lines. It keeps them in shared memory of its own, in the order in which lanes read
+// them.
 template <class L> struct FreshRows {
     static constexpr uint32_t BYTES = 512 + 8 * L::STEPS * 512;
     float *shares, *scales;
@@ -119,13 +137,17 @@ template <class L> struct FreshRows {
     uint32_t stride, n, k;
     float eps;
 
-    // `shared`: BYTES of it. `rows`: the block's, n of them.
-    DEVICE_MEMBER FreshRows(unsigned char *shared, const void *x, uint32_t stride, const float *norm, const int32_t *rows,
-                            uint32_t n_rows, uint32_t k, float eps)
-        : shares((float *)shared), scales((float *)shared + 64), staged(shared + 512 + threadIdx.x / 32 * (L::STEPS * 512)),
-          x((const float *)x), norm(norm), rows(rows), stride(stride), n(n_rows < GPU_FEW_ROWS ? n_rows : (uint32_t)GPU_FEW_ROWS), k(k), eps(eps) {}
-    // Padding is row 0, computed and dropped.
-    DEVICE_MEMBER const float *row(uint32_t r) const { return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride; }
+    // `shared`: BYTES of shared memory. `rows`: the block's n rows.
+    DEVICE_MEMBER FreshRows(unsigned char *shared, const void *x, uint32_t stride,
+        const float *norm, const int32_t *rows, uint32_t n_rows, uint32_t k, float eps)
+        : shares((float *)shared), scales((float *)shared + 64),
+          staged(shared + 512 + threadIdx.x / 32 * (L::STEPS * 512)), x((const float *)x),
+          norm(norm), rows(rows), stride(stride),
+          n(n_rows < GPU_FEW_ROWS ? n_rows : (uint32_t)GPU_FEW_ROWS), k(k), eps(eps) {}
+    // Padding is treated as row 0; its results are dropped.
+    DEVICE_MEMBER const float *row(uint32_t r) const {
+        return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride;
+    }
     DEVICE_MEMBER void begin() {
         for (uint32_t r = 0; r < n; r++) {
             float share = squares_of(row(r), k);
@@ -139,17 +161,22 @@ template <class L> struct FreshRows {
     }
     DEVICE_MEMBER void stage(uint32_t line) {
         const uint32_t lane = threadIdx.x % 32;
-        warp_sync(); // others may still read the line before
+        warp_sync(); // other lanes may still read the previous line
         for (uint32_t i = lane; i < n * L::STEPS * 8; i += 32) {
-            const uint32_t r = i / (L::STEPS * 8), step = i / 8 % L::STEPS, four = i % 8, column = (line * L::STEPS + step) * 32 + four * 4;
+            const uint32_t r = i / (L::STEPS * 8), step = i / 8 % L::STEPS, four = i % 8,
+                           column = (line * L::STEPS + step) * 32 + four * 4;
             if (column >= (k + 31) / 32 * 32) continue;
-            const uint32_t t = L::GAP == 4 ? four / 2 : four % 4, half = L::GAP == 4 ? four % 2 : four / 4;
+            const uint32_t t = L::GAP == 4 ? four / 2 : four % 4,
+                           half = L::GAP == 4 ? four % 2 : four / 4;
             float v[4], g[4];
             fresh4(v, row(r) + column);
             load4(g, norm + column);
             UNROLL
-            for (uint32_t e = 0; e < 4; e++) v[e] = column + e < k ? v[e] * scales[r] * g[e] : 0; // padding may hold anything
-            store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8, Words2{{pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});
+            for (uint32_t e = 0; e < 4; e++)
+                v[e] = column + e < k ? v[e] * scales[r] * g[e] : 0; // padding may hold anything
+            store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8,
+                Words2{
+                    {pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});
         }
 #ifndef PLANT_NO_WARP_SYNC
         warp_sync();
@@ -161,14 +188,16 @@ template <class L> struct FreshRows {
     }
 };
 
-// Rows that are rounded already, from row `first` of the launch on; padding columns are zeros.
+// Rows that are already rounded, from row `first` of the launch on. Their padding columns are
+// zeros.
 template <class L> struct PreparedRows {
     using T = typename L::T;
-    const T *x; // row g, or the last one
+    const T *x; // row g, or the last row if there is no row g
 
     DEVICE_MEMBER PreparedRows(const void *x, uint32_t stride, uint32_t first, uint32_t n_rows) {
         const uint32_t row = first + threadIdx.x % 32 / 4;
-        this->x = (const T *)x + (row < n_rows ? row : n_rows - 1) * stride + threadIdx.x % 4 * L::START;
+        this->x =
+            (const T *)x + (row < n_rows ? row : n_rows - 1) * stride + threadIdx.x % 4 * L::START;
     }
     DEVICE_MEMBER void begin() {}
     DEVICE_MEMBER void stage(uint32_t) {}
@@ -180,35 +209,40 @@ template <class L> struct PreparedRows {
     }
 };
 
-// Pairs of weight rows, whose sums one thread gets, and what becomes of them: `pairs` of few, of batch.h and of codes_hopper.h.
-//   rows(n, j)        n becomes the two rows of w that pair j of the block is; such as there are not may be any that there are
-//   find(i, j)        what has to be read for pair j of row i of the launch, which may not be there
-//   put(found, j, a, b)  that pair's sums
-// All that one thread needs is found before it puts the first: nothing is read ahead of a write, and each would wait for memory by
-// itself.
+// `Pairs` tells few, batch.h and codes_hopper.h which pairs of weight rows to multiply and what to
+// do with their sums. One thread gets both sums of a pair.
+//   rows(n, j)           sets n to the two rows of w that are pair j of the block; for a pair that
+//                        does not exist, to any rows that do
+//   find(i, j)           loads what pair j of row i of the launch needs; row i may not exist
+//   put(found, j, a, b)  takes the pair's two sums and stores the results
+// A thread calls find for all its pairs before it calls put for the first. The compiler moves no
+// load ahead of a store, so otherwise each pair would wait for memory by itself.
 
-// A block of eight warps has eight pairs, and activation rows from row `first_row` of the launch on. `sums_of`: 4096 bytes of
-// shared memory.
+// A block of eight warps has eight pairs of weight rows, and the activation rows from row
+// `first_row` of the launch on. `sums_of`: 4096 bytes of shared memory.
 template <class W, class Rows, class Pairs>
-DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source, uint32_t first_row, const Pairs &pairs) {
+DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride,
+    uint32_t k, Rows &source, uint32_t first_row, const Pairs &pairs) {
     using L = Line<W>;
-    constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines on their way
+    constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines in flight
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS, codes = L::codes(k);
+    const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
+                   codes = L::codes(k);
     uint32_t rows[2];
     start_next();
     pairs.rows(rows, lane / 4);
-    const unsigned char *const from[2] = {row_of<W>(w, stride, rows[0]), row_of<W>(w, stride, rows[1])};
+    const unsigned char *const from[2] = {
+        row_of<W>(w, stride, rows[0]), row_of<W>(w, stride, rows[1])};
     L ahead[DEPTH];
     auto load = [&](L &to, uint32_t line) {
         if (line < lines) to.load(from, line, steps - line * L::STEPS, codes);
     };
     UNROLL
     for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d], warp + d * 8);
-    wait_for_last(); // with the first weights on their way
+    wait_for_last(); // the first weights are in flight by now
     source.begin();
     float sums[4] = {};
-    // The next step's activations are on their way while one is multiplied.
+    // The next step's activations are in flight while this step is multiplied.
     Words4 b[2];
     auto fetch = [&](Words4 &to, uint32_t line, uint32_t step) {
         if (line * L::STEPS + step < steps) to = source.get(line, step);
@@ -231,10 +265,11 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
             load(ahead[d], line + 8 * DEPTH);
         }
     }
-    // [warp][lane] of four sums.
+    // [warp][lane], four sums each.
     store16(sums_of + threadIdx.x * 16, words_of(sums));
     const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
-    const auto found = pairs.find(warp == 0 ? i : ~0u, j), next = pairs.find(warp == 0 ? i + 1 : ~0u, j);
+    const auto found = pairs.find(warp == 0 ? i : ~0u, j),
+               next = pairs.find(warp == 0 ? i + 1 : ~0u, j);
 #ifndef PLANT_NO_BARRIER_SUMS
     block_sync();
 #endif
@@ -242,7 +277,8 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
     float sum[4];
     UNROLL
     for (uint32_t w = 0; w < 8; w += 2) {
-        const Words4 even = load_shared(sums_of + (w * 32 + lane) * 16), odd = load_shared(sums_of + (w * 32 + 32 + lane) * 16);
+        const Words4 even = load_shared(sums_of + (w * 32 + lane) * 16),
+                     odd = load_shared(sums_of + (w * 32 + 32 + lane) * 16);
         UNROLL
         for (int e = 0; e < 4; e++) {
             const float two = as_float(even.w[e]) + as_float(odd.w[e]);
@@ -253,20 +289,22 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
     pairs.put(next, j, sum[1], sum[3]);
 }
 
-// A block's share of a product of up to GPU_FEW_ROWS rows, of those from blockIdx.y * GPU_FEW_ROWS on.
+// A block's share of a product of up to GPU_FEW_ROWS rows: those from blockIdx.y * GPU_FEW_ROWS on.
 template <class W, class Pairs>
-DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, const float *norm,
-                     const int32_t *rows, uint32_t n_rows, uint32_t k, float eps, const Pairs &pairs) {
+DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
+    uint32_t stride, const float *norm, const int32_t *rows, uint32_t n_rows, uint32_t k, float eps,
+    const Pairs &pairs) {
     using Source = FreshRows<Line<W>>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
-    few<W>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);
+    few<W>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source,
+        first, pairs);
 }
 
-// The same of rows that are rounded already.
+// The same for rows that are already rounded.
 template <class W, class Pairs>
-DEVICE void few_rounded(unsigned char *shared, const void *w, uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
-                        const Pairs &pairs) {
+DEVICE void few_rounded(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
+    uint32_t stride, uint32_t n_rows, uint32_t k, const Pairs &pairs) {
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     PreparedRows<Line<W>> source(x, stride, first, n_rows);
     few<W>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);

@@ -1,10 +1,11 @@
-// The feed-forward's first half: gate and up of the normed row, silu(gate) * up.
+// The first half of the feed-forward: gate and up of the normed row, then silu(gate) * up.
 #include "gpu.h"
 
 DEVICE void ffn_up_float(const FfnUpParams &p) {
     const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
     if (j >= p.ffn_dim) return;
-    const float *gate = (const float *)p.w + (size_t)j * p.w_stride, *up = gate + (size_t)p.ffn_dim * p.w_stride;
+    const float *gate = (const float *)p.w + (size_t)j * p.w_stride,
+                *up = gate + (size_t)p.ffn_dim * p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
     prefetch_row(gate, p.w_stride, threadIdx.x % 32);
@@ -20,33 +21,42 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
     });
 }
 
-// Pairs of gate and up from `first` on, as few.h says; h of T. In the order of slots, if SLOTS, are h and the pairs, so that the eight
-// of a warp are neighbours.
+// Pairs of gate and up from `first` on (see Pairs in few.h). h has type T. With SLOTS, h and the
+// pairs are in the order of slots, so that the eight outputs of a warp are neighbours in h.
 template <class T, bool SLOTS> struct GatePairs {
     const FfnUpParams &p;
     uint32_t first;
 
-    DEVICE_MEMBER uint32_t column(uint32_t j) const { return SLOTS ? column_of(first + j) : first + j; }
+    DEVICE_MEMBER uint32_t column(uint32_t j) const {
+        return SLOTS ? column_of(first + j) : first + j;
+    }
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
         rows[0] = column(j) < p.ffn_dim ? column(j) : first;
         rows[1] = rows[0] + p.ffn_dim;
     }
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
-        if (row >= 0 && column(j) < p.ffn_dim) from_float(((T *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
+        if (row >= 0 && column(j) < p.ffn_dim)
+            from_float(((T *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
     }
 };
 
-// Of up to eight rows, or of the rows that prepare made.
+// Of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const GatePairs<Activation<W>, false> pairs{p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
+    const GatePairs<Activation<W>, false> pairs{
+        p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
+    if constexpr (BATCH)
+        batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
+            {p.scratch, p.splits}, pairs);
+    else
+        few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
+            p.eps, pairs);
 }
 
-// Columns j and j + 1 of a row.
-template <class T> DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
+// Stores columns j and j + 1 of a row.
+template <class T>
+DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
     if (row < 0) return;
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
     if (j + 1 < p.ffn_dim) store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
@@ -63,37 +73,45 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             uint32_t j = j0 + r / (2 * G::HALF) * G::HALF + r % G::HALF;
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
-        [&](uint32_t i, uint32_t c, Pair gate, Pair up) { join<Activation<W>>(p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up); });
+        [&](uint32_t i, uint32_t c, Pair gate, Pair up) {
+            join<Activation<W>>(
+                p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up);
+        });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
-    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
-           [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
-           [&](int32_t row, uint32_t c, Pair gate, Pair up) { join<T>(h.p, row, j0 + c, gate, up); });
+    G::run(
+        shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
+        [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
+        [&](int32_t row, uint32_t c, Pair gate, Pair up) { join<T>(h.p, row, j0 + c, gate, up); });
 }
 
 template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, GatePairs<f16, true>{h.p, blockIdx.y * (h.groups * 32)});
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim,
+        GatePairs<f16, true>{h.p, blockIdx.y * (h.groups * 32)});
 }
 
-// Behind a library's product.
+// The epilogue after a library's product.
 template <class T> DEVICE void join_sums(const FfnUpParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     const uint32_t j = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (row < 0 || j >= p.ffn_dim) return;
 #ifdef PLANT_UP_AT_STRIDE
-    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j, *up = gate + p.x_stride / 2;
+    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j,
+                *up = gate + p.x_stride / 2;
 #else
-    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j, *up = gate + p.ffn_dim;
+    const float *gate = (const float *)p.x + (size_t)blockIdx.y * p.x_stride + j,
+                *up = gate + p.ffn_dim;
 #endif
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
-    if (p.ffn_dim % 4) { // then up is not aligned
-        for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++) from_float(h[e], silu(gate[e]) * up[e]);
+    if (p.ffn_dim % 4) { // then `up` is not aligned
+        for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++)
+            from_float(h[e], silu(gate[e]) * up[e]);
         return;
     }
     float g[4], u[4];

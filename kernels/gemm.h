@@ -1,31 +1,37 @@
-// Prefill: products of many rows, x [m, k] times the transpose of w [n, k], both with K contiguous. Part of gpu.h.
+// Prefill: products of many rows, x [m, k] times the transpose of w [n, k], both with K contiguous.
+// Part of gpu.h.
 //
-// K is padded to 32 on both sides with zeros. Each output is one sum through k upwards, whatever the
-// other rows are: batch invariance.
+// K is padded to 32 with zeros on both sides. Each output is one sum over k in ascending order,
+// whatever the other rows are. This gives batch invariance.
 //
-// A tile's weight rows come in blocks of 2 * HALF: HALF rows of one column range, then HALF of another, so
-// that a thread that has a column of the first has the column HALF further too. For a plain product the
-// second range follows the first; for gate and up they are the two matrices.
-// out(i, c, a, b): row i of the launch; a is tile columns c, c + 1, b is c + HALF, c + HALF + 1.
+// The weight rows of a tile come in blocks of 2 * HALF: HALF rows of one column range, then HALF
+// rows of another. So a thread that has a column of the first range also has the column HALF
+// further on. In a plain product the second range follows the first; for gate and up the two ranges
+// are the two matrices.
+// out(i, c, a, b): i is the row of the launch; a has tile columns c and c + 1, b has c + HALF and c
+// + HALF + 1.
 
 struct Pair { float x, y; };
 
-// 16-byte chunk `chunk` of row `row`, in rows of 64 bytes, placed so that any eight neighbouring rows'
-// chunks of one number lie in different banks.
-DEVICE uint32_t swizzle64(uint32_t row, uint32_t chunk) { return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4); }
+// Offset of the 16-byte chunk `chunk` of row `row`, in rows of 64 bytes. Swizzled: the chunks with
+// one number of any eight neighbouring rows lie in different banks.
+DEVICE uint32_t swizzle64(uint32_t row, uint32_t chunk) {
+    return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4);
+}
 
-// A thread's share of the weight tiles of a block, as the type that the tensor cores take. The tile of a step is asked
-// for by `fetch` when the x of that step is, two steps before, and has to be there after `place` and the
-// step's barrier.
+// A thread's share of a block's weight tiles, in the type that the tensor cores take. `fetch`
+// requests the tile of a step together with the step's x, two steps ahead. The tile must be there
+// after `place` and the step's barrier.
 template <class W> struct FloatTiles {
     using Type = W;
-    static constexpr uint32_t BYTES = 0; // of shared memory behind the stages
+    static constexpr uint32_t BYTES = 0; // bytes of shared memory after the stages
     const W *from[2];
     bool has[2];
 
-    // weight_row(r): which row of w is the tile's row r, negative for none.
+    // weight_row(r): the row of w that is row r of the tile; negative if there is none.
     template <class WeightRow>
-    DEVICE_MEMBER FloatTiles(unsigned char *, const void *w, uint32_t stride, uint32_t, const WeightRow &weight_row) {
+    DEVICE_MEMBER FloatTiles(
+        unsigned char *, const void *w, uint32_t stride, uint32_t, const WeightRow &weight_row) {
         UNROLL
         for (int i = 0; i < 2; i++) {
             int64_t n = weight_row(threadIdx.x / 4 + i * 64);
@@ -35,13 +41,16 @@ template <class W> struct FloatTiles {
     }
     DEVICE_MEMBER void fetch(unsigned char *tile, uint32_t step) {
         UNROLL
-        for (uint32_t i = 0; i < 2; i++) cp_async(tile + swizzle64(threadIdx.x / 4 + i * 64, threadIdx.x % 4), from[i] + step * 32, has[i]);
+        for (uint32_t i = 0; i < 2; i++)
+            cp_async(tile + swizzle64(threadIdx.x / 4 + i * 64, threadIdx.x % 4),
+                from[i] + step * 32, has[i]);
     }
     DEVICE_MEMBER void place(unsigned char *, uint32_t) {}
 };
 
-// Codes times scales, rounded to f16. A thread has piece t % 8 of the lines of four rows; the next line's pieces wait
-// in shared memory where nobody else looks, the present line's are in registers, used up from word 0.
+// Tiles of quantised weights: code times scale, rounded to f16. A thread has piece t % 8 of the
+// lines of four weight rows. The pieces of the next line wait in shared memory that no other thread
+// reads. The pieces of the present line are in registers and are used up from word 0 on.
 template <class Q> struct QuantisedTiles {
     using Type = f16;
     static constexpr uint32_t BYTES = 4 * 256 * 16 + GPU_TABLE_BYTES;
@@ -50,12 +59,14 @@ template <class Q> struct QuantisedTiles {
     const unsigned char *w;
     uint32_t from[4]; // in units of 16 bytes; ~0: no such row
     Words4 pieces[4];
-    f16 scale[4]; // of the step to come
+    f16 scale[4]; // for the step to come
     uint32_t k;
 
     template <class WeightRow>
-    DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w, uint32_t stride, uint32_t k, const WeightRow &weight_row)
-        : waiting(shared + GPU_TABLE_BYTES + threadIdx.x * 16), table(Q::table(shared)), w((const unsigned char *)w), k(k) {
+    DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w, uint32_t stride, uint32_t k,
+        const WeightRow &weight_row)
+        : waiting(shared + GPU_TABLE_BYTES + threadIdx.x * 16), table(Q::table(shared)),
+          w((const unsigned char *)w), k(k) {
         UNROLL
         for (uint32_t i = 0; i < 4; i++) {
             int64_t n = weight_row(threadIdx.x / 8 + i * 32);
@@ -63,20 +74,27 @@ template <class Q> struct QuantisedTiles {
         }
         fetch_scales(0);
     }
-    DEVICE_MEMBER const unsigned char *row(uint32_t i) const { return w + (size_t)(from[i] == ~0u ? 0 : from[i]) * 16; }
+    DEVICE_MEMBER const unsigned char *row(uint32_t i) const {
+        return w + (size_t)(from[i] == ~0u ? 0 : from[i]) * 16;
+    }
     DEVICE_MEMBER void fetch_scales(uint32_t step) {
         UNROLL
         for (uint32_t i = 0; i < 4; i++)
-            scale[i] = from[i] != ~0u && step * 32 < k ? ((const f16 *)(row(i) + code_bytes<Q>(k)))[step * 32 / Q::GROUP] : f16{0};
+            scale[i] = from[i] != ~0u && step * 32 < k
+                           ? ((const f16 *)(row(i) + code_bytes<Q>(k)))[step * 32 / Q::GROUP]
+                           : f16{0};
     }
     DEVICE_MEMBER void fetch_line(uint32_t line) {
         UNROLL
-        for (uint32_t i = 0; i < 4; i++) cp_async(waiting + i * 4096, row(i) + line * 128 + threadIdx.x % 8 * 16, from[i] != ~0u);
+        for (uint32_t i = 0; i < 4; i++)
+            cp_async(
+                waiting + i * 4096, row(i) + line * 128 + threadIdx.x % 8 * 16, from[i] != ~0u);
     }
-    // Two steps behind: that of the step that has just taken its pieces out.
+    // Called two steps ahead, after the step that took its pieces out of `waiting`.
     DEVICE_MEMBER void fetch(unsigned char *, uint32_t step) {
         const uint32_t line = step == 0 ? 0 : (step - 2) / Q::STEPS + 1;
-        if (step == 0 || (step >= 2 && (step - 2) % Q::STEPS == 0 && line * Q::STEPS * 32 < k)) fetch_line(line);
+        if (step == 0 || (step >= 2 && (step - 2) % Q::STEPS == 0 && line * Q::STEPS * 32 < k))
+            fetch_line(line);
     }
     DEVICE_MEMBER void place(unsigned char *tile, uint32_t step) {
         const uint32_t piece = threadIdx.x % 8;
@@ -93,10 +111,14 @@ template <class Q> struct QuantisedTiles {
             UNROLL
             for (int e = 0; e < 4; e++) from_float(h[e], v[e] * to_float(scale[i]));
             store8(tile + swizzle64(threadIdx.x / 8 + i * 32, piece / 2) + piece % 2 * 8,
-                          Words2{{h[0].bits | (uint32_t)h[1].bits << 16, h[2].bits | (uint32_t)h[3].bits << 16}});
-            // The next step's word comes to the front, or its half of this word to where the first half was.
+                Words2{{h[0].bits | (uint32_t)h[1].bits << 16,
+                    h[2].bits | (uint32_t)h[3].bits << 16}});
+            // Moves the next step's codes to the front: the next word, or the other half of this
+            // word.
             if (Q::WORDS == 1 && step % 2 == 0) pieces[i].w[0] >>= 8;
-            else pieces[i].w[0] = pieces[i].w[1], pieces[i].w[1] = pieces[i].w[2], pieces[i].w[2] = pieces[i].w[3];
+            else
+                pieces[i].w[0] = pieces[i].w[1], pieces[i].w[1] = pieces[i].w[2],
+                pieces[i].w[2] = pieces[i].w[3];
         }
         fetch_scales(step + 1);
     }
@@ -105,14 +127,17 @@ template <class W, bool> struct TilesOf { using type = FloatTiles<W>; };
 template <class W> struct TilesOf<W, true> { using type = QuantisedTiles<W>; };
 template <class W> using WeightTiles = typename TilesOf<W, QUANTISED<W>>::type;
 
-// Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32, three stages of cp.async.
+// Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32 outputs, three
+// stages of cp.async.
 template <class W> struct Gemm {
     using T = typename WeightTiles<W>::Type;
-    static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3, STAGE_BYTES = (M + N) * K * 2;
+    static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3,
+                              STAGE_BYTES = (M + N) * K * 2;
 
     template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride, const void *w, uint32_t w_stride,
-                                  uint32_t m, uint32_t k, const WeightRow &weight_row, const Out &out) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride,
+        const void *w, uint32_t w_stride, uint32_t m, uint32_t k, const WeightRow &weight_row,
+        const Out &out) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32;
         const uint32_t m0 = blockIdx.y * M, warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
         const uint32_t steps = (k + K - 1) / K;
@@ -130,13 +155,15 @@ template <class W> struct Gemm {
         auto load = [&](uint32_t step) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             UNROLL
-            for (uint32_t i = 0; i < 2; i++) cp_async(stage + swizzle64(t / 4 + i * 64, t % 4), from_x[i] + step * K, has_x[i]);
+            for (uint32_t i = 0; i < 2; i++)
+                cp_async(stage + swizzle64(t / 4 + i * 64, t % 4), from_x[i] + step * K, has_x[i]);
             weights.fetch(stage + M * 64, step);
         };
 
         float sums[4][4][4] = {};
-        // Sixteens of rows that this warp has: a short tile costs what it holds.
-        uint32_t rest = m > m0 + warp_m ? m - m0 - warp_m : 0, rows = (rest + 15) / 16 < 4 ? (rest + 15) / 16 : 4;
+        // How many times 16 rows this warp has: a short tile costs only what it holds.
+        uint32_t rest = m > m0 + warp_m ? m - m0 - warp_m : 0,
+                 rows = (rest + 15) / 16 < 4 ? (rest + 15) / 16 : 4;
         UNROLL
         for (uint32_t s = 0; s < STAGES - 1; s++) {
             if (s < steps) load(s);
@@ -150,7 +177,8 @@ template <class W> struct Gemm {
             cp_wait<STAGES - 2>();
 #endif
 #ifdef PLANT_WRITE_AFTER_READ
-            // Into the stage that others may still read: the barrier below is what they pass when done.
+            // Loads into a stage that other warps may still read: they are done with it only at the
+            // barrier below.
             if (step + STAGES - 1 < steps) load(step + STAGES - 1);
             cp_commit();
 #endif
@@ -161,20 +189,24 @@ template <class W> struct Gemm {
             if (step + STAGES - 1 < steps) load(step + STAGES - 1);
             cp_commit();
 #endif
-            const unsigned char *a_tile = shared + step % STAGES * STAGE_BYTES, *b_tile = a_tile + M * 64;
+            const unsigned char *a_tile = shared + step % STAGES * STAGE_BYTES,
+                                *b_tile = a_tile + M * 64;
             UNROLL
             for (uint32_t half = 0; half < 2; half++) {
                 uint32_t b[2][4];
                 UNROLL
                 for (uint32_t j = 0; j < 2; j++)
-                    ldmatrix(b[j], b_tile + swizzle64(warp_n + j * 16 + lane / 16 * 8 + lane % 8, half * 2 + lane / 8 % 2));
+                    ldmatrix(b[j], b_tile + swizzle64(warp_n + j * 16 + lane / 16 * 8 + lane % 8,
+                                                half * 2 + lane / 8 % 2));
                 UNROLL
                 for (uint32_t i = 0; i < 4; i++) {
                     if (i >= rows) break;
                     uint32_t a[4];
-                    ldmatrix(a, a_tile + swizzle64(warp_m + i * 16 + lane % 16, half * 2 + lane / 16));
+                    ldmatrix(
+                        a, a_tile + swizzle64(warp_m + i * 16 + lane % 16, half * 2 + lane / 16));
                     UNROLL
-                    for (uint32_t j = 0; j < 4; j++) mma(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
+                    for (uint32_t j = 0; j < 4; j++)
+                        mma(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
                 }
             }
         }
@@ -187,26 +219,31 @@ template <class W> struct Gemm {
                 if (row >= m) continue;
                 UNROLL
                 for (uint32_t j = 0; j < 2; j++)
-                    out(row, warp_n + j * 8 + lane % 4 * 2, Pair{sums[i][j][2 * h], sums[i][j][2 * h + 1]},
+                    out(row, warp_n + j * 8 + lane % 4 * 2,
+                        Pair{sums[i][j][2 * h], sums[i][j][2 * h + 1]},
                         Pair{sums[i][j + 2][2 * h], sums[i][j + 2][2 * h + 1]});
             }
     }
 };
 
-// Float32: plain products, tile 64 x 64 x 16, 4 x 4 outputs a thread, two stages. The reference mode.
+// Float32, the reference mode. Plain products: tile 64 x 64 x 16, 4 x 4 outputs a thread, two
+// stages.
 template <> struct Gemm<float> {
-    static constexpr uint32_t M = 64, N = 64, K = 16, HALF = 32, PITCH = 20, STAGE = (M + N) * PITCH;
+    static constexpr uint32_t M = 64, N = 64, K = 16, HALF = 32, PITCH = 20,
+                              STAGE = (M + N) * PITCH;
 
     template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride, const void *w, uint32_t w_stride,
-                                  uint32_t m, uint32_t k, const WeightRow &weight_row, const Out &out) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride,
+        const void *w, uint32_t w_stride, uint32_t m, uint32_t k, const WeightRow &weight_row,
+        const Out &out) {
         const uint32_t t = threadIdx.x, tx = t % 16, ty = t / 16, m0 = blockIdx.y * M;
         const uint32_t steps = (k + 31) / 32 * 2;
         const uint32_t row = t / 4, chunk = t % 4;
         float *tile = (float *)shared;
         int64_t n = weight_row(row);
         const bool has_x = m0 + row < m, has_w = n >= 0;
-        const float *from_x = (const float *)x + (size_t)(has_x ? m0 + row : 0) * x_stride + chunk * 4;
+        const float *from_x =
+            (const float *)x + (size_t)(has_x ? m0 + row : 0) * x_stride + chunk * 4;
         const float *from_w = (const float *)w + (size_t)(has_w ? n : 0) * w_stride + chunk * 4;
         auto load = [&](uint32_t step) {
             float *to = tile + step % 2 * STAGE + row * PITCH + chunk * 4;
@@ -238,7 +275,8 @@ template <> struct Gemm<float> {
                     UNROLL
                     for (uint32_t i = 0; i < 4; i++)
                         UNROLL
-                        for (uint32_t j = 0; j < 4; j++) sums[i][j] = fmaf(as_float(a[i].w[q]), as_float(b[j].w[q]), sums[i][j]);
+                    for (uint32_t j = 0; j < 4; j++)
+                        sums[i][j] = fmaf(as_float(a[i].w[q]), as_float(b[j].w[q]), sums[i][j]);
             }
             block_sync();
         }

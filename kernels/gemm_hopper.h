@@ -1,31 +1,48 @@
-// Prefill on compute capability 9.0: the products of gemm.h with weights of f16 or bf16. Part of gpu.h.
+// Prefill on compute capability 9.0: the products of gemm.h for weights of f16 or bf16. Part of
+// gpu.h.
 //
-// The recipe is that of pranjalssh/fast.cu: a warpgroup whose one thread keeps four stages of copies going, two that
-// multiply 64 rows each by 256 columns. Or by 128, in two blocks to a multiprocessor, where otherwise some would go without:
-// the second cache has to give a third more for it. Each output is one sum through k upwards as in gemm.h. That hardware rounds inside
-// wgmma as inside mma.sync nobody promises, so which of both a device uses depends on weights alone, never on rows. Nor that it does so
-// for both widths of wgmma, between which rows decide: that is assumed, and asked of hardware (tests/gpu/parity.py tiles).
+// The recipe is that of pranjalssh/fast.cu. One thread of a warpgroup keeps four stages of copies
+// going; two warpgroups multiply 64 rows each by 256 columns. The smaller tile has 128 columns, and
+// two of its blocks fit on a multiprocessor. It is used where the large tile would leave
+// multiprocessors idle; it needs a third more traffic from L2.
 //
-// Weight rows come as twice HALF, from any two rows on: for gate and up, of both matrices. What a box has of other
-// rows, or of none, is computed and not given out.
+// Each output is one sum over k in ascending order, as in gemm.h. No document says whether wgmma
+// rounds as mma.sync does, so the type of the weights alone decides which kernel a device uses,
+// never the number of rows. Nor is it documented that both widths of wgmma round alike, and here
+// the number of rows does decide. We assume it, and tests/gpu/parity.py tiles checks it on
+// hardware.
+//
+// The weight rows of a block are two runs of HALF rows, each beginning at any row: for gate and up,
+// one run from each matrix. A box may contain other rows or none; their outputs are computed and
+// dropped.
 template <class T, uint32_t COLUMNS> struct HopperGemm {
     static constexpr uint32_t M = 128, N = COLUMNS, K = 64, HALF = N / 2, STAGES = N == 256 ? 4 : 3;
-    static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2, STAGE_BYTES = X_BYTES + W_BYTES;
-    // Of the smaller tiles every thread has what it needs: the copier is one warp, not a warpgroup.
+    static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2,
+                              STAGE_BYTES = X_BYTES + W_BYTES;
+    // The smaller tile leaves every thread enough registers, so its copier is one warp instead of a
+    // warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
-    static constexpr uint32_t TOGETHER = N == 256 ? 4 : 2; // outputs found before they are put: more, and the smaller tiles spill
+    // Outputs whose inputs are loaded (find) before the first is stored (put). With more of them,
+    // the smaller tile spills registers.
+    static constexpr uint32_t TOGETHER = N == 256 ? 4 : 2;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
-    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) == (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED), "params.h");
+    static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) ==
+                      (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED),
+        "params.h");
 
-    // m rows of x from row `x_row` on; a block has `groups` times 64 of them: 2, or 1 of the smaller tiles where even of these there are few.
-    // What is out in gemm.h is two here, as in few.h and for its reason: find(i, c) and put(found, c, a, b).
+    // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them; `groups` is 2,
+    // or 1 for the smaller tile when there are too few blocks even so. `out` of gemm.h is split
+    // into find(i, c), which loads, and put(found, c, a, b), which stores, so that loads overlap
+    // (few.h says why).
     template <class Find, class Put>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m,
-                                  uint32_t k, uint32_t first, uint32_t second, const Find &find, const Put &put) {
+    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row,
+        const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
+        uint32_t second, const Find &find, const Put &put) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
-        // A warpgroup whose rows are not there is not there.
+        // A warpgroup without rows does not take part.
         const uint32_t workers = m - m0 > 64 ? groups : 1;
-        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
+        AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
+                     *empty = full + STAGES;
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
@@ -57,9 +74,10 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             wgmma_begin();
             UNROLL
             for (uint32_t i = 0; i < K / 16; i++)
-                wgmma(sums, operand(stage + worker * (X_BYTES / 2) + i * 32), operand(stage + X_BYTES + i * 32), T());
+                wgmma(sums, operand(stage + worker * (X_BYTES / 2) + i * 32),
+                    operand(stage + X_BYTES + i * 32), T());
             wgmma_commit();
-            // One step stays under way: the one before it has been read.
+            // One step stays in flight. The step before it has been read, so its stage is free.
             wgmma_wait<1>();
 #ifdef PLANT_FREED_EARLY
             if (t % 128 == 0) barrier_arrive(empty + step % STAGES);
@@ -77,7 +95,8 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             for (uint32_t j = 0; j < HALF / 8; j += TOGETHER) {
                 decltype(find(0u, 0u)) found[TOGETHER];
                 UNROLL
-                for (uint32_t e = 0; e < TOGETHER; e++) found[e] = find(row, (j + e) * 8 + lane % 4 * 2);
+                for (uint32_t e = 0; e < TOGETHER; e++)
+                    found[e] = find(row, (j + e) * 8 + lane % 4 * 2);
                 UNROLL
                 for (uint32_t e = 0; e < TOGETHER; e++) {
                     const float *a = sums + 4 * (j + e) + 2 * h, *b = a + HALF / 2;
@@ -87,15 +106,16 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w, uint32_t x_row, uint32_t groups, uint32_t steps,
-                                   uint32_t first, uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
+    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w,
+        uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first, uint32_t second,
+        AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             AsyncBarrier *there = full + step % STAGES;
 #ifdef PLANT_NOT_EMPTY
             (void)empty;
 #else
-            // The first round finds all stages empty.
+            // In the first round all stages are empty.
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
 #endif
 #ifdef PLANT_NO_EXPECT
@@ -103,11 +123,13 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #else
             barrier_expect(there, groups * (X_BYTES / 2) + W_BYTES);
 #endif
-            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS) copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS)
+                copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
             UNROLL
             for (uint32_t row = 0; row < HALF; row += GPU_BOX_ROWS) {
                 copy_box(stage + X_BYTES + row * K * 2, w, step * K, first + row, there);
-                copy_box(stage + X_BYTES + W_BYTES / 2 + row * K * 2, w, step * K, second + row, there);
+                copy_box(
+                    stage + X_BYTES + W_BYTES / 2 + row * K * 2, w, step * K, second + row, there);
             }
         }
     }

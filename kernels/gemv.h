@@ -1,10 +1,12 @@
-// Decode in float32: products of weight rows with a few activation rows, straight from memory. Part of gpu.h.
+// Decode in float32: products of weight rows with a few activation rows, straight from memory. Part
+// of gpu.h.
 //
-// One warp has two weight rows; its lanes split K in runs of eight. No shared memory and no barrier: every
-// weight is used once by one lane, activations come from the first cache. A lane's sum runs through k
-// upwards and lanes are added in a butterfly, for any number of activation rows: batch invariance.
+// One warp has two weight rows; its lanes split K in runs of eight. There is no shared memory and
+// no barrier: one lane uses each weight once, and activations come from L1. A lane sums over k in
+// ascending order and the lanes are added in a butterfly, for any number of activation rows. This
+// gives batch invariance.
 
-// Activation rows of one block, at most.
+// Most activation rows of one block.
 #define GEMV_ROWS 8
 
 template <int N> struct Count { static constexpr int value = N; };
@@ -28,7 +30,7 @@ template <class W> DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[1], W)
         v[2 * i + 1] = to_float(W{(uint16_t)(raw[0].w[i] >> 16)});
     }
 }
-// Codes of the cache, without their scale.
+// Codes of the KV cache, without their scale.
 DEVICE void unpack8(float (&v)[8], const Words2 &raw, Cached8) {
     UNROLL
     for (int i = 0; i < 8; i++) v[i] = byte_as_float(raw.w[i / 4], i % 4) - 8388736.0f;
@@ -41,7 +43,7 @@ DEVICE void unpack8(float (&v)[8], const Words2 &raw, CachedF8) {
         v[2 * i + 1] = to_float(f16{(uint16_t)(pair >> 16)});
     }
 }
-// Eight numbers, widened. `p` is a multiple of 8 elements into an aligned row.
+// Loads eight numbers and widens them. `p` is a multiple of 8 elements into an aligned row.
 template <class W> DEVICE void load8(float (&v)[8], const W *p) {
     Words4 raw[sizeof(W) / 2];
     UNROLL
@@ -49,8 +51,8 @@ template <class W> DEVICE void load8(float (&v)[8], const W *p) {
     unpack8(v, raw, W());
 }
 
-// The activation rows of a block, as offsets into x. 32 bits hold any activation buffer, and registers are
-// what these loops are short of. Padding is row 0, computed and dropped.
+// The activation rows of a block, as offsets into x. 32 bits suffice for any activation buffer, and
+// these loops are short of registers. Padding is treated as row 0; its results are dropped.
 template <int R> struct RowSet {
     uint32_t at[R];
     DEVICE_MEMBER RowSet(const int32_t *rows, uint32_t n_rows, uint32_t first, uint32_t stride) {
@@ -62,9 +64,11 @@ template <int R> struct RowSet {
     }
 };
 
-// What lane r finishes for row r: its two sums, and the row, -1 where there is none.
+// What lane r finishes for row r: its two sums, and the row; -1 where there is no row.
 struct Finish { float a, b; int32_t row; };
-template <int R> DEVICE Finish finish(const float (&sums)[2][R], const int32_t *rows, uint32_t n_rows, uint32_t first) {
+template <int R>
+DEVICE Finish finish(
+    const float (&sums)[2][R], const int32_t *rows, uint32_t n_rows, uint32_t first) {
     const uint32_t lane = threadIdx.x % 32;
     Finish f = {0, 0, -1};
     UNROLL
@@ -74,20 +78,23 @@ template <int R> DEVICE Finish finish(const float (&sums)[2][R], const int32_t *
     return f;
 }
 
-// sums[i][r] += w_i . x_r over the columns of lane `part` of `parts` (whole warps), eight at a time; and with a norm
-// w_i . (x_r * norm) and squares[r] += x_r . x_r: the scale of RMSNorm is one factor for the whole row, so it
-// is left to the caller.
+// sums[i][r] += w_i . x_r over the columns of lane `part` of `parts` (whole warps), eight at a
+// time. With a norm: sums[i][r] += w_i . (x_r * norm) and squares[r] += x_r . x_r. The scale of
+// RMSNorm is one factor for the whole row, so the caller applies it.
 template <int R, bool NORM>
-DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const float *w0, const float *w1, const float *x,
-                 const RowSet<R> &rows, const float *norm, uint32_t k, uint32_t part, uint32_t parts) {
-    // Loads on their way: eight for one row, four for more; with eight rows arithmetic covers the latency.
+DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const float *w0, const float *w1,
+    const float *x, const RowSet<R> &rows, const float *norm, uint32_t k, uint32_t part,
+    uint32_t parts) {
+    // Loads in flight: eight for one row, four for more rows. With eight rows, arithmetic covers
+    // the latency.
     constexpr int U = R == 1 ? 2 : 1;
     const uint32_t step = parts * 8;
     for (uint32_t i = part * 8; i < k; i += U * step) {
         Words4 raw[U][2][2];
         UNROLL
         for (int u = 0; u < U; u++) {
-            uint32_t j = i + u * step < k ? i + u * step : i; // loaded twice rather than behind the end
+            // load the same weights twice rather than beyond the end
+            uint32_t j = i + u * step < k ? i + u * step : i;
             UNROLL
             for (int q = 0; q < 2; q++) {
                 raw[u][0][q] = load_stream(w0 + j + 4 * q);
@@ -134,10 +141,10 @@ DEVICE void load4(float (&v)[4], const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(raw.w[e]);
 }
 
-// The same over all of K and all lanes of the warp, with RMSNorm: every lane has the results.
+// The same over all of K and all lanes of the warp, with RMSNorm. Every lane has the results.
 template <int R>
-DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, const float *w1, const float *x, const RowSet<R> &rows,
-                      const float *norm, uint32_t k, float eps) {
+DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, const float *w1, const float *x,
+    const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
     float squares[R];
     UNROLL
     for (int r = 0; r < R; r++) sums[0][r] = sums[1][r] = squares[r] = 0;

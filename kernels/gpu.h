@@ -1,23 +1,32 @@
-// The machine under the kernels, with two meanings: nvcc makes PTX of it, any other C++17 compiler the
-// emulation in emu/. The only file that kernels include; PTX is here and in hopper.h, and nowhere else.
+// The machine under the kernels, with two meanings: nvcc makes PTX of it; any other C++17 compiler
+// makes the emulation in emu/. Kernels include this file only. PTX stands here and in hopper.h, and
+// nowhere else.
 //
 // | file | what it knows |
 // |---|---|
 // | params.h | what each kernel is given and how it is launched |
 // | quant.h | quantised weights: their layout and how they are read |
-// | few.h, batch.h, gemm.h | products with tensor cores: up to eight rows, up to 64, weights straight from memory; many rows through tiles |
-// | gemv.h | products of a few rows in float32 |
-// | hopper.h, gemm_hopper.h, codes_hopper.h, attend_hopper.h | what compute capability 9.0 has beyond that; its products of many rows, with floats and with codes, its prefill attention |
-// | embed, prepare, qkv, append, attend, attend_prefill, matmul_add, ffn_up, logits (.cu) | one op each, decode and prefill |
-// | sample.cu | logits to a token |
-// | emu/ | the machine as C++; tests/ with test.sh prove the kernels on it, ptxas.sh compiles them |
+// | few.h | products on tensor cores with up to 8 rows; weights go from memory to registers |
+// | batch.h | the same with up to 64 rows in a block |
+// | gemm.h | products on tensor cores with many rows, by tiles |
+// | gemv.h | products with a few rows in float32 |
+// | hopper.h | what compute capability 9.0 has in addition |
+// | gemm_hopper.h, codes_hopper.h | its products of many rows: floats, quantised weights |
+// | attend_hopper.h | its prefill attention |
+// | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
+// | matmul_add, ffn_up, logits (.cu) | |
+// | sample.cu | from logits to a token |
+// | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
+// | ptxas.sh | compiles the kernels for every architecture and checks the machine code |
 //
-// Compile with the flags in nvcc.flags and with nothing fast-math: products and sums are fused where fmaf says
-// so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). Were it left to the compiler, the code
-// for one row and the code for eight might round differently, and batch invariance would be luck.
+// Compile with the flags in nvcc.flags and without fast-math. Products and sums are fused where
+// fmaf says so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). If this were left
+// to the compiler, the code for one row and the code for eight rows might round differently, and
+// batch invariance would be luck.
 //
-// Kernels keep to what is here: no asm, no static __shared__, no <<<>>>, no CUDA headers. Blocks are
-// one-dimensional and whole warps. Loads and copies of 16 bytes want addresses aligned to 16.
+// Kernels use only what is defined here: no asm, no static __shared__, no <<<>>>, no CUDA headers.
+// Blocks are one-dimensional and consist of whole warps. Loads and copies of 16 bytes need
+// addresses that are aligned to 16.
 #ifndef LLAMABI_GPU_H
 #define LLAMABI_GPU_H
 
@@ -38,15 +47,18 @@ struct f16 { uint16_t bits; };
 #define ALIGNED16 __align__(16)
 #define CONSTANT static __constant__ const
 
-// `THREADS` is the block; with at least two blocks on an SM, so at most 128 (256 threads) or 255 registers.
+// A kernel whose block has `THREADS` threads. At least two blocks must fit on an SM, so a thread
+// has at most 128 registers (256 threads) or 255 (128 threads).
 #define KERNEL(name, Params, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ Params p)
 
-// One block on an SM: up to 255 registers, for those that hide latency by loads on their way and not by other warps.
+// A kernel with one block on an SM: up to 255 registers a thread. For kernels that hide latency
+// with loads in flight instead of other warps.
 #define KERNEL_WIDE(name, Params, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
 
-// All the shared memory there is, sized by the launch. Boxes and operands that are swizzled by 128 bytes begin at multiples of 1024.
+// All the shared memory that there is; the launch gives its size. Boxes and operands that are
+// swizzled by 128 bytes begin at multiples of 1024.
 #define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 struct Words4 { uint32_t w[4]; };
@@ -54,22 +66,34 @@ struct Words2 { uint32_t w[2]; };
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
-DEVICE float to_float(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+DEVICE float to_float(f16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
 DEVICE void from_float(float &y, float x) { y = x; }
 DEVICE void from_float(bf16 &y, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
 DEVICE void from_float(f16 &y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
 
 // Two numbers rounded to 16 bits, `low` in the lower half.
-DEVICE uint32_t pair_of(float low, float high, bf16) { uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
-DEVICE uint32_t pair_of(float low, float high, f16) { uint32_t y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
-// a * b + c of two f16 each.
+DEVICE uint32_t pair_of(float low, float high, bf16) {
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+DEVICE uint32_t pair_of(float low, float high, f16) {
+    uint32_t y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+// a * b + c for two f16 each.
 DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t y;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
     return y;
 }
 
-// Read once, by one thread: weights. Past the first cache.
+// Loads what one thread reads once: weights. Bypasses L1.
 DEVICE Words4 load_stream(const void *p) {
     Words4 v;
     asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -78,11 +102,12 @@ DEVICE Words4 load_stream(const void *p) {
 }
 DEVICE Words2 load_stream8(const void *p) {
     Words2 v;
-    asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];"
+        : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
-// What nobody writes from the moment the blocks of this launch start: not what the launch before it wrote, where
-// that may still run (start_next, below).
+// Loads what nobody writes once the blocks of this launch have started. This excludes what the
+// launch before it writes if that may still run (start_next, below).
 DEVICE Words4 load_const(const void *p) {
     Words4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -94,7 +119,7 @@ DEVICE Words2 load_const8(const void *p) {
     asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
-// What other blocks wrote before a fence.
+// Loads what other blocks wrote before a fence.
 DEVICE float load_fenced(const float *p) {
     float v;
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
@@ -106,11 +131,18 @@ DEVICE Words4 load_fenced16(const void *p) {
                  : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
     return v;
 }
-// What the launch before this one wrote, after wait_for_last; plain loads, which stay behind it.
-DEVICE Words4 load_fresh(const void *p) { uint4 v = *(const uint4 *)p; return Words4{{v.x, v.y, v.z, v.w}}; }
+// Loads what the launch before this one wrote, after wait_for_last. These are plain loads, so the
+// compiler keeps them after it.
+DEVICE Words4 load_fresh(const void *p) {
+    uint4 v = *(const uint4 *)p;
+    return Words4{{v.x, v.y, v.z, v.w}};
+}
 DEVICE Words2 load_fresh8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
-DEVICE Words2 load_shared8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
+DEVICE Words2 load_shared8(const void *p) {
+    uint2 v = *(const uint2 *)p;
+    return Words2{{v.x, v.y}};
+}
 DEVICE float load_const_float(const float *p) {
     float v;
     asm("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
@@ -120,32 +152,41 @@ DEVICE void store16(void *p, Words4 v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1]
 DEVICE void store8(void *p, Words2 v) { *(uint2 *)p = make_uint2(v.w[0], v.w[1]); }
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
-// (x & mask) | bits in one instruction; left alone, the compiler makes two of two constants.
+// (x & mask) | bits in one instruction. Without this, the compiler makes two instructions because
+// there are two constants.
 DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
     uint32_t y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
     return y;
 }
-// Bytes 0, 1 of x and 2, 3 of y.
+// Bytes 0 and 1 of x, then bytes 2 and 3 of y.
 DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7610u); }
-// Two f16, 1024 + byte `i` of x and 1024 + the next; i is 0 or 2.
-DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return __byte_perm(x, 0x64646464u, i ? 0x4342u : 0x4140u); }
+// Two f16: 1024 + byte `i` of x, and 1024 + the byte after it; i is 0 or 2.
+DEVICE uint32_t bytes_as_pair(uint32_t x, int i) {
+    return __byte_perm(x, 0x64646464u, i ? 0x4342u : 0x4140u);
+}
 DEVICE uint32_t lower_twice(uint32_t x) { return __byte_perm(x, 0, 0x1010u); }
 DEVICE uint32_t upper_twice(uint32_t x) { return __byte_perm(x, 0, 0x3232u); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return __byte_perm(x, 0, 0x4440u + (uint32_t)i); }
 // 2^23 + byte `i` of x.
-DEVICE float byte_as_float(uint32_t x, int i) { return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i)); }
+DEVICE float byte_as_float(uint32_t x, int i) {
+    return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i));
+}
 
-// 16 bytes to shared memory, behind the threads' back: there after cp_wait and a block_sync. Zeros where not valid.
+// Copies 16 bytes to shared memory asynchronously; they are visible after cp_wait and a block_sync.
+// Writes zeros where not valid.
 DEVICE void cp_async(void *to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
 }
 DEVICE void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most N of this thread's groups are on their way.
-template <int N> DEVICE void cp_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+// Waits until at most N of this thread's groups of copies are in flight.
+template <int N> DEVICE void cp_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
 
-// Four 8x8 matrices of 16-bit numbers; lanes 8i .. 8i+7 give the rows of matrix i.
+// Loads four 8x8 matrices of 16-bit numbers; lanes 8i .. 8i+7 give the rows of matrix i.
 DEVICE void ldmatrix(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -156,25 +197,30 @@ DEVICE void ldmatrix_trans(uint32_t (&r)[4], const void *row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
-// d[16x8] += a[16x16] b[16x8], sums in float32.
+// d[16x8] += a[16x16] b[16x8], with sums in float32.
 DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 DEVICE void block_sync() { __syncthreads(); }
-// Barrier `id` (1 .. 15) of any `threads` of the block, whole warps.
-DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+// Barrier `id` (1 .. 15) among `threads` threads of the block, in whole warps.
+DEVICE void named_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
 DEVICE void warp_sync() { __syncwarp(); }
 DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
-// Over the aligned groups of `width` lanes (a power of two); every lane of a group gets the same bits.
+// Reductions over the aligned groups of `width` lanes (a power of two); every lane of a group gets
+// the same bits.
 DEVICE float group_sum(float v, int width) {
     for (int m = width / 2; m > 0; m /= 2) v += shuffle_xor(v, m);
     return v;
@@ -183,7 +229,7 @@ DEVICE float group_max(float v, int width) {
     for (int m = width / 2; m > 0; m /= 2) v = fmaxf(v, shuffle_xor(v, m));
     return v;
 }
-// Over the lanes at the same place in the groups of `width`.
+// Sums over the lanes that have the same position in their groups of `width`.
 DEVICE float across_sum(float v, int width) {
     for (int m = 16; m >= width; m /= 2) v += shuffle_xor(v, m);
     return v;
@@ -192,11 +238,12 @@ DEVICE float across_sum(float v, int width) {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
 DEVICE void device_fence() { __threadfence(); }
 
-// Programmatic dependent launch, where the machine code is for compute capability 9.0 and the launch asks for it
-// (params.h says which do): blocks of such a launch may start when every block of the one before has called start_next
-// or ended. Before it calls wait_for_last a thread reads nothing but weights, norms and tables, and writes nothing
-// to global memory; after it all that was launched before is done. At least one thread of a launch has to wait,
-// or the next one would wait for less than everything.
+// Programmatic dependent launch. It takes effect where the machine code is for compute capability
+// 9.0 and the launch asks for it (params.h says which launches do). Blocks of such a launch may
+// start when every block of the previous launch has called start_next or has ended. Until it calls
+// wait_for_last, a thread reads nothing but weights, norms and tables, and writes nothing to global
+// memory. Afterwards everything that was launched before is done. At least one thread of a launch
+// has to wait; otherwise the next launch would wait for less than everything.
 DEVICE void start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -207,7 +254,8 @@ DEVICE void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Into the second cache, 128 bytes; where there is nothing to wait for meanwhile it would only be in the way.
+// Prefetches 128 bytes into L2. Does nothing below compute capability 9.0: a launch has nothing to
+// wait for there, so the prefetch would only be in the way.
 DEVICE void prefetch(const void *p) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
@@ -216,14 +264,19 @@ DEVICE void prefetch(const void *p) {
 #endif
 }
 
-DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 #else
 #include "emu/device.h"
 #endif
 
-// Two e4m3 (bytes 0 and 1 of x: 4 bits of exponent, 3 of mantissa, no infinities) as two f16, exactly. By bits where no
-// instruction does it, which is below compute capability 8.9, and in PTX for that on whatever runs it. Nobody writes codes of NaN.
+// Converts two e4m3 (bytes 0 and 1 of x: 4 bits of exponent, 3 of mantissa, no infinities) to two
+// f16, exactly. Compute capability 8.9 and newer have an instruction for it. Code for older ones,
+// and PTX for those on whatever device runs it, computes with bits. Codes of NaN are never written.
 DEVICE uint32_t e4m3_pair(uint32_t x) {
 #if __CUDA_ARCH__ >= 890
     uint32_t y;
@@ -234,20 +287,23 @@ DEVICE uint32_t e4m3_pair(uint32_t x) {
 #ifdef PLANT_E4M3_BIAS
     const uint32_t more = 0x58005800;
 #else
-    const uint32_t more = 0x5c005c00; // 2^8: an f16's exponent counts from 8 lower, for subnormal numbers too
+    // the factor 2^8: an f16's exponent bias is larger by 8; holds for subnormal numbers too
+    const uint32_t more = 0x5c005c00;
 #endif
-    return fma_pair((apart & 0x7f007f00) >> 1 | (apart & 0x80008000), more, 0x80008000); // adding -0 keeps the sign of 0
+    // Adding -0 keeps the sign of 0.
+    return fma_pair((apart & 0x7f007f00) >> 1 | (apart & 0x80008000), more, 0x80008000);
 #endif
 }
-// The nearest e4m3, ties to even, of a magnitude up to 448; what is greater is 448.
+// The nearest e4m3, ties to even, for magnitudes up to 448; larger magnitudes give 448.
 DEVICE uint32_t e4m3_of(float x) {
     const float m = fminf(fabsf(x), 448.0f);
-    // Under 2^-6 in units of 2^-9, which is the last bit of 2^14.
+    // Below 2^-6 the code counts units of 2^-9, which is the last bit of 2^14.
     uint32_t code = as_bits(m + 16384.0f) - as_bits(16384.0f);
 #ifdef PLANT_E4M3_TRUNCATED
     if (m >= 0.015625f) code = (as_bits(m) >> 20) - (120u << 3);
 #else
-    if (m >= 0.015625f) code = ((as_bits(m) + 0x7ffff + (as_bits(m) >> 20 & 1)) >> 20) - (120u << 3);
+    if (m >= 0.015625f)
+        code = ((as_bits(m) + 0x7ffff + (as_bits(m) >> 20 & 1)) >> 20) - (120u << 3);
 #endif
     return code | (as_bits(x) >> 24 & 0x80);
 }
@@ -258,11 +314,13 @@ DEVICE void fresh4(float *v, const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(w.w[e]);
 }
 
-// Two neighbours, the first at an even place of a row.
+// Stores two neighbours; the first is at an even position of a row.
 DEVICE void store_pair(float *to, float a, float b) { to[0] = a, to[1] = b; }
-template <class T> DEVICE void store_pair(T *to, float a, float b) { *(uint32_t *)to = pair_of(a, b, T()); }
+template <class T> DEVICE void store_pair(T *to, float a, float b) {
+    *(uint32_t *)to = pair_of(a, b, T());
+}
 
-// `body` of a number of this type: GPU_F32, GPU_F16 or GPU_BF16.
+// Calls `body` with a number of this type: GPU_F32, GPU_F16 or GPU_BF16.
 template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
     if (type == GPU_F32) body(float());
     else if (type == GPU_F16) body(f16());
@@ -272,7 +330,8 @@ template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
 #include "hopper.h"
 #include "quant.h"
 
-// The beginning of a row of weights on its way, while the launch before ends: `at` numbers the threads that do it.
+// Prefetches the beginning of a row of weights while the previous launch ends. `at` numbers the
+// threads that share the work.
 DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
     if (at * 32 < stride) prefetch(row + at * 32);
 }

@@ -1,11 +1,12 @@
-// The head: logits of the wanted rows, of both kinds, from the float32 residual stream.
+// The head: logits of the wanted rows of both kinds, from the float32 residual stream.
 #include "gpu.h"
 
 DEVICE void logits_float(const LogitsParams &p) {
     const uint32_t lane = threadIdx.x % 32, n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
     if (n >= p.vocab_size) return;
     const bool both = n + 1 < p.vocab_size;
-    const float *w0 = (const float *)p.w + (size_t)n * p.w_stride, *w1 = both ? w0 + p.w_stride : w0;
+    const float *w0 = (const float *)p.w + (size_t)n * p.w_stride,
+                *w1 = both ? w0 + p.w_stride : w0;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
     prefetch_row(w0, p.w_stride, lane);
@@ -24,7 +25,7 @@ DEVICE void logits_float(const LogitsParams &p) {
     });
 }
 
-// Pairs of rows of w from row n0 on, as few.h says.
+// Pairs of rows of w from row n0 on (see Pairs in few.h).
 struct LogitPairs {
     const LogitsParams &p;
     uint32_t n0;
@@ -34,7 +35,9 @@ struct LogitPairs {
         rows[0] = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1 < p.vocab_size ? rows[0] + 1 : rows[0];
     }
-    DEVICE_MEMBER float *find(uint32_t i, uint32_t) const { return i < p.n_rows && p.rows[i] >= 0 ? p.out + (size_t)i * p.out_stride : nullptr; }
+    DEVICE_MEMBER float *find(uint32_t i, uint32_t) const {
+        return i < p.n_rows && p.rows[i] >= 0 ? p.out + (size_t)i * p.out_stride : nullptr;
+    }
     DEVICE_MEMBER void put(float *out, uint32_t j, float a, float b) const {
         const uint32_t n = n0 + 2 * j;
         if (out && n < p.vocab_size) out[n] = a;
@@ -42,12 +45,16 @@ struct LogitPairs {
     }
 };
 
-// Of up to eight rows, or of the rows that prepare made.
+// Of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
     const LogitPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
+    if constexpr (BATCH)
+        batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
+            {p.scratch, p.splits}, pairs);
+    else
+        few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
+            p.eps, pairs);
 }
 
 KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }

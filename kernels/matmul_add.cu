@@ -1,14 +1,17 @@
 // x += w y + bias: the output projection and the feed-forward's second matrix.
 #include "gpu.h"
 
-// Four warps share the K of two weight rows (K is the long side here), two such groups in a block.
+// Four warps share the K of two weight rows, because K is the long side here. A block has two such
+// groups of warps.
 DEVICE void matmul_add_float(const MatmulAddParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, split = t / 32 % 4, group = t / 128;
     const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
-    // An odd row at the end is computed twice, and rows behind it for nothing: all threads reach the barrier.
+    // The last row is computed twice if n is odd, and groups beyond the end compute it for nothing:
+    // all threads must reach the barrier.
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
-    const float *w0 = (const float *)p.w + (size_t)n0 * p.w_stride, *w1 = (const float *)p.w + (size_t)n1 * p.w_stride;
+    const float *w0 = (const float *)p.w + (size_t)n0 * p.w_stride,
+                *w1 = (const float *)p.w + (size_t)n1 * p.w_stride;
     start_next();
     prefetch_row(w0, p.w_stride, t % 128);
     prefetch_row(w1, p.w_stride, t % 128);
@@ -17,7 +20,8 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
         constexpr int R = decltype(count)::value;
         RowSet<R> rows(p.rows, p.n_rows, first, p.y_stride);
         float sums[2][R] = {}, squares[R];
-        dot2<R, false>(sums, squares, w0, w1, (const float *)p.y, rows, nullptr, p.k, split * 32 + lane, 128);
+        dot2<R, false>(
+            sums, squares, w0, w1, (const float *)p.y, rows, nullptr, p.k, split * 32 + lane, 128);
         float *parts = (float *)shared; // [group][split][2][R]
         UNROLL
         for (int i = 0; i < 2; i++)
@@ -39,20 +43,24 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// Columns n, n + 1 (n even) of a row before sums are added to them; x is null where there is nothing to add to.
+// Columns n and n + 1 (n even) of a row, before sums are added to them. x is null where there is
+// nothing to add to.
 struct Found { float *x; Words2 before; };
 DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
     if (row < 0 || n >= p.n) return {};
     float *x = p.x + (size_t)row * p.x_stride + n;
-    return {x, load_fresh8(x)}; // there is padding behind an odd column
+    return {x, load_fresh8(x)}; // an odd last column has padding after it
 }
 DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, Pair sums) {
     if (!found.x) return;
-    found.x[0] = as_float(found.before.w[0]) + (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
-    if (n + 1 < p.n) found.x[1] = as_float(found.before.w[1]) + (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+    found.x[0] =
+        as_float(found.before.w[0]) + (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
+    if (n + 1 < p.n)
+        found.x[1] = as_float(found.before.w[1]) +
+                     (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
 }
 
-// Pairs of rows of w from row n0 on, as few.h says.
+// Pairs of rows of w from row n0 on (see Pairs in few.h).
 struct AddPairs {
     const MatmulAddParams &p;
     uint32_t n0;
@@ -62,25 +70,32 @@ struct AddPairs {
         rows[0] = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1 < p.n ? rows[0] + 1 : rows[0];
     }
-    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const { return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j); }
-    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const { add_pair(p, found, n0 + 2 * j, Pair{a, b}); }
+    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const {
+        return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j);
+    }
+    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const {
+        add_pair(p, found, n0 + 2 * j, Pair{a, b});
+    }
 };
 
-// Of up to eight rows, or of more.
+// Of up to eight rows; with BATCH, of any number of rows.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
     const AddPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pairs);
+    if constexpr (BATCH)
+        batch_rows<W>(
+            shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pairs);
     else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pairs);
 }
 
-// And those `half` further.
+// What find_pair returns for columns n and n + `half`.
 struct FoundPairs { Found a, b; };
 DEVICE FoundPairs find_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
     return {find_pair(p, row, n), find_pair(p, row, n + half)};
 }
-DEVICE void add_pairs(const MatmulAddParams &p, const FoundPairs &found, uint32_t n, uint32_t half, Pair a, Pair b) {
+DEVICE void add_pairs(
+    const MatmulAddParams &p, const FoundPairs &found, uint32_t n, uint32_t half, Pair a, Pair b) {
     add_pair(p, found.a, n, a);
     add_pair(p, found.b, n + half, b);
 }
@@ -92,22 +107,28 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     G::run(
         shared, p.y, p.y_stride, p.w, p.w_stride, p.n_rows, p.k,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) { add_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b); });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
+            add_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
+        });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.y, h.p.first, h.w, h.groups, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
-           [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
-           [&](const FoundPairs &found, uint32_t c, Pair a, Pair b) { add_pairs(h.p, found, n0 + c, G::HALF, a, b); });
+    G::run(
+        shared, h.y, h.p.first, h.w, h.groups, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+        [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
+        [&](const FoundPairs &found, uint32_t c, Pair a, Pair b) {
+            add_pairs(h.p, found, n0 + c, G::HALF, a, b);
+        });
 }
 
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k, AddPairs(h.p, blockIdx.y * (h.groups * 32)));
+    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k,
+        AddPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
 KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The kernels without the library: `kernels/pack.sh DIR [flags for nvcc]...` fills DIR, and a library that was
-# built from the same params.h uses it instead of its own kernels while LLAMABI_KERNELS names it. With -lineinfo,
-# profilers and compute-sanitizer show source lines.
+# Compiles the kernels without the library: `kernels/pack.sh DIR [flags for nvcc]...` fills DIR with
+# them. A library that was built from the same params.h uses them instead of its own kernels while
+# the environment variable LLAMABI_KERNELS names DIR. With -lineinfo, profilers and
+# compute-sanitizer show source lines.
 #
-# NVCC names another nvcc than the one scripts/nvcc fetches.
+# The environment variable NVCC names another nvcc than the one that scripts/nvcc fetches.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if (($# == 0)); then

@@ -1,59 +1,82 @@
-// What every kernel is given, and how it is launched: the contract between kernels/*.cu and the host.
+// The contract between kernels/*.cu and the host: what each kernel is given and how it is launched.
+// docs/glossary.md defines row, slot, group, tile and the other words that recur in this project.
 //
-// Plain C: the host mirrors each struct field for field (pointers are 64-bit device addresses) and
-// asserts the same sizes. Every kernel takes one struct by value and nothing else.
+// This file is plain C. The host mirrors each struct field for field (pointers are 64-bit device
+// addresses) and asserts the same sizes. Every kernel takes one struct by value and nothing else.
 //
 // Words
-//   row        a row of the step; `rows[i]` picks the rows a launch works on, -1 is padding (nothing is
-//              read or written for it). A launch takes rows of one kind: Decode or Prefill.
-//   pad32(n)   n rounded up to 32. STRIDES of matrices and activations are given in elements and are
-//              multiples of 32; vectors (norm weights) are readable to pad32 of their length. What lies
-//              in the padding of vectors and of the residual stream is never used. PADDING COLUMNS OF WEIGHTS ARE ZERO,
-//              and those of what attention and ffn_up give, which nobody writes.
-//   rounded    activations that a product takes as they are: of the type of its weights (f16 for quantised ones),
-//              row i of the launch at i * stride. prepare, attention and ffn_up make them; the rows of a step that
-//              decode are its first ones, then come the others.
-//   slots      the order in which the *_hopper kernels of quantised weights take columns of a prompt's activations (slot_of in
-//              quant.h: a permutation of each sixteen), and ffn_up's of them gives them. Rows that decode have none of that, and
-//              what follows a K that is no multiple of 16 would be columns: such matrices have no use for those kernels.
-//   base       every pointer to weights, activations, vectors and pages is aligned to 16 bytes
-//              (NEEDED: 256 is what the allocators give).
-//   type       of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16; quantised ones below. Everything else is
-//              float32.
+//   row        A row of the step. `rows[i]` names the rows that a launch works on; -1 is padding,
+//              for which nothing is read or written. All rows of a launch are of one kind, Decode
+//              or Prefill, unless the kernel's entry below says "both kinds".
+//   pad32(n)   n rounded up to a multiple of 32. STRIDES of matrices and activations are counted in
+//              elements and are multiples of 32. Vectors (norm weights) are readable up to pad32 of
+//              their length. Kernels never use what lies in the padding of vectors and of the
+//              residual stream. PADDING COLUMNS ARE ZERO in weights and in the outputs of attention
+//              and of ffn_up. No kernel writes to the latter: their buffers start as zeros.
+//   rounded    Activations that a product takes without converting them: they have the type of its
+//              weights (f16 for quantised weights), and row i of the launch lies at i * stride.
+//              prepare, attention and ffn_up produce them. In a step, the rows that decode come
+//              first and the prefill rows follow.
+//   slots      The column order in which the *_hopper kernels for quantised weights take a prompt's
+//              activations: a permutation within each 16 columns (slot_of in quant.h).
+//              ffn_up_hopper_* for quantised weights writes its output in this order too. Decode
+//              rows keep the plain order. K must be a multiple of 16, because padding would
+//              otherwise be mixed with columns; the host does not use these kernels for other
+//              matrices.
+//   base       Every pointer to weights, activations, vectors and pages is aligned to 16 bytes. 16
+//              is required; the allocators give 256.
+//   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
+//              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row is its codes and then its scales as quant.h says, of K
-// padded to GPU_BLOCK_K; w_stride is in units of 16 bytes and a multiple of 4. Scales of padding are zero.
-// A prefill product of them takes f16, and its shared memory is 66048 instead of 49152.
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row holds its codes and then
+// its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
+// bytes and is a multiple of 4. The scales of padding are zero. A prefill product with quantised
+// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152.
 //
-// Products of decode rows. f32: up to 8 rows in a block, in float32. The others round activations to the type of the
-// weights (quantised: to f16) and use tensor cores. OP_TYPE takes up to GPU_FEW_ROWS rows, norm and rounding included
-// (matmul_add: rounded ones); OP_batch_TYPE any number of rounded rows, and gives the same bits. A block of that has
-// GPU_BATCH_PAIRS pairs of weight rows (of q | k | v, of a product, of gate and up) for R rows: 16, 32 or 64, the first that is not
-// less than n_rows, or 64. `splits` blocks share a K: 1, or where there are less than GPU_SPLIT_BELOW blocks 4 or 8, as one likes. Of
-// these the last one adds what all left in `scratch`: GPU_SPLIT_BELOW counters, ZERO before the first launch, left zero by each,
-// then 512 * R bytes for each block:
-//     OP_TYPE        grid.y ceil(n_rows / 8),  shared GPU_FEW_SHARED + 4096 * steps, steps: f16, bf16 2, int8, fp8 4, int4, nf4 8;
-//                                              matmul_add: GPU_TABLE_BYTES + 4096
+// Products of decode rows:
+//   - f32 weights: up to 8 rows in a block, computed in float32.
+//   - All other weights: activations are rounded to the type of the weights (f16 for quantised
+//     ones), and the products use tensor cores.
+//   - OP_TYPE takes up to GPU_FEW_ROWS rows and applies norm and rounding itself (matmul_add takes
+//     rounded rows).
+//   - OP_batch_TYPE takes any number of rounded rows and gives the same bits as OP_TYPE. A block
+//     multiplies GPU_BATCH_PAIRS pairs of weight rows (pairs of q | k | v, of the product's rows,
+//     or of gate and up) by R activation rows. R is the smallest of 16, 32 and 64 that holds
+//     n_rows; beyond 64 rows, R is 64 and grid.x grows.
+//   - `splits` blocks share one K (split-K). It is 1; where the grid would have fewer than
+//     GPU_SPLIT_BELOW blocks, 4 and 8 are allowed as well. The last of these blocks to finish adds
+//     up what all of them left in `scratch`: first GPU_SPLIT_BELOW counters, which must be ZERO
+//     before the first launch and which each launch leaves at zero, then 512 * R bytes for each
+//     block.
+//     OP_TYPE        grid.y ceil(n_rows / 8),
+//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8 and fp8 4,
+//                    int4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
-//                    shared GPU_TABLE_BYTES + R / 8 * ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
+//                    shared GPU_TABLE_BYTES + R / 8 *
+//                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
 //                    GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0))
 //
-// KV cache, one layer: K and V apart, each [page][kv_head][16][head_stride], head_stride = head_dim
-// rounded up to 16 (columns head_dim.. are zero once written). position p of a sequence lies in page
-// `pages[row_pages[row] + p / 16]`, at offset p % 16; a slot is page * 16 + offset.
+// KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
+// is head_dim rounded up to 16; columns from head_dim on are zero once a vector has been written.
+// Position p of a sequence lies in page `pages[row_pages[row] + p / 16]` at offset p % 16. A slot
+// of the cache is page * 16 + offset.
 //
-// In int8 and fp8 (types GPU_INT8, GPU_FP8) a vector has a scale of its own (append, quant.h): [page][kv_head]
-// { [16][head_stride] codes, [16] scales }.
+// In an int8 or fp8 cache (types GPU_INT8, GPU_FP8) each vector has its own scale (append,
+// quant.h): [page][kv_head] { [16][head_stride] codes, [16] scales }.
 //
-// Launches that may start before the one before them has ended (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; gpu.h,
-// wait_for_last): prepare, qkv, append, attend, matmul_add, ffn_up, logits, each of them as
-// OP_batch too, and sample. No other kernel waits.
+// Some launches may start before the launch before them has ended
+// (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
+// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, and sample. No other kernel
+// waits.
 //
-// Shared bytes over 49152 must be asked for (cuFuncSetAttribute, MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch of no rows is
-// left out. Everything a grid depends on may be rounded up: rows by padding, tiles by n = 0, splits freely.
+// More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
+// MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch with no rows is left out. Every number that a grid
+// depends on may be rounded up: rows with padding, tiles with n = 0, attention's splits without
+// further ado.
 //
-// Batch invariance: in every kernel, what is computed for a row depends on that row alone; sums over K
-// run in an order that depends on (N, K) only, attention goes by chunks of 256 keys at absolute positions.
+// Batch invariance: in every kernel, what is computed for a row depends on that row alone. Sums
+// over K run in an order that depends on (N, K) only, and attention goes by chunks of 256 keys at
+// absolute positions.
 #ifndef LLAMABI_GPU_PARAMS_H
 #define LLAMABI_GPU_PARAMS_H
 
@@ -80,24 +103,25 @@ enum {
     GPU_MAX_TOP = 128,     // most alternatives that sample finds
     GPU_SAMPLE_SHARED = 16896,
     GPU_BLOCK_K = 256,     // columns of a block of quantised weights
-    GPU_TABLE_BYTES = 512, // of shared memory, for tables of codes
-    GPU_FEW_ROWS = 8,      // of a product that norms and rounds for itself
+    GPU_TABLE_BYTES = 512, // bytes of shared memory for lookup tables of codes
+    GPU_FEW_ROWS = 8,      // most rows of a product that applies norm and rounding itself
     GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 64,   // of a block of OP_batch_TYPE
+    GPU_BATCH_ROWS = 64,   // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,
-    GPU_BATCH_SHARED = 4096, // for eight rows, without sums that wait
+    GPU_BATCH_SHARED = 4096, // bytes of stages for eight rows, without sums that wait
     GPU_BATCH_SHARED_CODES = 8192,
-    GPU_BATCH_LEVEL = 4096,  // of these
+    GPU_BATCH_LEVEL = 4096,  // bytes of one level of waiting sums for eight rows
     GPU_SPLIT_BELOW = 96,
-    GPU_BOX_ROWS = 64,     // of a TensorMap of activations or weights; of the cache: GPU_PAGE
+    GPU_BOX_ROWS = 64,     // rows of a TensorMap's box; a map of the cache has GPU_PAGE instead
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
     GPU_CODES_SHARED = 131648,
     GPU_CODES_HALF_SHARED = 66112,
 };
 
-// A CUtensorMap (cuTensorMapEncodeTiled): a matrix of 16-bit numbers, [rows, pad32(columns)], in boxes of 64 columns and
-// GPU_BOX_ROWS rows (GPU_PAGE, of the cache), swizzled by 128 bytes, zeros outside of it.
+// A CUtensorMap (cuTensorMapEncodeTiled) of a matrix of 16-bit numbers, [rows, pad32(columns)]. A
+// box has 64 columns and GPU_BOX_ROWS rows (GPU_PAGE rows for the cache), is swizzled by 128 bytes,
+// and reads zeros outside of the matrix.
 #ifdef __cplusplus
 typedef struct alignas(128) { uint64_t words[16]; } TensorMap;
 #else
@@ -107,8 +131,8 @@ typedef struct { _Alignas(128) uint64_t words[16]; } TensorMap;
 #define GPU_NO_SLOT 0xffffffffu
 #define GPU_NO_MASK 0xffffffffu
 
-// ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is padding.
-// grid (n_rows), block 128, shared 0. Type: the table's.
+// ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
+// padding. grid (n_rows), block 128, shared 0. Type: that of the table.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
     const void *table;     // [vocab_size, w_stride]
@@ -116,9 +140,10 @@ typedef struct {
     uint32_t n_rows, dim, x_stride, w_stride;
 } EmbedParams;
 
-// ---- prepare_{f32,f16,bf16}: what a product of many rows reads. out[i] = round(rms_norm(x[rows[i]]) * norm);
-// columns width..pad32(width) become zero, padding rows too.
-// grid (n_rows), block 256, shared 32. Type: the weights' of the product.
+// ---- prepare_{f32,f16,bf16}: produces what a product of many rows reads: out[i] =
+// round(rms_norm(x[rows[i]]) * norm). Columns width..pad32(width) become zero, and so do padding
+// rows.
+// grid (n_rows), block 256, shared 32. Type: that of the product's weights.
 typedef struct {
     void *out;             // [n_rows, out_stride], out_stride >= pad32(width)
     const float *x;        // [max_rows, x_stride]
@@ -126,24 +151,28 @@ typedef struct {
     const int32_t *rows;   // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
-    uint32_t slots;        // whether columns lie in the order of slots
+    uint32_t slots;        // whether columns are written in the order of slots
 } PrepareParams;
 
-// ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, W, bias, RoPE; q to q, K and V to the row's slot.
-// n = (n_heads + 2 * n_kv_heads) * head_dim, rows of w: q | k | v.
-// grid.x ceil(n / 16), block 256, f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream, indexed by rows[i].
+// ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
+// to `q`, K and V go to the row's slot of the cache.
+// n = (n_heads + 2 * n_kv_heads) * head_dim; rows of w: q | k | v.
+// grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
+// indexed by rows[i].
 //
-// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows, as qkv_prefill has them.
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows; x as for
+// qkv_prefill.
 //
-// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows: x is prepare's output (type of the
-// weights, compact: row i of the launch), x_stride its stride; norm and eps are not read.
+// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows. x is prepare's
+// output: it has the type of the weights (f16 for quantised ones), it is compact (row i of the
+// launch), and x_stride is its stride. norm and eps are not read.
 // f16, bf16: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152.
-// f32:       grid (ceil(n / 64), ceil(n_rows / 64)),   block 256, shared 20480.
-// Type: the weights'.
+// f32: grid (ceil(n / 64), ceil(n_rows / 64)), block 256, shared 20480.
+// Type: that of the weights.
 typedef struct {
     float *q;              // [max_rows, q_stride] out, by rows[i]
-    void *k_pages;         // this layer's; for a cache with scales what append reads: fresh and fresh + kv_dim
-    void *v_pages;
+    void *k_pages;         // this layer's; with an 8-bit cache, what append reads: fresh
+    void *v_pages;         // this layer's; with an 8-bit cache: fresh + kv_dim
     const void *x;
     const float *norm;     // [pad32(dim)]
     const void *w;         // [n, w_stride]
@@ -153,7 +182,7 @@ typedef struct {
     const int32_t *rows;      // [n_rows]
     const int32_t *positions; // [max_rows], by rows[i]
     const uint32_t *slots;    // [max_rows], by rows[i]; GPU_NO_SLOT: K and V are not written
-    void *scratch;         // qkv_batch, where splits > 1
+    void *scratch;         // for qkv_batch with splits > 1
     uint32_t n_rows, dim, x_stride, w_stride, q_stride;
     uint32_t n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t kv_type;
@@ -161,29 +190,34 @@ typedef struct {
     uint32_t splits;       // qkv_batch
 } QkvParams;
 
-// ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 alone: as qkv_prefill, x and w by their maps.
-// grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared GPU_HOPPER_SHARED; the same bits from
-// qkv_hopper_half_{f16,bf16}: grid (ceil(n_rows / 128), ceil(n / 128)), block 288, shared
-// GPU_HOPPER_HALF_SHARED. So for the other two.
+// ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
+// through their tensor maps. grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared
+// GPU_HOPPER_SHARED. qkv_hopper_half_{f16,bf16} give the same bits with grid (ceil(n_rows / 128),
+// ceil(n / 128)), block 288, shared GPU_HOPPER_HALF_SHARED. matmul_add_hopper and ffn_up_hopper are
+// launched in the same way.
 //
-// ---- qkv_hopper_{int8,int4,nf4,fp8}: the same, x by its map and in the order of slots, w by its address. grid (ceil(n_rows / 256),
-// ceil(n / 128)), block 384, shared GPU_CODES_SHARED; the same bits from qkv_hopper_half_*: grid (ceil(n_rows / 128), ceil(n / 128)),
-// block 288, shared GPU_CODES_HALF_SHARED. So for the other two, with 64 pairs of gate and up in a block.
+// ---- qkv_hopper_{int8,int4,nf4,fp8}: the same. x is read through its map and lies in the order of
+// slots; w is read from its address. grid (ceil(n_rows / 256), ceil(n / 128)), block 384, shared
+// GPU_CODES_SHARED. qkv_hopper_half_* give the same bits with grid (ceil(n_rows / 128), ceil(n /
+// 128)), block 288, shared GPU_CODES_HALF_SHARED. matmul_add_hopper and ffn_up_hopper are launched
+// in the same way; a block of ffn_up_hopper has 64 pairs of gate and up.
 //
-// Half forms may have groups 1: then a block has half as many rows, of x or for quantised weights of w, and there are as many more blocks.
+// The half forms may be launched with groups = 1. A block then has half as many rows (of x; for
+// quantised weights, of w), and the grid has twice as many blocks.
 typedef struct {
-    TensorMap x;           // of all rows that there is room for
-    TensorMap w;           // of floats
-    QkvParams p;           // x is not read, nor a w that has a map
-    uint32_t groups;       // warpgroups that multiply: 2, or 1
+    TensorMap x;           // of the whole buffer, all rows that it has room for
+    TensorMap w;           // for f16 and bf16 weights only
+    QkvParams p;           // p.x is not read; nor is p.w where w has a map
+    uint32_t groups;       // warpgroups that multiply: 2 or 1
     uint32_t zeros[25];
 } QkvHopperParams;
 
-// ---- qkv_place: what qkv_prefill does behind its product, of sums that a library left in float32. QkvParams, where x is
-// those, [n_rows, x_stride]; norm and w are not read. grid (ceil(n / 2048), n_rows), block 256, shared 0.
+// ---- qkv_place: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left in
+// float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
+// (ceil(n / 2048), n_rows), block 256, shared 0.
 
-// ---- append_{int8,fp8} (rows of both kinds, behind qkv): K and V of rows 0 .. n_rows to their slots, with scales.
-// grid (2 * n_kv_heads, n_rows), block 32, shared 0.
+// ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
+// their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
 typedef struct {
     void *k_pages;         // this layer's
     void *v_pages;
@@ -192,41 +226,44 @@ typedef struct {
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
 } AppendParams;
 
-// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention; the last block of a (row, kv head) combines.
-// grid (n_kv_heads, max_splits, n_rows), block 128, shared 4160 + 96 * head_stride.
-// max_splits >= ceil((longest position + 1) / 256); splits beyond a row's end do nothing. Type: the KV cache's.
+// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. The last block to finish
+// for a (row, kv head) combines the splits. grid (n_kv_heads, max_splits, n_rows), block 128,
+// shared 4160 + 96 * head_stride. max_splits >= ceil((longest position + 1) / 256); splits beyond
+// the end of a row's sequence do nothing. Type: that of the KV cache.
 typedef struct {
     void *y;               // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q;        // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
     float *partial;        // [n_rows, n_heads, max_splits, head_stride + 4] scratch
-    uint32_t *counters;    // [n_rows, n_kv_heads] scratch: ZERO before the first launch, left zero by each
+    // [n_rows, n_kv_heads] scratch: ZERO before the first launch; each launch leaves zeros
+    uint32_t *counters;
     const int32_t *rows;      // [n_rows]
     const int32_t *positions; // [max_rows], by rows[i]
-    const uint32_t *row_pages; // [max_rows], by rows[i]: where the row's page table begins in pages
+    const uint32_t *row_pages; // by rows[i]: index into pages where the row's page table begins
     const uint32_t *pages;
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
     float scale;           // 1 / sqrt(head_dim)
-    uint32_t y_type;       // GPU_F32, GPU_F16, GPU_BF16: what the product behind it takes
+    uint32_t y_type;       // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
 } AttendParams;
 
-// Consecutive rows of one sequence: entries first .. first + n of `rows`, at positions position ..
+// Consecutive rows of one sequence: entries first .. first + n of `rows`, at consecutive positions
+// from `position` on.
 typedef struct {
     uint32_t first;
     uint32_t n;            // 1 ..= GPU_TILE_MMA, GPU_TILE_FMA or GPU_TILE_HOPPER; 0 is padding
     uint32_t position;
-    uint32_t pages;        // where the sequence's page table begins in pages
+    uint32_t pages;        // index into pages where the sequence's page table begins
 } AttendTile;
 
-// ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: FlashAttention with tensor cores, causal, over pages; q and
-// the probabilities are rounded to the type of the cache (int8, fp8: to f16). The suffix is the smallest B >= head_stride.
-// grid (n_heads, n_tiles), block 128, shared 512 * B.
+// ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: FlashAttention with tensor cores, causal,
+// over pages. q and the probabilities are rounded to the type of the cache (int8, fp8: to f16). The
+// suffix is the smallest B >= head_stride. grid (n_heads, n_tiles), block 128, shared 512 * B.
 //
-// ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, any head_dim to 256: for float32
-// weights, float32 caches and head_dim over 128.
-// grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride. Type: the KV cache's.
+// ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, for any head_dim
+// up to 256. It serves float32 weights, float32 caches, and head_dim over 128. grid (n_heads,
+// n_tiles), block 128, shared 4160 + 96 * head_stride. Type: that of the KV cache.
 typedef struct {
     void *y;               // [max_rows, y_stride] of y_type out, by rows[first + j]
     const float *q;        // [max_rows, q_stride]
@@ -238,29 +275,34 @@ typedef struct {
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride;
     float scale;           // 1 / sqrt(head_dim)
-    uint32_t y_type;       // as of AttendParams
-    uint32_t slots;        // whether columns of y lie in the order of slots
+    uint32_t y_type;       // as in AttendParams
+    uint32_t slots;        // whether the columns of y are written in the order of slots
 } AttendPrefillParams;
 
-// ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 alone: as attend_prefill of the same types, from tiles of
-// GPU_TILE_HOPPER rows. The suffix is the smaller B >= head_stride. grid (n_heads, n_tiles), block 384, shared 1280 * B + 128.
+// ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 only: as attend_prefill of the
+// same types, with tiles of GPU_TILE_HOPPER rows. The suffix is the smaller B >= head_stride. grid
+// (n_heads, n_tiles), block 384, shared 1280 * B + 128.
 typedef struct {
-    TensorMap k;             // of the whole cache, all layers: a row is one head's vector of head_stride numbers
+    // Of the whole cache, all layers: a row is the vector of one head, head_stride numbers.
+    TensorMap k;
     TensorMap v;
     AttendPrefillParams p;   // k_pages and v_pages are not read
-    uint32_t first;          // this layer's first row
-    uint32_t end;            // rows of a map
+    uint32_t first;          // this layer's first row of the maps
+    uint32_t end;            // number of rows of a map
     uint32_t zeros[6];
 } AttendHopperParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias, y rounded.
-// grid.x ceil(n / 16), block 256; f32: y[rows[i]], grid (ceil(n / 4), ceil(n_rows / 8)), shared 512.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias; y is
+// rounded. grid.x ceil(n / 16), block 256. f32 reads y[rows[i]]; grid (ceil(n / 4), ceil(n_rows /
+// 8)), shared 512.
 //
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
 //
-// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: y rounded. Grid of qkv_prefill with this n. Type: the weights'.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; y is rounded. The grid is
+// that of qkv_prefill with this n. Type: that of the weights.
 //
-// ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: MatmulAddHopperParams, grid and shared of qkv_hopper with this n.
+// ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: takes MatmulAddHopperParams. Grid and shared
+// memory are those of qkv_hopper with this n.
 typedef struct {
     float *x;              // [max_rows, x_stride] in and out
     const void *y;
@@ -270,29 +312,34 @@ typedef struct {
     void *scratch;         // matmul_add_batch
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
     uint32_t splits;       // matmul_add_batch
-    uint32_t first;        // matmul_add_hopper: the row of y's map that is row 0 of the launch
+    uint32_t first;        // matmul_add_hopper: row 0 of the launch is this row of y's map
 } MatmulAddParams;
 typedef struct {
-    TensorMap y;           // of all rows that there is room for
-    TensorMap w;           // of floats
-    MatmulAddParams p;     // y is not read, nor a w that has a map
-    uint32_t groups;
+    TensorMap y;           // of the whole buffer, all rows that it has room for
+    TensorMap w;           // for f16 and bf16 weights only
+    MatmulAddParams p;     // p.y is not read; nor is p.w where w has a map
+    uint32_t groups;       // as in QkvHopperParams
     uint32_t zeros[11];
 } MatmulAddHopperParams;
 
-// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x. Rows of w: gate | up.
-// grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
+// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x.
+// Rows of w: gate | up. grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared
+// 0.
 //
-// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): x is prepare's output, compact.
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is prepare's output,
+// compact.
 //
-// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: x is prepare's output, compact; norm and eps are not read.
+// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; x is prepare's output, compact;
+// norm and eps are not read.
 // f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
-// f32:       grid (ceil(ffn_dim / 32), ceil(n_rows / 64)),  block 256, shared 20480. Type: the weights'.
+// f32: grid (ceil(ffn_dim / 32), ceil(n_rows / 64)), block 256, shared 20480.
+// Type: that of the weights.
 //
-// ---- ffn_up_hopper_{f16,bf16}: FfnUpHopperParams, grid (ceil(n_rows / 128), ceil(ffn_dim / 128)), the rest as qkv_hopper.
-// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h in the order of slots.
+// ---- ffn_up_hopper_{f16,bf16}: takes FfnUpHopperParams. grid (ceil(n_rows / 128), ceil(ffn_dim /
+// 128)); the rest as for qkv_hopper.
+// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is written in the order of slots.
 typedef struct {
-    void *h;               // [max_rows, h_stride] out, by rows[i]: rounded
+    void *h;               // [max_rows, h_stride] out, by rows[i], rounded
     const void *x;
     const float *norm;     // [pad32(dim)]
     const void *w;         // [2 * ffn_dim, w_stride]
@@ -304,22 +351,25 @@ typedef struct {
 } FfnUpParams;
 typedef struct {
     TensorMap x;
-    TensorMap w;           // of floats
-    FfnUpParams p;         // x is not read, nor a w that has a map
-    uint32_t groups;
+    TensorMap w;           // for f16 and bf16 weights only
+    FfnUpParams p;         // p.x is not read; nor is p.w where w has a map
+    uint32_t groups;       // as in QkvHopperParams
     uint32_t zeros[11];
 } FfnUpHopperParams;
 
-// ---- ffn_join_{f16,bf16}: what ffn_up_prefill does behind its product, of sums that a library left in float32. FfnUpParams,
-// where x is those, [n_rows, x_stride], columns gate | up; norm and w are not read. Type: h's.
-// grid (ceil(ffn_dim / 1024), n_rows), block 256, shared 0.
+// ---- ffn_join_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a library
+// (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
+// gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows), block
+// 256, shared 0.
 
-// ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
-// grid.x ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: the weights'.
+// ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
+// ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: that of the
+// weights.
 //
-// ---- logits_batch_{f16,bf16,int8}: x is prepare's output, compact; rows[i] only says whether there is a row i.
+// ---- logits_batch_{f16,bf16,int8}: the same; x is prepare's output, compact; rows[i] only says
+// whether there is a row i.
 typedef struct {
-    float *out;            // [n_rows, out_stride]; any out_stride >= vocab_size, dense is fine
+    float *out;            // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
     const void *x;         // [max_rows, x_stride]
     const float *norm;     // [pad32(dim)]
     const void *w;         // [vocab_size, w_stride]
@@ -330,41 +380,48 @@ typedef struct {
     uint32_t splits;       // logits_batch
 } LogitsParams;
 
-// What is wanted of a row of logits. Numbers as in src/backend/choice.rs, which says what they mean.
+// What the host asks of a row of logits. src/backend/choice.rs has the same numbers and says what
+// they mean.
 typedef struct {
-    int32_t given;         // a token that is only scored; GPU_DRAW: draw one; GPU_NO_ROW: padding
-    uint32_t n_tokens;     // ids from here on are not drawn
-    uint32_t mask;         // which row of masks, its own, has the earlier tokens; GPU_NO_MASK: no penalty
+    int32_t given; // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
+    uint32_t n_tokens;     // ids from n_tokens on are not drawn
+    // the row's row of `masks`, which has its earlier tokens; GPU_NO_MASK: no penalty
+    uint32_t mask;
     float penalty;
-    float halvings, high, low, inverse; // the temperature; halvings 0: the largest logit
+    // the temperature's numbers; halvings 0: take the largest logit
+    float halvings, high, low, inverse;
     uint32_t top_k;        // 0 is off
-    uint32_t top_p;        // over 2^32; 0xffffffff is off
-    uint32_t min_low, min_high; // least mass
-    uint32_t draw;         // over 2^24
-    uint32_t scored;       // whether logit, max, total and alternatives are wanted
-    uint32_t n_top;        // alternatives, at most GPU_MAX_TOP and vocab_size
-    uint32_t zero;         // 0
+    uint32_t top_p;        // in units of 2^-32; 0xffffffff is off
+    uint32_t min_low, min_high; // the least mass that min-p keeps, in two words
+    uint32_t draw;         // in units of 2^-24
+    uint32_t scored;       // whether the host wants logit, max, total and alternatives
+    uint32_t n_top;        // how many alternatives; at most GPU_MAX_TOP and vocab_size
+    uint32_t zero;
 } SampleRow;
 
-// What comes back of it; n_top pairs (id, bits of the raw logit) follow, best first.
+// The answer for a row. n_top pairs (id, bits of the raw logit) follow it, best first.
 typedef struct {
     int32_t token;         // drawn or given; -1: no logit is finite
-    float logit;           // raw, of the token; from here on: only where scored
+    float logit; // raw logit of the token; this field and the next are written only where scored
     float max;             // largest raw logit
     uint32_t low, high;    // sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
-// ---- sample: tokens from the logits of wanted rows, the same ones as the host's sampler.
+// ---- sample: picks tokens from the logits of wanted rows; the same ones as the host's sampler
+// picks.
 // grid (n_rows), block 512, shared GPU_SAMPLE_SHARED.
 typedef struct {
-    uint32_t *out;         // [n_rows, out_stride]: SampleOut and pairs
+    uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    uint32_t *masks;       // [.., mask_stride]: bit id % 32 of word id / 32 is set for an earlier token, then for a drawn one
-    int32_t *next;         // [n_rows]: the tokens once more, for a step that follows; -1: embedding skips the row
+    // [.., mask_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel sets
+    // it for a drawn token
+    uint32_t *masks;
+    // [n_rows]: the tokens again, for a step that follows; -1 makes embedding skip the row
+    int32_t *next;
     uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
-    float halvings, high, low, inverse; // temperature 1
-    uint32_t zero;         // 0
+    float halvings, high, low, inverse; // for temperature 1
+    uint32_t zero;
 } SampleParams;
 
 // Every kernel: X(name, parameters, threads of a block).
@@ -381,7 +438,7 @@ typedef struct {
     X(ffn_up_prefill_##T, FfnUpParams, 256)         \
     X(logits_##T, LogitsParams, 256)
 
-// Of 16-bit floats.
+// Kernels for 16-bit floats.
 #define GPU_KERNELS_BATCH(X, H)                     \
     X(qkv_batch_##H, QkvParams, 256)                \
     X(matmul_add_batch_##H, MatmulAddParams, 256)   \

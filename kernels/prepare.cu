@@ -1,4 +1,5 @@
-// What products of many rows read: rows gathered, normed, rounded to the weights' type.
+// Prepares what products of many rows read: gathers rows, applies the norm, rounds to the type of
+// the weights.
 #include "gpu.h"
 
 template <class W> DEVICE void prepare(const PrepareParams &p) {

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Every kernel as the real compiler makes it, for every architecture of the library: fails on spills, stack
-# frames, static shared memory, warnings, and where the wide loads, asynchronous copies, ldmatrix or tensor-core
-# instructions that a kernel is written for are not in its machine code. Prints the registers of each.
+# Compiles every kernel with the real compiler for every architecture of the library, and checks the
+# result. Fails on spills, stack frames, static shared memory and warnings. Fails also where a
+# kernel's machine code lacks the wide loads, asynchronous copies, ldmatrix or tensor-core
+# instructions that the kernel is written for. Prints the registers of each kernel.
 #
 #   kernels/ptxas.sh           compiles the kernels that have changed and checks all
-#   kernels/ptxas.sh --built   checks those that are in the release build of the library
+#   kernels/ptxas.sh --built   checks the kernels in the release build of the library
 #
-# NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without, scripts/nvcc finds or fetches both.
+# The environment variable NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without
+# it, scripts/nvcc finds or fetches both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,21 +28,23 @@ else
   fatbins=$dir
 fi
 
-# The stand-in driver of the tests against NVIDIA's header: signatures and numbers that src/backend/gpu/driver.rs has too.
+# Compiles the tests' stand-in driver against NVIDIA's header, which checks its signatures and
+# numbers. src/backend/gpu/driver.rs has the same ones.
 for source in kernels/emu/cuda/*.cpp; do
   [[ $source == */blaslt.cpp ]] || c++ -std=c++17 -Wall -Wextra -Werror -DEMU_CUDA_H -I"$(dirname "$nvcc")/../include" -fsyntax-only "$source"
 done
 
 compile() {
   local name=$1
-  # Nothing it depends on has changed since it was compiled.
+  # Return if nothing that it depends on has changed since it was compiled.
   if [[ -e $dir/$name.fatbin && -z $(find kernels/*.h "kernels/$name.cu" kernels/nvcc.flags kernels/ptxas.sh -newer "$dir/$name.fatbin" -print -quit) ]]; then return; fi
   rm -f "$dir/$name.fatbin"
   # shellcheck disable=SC2046
   "$nvcc" $(cat kernels/nvcc.flags) -fatbin "kernels/$name.cu" -o "$dir/$name.fatbin" 2>&1 | tee "$dir/$name.words" >&2
 }
 
-# Into NAME.report: "kernel arch registers stack local shared". Into NAME.used: "kernel arch instruction", each once.
+# Writes "kernel arch registers stack local shared" into NAME.report, and "kernel arch instruction",
+# each once, into NAME.used.
 read_one() {
   local name=$1
   if [[ $fatbins == "$dir" ]]; then compile "$name"; fi
@@ -63,10 +67,11 @@ for name in "${names[@]}"; do
 done
 while (($(jobs -p | wc -l) > 0)); do wait -n || { (($? == 127)) && break; exit 1; }; done
 
-# The instructions each kernel is written for.
+# The instructions that each kernel is written for.
 wanted() {
   case $1 in
-    # Codes: by lines to registers, where they are decoded for the tensor cores.
+    # Kernels for quantised weights load lines to registers and decode them there for the tensor
+    # cores.
     *_hopper_half_int8 | *_hopper_half_int4 | *_hopper_half_nf4 | *_hopper_half_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x128x16\.F32$' ;;
     *_hopper_int8 | *_hopper_int4 | *_hopper_nf4 | *_hopper_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
     *_hopper_half_f16) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$' ;;
@@ -105,8 +110,9 @@ wanted() {
   esac
 }
 
-# And those of compute capability 9.0: a launch that starts early lets the next one start and waits for the last one;
-# products have weights on their way meanwhile, those in float32 to the second cache.
+# And those for compute capability 9.0. A kernel that may start early lets the next launch start and
+# waits for the previous one. Products load weights in the meantime; the float32 ones prefetch them
+# into L2.
 wanted_early() {
   case $1 in
     *_prefill_* | *_hopper_* | qkv_place | ffn_join_*) ;;
@@ -116,7 +122,7 @@ wanted_early() {
   esac
 }
 
-# e4m3 in one instruction from compute capability 8.9 on.
+# Compute capability 8.9 and newer convert e4m3 with one instruction.
 wanted_converted() {
   case $1 in
     append_*) ;;
@@ -134,7 +140,8 @@ reports=("${names[@]/#/"$dir/"}") used=("${names[@]/#/"$dir/"}")
 cat "${reports[@]/%/.report}" | grep -v '^- ' >"$dir/report"
 cat "${used[@]/%/.used}" >"$dir/used"
 while read -r kernel arch _ stack local shared; do
-  # What compute capability 9.0 takes for itself of a block with shared memory (CUDA programming guide, "Compute Capability 9.x").
+  # Compute capability 9.0 takes 1024 bytes for itself of a block that uses shared memory (CUDA
+  # programming guide, "Compute Capability 9.x").
   [[ $arch != sm_90a || $shared != 1024 ]] || shared=0
   ((stack == 0 && local == 0)) || complain "$kernel for $arch: a stack frame of $stack bytes, $local bytes of local memory"
   ((shared == 0)) || complain "$kernel for $arch: $shared bytes of static shared memory"
@@ -147,7 +154,7 @@ count=0
 while read -r kernel; do
   count=$((count + 1))
   for arch in "${archs[@]}"; do
-    # There for one architecture alone, as the library relies on.
+    # These exist for one architecture only; the library relies on that.
     if [[ $kernel == *_hopper_* && $arch != 90a ]]; then
       ! grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was compiled for sm_$arch"
       continue

@@ -1,13 +1,15 @@
-// q | k | v of a layer: product, bias, RoPE; q stays float32, k and v go to their page.
+// q | k | v of a layer: product, bias, RoPE. q stays float32; k and v go to their page.
 #include "gpu.h"
 
-// Two floats in one piece, where the kernel does nothing else. (qkv_prefill_f32 takes 96 registers for that instead of 80.)
+// Stores two floats; with ALONE in one piece. ALONE is for kernels that do nothing else:
+// qkv_prefill_f32 would take 96 registers with it instead of 80.
 template <bool ALONE> DEVICE void put(float *to, float a, float b) {
     if constexpr (ALONE) store8(to, Words2{{as_bits(a), as_bits(b)}});
     else to[0] = a, to[1] = b;
 }
 
-// What is read of a row, and of RoPE's tables, before columns n, n + 1 of it are placed. No row: -1.
+// What `place` reads of a row and of RoPE's tables before it places columns n and n + 1. `row` is
+// -1 where there is no row.
 struct Place {
     int32_t row;
     uint32_t slot;
@@ -24,9 +26,12 @@ DEVICE Place place_of(const QkvParams &p, int32_t row, uint32_t n) {
     return read;
 }
 
-// Columns n, n + 1 (n even, so both of one head and a pair of RoPE) of a row.
-template <bool ALONE = false> DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, float b) {
-    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim, row = (uint32_t)read.row;
+// Places columns n and n + 1 of a row. n is even, so both belong to one head and are one pair of
+// RoPE.
+template <bool ALONE = false>
+DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, float b) {
+    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim,
+                   row = (uint32_t)read.row;
     if (p.bias) {
         a += p.bias[n];
         b += p.bias[n + 1];
@@ -44,12 +49,18 @@ template <bool ALONE = false> DEVICE void place(const QkvParams &p, const Place 
     const uint32_t slot = read.slot;
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
-    if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) { // append.cu makes codes of them: a scale needs the whole vector
-        put<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim + (n - q_dim) % kv_dim, a, b);
+    // append.cu turns these into codes: a scale needs the whole vector.
+    if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
+        put<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
+                       (n - q_dim) % kv_dim,
+            a, b);
         return;
     }
     const uint32_t head = (n - q_dim) % kv_dim / p.head_dim;
-    const size_t at = (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) * p.head_stride + d;
+    const size_t at =
+        (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) *
+            p.head_stride +
+        d;
     auto store = [&](auto type) {
         auto *to = (decltype(type) *)(is_v ? p.v_pages : p.k_pages) + at;
         store_pair(to, a, b);
@@ -58,7 +69,9 @@ template <bool ALONE = false> DEVICE void place(const QkvParams &p, const Place 
     };
     with_type(p.kv_type, store);
 }
-DEVICE uint32_t rows_of_w(const QkvParams &p) { return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim; }
+DEVICE uint32_t rows_of_w(const QkvParams &p) {
+    return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
+}
 
 DEVICE void qkv_float(const QkvParams &p) {
     const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
@@ -79,40 +92,48 @@ DEVICE void qkv_float(const QkvParams &p) {
     });
 }
 
-// Pairs of rows of w from row n0 on, as few.h says.
+// Pairs of rows of w from row n0 on (see Pairs in few.h).
 struct QkvPairs {
     const QkvParams &p;
     uint32_t n0, end;
 
-    DEVICE_MEMBER QkvPairs(const QkvParams &p, uint32_t first) : p(p), n0(2 * first), end(rows_of_w(p)) {}
+    DEVICE_MEMBER QkvPairs(const QkvParams &p, uint32_t first)
+        : p(p), n0(2 * first), end(rows_of_w(p)) {}
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
         rows[0] = n0 + 2 * j < end ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1;
     }
-    DEVICE_MEMBER Place find(uint32_t i, uint32_t j) const { return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j); }
+    DEVICE_MEMBER Place find(uint32_t i, uint32_t j) const {
+        return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j);
+    }
     DEVICE_MEMBER void put(const Place &found, uint32_t j, float a, float b) const {
         if (found.row >= 0) place(p, found, n0 + 2 * j, a, b);
     }
 };
 
-// Of up to eight rows, or of the rows that prepare made.
+// Of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
     const QkvPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
-    if constexpr (BATCH) batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim, {p.scratch, p.splits}, pairs);
-    else few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim, p.eps, pairs);
+    if constexpr (BATCH)
+        batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
+            {p.scratch, p.splits}, pairs);
+    else
+        few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
+            p.eps, pairs);
 }
 
-// Columns n, n + 1, and those `half` further, of row i of the launch.
+// Columns n and n + 1, and the two columns `half` further on, of row i of the launch.
 struct Places { Place a, b; };
 DEVICE Places places_of(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
     return {place_of(p, row, n), place_of(p, row, n + half)};
 }
-DEVICE void place_pairs(const QkvParams &p, const Places &read, uint32_t n, uint32_t half, Pair a, Pair b) {
+DEVICE void place_pairs(
+    const QkvParams &p, const Places &read, uint32_t n, uint32_t half, Pair a, Pair b) {
     const uint32_t end = rows_of_w(p);
     if (read.a.row < 0) return;
     if (n < end) place(p, read.a, n, a.x, a.y);
@@ -126,25 +147,32 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     G::run(
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
-        [&](uint32_t i, uint32_t c, Pair a, Pair b) { place_pairs(p, places_of(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b); });
+        [&](uint32_t i, uint32_t c, Pair a, Pair b) {
+            place_pairs(p, places_of(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
+        });
 }
 
 template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
-           [&](uint32_t i, uint32_t c) { return places_of(h.p, i, n0 + c, G::HALF); },
-           [&](const Places &read, uint32_t c, Pair a, Pair b) { place_pairs(h.p, read, n0 + c, G::HALF, a, b); });
+    G::run(
+        shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+        [&](uint32_t i, uint32_t c) { return places_of(h.p, i, n0 + c, G::HALF); },
+        [&](const Places &read, uint32_t c, Pair a, Pair b) {
+            place_pairs(h.p, read, n0 + c, G::HALF, a, b);
+        });
 }
 
 template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, QkvPairs(h.p, blockIdx.y * (h.groups * 32)));
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim,
+        QkvPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
-// Behind a library's product. Four pairs of a thread, all on their way before it places the first.
+// The epilogue after a library's product. A thread has four pairs; it loads all of them before it
+// places the first.
 DEVICE void place_sums(const QkvParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     if (row < 0) return;
@@ -160,7 +188,9 @@ DEVICE void place_sums(const QkvParams &p) {
         if (n0 + i * 512 < end) pairs[i] = load_fresh8(sums + n0 + i * 512);
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
-        if (n0 + i * 512 < end) place<true>(p, place_of(p, row, n0 + i * 512), n0 + i * 512, as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
+        if (n0 + i * 512 < end)
+            place<true>(p, place_of(p, row, n0 + i * 512), n0 + i * 512, as_float(pairs[i].w[0]),
+                as_float(pairs[i].w[1]));
 }
 
 KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }

@@ -1,49 +1,57 @@
-// Quantised weights: how they lie in memory, and codes as numbers. Part of gpu.h.
+// Quantised weights: how they lie in memory, and how codes become numbers. Part of gpu.h.
 //
-// What the numbers are is said in src/quant: groups along K with a scale in f16, and for each weight a code.
-// K is padded to blocks of 256 columns. A row is all its codes, then all its scales (a side array, so that the
-// scales of a block are one load):
+// src/quant says what the numbers mean: groups along K with a scale in f16, and a code for each
+// weight. K is padded to blocks of 256 columns. A row is all its codes followed by all its scales.
+// The scales are a side array so that those of a block are one load:
 //
 //     codes   [block][line][8 pieces][16 bytes]       a line: 128 columns of 8 bits or 256 of 4
 //     scales  [block][256 / group] f16
 //
-// A line is 128 bytes, for eight neighbouring lanes. Piece o of it has columns 4o .. 4o + 3 of each 32: so while
-// a lane's weights are one 16-byte load, the activations that eight lanes need for them at a time are 128 bytes in a
-// row too, and one block's scales serve them all. The four of step j (columns 32j + 4o ..) are
+// A line is 128 bytes, for eight neighbouring lanes. Piece o of a line has columns 4o .. 4o + 3 of
+// each 32 columns. So a lane's weights are one 16-byte load, the activations that eight lanes need
+// at one time are 128 contiguous bytes too, and the scales of one block serve all of them. The four
+// columns of step j (columns 32j + 4o ..) are
 //
 //     8 bits  word j of the piece, in byte e: int8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
-// so that neighbours are 16 bits apart: pairs of 16-bit numbers for tensor cores come out of one mask. The same
-// pieces are also operand A of mma.m16n8k16, where a thread may have any four columns that B has there too.
+// Neighbours are thus 16 bits apart, and one mask gives a pair of 16-bit numbers for tensor cores.
+// The same pieces also serve as operand A of mma.m16n8k16, where a thread may have any four columns
+// as long as operand B has the same ones.
 //
-// Codes become numbers by exact tricks: laid into the mantissa of 2^23 (or 2^(23 - 4i) for the i-th nibble, so that
-// it needs no shift; in f16 of 2^10), which one subtraction takes off again. Decode sums the products of 32 codes
-// and scales them once; prefill rounds code times scale to f16.
+// Codes become numbers by exact tricks. A code is put into the mantissa of 2^23, and one
+// subtraction takes 2^23 off again. The i-th nibble goes into 2^(23 - 4i), so that it needs no
+// shift; in f16, codes go into 2^10. Decode sums the products of 32 codes and then scales the sum
+// once; prefill rounds code times scale to f16.
 
 struct Quantised {};
 
 struct Int8 : Quantised {
-    static constexpr uint32_t GROUP = 32, LINES = 2, STEPS = 4; // lines of a block, steps of 32 columns in a line
-    static constexpr int WORDS = 2;                             // of a piece, for 64 columns: steps 0 and 1
+    // lines of a block; steps of 32 columns in a line
+    static constexpr uint32_t GROUP = 32, LINES = 2, STEPS = 4;
+    static constexpr int WORDS = 2; // words of a piece that 64 columns take: steps 0 and 1
     using LineScales = Words2;
 
-    // The four columns of step `half` of 64 columns.
-    DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
+    // The four columns of one of two steps: `half` is the step, 0 or 1, within 64 columns.
+    DEVICE_MEMBER static void decode(
+        float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
         for (int e = 0; e < 4; e++) v[e] = byte_as_float(words[half], e) - 8388736.0f;
     }
-    // The four columns of step `step` of a line as two pairs of f16, exactly.
-    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+    // The four columns of step `step` of a line, as two pairs of f16, exactly:
+    // (1024 + byte) - 1152.
+    DEVICE_MEMBER static void decode_pairs(
+        uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         UNROLL
-        for (int i = 0; i < 2; i++) pairs[i] = fma_pair(bytes_as_pair(words[step], 2 * i), 0x3c003c00, 0xe480e480); // - 1152
+        for (int i = 0; i < 2; i++)
+            pairs[i] = fma_pair(bytes_as_pair(words[step], 2 * i), 0x3c003c00, 0xe480e480);
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-// Nibble `n` of a word where four bits are the `half`th step's column `e`.
+// In 4-bit words: the nibble that has column `e` of step `half`.
 DEVICE int nibble_of(int half, int e) { return half * 2 + e / 2 + e % 2 * 4; }
 
 struct Int4 : Quantised {
@@ -51,50 +59,61 @@ struct Int4 : Quantised {
     static constexpr int WORDS = 1;
     using LineScales = Words4;
 
-    DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
+    DEVICE_MEMBER static void decode(
+        float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
         for (int e = 0; e < 4; e++) {
-            // Nibbles 5 .. 7 would reach into the exponent.
+            // Nibbles 5 .. 7 would reach into the exponent, so they are shifted down.
             int n = nibble_of(half, e), i = n < 5 ? n : n - 3;
             uint32_t from = n < 5 ? words[0] : words[0] >> 12;
-            v[e] = as_float(mask_or(from, 0xfu << (4 * i), (uint32_t)(150 - 4 * i) << 23)) - (float)((1u << (23 - 4 * i)) + 8);
+            v[e] = as_float(mask_or(from, 0xfu << (4 * i), (uint32_t)(150 - 4 * i) << 23)) -
+                   (float)((1u << (23 - 4 * i)) + 8);
         }
     }
-    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+    DEVICE_MEMBER static void decode_pairs(
+        uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
-        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, 0xe408e408); // 1024 + code, - 1032
-        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480); // 1024 + 16 code, / 16, - 72
+        // (1024 + code) - 1032, and (1024 + 16 code) / 16 - 72.
+        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, 0xe408e408);
+        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480);
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream(p); }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-// e4m3, src/quant/fp8.rs. A scale a line: less would not fit the numbers better, which have exponents of their own.
+// e4m3, src/quant/fp8.rs. One scale for each line: finer scales would not fit the numbers better,
+// because these have exponents of their own.
 struct Fp8 : Quantised {
     static constexpr uint32_t GROUP = 128, LINES = 2, STEPS = 4;
     static constexpr int WORDS = 2;
     struct LineScales { uint16_t w[1]; };
 
-    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+    DEVICE_MEMBER static void decode_pairs(
+        uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         pairs[0] = e4m3_pair(words[step]);
         pairs[1] = e4m3_pair(words[step] >> 16);
     }
-    DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *) {
+    DEVICE_MEMBER static void decode(
+        float (&v)[4], const uint32_t *words, int half, const float *) {
         uint32_t pairs[2];
         decode_pairs(pairs, words, (uint32_t)half, nullptr);
         UNROLL
         for (int e = 0; e < 4; e++) v[e] = to_float(f16{(uint16_t)(pairs[e / 2] >> e % 2 * 16)});
     }
-    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s.w[0] = *(const uint16_t *)p; }
+    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) {
+        s.w[0] = *(const uint16_t *)p;
+    }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
 // QLoRA's 4-bit normal float, src/quant/nf4.rs.
 CONSTANT float NF4_VALUES[16] = {
-    -1.0f,       -0.6961928f,  -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
-    0.0795803f,  0.1609302f,   0.2461123f,   0.33791524f, 0.44070983f,  0.562617f,    0.72295684f,   1.0f,
+    -1.0f, -0.6961928f, -0.52507305f, -0.3949175f,
+    -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
+    0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
+    0.44070983f, 0.562617f, 0.72295684f, 1.0f,
 };
 
 struct Nf4 : Quantised {
@@ -102,8 +121,10 @@ struct Nf4 : Quantised {
     static constexpr int WORDS = 1;
     using LineScales = Words2;
 
-    // Sixteen neighbouring words lie in sixteen banks: any lanes may look up anything at the same time.
-    DEVICE_MEMBER static void decode(float (&v)[4], const uint32_t *words, int half, const float *table) {
+    // Sixteen neighbouring words lie in sixteen banks, so any lanes may look up any entries at the
+    // same time.
+    DEVICE_MEMBER static void decode(
+        float (&v)[4], const uint32_t *words, int half, const float *table) {
         UNROLL
         for (int e = 0; e < 4; e++) {
             int n = nibble_of(half, e);
@@ -111,8 +132,9 @@ struct Nf4 : Quantised {
             v[e] = *(const float *)((const char *)table + byte_of(offsets, n / 2));
         }
     }
-    // Values in f16, in both halves of a word.
-    DEVICE_MEMBER static void decode_pairs(uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *table) {
+    // Looks up values in f16; the table has each value in both halves of a word.
+    DEVICE_MEMBER static void decode_pairs(
+        uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *table) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
         UNROLL
         for (int i = 0; i < 2; i++) {
@@ -122,8 +144,10 @@ struct Nf4 : Quantised {
         }
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
-    // This warp's own, so that no other warp need be waited for. `shared` has 64 bytes for each warp.
-    template <class T, class Value> DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
+    // A table for this warp alone, so that it need not wait for other warps. `shared` has 64 bytes
+    // for each warp.
+    template <class T, class Value>
+    DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
         const uint32_t lane = threadIdx.x % 32;
         T *table = (T *)shared + threadIdx.x / 32 * 16;
         if (lane < 16) table[lane] = value(NF4_VALUES[lane]);
@@ -140,13 +164,14 @@ struct Nf4 : Quantised {
 
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 
-// What products with these weights take activations as.
+// The type in which products with these weights take activations.
 template <class W, bool> struct ActivationOf { using type = W; };
 template <class W> struct ActivationOf<W, true> { using type = f16; };
 template <class W> using Activation = typename ActivationOf<W, QUANTISED<W>>::type;
 
-// Where a prompt's activations have a column that wgmma multiplies with codes (codes_hopper.h): a permutation of each sixteen. A lane
-// with columns 4t .. 4t + 3 of a fragment's k has 2t, 2t + 1, 2t + 8 and 2t + 9.
+// The slot of a column: where a prompt's activations have the column when wgmma multiplies them
+// with codes (codes_hopper.h). It is a permutation within each sixteen columns. A lane that has
+// columns 4t .. 4t + 3 in its piece has k indices 2t, 2t + 1, 2t + 8 and 2t + 9 of the fragment.
 DEVICE uint32_t slot_of(uint32_t column) {
 #ifdef PLANT_WRONG_SLOT
     return column;
@@ -154,16 +179,20 @@ DEVICE uint32_t slot_of(uint32_t column) {
     return (column & ~15u) | (column >> 1 & 6) | (column & 1) | (column & 2) << 2;
 #endif
 }
-DEVICE uint32_t slot_of(uint32_t column, uint32_t slots) { return slots ? slot_of(column) : column; }
-DEVICE uint32_t column_of(uint32_t slot) { return (slot & ~15u) | (slot << 1 & 12) | (slot & 1) | (slot >> 2 & 2); }
+DEVICE uint32_t slot_of(uint32_t column, uint32_t slots) {
+    return slots ? slot_of(column) : column;
+}
+DEVICE uint32_t column_of(uint32_t slot) {
+    return (slot & ~15u) | (slot << 1 & 12) | (slot & 1) | (slot >> 2 & 2);
+}
 
-// What decode_pairs looks up, in the first GPU_TABLE_BYTES of shared memory.
+// The table that decode_pairs looks codes up in, in the first GPU_TABLE_BYTES of shared memory.
 template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
     if constexpr (QUANTISED<W>) return W::pair_table(shared);
     else return nullptr;
 }
 
-// Row `n` of a matrix; strides are in numbers, of quantised weights in units of 16 bytes.
+// Row `n` of a matrix. Strides are in numbers; for quantised weights, in units of 16 bytes.
 template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t stride, size_t n) {
     return (const unsigned char *)w + n * stride * (QUANTISED<W> ? 16 : sizeof(W));
 }
@@ -171,23 +200,26 @@ template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t st
 DEVICE uint32_t blocks_of(uint32_t k) { return (k + GPU_BLOCK_K - 1) / GPU_BLOCK_K; }
 template <class Q> DEVICE uint32_t code_bytes(uint32_t k) { return blocks_of(k) * Q::LINES * 128; }
 
-// The word with the codes of columns column .. column + 3, which are those of its step 0; `column` is a multiple of 4.
+// The word with the codes of columns column .. column + 3, shifted so that they are those of its
+// step 0. `column` is a multiple of 4.
 template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t column) {
     const uint32_t step = column / 32, line = step / Q::STEPS, in_line = step % Q::STEPS;
-    uint32_t word = *(const uint32_t *)(row + line * 128 + column % 32 * 4 + in_line * Q::WORDS / 2 * 4);
+    uint32_t word =
+        *(const uint32_t *)(row + line * 128 + column % 32 * 4 + in_line * Q::WORDS / 2 * 4);
     return Q::WORDS == 1 && in_line % 2 ? word >> 8 : word;
 }
 
-// The KV cache in 8 bits: every head's vector has a scale of its own, its greatest magnitude over the greatest code; the
-// sixteen scales of a page of a head follow its vectors. int8 is kept as code + 128 (src/backend/cpu/kv.rs has it too).
+// The KV cache in 8 bits. The vector of each head has its own scale, which is its greatest
+// magnitude over the greatest code. The sixteen scales of a page and head follow its vectors. int8
+// is stored as code + 128. src/backend/cpu/kv.rs has the same format.
 struct Cached8 { uint8_t bits; };
 struct CachedF8 { uint8_t bits; };
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
-// Numbers from one kv head of a page to the next, scales counted in.
+// Numbers from one kv head of a page to the next, including its scales.
 template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {
     return (size_t)GPU_PAGE * head_stride + (SCALED<T> ? GPU_PAGE * 4 : 0);
 }
-// The scale of a vector; `head`: the first number of its head of its page.
+// The scale of a vector. `head`: the first number of its head in its page.
 template <class C> DEVICE float unit_of(const C *head, uint32_t head_stride, uint32_t slot) {
     return load_const_float((const float *)(head + GPU_PAGE * head_stride) + slot);
 }

@@ -1,21 +1,24 @@
-// Logits to a token: penalty, temperature, top-k, top-p, min-p, draw; log probabilities and alternatives.
+// From logits to a token: penalty, temperature, top-k, top-p, min-p, draw; log probabilities and
+// alternatives.
 //
-// One block works on one row, by passes over it, and sorts nothing. Candidates are in order of rank
-// (descending logit), ties lowest id first. Top-k and top-p are the same question, at which rank a running
-// sum of weights exceeds a bound, answered by radix selection on the 32 bits of the rank (`select`). A tie
-// at the bound and the draw are the same question by ascending id, answered by halving the ids, so to speak,
-// sixteen times over (`find`). Weights are integers, so any order of additions gives the same sum, and
-// src/engine/sampler.rs, which goes about it in another way, the same token. src/backend/choice.rs holds the
-// arithmetic that both share, operation for operation.
+// One block works on one row in several passes and sorts nothing. Candidates are ordered by rank
+// (descending logit); ties go to the lower id. Top-k and top-p ask the same question: at which rank
+// does a running sum of weights exceed a bound? Radix selection on the 32 bits of the rank answers
+// it (`select`). A tie at the bound and the draw ask the same by ascending id; cutting the range of
+// ids into sixteen parts again and again answers it (`find`).
 //
-// Shared memory is added to atomically by all threads: 64-bit sums as two 32-bit ones and a carry.
+// Weights are integers, so any order of additions gives the same sum. src/engine/sampler.rs works
+// in another way and yet picks the same token. src/backend/choice.rs holds the arithmetic that both
+// share, operation for operation.
+//
+// All threads add to sums in shared memory atomically. A 64-bit sum is two 32-bit ones and a carry.
 #include "gpu.h"
 
 struct Sum { uint32_t low, high; };
 
 struct Scratch {
-    Sum bins[2048];  // of `select`; or the alternatives: {rank, id}
-    Sum groups[32];  // of bins
+    Sum bins[2048];  // histogram of `select`; or the alternatives as {id, rank}
+    Sum groups[32];  // sums of groups of bins
     Sum parts[16];   // of `find`, one for each warp
     float maxima[16];
     uint32_t count;
@@ -54,14 +57,16 @@ DEVICE uint32_t rank_of(float value) {
     return bits >> 31 ? bits : bits ^ 0x7fffffffu;
 }
 DEVICE float value_of(uint32_t rank) { return as_float(rank >> 31 ? rank : rank ^ 0x7fffffffu); }
-// -inf for what is not finite; no negative zero.
-DEVICE float clean(float v) { return (as_bits(v) & 0x7f800000u) == 0x7f800000u ? -INFINITY_F : v + 0.0f; }
+// Replaces what is not finite by -inf, and negative zero by zero.
+DEVICE float clean(float v) {
+    return (as_bits(v) & 0x7f800000u) == 0x7f800000u ? -INFINITY_F : v + 0.0f;
+}
 DEVICE float penalised(float v, float penalty) {
     const float most = as_float(0x7f7fffffu);
     const float w = v > 0 ? v / penalty : v * penalty;
     return v == -INFINITY_F ? v : fminf(fmaxf(w, -most), most) + 0.0f;
 }
-// What the mass before a token of the nucleus is at most.
+// A token is in the nucleus if the mass before it is at most this.
 DEVICE uint64_t nucleus(uint32_t top_p, uint64_t total) {
     return (total >> 32) * top_p + ((total & 0xffffffffu) * top_p >> 32);
 }
@@ -88,7 +93,7 @@ DEVICE uint64_t total_of(const Sum *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) sum += read(s[i]);
     return sum;
 }
-// Which of n sums `target` falls into; what is left of it there.
+// Returns which of n sums `target` falls into, and leaves in `target` what remains of it there.
 DEVICE uint32_t walk(const Sum *s, uint32_t n, uint64_t &target) {
     uint32_t i = 0;
     for (; i + 1 < n; i++) {
@@ -111,9 +116,11 @@ struct Row {
     uint32_t n;
 };
 
-// f(id, value) for ids first .. end, shared among `count` threads, of which this is number `at`.
-template <class F> DEVICE void each(const Row &row, uint32_t first, uint32_t end, uint32_t at, uint32_t count, F f) {
-    constexpr int AHEAD = 3; // loads under way: with four, registers are spilled
+// Calls f(id, value) for ids first .. end. `count` threads share the ids; this thread is number
+// `at` of them.
+template <class F>
+DEVICE void each(const Row &row, uint32_t first, uint32_t end, uint32_t at, uint32_t count, F f) {
+    constexpr int AHEAD = 3; // loads in flight; with four, registers are spilled
     for (uint32_t i = first / 4 * 4 + 4 * at; i < end; i += AHEAD * 4 * count) {
         Words4 w[AHEAD];
         uint32_t seen[AHEAD];
@@ -132,7 +139,9 @@ template <class F> DEVICE void each(const Row &row, uint32_t first, uint32_t end
         }
     }
 }
-template <class F> DEVICE void each(const Row &row, F f) { each(row, 0, row.n, threadIdx.x, 512, f); }
+template <class F> DEVICE void each(const Row &row, F f) {
+    each(row, 0, row.n, threadIdx.x, 512, f);
+}
 
 DEVICE float maximum(Scratch *s, const Row &row) {
     float max = -INFINITY_F;
@@ -147,13 +156,15 @@ DEVICE float maximum(Scratch *s, const Row &row) {
 
 struct Selected {
     bool found;    // the sum of all weights is more than the target
-    uint32_t rank; // the first at which the running sum is
-    uint64_t rest; // of the target, without what is better than that rank
-    uint64_t at;   // weight of that rank
+    uint32_t rank; // the first rank at which the running sum exceeds the target
+    uint64_t rest; // the target less the weights of better ranks
+    uint64_t at;   // total weight of that rank
 };
 
-// The rank at which the running sum of weights, best rank first, exceeds aim(sum of all).
-template <class W, class Aim> DEVICE Selected select(Scratch *s, const Row &row, W weight, Aim aim) {
+// Finds the rank at which the running sum of weights, best rank first, exceeds aim(sum of all
+// weights).
+template <class W, class Aim>
+DEVICE Selected select(Scratch *s, const Row &row, W weight, Aim aim) {
     Selected found = {true, 0, 0, 0};
     for (int shift = 21; shift >= 0;) {
         const int bits = shift == 0 ? 10 : 11;
@@ -172,7 +183,8 @@ template <class W, class Aim> DEVICE Selected select(Scratch *s, const Row &row,
         const uint32_t t = threadIdx.x, group = n / 32;
         if (t < 32) {
             uint64_t sum = 0;
-            // Beginning elsewhere in each group: then 32 threads read from different banks.
+            // Each thread begins elsewhere in its group, so that 32 threads read from different
+            // banks.
             for (uint32_t i = 0; i < group; i++) sum += read(s->bins[t * group + (i + t) % group]);
             s->groups[t] = Sum{(uint32_t)sum, (uint32_t)(sum >> 32)};
         }
@@ -198,21 +210,23 @@ template <class W, class Aim> DEVICE Selected select(Scratch *s, const Row &row,
     return found;
 }
 
-// The id at which the running sum of weights, by ascending id, exceeds aim(sum of all), which must be less;
-// -1 where all weights are 0.
+// Finds the id at which the running sum of weights, by ascending id, exceeds aim(sum of all
+// weights). The aim must be less than that sum. Returns -1 where all weights are 0.
 template <class W, class Aim> DEVICE int32_t find(Scratch *s, const Row &row, W weight, Aim aim) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t first = 0, n = row.n;
     uint64_t target = 0;
     for (bool begun = false;; begun = true) {
-        // Long parts begin where a warp's wide loads do.
+        // Long parts begin where a warp's wide loads begin.
         uint32_t part = (n + 15) / 16;
         if (part > 128) part = (part + 127) / 128 * 128;
         clear(s->parts, 16);
         block_sync();
-        const uint32_t from = first + warp * part, end = first + n < from + part ? first + n : from + part;
+        const uint32_t from = first + warp * part,
+                       end = first + n < from + part ? first + n : from + part;
         uint64_t sum = 0;
-        if (from < end) each(row, from, end, lane, 32, [&](uint32_t id, float v) { sum += weight(id, v); });
+        if (from < end)
+            each(row, from, end, lane, 32, [&](uint32_t id, float v) { sum += weight(id, v); });
         if (sum) add(&s->parts[warp], sum);
         block_sync();
         if (!begun) {
@@ -228,10 +242,11 @@ template <class W, class Aim> DEVICE int32_t find(Scratch *s, const Row &row, W 
     }
 }
 
-// Of the ids with this rank, the first n: the last of them.
+// The n-th of the ids with this rank, by ascending id.
 DEVICE uint32_t last_of(Scratch *s, const Row &row, uint32_t rank, uint64_t n) {
     return (uint32_t)find(
-        s, row, [&](uint32_t, float v) { return (uint64_t)(rank_of(v) == rank); }, [&](uint64_t) { return n - 1; });
+        s, row, [&](uint32_t, float v) { return (uint64_t)(rank_of(v) == rank); },
+        [&](uint64_t) { return n - 1; });
 }
 
 // ---- what is wanted of a row
@@ -242,21 +257,27 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
     const float max = maximum(s, row);
     if (max == -INFINITY_F) return -1;
     if (c.halvings == 0) {
-        return find(s, row, [&](uint32_t, float v) { return (uint64_t)(v == max); }, [](uint64_t) { return 0; });
+        return find(
+            s, row, [&](uint32_t, float v) { return (uint64_t)(v == max); },
+            [](uint64_t) { return 0; });
     }
     const Scale scale = {c.halvings, c.high, c.low, c.inverse};
-    uint32_t worst = ANY, last = ANY; // the last candidate: its rank, and among those of that rank its id
+    // the last candidate: its rank, and its id among those of that rank
+    uint32_t worst = ANY, last = ANY;
     if (c.top_k) {
-        // What is too far below the largest to have a mass need not be counted.
-        const auto counted = [&](float v) { return (uint64_t)((v - max) * scale.halvings > -40.0f); };
+        // Values that are too far below the largest to have a mass need not be counted.
+        const auto counted = [&](float v) {
+            return (uint64_t)((v - max) * scale.halvings > -40.0f);
+        };
         const Selected k = select(s, row, counted, [&](uint64_t) { return (uint64_t)c.top_k - 1; });
         if (k.found) worst = k.rank;
     }
     if (c.top_p != ANY) {
         const auto weight = [&](float v) { return rank_of(v) <= worst ? mass(scale, v, max) : 0; };
-        const Selected p = select(s, row, weight, [&](uint64_t total) { return nucleus(c.top_p, total); });
+        const Selected p =
+            select(s, row, weight, [&](uint64_t total) { return nucleus(c.top_p, total); });
         if (p.found) {
-            // Each token of this rank stays as long as the mass before it is at most the nucleus'.
+            // A token of this rank stays as long as the mass before it is at most the nucleus.
             const uint64_t each_has = mass(scale, value_of(p.rank), max), n = p.rest / each_has + 1;
             worst = p.rank;
             if (n * each_has < p.at) last = last_of(s, row, p.rank, n);
@@ -272,18 +293,20 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
     return find(s, row, kept, [&](uint64_t total) { return target_of(c.draw, total); });
 }
 
-// The n best ids and their logits, in order.
+// Writes the n best ids and their logits, in order.
 DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) {
-    const Selected k = select(s, row, [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
+    const Selected k = select(
+        s, row, [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
     const uint32_t last = k.rest + 1 < k.at ? last_of(s, row, k.rank, k.rest + 1) : ANY;
     if (threadIdx.x == 0) s->count = 0;
     block_sync();
     each(row, [&](uint32_t id, float v) {
         const uint32_t rank = rank_of(v);
-        if (rank < k.rank || (rank == k.rank && id <= last)) s->bins[atomic_add(&s->count, 1)] = Sum{id, rank};
+        if (rank < k.rank || (rank == k.rank && id <= last))
+            s->bins[atomic_add(&s->count, 1)] = Sum{id, rank};
     });
     block_sync();
-    // They have come in any order; as numbers they are in the right one.
+    // They were found in any order. Compared as 64-bit numbers (rank, then id) they sort correctly.
     for (uint32_t i = threadIdx.x; i < n; i += 512) {
         const Sum mine = s->bins[i];
         uint32_t place = 0;
@@ -327,7 +350,9 @@ KERNEL(sample, SampleParams, 512) {
     }
     int32_t token = c.given;
     if (token == GPU_DRAW) {
-        const Row row = {raw.logits, c.mask == GPU_NO_MASK ? nullptr : p.masks + (size_t)c.mask * p.mask_stride, c.penalty, c.n_tokens};
+        const Row row = {raw.logits,
+            c.mask == GPU_NO_MASK ? nullptr : p.masks + (size_t)c.mask * p.mask_stride, c.penalty,
+            c.n_tokens};
         token = draw(s, c, row);
     } else if (!possible) {
         token = -1;
@@ -336,7 +361,8 @@ KERNEL(sample, SampleParams, 512) {
         out->token = token;
         p.next[blockIdx.x] = token;
         if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
-        // A step that follows finds it there. All threads have been through the mask: `draw` ends with a barrier.
+        // Sets the token's bit for a step that follows. All threads have finished reading the mask:
+        // `draw` ends with a barrier.
         if (c.given == GPU_DRAW && c.mask != GPU_NO_MASK && token >= 0)
             p.masks[(size_t)c.mask * p.mask_stride + (uint32_t)token / 32] |= 1u << token % 32;
     }

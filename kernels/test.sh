@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The kernels, as C++ on the CPU: `kernels/test.sh [plain|asan|tsan]...`, all three by default.
-# `kernels/test.sh library MODE [PLANT]` builds the emulated device as a shared library and prints its path,
-# `kernels/test.sh runtime MODE` prints what a program that opens it must preload.
+# Tests the kernels as C++ on the CPU: `kernels/test.sh [plain|asan|tsan]...`, all three by default.
+# `kernels/test.sh library MODE [PLANT]` builds the emulated device as a shared library and prints
+# its path. `kernels/test.sh runtime MODE` prints what a program that opens this library must
+# preload.
 #
-# plain: g++, five schedules of each launch; asan: g++ with AddressSanitizer and UBSan; tsan: clang with
-# ThreadSanitizer. Each builds the kernels, runs them against their scalar twins, and then builds them with
-# planted bugs: a plant that goes unnoticed fails the run.
+# plain is g++ with five schedules of each launch; asan is g++ with AddressSanitizer and UBSan; tsan
+# is clang with ThreadSanitizer. Each mode builds the kernels and runs them against their scalar
+# twins. Then it builds them with planted bugs: a plant that no test notices fails the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,8 @@ common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-s
 kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
 log() { printf '%s\n' "$*"; }
 
-# compile OBJECT SOURCE FLAGS...: unless it is newer than everything it could depend on.
+# compile OBJECT SOURCE FLAGS...: compiles unless the object is newer than everything that it could
+# depend on.
 compile() {
   local object=$1 source=$2
   shift 2
@@ -23,12 +25,14 @@ compile() {
   "$cxx" "${common[@]}" "$@" -x c++ -c "$source" -o "$object.new" && compiled "$object"
 }
 
-# Dated by when its compilation began: what is saved meanwhile is newer.
+# The object gets the time at which its compilation began, so what is saved during the compilation
+# counts as newer.
 compiled() {
   touch -cr "$1.begun" "$1.new" && mv "$1.new" "$1" && rm "$1.begun"
 }
 
-# host OBJECT SOURCE: what is neither a kernel nor the machine, once for all modes.
+# host OBJECT SOURCE: compiles what is neither a kernel nor part of the emulator, once for all
+# modes.
 host() {
   cxx=g++ compile "$1" "$2" -O2 -D_GLIBCXX_ASSERTIONS
 }
@@ -37,20 +41,24 @@ current() {
   [[ -e $1 && -z $(find kernels \( -name '*.h' -o -name fibers.cpp -o -path "$2" -o -name test.sh \) -newer "$1" -print -quit) ]]
 }
 
-# plant BUG FILE KERNELS: of the file's kernels (by what follows its name, or by theirs, some|thing; - for all) those with the bug, in an
-# object that is linked before the one without. Nothing but what the test launches is compiled a second time.
+# plant BUG FILE KERNELS: compiles some kernels of the file with the bug, into an object that is
+# linked before the one without it. KERNELS matches kernels by what follows the file's name in
+# theirs, or by their whole names, as some|thing; - stands for all. Nothing but what the test
+# launches is compiled a second time.
 plant() {
   local object=$dir/$2-$1.o source=kernels/$2.cu
   current "$object" "$source" && return
   touch "$object.begun"
-  # Each is compiled for one test of a few shapes: -O1 takes half the time of -O2, and there are many.
+  # Each object serves one test with a few shapes. -O1 takes half the time of -O2, and there are
+  # many of them.
   { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3),/!s/.*//}" "$source"; fi; } |
     # shellcheck disable=SC2086
     "$cxx" "${common[@]}" ${device/-O2/-O1} -Wno-unused-function -DPLANT_$1 -Ikernels -x c++ -c - -o "$object.new"
   compiled "$object"
 }
 
-# at_once COMMAND...: some at a time. Once one has failed none is started, and those that run are waited for.
+# at_once COMMAND...: runs the commands, a few at a time. Once one has failed, no further one is
+# started, and those that run are waited for.
 at_once() {
   local command ended failed=0
   local -A running=()
@@ -78,7 +86,7 @@ mode_flags() {
       export EMU_SCHEDULES=${EMU_SCHEDULES:-1} ASAN_OPTIONS=detect_stack_use_after_return=0
       ;;
     tsan)
-      # Only the kernels are watched; the machine announces its fibers and barriers itself.
+      # Only the kernels are instrumented; the emulator announces its fibers and barriers itself.
       cxx=clang++ device='-O1 -g1 -fsanitize=thread' machine='-O1 -DEMU_TSAN' link=(-fsanitize=thread)
       export EMU_SCHEDULES=${EMU_SCHEDULES:-1} TSAN_OPTIONS=halt_on_error=1
       ;;
@@ -89,8 +97,8 @@ mode_flags() {
   esac
 }
 
-# PLANT FILE KERNELS TEST PATTERN for each mode: the bug, where it lies, the kernels that have it, the test that meets it, what
-# must be said.
+# PLANT FILE KERNELS TEST PATTERN for each mode: the bug, the file it lies in, the kernels that have
+# it, the test that meets it, and what the test must print.
 plants() {
   case $1 in
     plain)
@@ -178,7 +186,7 @@ END
 
 tables=build/kernels/table.o
 
-# What is compiled of every mode, into `list`, and its objects, into `objects` and `emu`.
+# Fills `list` with the commands that compile a mode, and `objects` and `emu` with its objects.
 start() {
   local name
   mode=$1 dir=build/kernels/$1 list=() objects=() emu=()
@@ -189,7 +197,8 @@ start() {
   list+=("host $tables kernels/emu/table.cpp")
 }
 
-# library MODE [PLANT]: for the tests in tests/, from the same objects; and plain beside it the driver that stands in for NVIDIA's.
+# library MODE [PLANT]: builds the library for the tests in tests/ from the same objects. In mode
+# plain, builds the stand-in for NVIDIA's driver beside it.
 library() {
   local bug=${2:-} file which planted=() name
   start "$1"
@@ -202,24 +211,26 @@ library() {
     for name in blaslt driver state fibers; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
   fi
   at_once "${list[@]}"
-  # Sanitizers' functions come from what is preloaded; one that is not there is an error when it is opened.
+  # The sanitizers' functions come from what is preloaded. If one is missing, opening the library
+  # fails.
   shared "libemu$bug.so" "${planted[@]}" "${objects[@]}" "${emu[@]}" $tables
   if [[ $mode == plain ]]; then shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "$dir"/cuda-{blaslt,driver,state,fibers}.o; fi
   log "$PWD/$dir/libemu$bug.so"
 }
 
-# runtime MODE: what a program must preload to open that library.
+# runtime MODE: prints what a program must preload to open that library.
 runtime() {
   local found=() name
   start "$1"
   case $mode in
     asan)
-      # What GCC does not have it prints as it was asked for.
+      # For a file that GCC does not have, it prints the name as given.
       for name in libasan.so libubsan.so; do found+=("$(g++ -print-file-name=$name)"); done
       ;;
     tsan)
-      # GCC's takes minutes for fibers. Clang's crashes where it is preloaded alone: libstdc++, which it needs, is initialised
-      # before it and calls it. So something before both initialises it.
+      # GCC's tsan takes minutes for fibers. Clang's crashes if it is preloaded alone: libstdc++,
+      # which it needs, is initialised before it and calls it. So a small library that is
+      # initialised before both initialises it.
       found=("$PWD/$dir/libfirst.so" "$(find "$(clang -print-resource-dir)/lib" -name 'libclang_rt.tsan*.so' | head -n1)")
       echo 'void __tsan_init(void); __attribute__((constructor)) static void first(void) { __tsan_init(); }' |
         clang -shared -fPIC -Wl,-z,initfirst -x c - -o "${found[0]}.new"
@@ -230,7 +241,7 @@ runtime() {
   log "${found[*]}"
 }
 
-# shared NAME OBJECTS...: a program that has the old one open keeps it.
+# shared NAME OBJECTS...: links the library. A program that has the old file open keeps it.
 shared() {
   local to=$dir/$1 object
   shift
@@ -243,7 +254,7 @@ shared() {
   done
 }
 
-# caught BUG FILE: by the test that the table names, in its words.
+# caught BUG FILE: the test that the table names must fail, with the words that the table gives.
 caught() {
   local planted=$dir/planted-$2-$1 words=$dir/$2-$1.log test pattern
   read -r _ _ _ test pattern < <(plants "$mode" | grep "^$1 $2 ")
@@ -271,7 +282,7 @@ run_mode() {
   tests=(build/kernels/test-{main,products,attention,sampling,chain}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
-  # (The status of a command in the head of `for` is lost.)
+  # (`for` loses the status of a command in its head.)
   names=$("$dir/tests" names)
   [[ -n $names ]]
   for name in $names; do checks+=("$dir/tests $name"); done
@@ -280,7 +291,7 @@ run_mode() {
   log "kernels/test.sh $mode: everything passed: $(wc -w <<<"$names") tests, $(plants "$mode" | wc -l) plants caught"
 }
 
-# One at a time: objects are shared.
+# Only one run at a time, because objects are shared.
 mkdir -p build/kernels
 exec 9>build/kernels/lock
 flock 9
@@ -289,7 +300,8 @@ if [[ ${1:-} == library || ${1:-} == runtime ]]; then
   exit
 fi
 
-# What kernels may not contain: PTX, launches, shared memory the launch does not size, other headers.
+# What kernels may not contain: PTX, launches, shared memory that the launch does not size, other
+# headers.
 if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1

@@ -1,8 +1,8 @@
 // What gpu.h means without nvcc: kernels as C++ functions, their threads as fibers (machine.h).
 //
-// Split in two on purpose. What kernels do to memory is inline here, so that the sanitizers see it at the
-// kernel's own lines. What the machine does (switching, exchanging between lanes) lies in warp.cpp and
-// fibers.cpp, which are never built with -fsanitize=thread.
+// It is split in two on purpose. What kernels do to memory is inline here, so that sanitizers
+// report it at the kernel's own lines. What the machine does (switching threads, exchanging values
+// between lanes) lies in warp.cpp and fibers.cpp, which are never built with -fsanitize=thread.
 #ifndef LLAMABI_EMU_DEVICE_H
 #define LLAMABI_EMU_DEVICE_H
 
@@ -14,27 +14,28 @@ namespace emu {
 
 struct Index { unsigned x, y, z; };
 
-// Where the running thread is.
+// Where the running thread is in its launch.
 struct View {
     Index thread, block, block_dim, grid_dim;
     unsigned char *shared;
 };
 
 View &view();
-// Ends the launch with a sentence about the running thread.
+// Ends the launch with a message about the running thread.
 [[noreturn]] void fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 struct Copy { void *to; const void *from; bool valid; };
 void cp_push(const Copy &);
 void cp_close();
-// The next copy of the oldest group while more than `left` groups are under way.
+// Gives the next copy of the oldest group while more than `left` groups are in flight; false
+// otherwise.
 bool cp_next(int left, Copy &);
 
 enum class Op { Sync, ShuffleXor, GroupSum, GroupMax, AcrossSum, Ballot, Ldmatrix, LdmatrixTrans, MmaBf16, MmaF16 };
 void block_barrier(int line);
 void named_barrier(int id, unsigned threads, int line);
 void warp_barrier(int line);
-// One value from each lane; what comes back depends on `op` and `arg`.
+// Takes one value from each lane; `op` and `arg` decide what each lane gets back.
 float exchange(Op op, float v, int arg, int line);
 uint32_t ballot(bool v, int line);
 void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
@@ -50,7 +51,8 @@ void wait_for_last(int line);
 #define gridDim (emu::view().grid_dim)
 
 #define DEVICE static inline
-// As nvcc does; and left as functions, the linker would take one kernel's for another's, which may have a planted bug.
+// Inlined, as nvcc does. As plain functions, the linker would merge those of different kernels, one
+// of which may have a planted bug.
 #define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
@@ -71,7 +73,7 @@ DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return as_float((uint32_t)x.bits << 16); }
 DEVICE float to_float(f16 x) {
     uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
-    // Subnormals too: the exponent is put right by one exact product.
+    // Works for subnormals too: one exact product corrects the exponent.
     if (rest < 0x7c00) return as_float(sign | as_bits(as_float(rest << 13) * as_float(0x77800000)));
     return as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
 }
@@ -85,7 +87,8 @@ DEVICE void from_float(f16 &y, float x) {
     if (u > 0x7f800000) { y.bits = 0x7fff; return; }
     uint32_t r;
     if (u >= 0x477ff000) r = 0x7c00; // 65520 and up round to infinity
-    else if (u < 0x38800000) r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f); // subnormal: unit 2^-24
+    // subnormal: unit 2^-24
+    else if (u < 0x38800000) r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f);
     else r = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
     y.bits = (uint16_t)(sign | r);
 }
@@ -96,7 +99,8 @@ template <class T> uint32_t pair_of(float low, float high, T) {
     from_float(b, high);
     return a.bits | (uint32_t)b.bits << 16;
 }
-// Products and sums of f16 are exact in a double; what rounds it on its way to f16 is float32's odd last bit.
+// Products and sums of f16 are exact in a double. On the way to f16 they pass through float32,
+// rounded to odd, so that the second rounding is correct.
 DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
     float v[2];
     for (int i = 0; i < 2; i++) {
@@ -143,8 +147,9 @@ DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE float load_fenced(const float *p) { return *p; }
 
-// The destination is NaN from the issue on (the copy may land at once: writing after a read is an error) and
-// gets its value only in the wait that guarantees it (it may land late: waiting too little is an error).
+// The destination is NaN from the moment the copy is issued and gets its value only in the wait
+// that guarantees it. A copy may land at once, so writing after a read is an error; it may land
+// late, so waiting too little is an error.
 DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
     if (((uintptr_t)to | (uintptr_t)from) % 16) emu::fail(line, "cp.async with an address that is no multiple of 16");
     for (int i = 0; i < 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
@@ -184,7 +189,7 @@ DEVICE float group_sum(float v, int width, EMU_LINE) { return emu::exchange(emu:
 DEVICE float group_max(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::GroupMax, v, width, line); }
 DEVICE float across_sum(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::AcrossSum, v, width, line); }
 
-// Blocks of a launch run one after another, threads of a block on one OS thread.
+// The blocks of a launch run one after another, and the threads of a block run on one OS thread.
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { emu::yield(); return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
 DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 

@@ -1,13 +1,14 @@
-// Threads of a kernel as fibers: a switch, a seeded scheduler, how a thread begins and ends.
+// Threads of a kernel as fibers: switching, a seeded scheduler, how a thread begins and ends.
 #include "machine.h"
 
 namespace emu {
 namespace {
 
 thread_local Machine own;
-// `own` without the check whether it has been made, which every use of it would make.
+// A pointer to `own`, without the check on every use whether it has been constructed.
 #ifndef EMU_LOADED_MANY_TIMES
-// And in a shared library without a call to find it: that takes an eighth of the time.
+// In a shared library, this attribute avoids a call to find the pointer. It saves an eighth of the
+// time.
 __attribute__((tls_model("initial-exec")))
 #endif
 __thread Machine *current;
@@ -17,7 +18,8 @@ __thread Machine *current;
 Machine &make_machine() { return *(current = &own); }
 Machine &machine() { return *current; }
 
-// Saves the callee's registers and its stack in *save, continues at `to`. Not inlined on purpose.
+// Saves the callee-saved registers, stores the stack pointer in *save, and continues at `to`. Not
+// inlined on purpose.
 extern "C" void llamabi_emu_switch(void **save, void *to);
 #if defined(__x86_64__)
 asm(R"(.text
@@ -38,7 +40,7 @@ llamabi_emu_switch:
 
 namespace {
 
-// The next lane that run_block lets run before it looks again, or null.
+// The next lane that run_block lets run before it looks again; null if there is none.
 Fiber *next_lane(Machine &m) {
     for (uint32_t ready = m.warps[m.warp].ready; m.passed < 32;) {
         unsigned lane = (m.first + m.passed++) % 32;
@@ -53,7 +55,7 @@ void to_scheduler(bool dying) {
     Machine &m = machine();
     Fiber *f = m.now;
 #ifdef EMU_TSAN
-    // 1: no synchronisation, else every switch would order everything.
+    // Flag 1: no synchronisation. Otherwise every switch would order everything.
     __tsan_switch_to_fiber(m.tsan, dying ? 0 : 1);
 #endif
 #ifdef EMU_ASAN
@@ -63,7 +65,7 @@ void to_scheduler(bool dying) {
     (void)dying;
     void *to = m.sp;
 #if !defined(EMU_ASAN) && !defined(EMU_TSAN)
-    // There and back again would cost two switches.
+    // Switches directly to the next lane. Going through the scheduler would cost two switches.
     if (!m.failed)
         if (Fiber *next = next_lane(m)) {
             m.now = next;
@@ -140,7 +142,7 @@ void fail(int line, const char *format, ...) {
         vsnprintf(m.message + n, sizeof m.message - n, format, args);
         va_end(args);
     }
-    // The scheduler never comes back to this fiber.
+    // The scheduler never returns to this fiber.
     end(m);
     to_scheduler(true);
     abort();
@@ -159,7 +161,7 @@ void start(Fiber &f, unsigned id, const View &view) {
 #ifdef EMU_ASAN
     __asan_unpoison_memory_region(f.stack, STACK);
 #endif
-    // Not all at the same place of a page: a cache has few lines for each.
+    // Stacks begin at different offsets in a page: a CPU cache has few lines for each offset.
     void **sp = (void **)(f.stack + STACK - 64 - id % 61 * 64);
     *--sp = nullptr;
     *--sp = (void *)first_entry;
@@ -171,8 +173,9 @@ void start(Fiber &f, unsigned id, const View &view) {
 #endif
 }
 
-// A random warp runs until it can no more (seeds of even parity) or until each lane has run once (odd): so
-// one warp gets far ahead of the others, or all go in small steps. A deadlock ends it.
+// A random warp runs until it can run no more (seeds of even parity), or until each of its lanes
+// has run once (odd). So either one warp gets far ahead of the others, or all advance in small
+// steps. A deadlock ends the run.
 void run_block(unsigned threads, Random &random, bool ahead) {
     Machine &m = machine();
     unsigned warps = threads / 32;
@@ -204,7 +207,8 @@ void run_block(unsigned threads, Random &random, bool ahead) {
 }
 
 #ifdef EMU_TSAN
-// After a failure the others are resumed once, to end: what they did is then ordered before what follows.
+// After a failure, the other fibers are resumed once so that they end. TSan then orders what they
+// did before what follows.
 void end_block(unsigned threads) {
     Machine &m = machine();
     for (unsigned i = 0; i < threads; i++)

@@ -1,4 +1,4 @@
-// Barriers of copies, copies of boxes and products of warpgroups: see hopper.h.
+// Barriers for copies, copies of boxes, and warpgroup products: see hopper.h.
 #include "machine.h"
 
 #include <cstring>
@@ -18,7 +18,8 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 namespace emu {
 namespace {
 
-// A CUtensorMap of two dimensions of 16-bit numbers, swizzled by 128 bytes, zeros outside.
+// Stands for a CUtensorMap with two dimensions of 16-bit numbers, swizzled by 128 bytes, zeros
+// outside.
 struct Map {
     uint64_t magic, address, columns, rows, pitch;
     uint32_t box_columns, box_rows;
@@ -35,11 +36,11 @@ uint32_t bytes_of(const Map &m) { return m.box_columns * m.box_rows * 2; }
 
 struct Phases {
     unsigned over = 0;
-    Barrier sleeping; // threads that wait for the next to be over
+    Barrier sleeping; // threads that wait for the present phase to end
     uint32_t count = 0, pending = 0;
-    uint64_t expected = 0, flying = 0; // bytes, and those of them that are on their way
-    unsigned maker = 0;                // thread
-    bool visible = false;              // to copies
+    uint64_t expected = 0, flying = 0; // bytes; `flying`: those in flight
+    unsigned maker = 0;                // thread that made the barrier
+    bool visible = false;              // whether copies see the barrier
     char token[2] = {};                // by parity of the phase
 };
 
@@ -50,19 +51,20 @@ struct Copying {
     Phases *barrier;
 };
 
-// The sums of a warpgroup, while products are added to them: 64 x n.
+// The 64 x n sums of a warpgroup while products are added to them.
 struct Sums {
     unsigned n;
     float *registers[128];
     std::vector<float> value;
 };
 
-// A factor in shared memory: 16 columns of `rows` rows, or 16 rows of as many columns, in chunks of eight numbers.
+// An operand in shared memory: 16 columns of `rows` rows, or, transposed, 16 rows of `rows`
+// columns; in chunks of eight numbers.
 struct Operand {
     uint64_t descriptor;
     unsigned rows;
     bool transposed;
-    uint32_t low = ~0u, high = 0; // where its chunks lie
+    uint32_t low = ~0u, high = 0; // bounds of the addresses of its chunks
     unsigned chunks() const { return rows * 2; }
 };
 
@@ -70,17 +72,17 @@ struct Product {
     Op op;
     Operand a, b;
     bool fresh;
-    unsigned n, issued; // threads
+    unsigned n, issued; // `issued`: by how many threads
     bool done;
     Sums *sums;
-    // Factor a in registers, if it is: where they are, and what they were.
+    // Operand A, if it is in registers: where they are, and what they held at the time of issue.
     std::vector<const uint32_t *> registers;
     std::vector<uint32_t> words;
 };
 
 struct Thread {
-    size_t issued = 0, waited = 0;   // products
-    std::deque<size_t> committed;    // groups: the ends of them in products
+    size_t issued = 0, waited = 0;   // counts of products
+    std::deque<size_t> committed;    // groups, as the number of products up to the end of each
     bool fenced = false;
     unsigned registers = 0;
 };
@@ -95,12 +97,15 @@ struct Warpgroup {
 struct Block {
     unsigned char *shared = nullptr;
     std::vector<unsigned char> seen; // shared memory as copies and products see it
-    std::map<unsigned, std::vector<std::pair<uint32_t, uint32_t>>> stored; // by threads, since their last async_fence: where, bytes
+    // What threads have stored since their last async_fence: by thread, address and number of
+    // bytes.
+    std::map<unsigned, std::vector<std::pair<uint32_t, uint32_t>>> stored;
     std::map<uint32_t, Phases> barriers;
     std::vector<Copying> copying;
     std::map<unsigned, Warpgroup> warpgroups;
     std::vector<const void *> read;
-    float rows[64][16], columns[16][256]; // of the product that is computed: not on a thread's small stack
+    // Operands of the product that is being computed; too large for a thread's small stack.
+    float rows[64][16], columns[16][256];
 };
 
 thread_local struct {
@@ -109,7 +114,8 @@ thread_local struct {
     std::unique_ptr<Block> block;
 } own;
 
-// TSan watches the C library's functions wherever they are called from: not while this lives. No fiber is left meanwhile.
+// TSan watches functions of the C library wherever they are called from, but not while a Quiet
+// lives. No fiber switch may happen during that time.
 struct Quiet {
     Quiet() {
 #ifdef EMU_TSAN
@@ -130,7 +136,7 @@ struct Quiet {
 };
 #define fail(...) (Quiet::end(), fail(__VA_ARGS__))
 
-// Made where a kernel first asks for something of here.
+// Made when a kernel first uses something of this file.
 Block &block() {
     if (!own.used) {
         if (!own.quiet) {
@@ -162,7 +168,8 @@ void released(Phases &b) {
 #endif
 }
 
-// Until somebody opens it. Nothing is released or acquired: TSan is told of that for each phase.
+// Sleeps until somebody opens the barrier. This neither releases nor acquires; TSan is told for
+// each phase.
 void sleep(Barrier &b, int line) {
     Machine &m = machine();
     Fiber *f = m.now;
@@ -180,11 +187,13 @@ void complete(Phases &b) {
     open(machine(), b.sleeping);
 }
 
-// Where 16 bytes that would lie at `address` without swizzling are.
+// The address of the 16 bytes that would lie at `address` without swizzling.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-// Where chunk i of an operand is, as its descriptor says (PTX manual, "Asynchronous warpgroup level matrix shared memory
-// layout"): of row i / 2 if K-major; if MN-major of row i / (rows / 8), and its columns go on `leading` bytes further after 64.
+// The address of chunk i of an operand, from its descriptor (PTX manual, "Asynchronous warpgroup
+// level matrix shared memory layout"). If the operand is K-major, the chunk belongs to row i / 2.
+// If it is MN-major, it belongs to row i / (rows / 8), and after 64 columns the row continues
+// `leading` bytes further on.
 uint32_t address_of(const Operand &o, unsigned i, int line) {
     const uint64_t d = o.descriptor;
     const uint32_t start = (uint32_t)(d & 0x3fff) << 4, leading = (uint32_t)(d >> 16 & 0x3fff) << 4, stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
@@ -211,7 +220,7 @@ Operand operand_of(uint64_t descriptor, unsigned rows, bool transposed, int line
 
 float value_of(uint16_t bits, Op op) { return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits}); }
 
-// Row r, number k of it to to[r * row_step + k * k_step].
+// Puts element k of row r of the operand at to[r * row_step + k * k_step].
 void load(float *to, unsigned row_step, unsigned k_step, Op op, const Operand &o, int line) {
     const Block &b = block();
     for (unsigned i = 0; i < o.chunks(); i++) {
@@ -222,12 +231,13 @@ void load(float *to, unsigned row_step, unsigned k_step, Op op, const Operand &o
     }
 }
 
-// k upwards, as mma in warp.cpp.
+// Sums over k in ascending order, as mma in warp.cpp does.
 void compute(Product &p, int line) {
     auto &a = block().rows;
     auto &b = block().columns;
     if (p.words.empty()) load(a[0], 16, 1, p.op, p.a, line);
-    for (unsigned i = 0; i < p.words.size(); i++) { // (PTX manual, "Register fragment layout for matrix A")
+    // (PTX manual, "Register fragment layout for matrix A")
+    for (unsigned i = 0; i < p.words.size(); i++) {
         const unsigned t = i / 4, row = t / 32 * 16 + t % 32 / 4 + i % 2 * 8, k = t % 4 * 2 + i % 4 / 2 * 8;
         a[row][k] = value_of((uint16_t)p.words[i], p.op), a[row][k + 1] = value_of((uint16_t)(p.words[i] >> 16), p.op);
     }
@@ -244,7 +254,8 @@ void compute(Product &p, int line) {
     p.done = true;
 }
 
-// Register r of thread t in a product's result (PTX manual, "Register fragments for wgmma.mma_async.m64nNk16").
+// Register r of thread t in the result of a product (PTX manual, "Register fragments for
+// wgmma.mma_async.m64nNk16").
 float &element(Sums &s, unsigned t, unsigned r) {
     const unsigned row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, column = r / 4 * 8 + t % 4 * 2 + r % 2;
     return s.value[row * s.n + column];
@@ -349,7 +360,7 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
         for (Sums &s : g.sums)
             if (s.registers[t] == d) sums = &s;
         if (!sums) {
-            for (Sums &s : g.sums) { // one that nobody uses any more
+            for (Sums &s : g.sums) { // sums that nobody uses any more
                 bool free = true;
                 for (float *held : s.registers) free &= !held;
                 for (const Product &p : g.products) free &= p.done || p.sums != &s;
@@ -401,7 +412,8 @@ void wgmma_wait(unsigned left, int line) {
         me.committed.pop_front();
     }
     for (size_t i = me.waited; i < end; i++) {
-        // All of the warpgroup compute a product, whoever waits for it.
+        // A product needs all threads of the warpgroup to have issued it, whichever thread waits
+        // for it.
         while (g.products[i].issued < 128) sleep(g.sleeping, line);
         Quiet here;
         Product &p = g.products[i];
@@ -423,7 +435,7 @@ void wgmma_wait(unsigned left, int line) {
         s.registers[t] = nullptr;
     }
 #ifdef EMU_TSAN
-    // One thread of the warpgroup stands for all: the one that says that they are done.
+    // One thread of the warpgroup stands for all: the thread that announces that the stage is free.
     if (t == 0)
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];

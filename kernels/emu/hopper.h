@@ -1,10 +1,13 @@
-// What kernels/hopper.h means without nvcc: barriers that copies arrive at, copies of boxes, products of warpgroups.
+// What kernels/hopper.h means without nvcc: barriers at which copies arrive, copies of boxes,
+// warpgroup products.
 //
-// Nothing of it happens when it is asked for. A copy lands when the scheduler comes to it, in any order, and its place is
-// NaN from the beginning; products are computed when they are waited for, and their sums are NaN until then.
+// Nothing happens at the time it is requested. A copy lands when the scheduler picks it, in any
+// order, and its destination is NaN until then. Products are computed when they are waited for, and
+// their sums are NaN until then.
 //
-// Shared memory is kept twice: as threads see it, and as copies and products do. async_fence takes over what the thread that
-// calls it has written by store_operand. (What it has written otherwise is not known to be its own, and is never taken over.)
+// Shared memory exists twice: as threads see it, and as copies and products see it. async_fence
+// transfers what the calling thread has written with store_operand. (Other writes are not known to
+// be this thread's, so they are never transferred.)
 #ifndef LLAMABI_EMU_HOPPER_H
 #define LLAMABI_EMU_HOPPER_H
 
@@ -18,18 +21,20 @@ void async_init(const void *barrier, uint32_t count, int line);
 void async_arrive(const void *barrier, uint32_t bytes, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);
-// Of this thread, for products to read.
+// This thread has stored bytes that products will read.
 void operand_stored(const void *, uint32_t bytes);
-// Checks a copy, and gives its bytes.
+// Checks a copy and returns its number of bytes.
 uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
 void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
 void wgmma_begin(int line);
-// `registers` of a, or null and its descriptor. fresh: d is not added to.
+// `registers`: operand A in registers; if null, `a` is its descriptor. fresh: the product does not
+// add to d.
 struct Factors { const uint32_t *registers; uint64_t a, b; bool transposed, fresh; };
 void wgmma(float *d, unsigned n, const Factors &, Op, int line);
 void wgmma_commit(int line);
 void wgmma_wait(unsigned left, int line);
-// What the products that this thread has just waited for have read, for TSan: the next 16 bytes, or null.
+// For TSan: the next 16 bytes that the products for which this thread has just waited have read;
+// null at the end.
 const void *wgmma_read();
 void set_registers(unsigned count, int line);
 

@@ -1,15 +1,16 @@
-// The emulated machine's insides, for the files beside this one: what a thread, a warp and a block are.
+// The insides of the emulated machine, for the files beside this one: threads, warps, blocks.
 //
-// fibers.cpp switches between threads, warp.cpp is what they do together (hopper.cpp: on compute capability 9.0), memory.cpp what
-// they work on and what a launch sees of the one before it, launch.cpp runs a kernel. All of it is built without -fsanitize=thread even when
-// the kernels are built with it (EMU_TSAN then tells it to announce its fibers and barriers): what it does stands
-// for hardware, only what kernels do can race.
+// fibers.cpp switches between threads. warp.cpp has what threads do together, hopper.cpp the same
+// for compute capability 9.0. memory.cpp has device memory and what a launch sees of the launch
+// before it. launch.cpp runs a kernel. All of this is built without -fsanitize=thread even when the
+// kernels are built with it; EMU_TSAN then makes it announce its fibers and barriers to TSan. The
+// machine stands for hardware, so only what kernels do can race.
 #ifndef LLAMABI_EMU_MACHINE_H
 #define LLAMABI_EMU_MACHINE_H
 
 #include <cstddef>
 #include <cstdint>
-// device.h stands behind gpu.h, which has these.
+// device.h is included by gpu.h, which defines these.
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 struct AsyncBarrier { uint64_t word; };
@@ -52,15 +53,17 @@ constexpr size_t STACK = 256 << 10;
 #else
 constexpr size_t STACK = 64 << 10;
 #endif
-constexpr size_t GUARD = 256; // bytes of 0xff around memory, checked for writes
+constexpr size_t GUARD = 256; // bytes of 0xff around memory; checked for writes
 
 struct Barrier {
     unsigned arrived = 0, generation = 0;
     int line = 0;
     Op op = Op::Sync;
-    struct Fiber *waiting = nullptr; // the last that came, and so on by Fiber::before
-    // TSan: what threads release into and acquire from, by parity of the generation. With one for all, a
-    // thread that wakes late would acquire the next generation too and hide races.
+    // the last fiber that arrived; the others follow through Fiber::before
+    struct Fiber *waiting = nullptr;
+    // For TSan: what threads release to and acquire from, by parity of the generation. With a
+    // single token, a thread that wakes late would acquire the next generation too, which would
+    // hide races.
     char token[2] = {};
 };
 
@@ -70,9 +73,9 @@ struct Fiber {
     char *stack;
     unsigned id;
     bool done;
-    Fiber *before; // at the same barrier
-    int line;      // of the barrier
-    std::vector<Copy> copies;     // committed and not, in order
+    Fiber *before; // the fiber that arrived at the same barrier before this one
+    int line;      // line of the barrier
+    std::vector<Copy> copies;     // committed and not, in order of issue
     std::vector<size_t> groups;   // ends of committed groups in `copies`
     size_t copied;
 #ifdef EMU_TSAN
@@ -84,28 +87,29 @@ struct Fiber {
 struct Warp {
     Barrier barrier;
     unsigned exited;
-    uint32_t ready; // lanes that can go on, a bit each
-    // By parity of the barrier's generation: a lane still reads the last exchange while another starts the next.
+    uint32_t ready; // lanes that can run, one bit each
+    // By parity of the barrier's generation: one lane may still read the last exchange while
+    // another starts the next.
     uint32_t slot[2][6][32]; // [parity][word][lane]
     float result[2][32];
     float a[2][16][16], b[2][16][8];
 };
 
-// One per OS thread that launches.
+// One for each OS thread that launches.
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    Barrier block, named[16], early; // of wait_for_last
+    Barrier block, named[16], early; // `early`: of wait_for_last
     unsigned exited = 0;
     Fiber *now = nullptr;
-    void *sp = nullptr; // run_block's
-    // Which warp run_block is at, which of its lanes it began with, how many it has passed.
+    void *sp = nullptr; // run_block's stack pointer
+    // The warp that run_block is at, the lane it began with, and how many lanes it has passed.
     unsigned warp = 0, first = 0, passed = 32;
     void (*entry)(const void *) = nullptr;
     const void *params = nullptr;
     const char *kernel = nullptr;
     bool failed = false;
-    bool waited = false; // for the launch before
+    bool waited = false; // whether a thread has waited for the previous launch
     bool wrote_early = false;
     char message[512];
 #ifdef EMU_ASAN
@@ -126,7 +130,7 @@ struct Machine {
     }
 };
 
-// xorshift64*, so that a seed means the same everywhere.
+// xorshift64*: a seed means the same on every platform.
 struct Random {
     uint64_t state;
     unsigned below(unsigned n) {
@@ -137,13 +141,13 @@ struct Random {
     }
 };
 
-// fibers.cpp. Of the OS thread, which calls the first before anything else:
+// fibers.cpp. The state of the OS thread, which calls make_machine before anything else:
 Machine &make_machine();
 Machine &machine();
-// From the running thread to the next one or back to run_block; for good if it is `dying`.
+// Switches from the running thread to the next one or back to run_block; forever if it is `dying`.
 void to_scheduler(bool dying);
 void start(Fiber &, unsigned id, const View &);
-// Until every thread has ended or one has failed.
+// Runs until every thread has ended or one has failed.
 void run_block(unsigned threads, Random &, bool ahead);
 #ifdef EMU_TSAN
 void end_block(unsigned threads);
@@ -151,18 +155,19 @@ void end_block(unsigned threads);
 
 // warp.cpp
 void wait_at(Machine &, Barrier &, unsigned expected, int line);
-// All that wait there can go on.
+// Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
-// hopper.cpp. A block begins; whether copies are on their way; one of them lands; a thread ends.
+// hopper.cpp. In this order: a block begins; whether copies are in flight; one copy lands; a thread
+// ends.
 void hopper_begins(size_t shared_bytes);
 bool hopper_busy();
 void hopper_lands(unsigned random);
 void hopper_exits();
 
-// memory.cpp. Allocated memory begins GUARDED bytes behind what is returned, as many follow it.
+// memory.cpp. A guard of GUARDED bytes lies before and after the memory that is returned.
 #ifdef EMU_ASAN
-constexpr size_t GUARDED = 0; // ASan has its own
+constexpr size_t GUARDED = 0; // ASan has its own guards
 #else
 constexpr size_t GUARDED = GUARD;
 #endif
@@ -170,19 +175,19 @@ unsigned char *allocate(size_t size);
 // Whether [address, address + size) lies in one buffer.
 bool inside(uint64_t address, size_t size);
 bool intact(const unsigned char *raw, size_t size);
-// False, and the size of a buffer that has been written outside of, if there is one.
+// Returns false and the size of a damaged buffer if something was written outside of a buffer.
 bool all_intact(size_t &damaged);
 extern bool strict; // emu_strict
-extern bool hidden; // what launches before wrote is hidden from this one
+extern bool hidden; // whether what earlier launches wrote is hidden from this one
 void before_launch(bool dependent);
 void after_launch();
-// What was hidden, to all that wait for it.
+// Shows what was hidden to all threads that wait for it.
 void show(Machine &);
 bool restore();
 int report(char *error, size_t error_len, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-// What the device is asked to do happens in the order of asking, whichever threads ask: TSan, which does not
-// see how the host's threads keep that order, is told so.
+// The device does things in the order of the calls, whichever host threads make them. TSan does not
+// see how the host's threads keep that order, so it is told here.
 struct InOrder {
 #ifdef EMU_TSAN
     static inline char token;

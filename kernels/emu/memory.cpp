@@ -1,4 +1,4 @@
-// Device memory with guards around it; and what a launch that starts early sees of it (emu_strict).
+// Device memory with guards around it, and what a launch that starts early sees of it (emu_strict).
 #include "machine.h"
 
 #include <map>
@@ -13,14 +13,14 @@ namespace {
 
 struct Buffer {
     size_t size;
-    unsigned char *raw; // with a guard before and behind, except under ASan, which has its own
+    unsigned char *raw; // with a guard before and after, except under ASan, which has its own
 };
 std::mutex buffers_lock;
 std::map<uint64_t, Buffer> buffers;
 
 struct Seen {
-    std::vector<unsigned char> contents; // before the launch
-    std::vector<bool> written;           // words, by launches since everything was complete
+    std::vector<unsigned char> contents; // contents before the launch
+    std::vector<bool> written; // words that launches have written since everything was complete
 };
 std::map<uint64_t, Seen> seen;
 
@@ -67,7 +67,7 @@ int report(char *error, size_t error_len, const char *format, ...) {
     return 1;
 }
 
-// Before a launch: contents are kept, and what is not complete is hidden from a dependent one.
+// Before a launch: keeps the contents, and hides incomplete data from a dependent launch.
 void before_launch(bool dependent) {
     for (auto &[address, buffer] : buffers) {
         Seen &s = seen[address];
@@ -81,7 +81,7 @@ void before_launch(bool dependent) {
     hidden = dependent;
 }
 
-// All of it is there from now on. False where something has been written meanwhile.
+// Makes everything visible again. Returns false if something has been written in the meantime.
 bool restore() {
     if (!hidden) return true;
     hidden = false;

@@ -1,4 +1,5 @@
-// The kernels that the library has. kernels/tests/ links its own table beside this one's entries.
+// The library's kernels by name. kernels/tests/machine.cpp replaces this file with a table of its
+// own.
 #include "table.h"
 
 #include "../params.h"

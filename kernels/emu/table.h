@@ -13,7 +13,7 @@ struct Entry {
     void (*entry)(const void *params);
 };
 
-// Null where there is none.
+// Null if there is no such kernel.
 const Entry *find(const char *name);
 
 } // namespace emu

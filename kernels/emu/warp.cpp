@@ -1,5 +1,5 @@
-// What threads do together: barriers, exchanges between the lanes of a warp, matrices in fragments, copies that
-// are waited for.
+// What threads do together: barriers, exchanges between the lanes of a warp, matrices in fragments,
+// waiting for copies.
 #include "machine.h"
 
 namespace emu {
@@ -34,13 +34,14 @@ void wait_at(Machine &m, Barrier &b, unsigned expected, int line) {
 
 namespace {
 
-// The running thread, asked for once an operation: a call of machine() for each use takes longer than most operations.
+// The running thread, looked up once for each operation: calling machine() for every use takes
+// longer than most operations do.
 struct Lane {
     Machine &m = machine();
     unsigned id = m.now->id % 32;
     Warp &w = m.warps[m.now->id / 32];
 
-    // The part of a warp operation before its barrier; gives the parity to read from after it.
+    // The part of a warp operation before its barrier; returns the parity to read from afterwards.
     int meet(Op op, int line, const uint32_t *value, int words) {
         Barrier &b = w.barrier;
         int parity = b.generation & 1;
@@ -54,7 +55,7 @@ struct Lane {
     void wait(int line) { wait_at(m, w.barrier, 32, line); }
 };
 
-// A butterfly over the lanes that differ in the bits of `mask`, as shuffles with xor do it: highest bit
+// A butterfly over the lanes that differ in the bits of `mask`, as xor shuffles do it, highest bit
 // first. Addition commutes, so all lanes of a group get the same bits.
 template <class F> void butterfly(float (&v)[32], unsigned mask, F f) {
     for (unsigned bit = 16; bit; bit /= 2) {
@@ -77,7 +78,7 @@ bool cp_next(int left, Copy &c) {
         c = f->copies[f->copied++];
         return true;
     }
-    // What is done is forgotten, or a long loop would keep all its copies.
+    // Finished copies are dropped; otherwise a long loop would keep all its copies.
     f->copies.erase(f->copies.begin(), f->copies.begin() + end);
     f->groups.erase(f->groups.begin(), f->groups.end() - left);
     for (size_t &g : f->groups) g -= end;
@@ -111,7 +112,7 @@ float exchange(Op op, float v, int arg, int line) {
     Warp &w = lane.w;
     const uint32_t mine[] = {as_bits(v), (uint32_t)arg};
     int parity = lane.meet(op, line, mine, 2);
-    if (w.barrier.arrived == 31) { // the last one does it for all
+    if (w.barrier.arrived == 31) { // the last lane computes for all
         float all[32];
         memcpy(all, w.slot[parity][0], sizeof all);
         for (uint32_t other : w.slot[parity][1])
@@ -155,7 +156,8 @@ void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line) {
                 at = address(j);
             }
         }
-    // Shared memory may change as soon as another warp writes; what kernels may rely on is checked by TSan.
+    // Read now, because shared memory may change as soon as another warp writes. TSan checks what
+    // kernels may rely on.
     for (unsigned i = 0, l = lane.id; i < 4; i++) {
         if (!trans) {
             memcpy(&r[i], address(8 * i + l / 4) + l % 4 * 4, 4);
@@ -172,7 +174,7 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op,
     int parity = lane.meet(op, line, nullptr, 0);
     Warp &w = lane.w;
     unsigned g = lane.id / 4, t = lane.id % 4;
-    // Fragment maps of the PTX manual, m16n8k16: each lane unpacks what it holds.
+    // Fragment layouts of the PTX manual for m16n8k16: each lane unpacks what it holds.
     auto value = [&](uint32_t word, unsigned high) {
         uint16_t bits = (uint16_t)(high ? word >> 16 : word);
         return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});

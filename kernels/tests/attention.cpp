@@ -3,13 +3,13 @@
 
 namespace {
 
-// Of prefill: in float32, with mma.sync, on compute capability 9.0.
+// How prefill is computed: in float32, with mma.sync, or on compute capability 9.0.
 enum Way { Fma, Mma, Hopper };
 
 struct Span { uint32_t position, n; bool prefill; };
 
-// Some sequences with their pages scattered over the pool; positions behind a sequence's end stay NaN, as
-// does every page nobody has.
+// Some sequences whose pages are scattered over the pool. Positions after the end of a sequence
+// stay NaN, and so do pages that no sequence has.
 struct Attention {
     int type;
     uint32_t heads, kv_heads, head_dim;
@@ -43,7 +43,8 @@ struct Attention {
                 for (uint32_t h = 0; h < kv_heads; h++)
                     for (bool is_v : {false, true}) {
                         uint8_t *head = &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) * head_bytes(type, stride)];
-                        // The last keys outweigh all before them for half of the queries: the running maximum moves.
+                        // For half of the queries the last keys outweigh all before them, so that
+                        // the running maximum moves.
                         float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1, unit = fabsf(random.normal()) * size / 40;
                         if (scaled(type)) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
                         for (uint32_t d = 0; d < stride; d++) {
@@ -71,7 +72,7 @@ struct Attention {
         AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), partial.as<float>(), counters.as<uint32_t>(),
                           rd.as<int32_t>(), pd.as<int32_t>(), rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim,
                           stride, pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
-        // Twice: the second launch finds the counters as the first left them.
+        // Launched twice: the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
             launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128, 4160 + 96 * stride, seed + (uint64_t)i * 100);
         CHECK(counters.get<uint32_t>() == zeros, "attend left a counter");
@@ -83,7 +84,7 @@ struct Attention {
         for (size_t at = 0; at < bytes.size(); at += size_of(y_type)) all.push_back((float)widened(y_type, &bytes[at]));
         return all;
     }
-    // What comes out in 16 bits is what comes out in 32, rounded.
+    // Outputs in 16 bits must be the outputs in 32 bits, rounded.
     template <class Run> void rounds(const std::vector<float> &exact, const Run &run) {
         y_type = type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16;
         const std::vector<float> got = run();
@@ -95,7 +96,7 @@ struct Attention {
         y_type = GPU_F32;
     }
 
-    // `skip`: where tiles begin within the span, as another cut of the prompt would have it.
+    // `skip`: where tiles begin within the span, as if the prompt had been cut differently.
     std::vector<float> prefill(Way way, uint32_t skip, uint64_t seed) {
         const bool fma = way == Fma;
         uint32_t height = fma ? GPU_TILE_FMA : way == Hopper ? GPU_TILE_HOPPER : GPU_TILE_MMA, row = 0;
@@ -113,7 +114,7 @@ struct Attention {
         }
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
-        const uint32_t slots = y_type == GPU_F16; // and the other two types without
+        const uint32_t slots = y_type == GPU_F16; // the other two types use the plain order
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
                                  pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
                                  pad32(q_dim), 1 / sqrtf((float)head_dim), (uint32_t)y_type, slots};
@@ -158,7 +159,8 @@ struct Attention {
                 spread = fmax(spread, size / sqrt((double)head_dim));
             }
             for (double &x : score) sum += x = exp(x - max);
-            // An error of e in every score changes weights by a factor of exp(+-e) both above and below.
+            // An error of e in every score changes weights by a factor of exp(+-e), both above and
+            // below the fraction bar.
             double e = 2 * spread * (unit + 2e-6) + unit + 4e-6;
             for (uint32_t d = 0; d < head_dim; d++) {
                 double y = 0, size = 0;
@@ -195,7 +197,7 @@ void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std:
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare("attend", got, row, false);
     test.rounds(got, [&] { return test.decode(rows, max_splits, 1); });
-    // Alone, and with as many splits as it needs: the same bits.
+    // A row alone, with as many splits as it needs, gives the same bits.
     for (uint32_t row = 0; row < test.n_rows; row += 1 + test.n_rows / 2) {
         auto alone = test.decode({(int32_t)row}, (lengths[row] - 1) / 256 + 1, 1);
         CHECK(test.same(alone, got, row), "attend: row %u differs alone and in company", row);
@@ -221,7 +223,7 @@ void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare(name, got, row, way != Fma);
     test.rounds(got, [&] { return test.prefill(way, 0, 1); });
-    // Another cut into tiles: the same bits.
+    // Another cut into tiles gives the same bits.
     auto cut = test.prefill(way, way == Fma ? 1 : 7, 1);
     for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);
 }
@@ -240,8 +242,9 @@ void test_attend_prefill_fma() {
     prefill(GPU_F16, Fma, 1, 1, 256, {{0, 5, true}});
 }
 
-// Less than a box and more than one of rows and keys; tiles of keys enough for every stage to be filled again; a second warpgroup that
-// sees a tile of keys more than the first; heads that fill no box.
+// Covers fewer and more rows and keys than a box has; enough tiles of keys that every stage is
+// filled again; a second warpgroup that sees one more tile of keys than the first; heads that do
+// not fill a box.
 void test_attend_hopper() {
     prefill(GPU_BF16, Hopper, 2, 1, 64, {{0, 130, true}});
     prefill(GPU_F16, Hopper, 2, 1, 128, {{0, 1, true}, {61, 20, true}, {112, 16, true}});
@@ -271,7 +274,7 @@ void test_attend_fp8() {
     prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
 }
 
-// Another sequence's NaN goes nowhere; one's own comes out.
+// NaN of another sequence does not spread; a sequence's own NaN comes out.
 void test_attend_nan() {
     for (int way : {-1, (int)Mma, (int)Hopper}) {
         const bool prompt = way >= 0;

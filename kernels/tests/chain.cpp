@@ -1,5 +1,5 @@
-// A decode step, launch after launch, each of which may start before the one before it has ended: what a kernel reads
-// before it has waited is hidden from it (emu_strict), and nothing may come out otherwise than without.
+// A decode step whose launches may each start before the previous one has ended. What a kernel
+// reads before it waits is hidden from it (emu_strict), and the results must not change.
 #include "harness.h"
 
 namespace {
@@ -8,7 +8,7 @@ void must(int failed, const char *error) {
     if (failed) die(error);
 }
 
-// Of two layers; the bits of what the sampler gave and of the residual stream.
+// A step of two layers; returns the bits of the sampler's output and of the residual stream.
 std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90, n = 3, padded = 4, page_count = 3;
     const uint32_t q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim, out_stride = 5 + 2 * GPU_MAX_TOP;
@@ -20,7 +20,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     Buffer partial(4 * n * n_heads * (head_dim + 4)), counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim), prepared(2 * padded * 96);
     const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}), rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
     const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}), row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
-    // Of the second layer, by four blocks that share a K: counters, and what up to two such groups leave.
+    // For the second layer, where four blocks share a K: the counters, and what up to two such
+    // groups of blocks leave.
     const uint32_t splits = 4;
     Buffer scratch(std::vector<uint8_t>(GPU_SPLIT_BELOW * 4 + 2 * splits * 512 * 16));
     SampleRow row = {};
@@ -53,7 +54,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         auto launch = dependent && !first ? emu_launch_dependent : emu_launch;
         must(launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error), error);
     };
-    // A product of `pairs` of weight rows; rows of `from` that have a norm are made ready before it in the second layer.
+    // A product of `pairs` pairs of weight rows. In the second layer, if there are norms, prepare
+    // first makes the rows of `from` ready.
     auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p, auto &from, auto &stride, const Buffer *norms) {
         if (batch && norms) {
             const int type = quantised(w.type) ? GPU_F16 : w.type;

@@ -1,4 +1,5 @@
-// What the kernel tests share: device buffers, random numbers, launches on several schedules, comparisons.
+// What the kernel tests share: device buffers, random numbers, launches on several schedules,
+// comparisons.
 #ifndef LLAMABI_TESTS_HARNESS_H
 #define LLAMABI_TESTS_HARNESS_H
 
@@ -30,13 +31,13 @@
         }                                                                             \
     } while (0)
 
-// Schedules that every launch is repeated on; one is plenty where a sanitizer watches.
+// Number of schedules on which every launch is repeated; one is plenty under a sanitizer.
 inline int schedules() {
     const char *n = getenv("EMU_SCHEDULES");
     return n ? atoi(n) : 5;
 }
 
-// There where a sanitizer watches the kernels.
+// Defined where a sanitizer watches the kernels.
 extern "C" __attribute__((weak)) void __asan_init();
 extern "C" __attribute__((weak)) void __tsan_init();
 
@@ -47,7 +48,7 @@ struct Random {
         return (uint32_t)(state >> 33);
     }
     uint32_t below(uint32_t n) { return bits() % n; }
-    // Roughly normal, sigma 1, with an outlier now and then.
+    // Roughly normal with sigma 1, and an outlier now and then.
     float normal() {
         float sum = 0;
         for (int i = 0; i < 6; i++) sum += (float)bits() / 2147483648.0f - 0.5f;
@@ -59,7 +60,7 @@ inline uint32_t pad(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 inline uint32_t pad32(uint32_t n) { return pad(n, 32); }
 inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
-// ---- storage types, written down a second time and independently of the emulator's
+// ---- storage types, written a second time and independently of the emulator's
 
 inline bool quantised(int type) { return type >= GPU_INT8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
@@ -67,7 +68,7 @@ inline const char *name_of(int type) {
     static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8"};
     return names[type];
 }
-// Of the activations that a prefill product of such weights reads.
+// The type of the activations that a prefill product with such weights reads.
 inline int prepared_type(int type) { return quantised(type) ? GPU_F16 : type; }
 
 inline double widened(int type, const void *p) {
@@ -87,7 +88,7 @@ inline double widened(int type, const void *p) {
     return u & 0x8000 ? -x : x;
 }
 
-// To nearest even, by search among the neighbours: slow and obviously right.
+// Rounds to nearest even by searching among the neighbours: slow and obviously right.
 inline uint16_t narrowed(int type, float x) {
     if (x != x) return 0x7fff;
     uint16_t sign = std::signbit(x) ? 0x8000 : 0;
@@ -153,7 +154,7 @@ inline double e4m3(uint32_t code) {
     double x = exponent == 15 && mantissa == 7 ? NAN : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
     return code & 128 ? -x : x;
 }
-// To nearest even, by search.
+// Rounds to nearest even, by search.
 inline uint32_t to_e4m3(double x) {
     uint32_t best = 0;
     for (uint32_t code = 1; code < 127; code++) {
@@ -163,15 +164,15 @@ inline uint32_t to_e4m3(double x) {
     return best | (std::signbit(x) ? 128 : 0);
 }
 
-// What codes stand for: src/quant.
+// The numbers that codes stand for: src/quant.
 inline double code_value(int type, uint32_t code) {
     static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
                                 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f, 0.44070983f, 0.562617f, 0.72295684f, 1.0f};
     return type == GPU_FP8 ? e4m3(code) : type == GPU_NF4 ? nf4[code] : type == GPU_INT4 ? (double)code - 8 : (double)code - 128;
 }
 
-// Bytes of one kv head of a page, and where in it number `d` of the vector in `slot` lies; behind vectors in 8 bits
-// lie their scales.
+// Bytes of one kv head of a page; and number `d` of the vector in `slot` of such a head. In 8-bit
+// caches the scales follow the vectors.
 inline bool scaled(int type) { return type == GPU_INT8 || type == GPU_FP8; }
 inline size_t head_bytes(int type, uint32_t stride) { return scaled(type) ? 16 * stride + 64 : 16 * stride * size_of(type); }
 inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t slot, uint32_t d) {
@@ -179,8 +180,8 @@ inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t sl
     return code_value(type, head[slot * stride + d]) * widened(GPU_F32, head + 16 * stride + slot * 4);
 }
 
-// A matrix of weights [rows, cols] with stride pad32(cols), zeros in the padding; or quantised, laid out as quant.h
-// says, written down here column by column.
+// A matrix of weights [rows, cols] with stride pad32(cols) and zeros in the padding. Quantised
+// matrices are laid out as quant.h says, written here column by column.
 struct Matrix {
     int type;
     uint32_t rows, cols, stride;
@@ -207,7 +208,7 @@ struct Matrix {
                     value = widened(type, p);
                     continue;
                 }
-                if (j % group(type) == 0) { // now and then a scale of zero, negative or large
+                if (j % group(type) == 0) { // Now and then the scale is zero, negative or large.
                     double greatest = type == GPU_FP8 ? 448 : type == GPU_INT8 ? 127 : type == GPU_INT4 ? 8 : 1;
                     uint16_t s = narrowed(GPU_F16, random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);
                     memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
@@ -230,7 +231,7 @@ struct Matrix {
     const double *row(uint32_t i) const { return &values[(size_t)i * cols]; }
 };
 
-// Activations [rows, stride] with NaN in the padding: nobody may use it.
+// Activations [rows, stride] with NaN in the padding, which no kernel may use.
 inline std::vector<float> activations(uint32_t rows, uint32_t width, Random &random) {
     std::vector<float> x((size_t)rows * pad32(width), NAN);
     for (uint32_t i = 0; i < rows; i++)
@@ -243,7 +244,8 @@ inline std::vector<float> vector_of(uint32_t n, uint32_t padded, Random &random,
     return x;
 }
 
-// The order of slots (params.h): where a column of each sixteen lies; and rows of `stride` numbers put back.
+// The order of slots (params.h): the slot of a column; and rows of `stride` numbers put back into
+// plain order.
 inline uint32_t slot(uint32_t column) { return column / 16 * 16 + column % 4 / 2 * 8 + column % 16 / 4 * 2 + column % 2; }
 inline std::vector<float> without_slots(const std::vector<float> &all, uint32_t stride) {
     std::vector<float> out(all);
@@ -269,7 +271,7 @@ void launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy
     if (!try_launch(kernel, params, gx, gy, gz, block, shared, seed, error)) die(error);
 }
 
-// `run(seed)` gives all that a launch wrote; it must be the same bits on every schedule.
+// `run(seed)` returns all that a launch wrote; it must be the same bits on every schedule.
 inline std::vector<uint8_t> on_schedules(const char *what, const std::function<std::vector<uint8_t>(uint64_t)> &run) {
     std::vector<uint8_t> first = run(1);
     for (int seed = 2; seed <= schedules(); seed++)
@@ -285,7 +287,7 @@ template <class T> std::vector<T> view_as(const std::vector<uint8_t> &bytes) {
 
 inline bool same_bits(const float *a, const float *b, size_t n) { return memcmp(a, b, n * 4) == 0; }
 
-// Within `bound`, or both NaN.
+// Checks that `got` is within `bound` of `want`, or that both are NaN.
 inline void close(const char *what, size_t i, size_t j, double got, double want, double bound) {
     if (std::isnan(want) && std::isnan(got)) return;
     CHECK(fabs(got - want) <= bound, "%s [%zu, %zu]: %.9g, twin says %.9g, bound %.3g", what, i, j, got, want, bound);

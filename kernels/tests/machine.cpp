@@ -1,5 +1,5 @@
-// The emulated machine itself: its arithmetic, and that it refuses what it must. Takes the place of main.cpp
-// and emu/table.cpp.
+// Tests the emulated machine itself: its arithmetic, and that it refuses what it must refuse.
+// Replaces main.cpp and emu/table.cpp.
 #include "machine.h"
 
 #include "../emu/table.h"
@@ -36,7 +36,7 @@ void conversions() {
     }
     Random random{3};
     for (int i = 0; i < 300000; i++) {
-        // Every exponent, and often halfway between two numbers.
+        // Covers every exponent, and often values halfway between two numbers.
         uint32_t u = random.bits() << 1 | random.below(2);
         if (i % 3 == 0) u = (u & 0xffffe000) | 0x1000;
         if (i % 3 == 1) u = (u & 0x807fffff) | (100 + random.below(45)) << 23;
@@ -71,7 +71,7 @@ void run_lanes() {
     }
 }
 
-// Several threads at the same time, with launches that fail among them.
+// Several threads at the same time, some of whose launches fail.
 void run_threads() {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; i++)
@@ -108,7 +108,8 @@ void run_tensor() {
     }
 }
 
-// A product of a warpgroup, and what it refuses: the sentence, empty where nothing was noticed.
+// A warpgroup product, and the errors that it must refuse. Returns the message; empty if nothing
+// was noticed.
 std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
     Random random{9};
     std::vector<uint16_t> in;
@@ -120,7 +121,7 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
     auto got = out.get<float>();
     for (uint32_t m = 0; m < 64; m++)
         for (uint32_t n = 0; n < 256; n++) {
-            // What the sums were: the number of their register.
+            // The sum before the product: the number of its register.
             double sum = n / 8 * 4 + m / 8 % 2 * 2 + n % 2, size = sum;
             for (uint32_t k = 0; k < 16; k++) {
                 double x = widened((int)type, &in[m * 16 + k]) * widened((int)type, &in[(64 + n) * 16 + k]);
@@ -151,7 +152,8 @@ void run_warpgroup() {
     CHECK(!taken(matrix.at, 60, 200), "rows that are not aligned were taken");
 }
 
-// The same of products with a factor in registers and a transposed one, and of sums that begin anew while others are under way.
+// The same for products with an operand in registers and a transposed one, and for sums that start
+// anew while others are in flight.
 std::string fragments(uint32_t which, uint32_t type, uint64_t seed) {
     const uint32_t A = 0, B = 64 * 16, X = B + 16 * 128, Y = X + 64 * 64;
     Random random{10};
@@ -199,9 +201,9 @@ void run_named() {
     }
 }
 
-// What a launch says that does wrong number `which`; empty where nothing was noticed.
+// Returns the message for error number `which`; empty if nothing was noticed.
 std::string wrong(uint32_t which, uint64_t seed) {
-    // Leaked where it was written outside, so that its end says nothing again.
+    // Leaked, because the test writes outside of it and freeing it would report that again.
     std::vector<uint16_t> in(64, 0);
     Buffer ind(in), *out = new Buffer(64 * 4);
     std::string error;
@@ -223,7 +225,8 @@ void refusals(bool guards) {
     const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on", "shared memory", "outside a buffer",
                                 "under way", "multiple of 16", "bank conflict", "disagree", "wrong result"};
     for (uint32_t which = 0; which < 11; which++) {
-        if (!guards && (which == 4 || which == 5 || which == 10)) continue; // a sanitizer's business, and fatal
+        // sanitizers report these, and abort
+        if (!guards && (which == 4 || which == 5 || which == 10)) continue;
         for (uint64_t seed = 0; seed < 4; seed++) {
             std::string error = wrong(which, seed);
             CHECK(error.find(want[which]) != std::string::npos, "wrong %u on schedule %d: '%s', not '%s'", which, (int)seed, error.c_str(), want[which]);

@@ -1,8 +1,9 @@
-// Small kernels that show what the emulated machine does, and what it refuses. Not part of the library.
+// Small kernels that show what the emulated machine does and what it refuses. Not part of the
+// library.
 #include "../gpu.h"
 #include "machine.h"
 
-// Shuffles, votes, sums in groups.
+// Shuffles, votes, sums within groups of lanes.
 KERNEL(lanes, MachineParams, 64) {
     const uint32_t t = threadIdx.x, lane = t % 32;
     float *out = p.out + t * 8;
@@ -15,12 +16,13 @@ KERNEL(lanes, MachineParams, 64) {
     out[5] = across_sum(v, 4);
 }
 
-// One warp's 16x16 by 16x8 product through ldmatrix; V transposed by ldmatrix_trans must give the same.
+// One warp's 16x16 by 16x8 product through ldmatrix; ldmatrix_trans of the transposed matrix must
+// give the same.
 KERNEL(tensor, MachineParams, 32) {
     SHARED(shared);
     const uint32_t lane = threadIdx.x;
     unsigned char *a_tile = shared, *b_tile = shared + 1024, *t_tile = shared + 2048;
-    // Pitch 64 with the swizzle of gemm.h; b [n][k] and, for trans, [k][n].
+    // Pitch 64 with the swizzle of gemm.h; b is [n][k] and, for ldmatrix_trans, [k][n].
     for (uint32_t i = lane; i < 256; i += 32) {
         uint16_t a = p.in[i], b = p.in[256 + i];
         uint32_t row = i / 16, col = i % 16;
@@ -60,7 +62,7 @@ KERNEL(named, MachineParams, 96) {
     if (t >= 32 && t < 64) p.out[t - 32] = x[t - 32];
 }
 
-// What must be refused, by number.
+// Errors that must be refused, by number.
 KERNEL(wrong, MachineParams, 64) {
     SHARED(shared);
     float *x = (float *)shared;
@@ -78,16 +80,16 @@ KERNEL(wrong, MachineParams, 64) {
     case 2: // half a warp in a warp operation
         if (t % 32 < 16) p.out[t] = group_sum(1, 32);
         break;
-    case 3: // a named barrier too few threads come to
+    case 3: // a named barrier to which too few threads come
         if (t < 32) named_sync(2, 64);
         break;
-    case 4: // written behind shared memory
+    case 4: // a write beyond shared memory
         x[p.n + t] = 1;
         break;
-    case 5: // written behind a buffer
+    case 5: // a write beyond a buffer
         p.out[p.n + t] = 1;
         break;
-    case 6: // copies nobody waits for
+    case 6: // copies that nobody waits for
         cp_async(x, p.in, true);
         break;
     case 7: // a misaligned copy
@@ -100,7 +102,7 @@ KERNEL(wrong, MachineParams, 64) {
         ldmatrix(r, shared + t % 32 * 128);
         break;
     }
-    case 9: { // lanes that do not agree about the operation
+    case 9: { // lanes that disagree about the operation
         float y = t % 2 ? shuffle_xor(1, 1) : group_sum(1, 32);
         p.out[t] = y;
         break;
@@ -112,7 +114,8 @@ KERNEL(wrong, MachineParams, 64) {
     }
 }
 
-// A product of a warpgroup, operands brought by threads; and, from 1 on, what must be refused, by number.
+// A warpgroup product whose operands threads store; with `which` from 1 on, errors that must be
+// refused.
 KERNEL(warpgroup, MachineParams, 128) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32;
@@ -122,7 +125,8 @@ KERNEL(warpgroup, MachineParams, 128) {
         const uint32_t row = i / 16, at = row * 128 + i % 16 * 2;
         store_operand(shared + (at ^ (at >> 7 & 7) << 4), p.in[i]);
     }
-    if (p.which != 1 && (p.which != 11 || t)) async_fence(); // not by one who has stored
+    // which 11: the fence is not called by a thread that has stored
+    if (p.which != 1 && (p.which != 11 || t)) async_fence();
     block_sync();
     float d[128];
     for (uint32_t i = 0; i < 128; i++) d[i] = (float)i;
@@ -133,7 +137,7 @@ KERNEL(warpgroup, MachineParams, 128) {
     if (p.which == 4) d[5] = 1;
     wgmma_commit();
     if (p.which == 5) return;
-    if (p.which == 6) wgmma_wait<1>(); // too weak: what is written below is not there
+    if (p.which == 6) wgmma_wait<1>(); // too weak: what is written below is not complete
     else wgmma_finish(d);
     for (uint32_t r = 0; r < 128; r++)
         p.out[(t / 32 * 16 + lane / 4 + r / 2 % 2 * 8) * 256 + r / 4 * 8 + lane % 4 * 2 + r % 2] = d[r];
@@ -150,8 +154,9 @@ KERNEL(warpgroup, MachineParams, 128) {
     if (p.which == 10) barrier_arrive(barrier);
 }
 
-// a [64 x 16] in registers times b [16 x 128], transposed; then a [64 x 64] in shared memory times the transpose of [128 x 64], nothing
-// added. What must be refused, by number.
+// First a [64 x 16] in registers times b [16 x 128], transposed; then x [64 x 64] in shared memory
+// times the transpose of y [128 x 64], with sums that start from zero. `which` picks errors that
+// must be refused.
 KERNEL(fragments, MachineParams, 128) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, g = t / 32 * 16 + lane / 4, c = lane % 4 * 2;

@@ -1,4 +1,4 @@
-// Runs the tests whose names are given, or all; prints the names where that is what it is given.
+// Runs the tests whose names are given, or all of them. Given `names`, prints the names.
 #include "harness.h"
 
 #include <ctime>

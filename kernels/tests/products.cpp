@@ -3,15 +3,16 @@
 
 namespace {
 
-const float EPS = 0.02f; // large enough to be missed where it is missing
+const float EPS = 0.02f; // large enough that its absence is noticed
 
-// Error of float32 sums relative to the sum of magnitudes: order K * 2^-24 at worst, far less in practice.
+// Error of float32 sums relative to the sum of magnitudes: of order K * 2^-24 at worst, far less in
+// practice.
 const double SUM = 4e-6;
-// All but float32 round activations to the weights' type: half a unit in the last place of 8 or 11 bits, twice for luck.
-// Quantised weights are f16 times f16 there.
+// All types but float32 round activations to the type of the weights: half a unit in the last place
+// of 8 or 11 bits, doubled for safety. With quantised weights the products are f16 times f16.
 double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10); }
 
-// Which rows of `of` a launch works on: shuffled, with padding among them.
+// The rows of `of` that a launch works on: shuffled, with padding among them.
 std::vector<int32_t> row_list(uint32_t n, uint32_t of, Random &random) {
     std::vector<int32_t> rows;
     for (uint32_t i = 0; i < of; i++) rows.push_back((int32_t)i);
@@ -41,7 +42,7 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
-// What a prefill product reads, made by the kernel that makes it.
+// What a prefill product reads, made by `prepare`.
 Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm, const Buffer &rows, uint32_t n_rows,
                 uint32_t width, uint64_t seed, bool slots = false) {
     int type = prepared_type(weights);
@@ -51,7 +52,8 @@ Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &n
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
 }
-// The same of rows that need no norm, behind `first` others: zeros in the padding, NaN where there is no row.
+// The same for rows that need no norm, after `first` other rows: zeros in the padding, NaN where
+// there is no row.
 Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first, bool slots) {
     const int type = prepared_type(weights);
     std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
@@ -67,8 +69,10 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
 }
 
-// Of prefill rows on compute capability 9.0, in tiles of `columns` columns or, where half_tiles, of half as many; of quantised weights
-// half as many in tiles of 256 or, where half_tiles, of 128 rows. By one warpgroup of half tiles, if it is `alone`.
+// Launches a product of prefill rows for compute capability 9.0. Float weights: tiles of 128 rows
+// and `columns` columns, or half as many columns with half_tiles. Quantised weights: half as many
+// columns, in tiles of 256 rows, or 128 with half_tiles. With `alone`, one warpgroup computes a
+// half tile.
 bool half_tiles = false, alone = false;
 template <class P>
 void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
@@ -87,11 +91,12 @@ void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint3
     launch(name, all, tiles(n_rows, rows_of), tiles(n, columns_of), 1, half_tiles ? 288 : 384, shared, seed);
 }
 
-// How a product of decode rows is done; Few by default up to eight rows, Batch beyond.
+// How a product of decode rows is computed; by default Few up to eight rows, Batch beyond.
 enum Way { Few, Batch, Prefill, Hopper, Library };
 Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
 
-// What a library leaves: sums of the weights and of n_rows rows that prepare made, NaN in the padding.
+// What a library leaves: sums of products of the weights with n_rows rows that prepare made; NaN in
+// the padding.
 Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
     const auto rows = prepared.get<uint16_t>();
     std::vector<float> sums((size_t)n_rows * pad32(w.rows), NAN);
@@ -104,7 +109,7 @@ Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
     return Buffer(sums);
 }
 
-// Rows of a block of a batch, and where blocks that share a K meet.
+// Rows of a block of a batch, and the memory where blocks that share a K meet.
 uint32_t batch_rows(uint32_t n_rows) { return n_rows <= 16 ? 16 : n_rows <= 32 ? 32 : 64; }
 Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
     const size_t blocks = (size_t)tiles(n_rows, batch_rows(n_rows)) * tiles(pairs, GPU_BATCH_PAIRS) * splits;
@@ -113,7 +118,8 @@ Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
     return Buffer(all);
 }
 
-// `pairs` of weight rows; `splits` blocks of a batch share a K, by `scratch`; `across`: blocks of a product in float32, `more` its shared memory.
+// `pairs`: pairs of weight rows. `splits`: how many blocks of a batch share a K, using `scratch`.
+// `across`: number of blocks of a float32 product; `more`: its shared memory.
 void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t splits, const Buffer &scratch,
                    uint32_t across, size_t more, uint32_t n_rows, uint64_t seed) {
     unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
@@ -179,7 +185,7 @@ void test_prepare() {
 
 struct Heads { uint32_t q, kv, dim; };
 
-// Everything one qkv launch writes: q | k pages | v pages.
+// Everything that one qkv launch writes: q | k pages | v pages.
 struct Qkv {
     int type, kv_type;
     Way way;
@@ -206,7 +212,7 @@ struct Qkv {
         }
         for (uint32_t i = 0; i < max_rows; i++) {
             positions.push_back((int32_t)random.below(length));
-            slots.push_back(i % 7 == 3 ? GPU_NO_SLOT : i + 5); // each row its own
+            slots.push_back(i % 7 == 3 ? GPU_NO_SLOT : i + 5); // every row has its own slot
         }
         pd = Buffer(positions), sd = Buffer(slots), cd = Buffer(cos), snd = Buffer(sin);
     }
@@ -247,7 +253,7 @@ struct Qkv {
         return all;
     }
 
-    // The outputs of one row, in the order of w's rows; NaN where nothing was written.
+    // The outputs of one row, in the order of the rows of w; NaN where nothing was written.
     std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row, std::vector<double> *padding = nullptr) const {
         std::vector<double> y;
         for (uint32_t i = 0; i < q_dim; i++) y.push_back(widened(GPU_F32, &all[((size_t)row * pad32(q_dim) + i) * 4]));
@@ -255,7 +261,7 @@ struct Qkv {
         for (int part = 0; part < 2; part++, at += pages)
             for (uint32_t h = 0; h < heads.kv; h++)
                 for (uint32_t d = 0; d < stride; d++) {
-                    uint32_t slot = slots[row] == GPU_NO_SLOT ? 0 : slots[row]; // nobody has slot 0
+                    uint32_t slot = slots[row] == GPU_NO_SLOT ? 0 : slots[row]; // no row has slot 0
                     const uint8_t *head = &all[at + (size_t)(slot / 16 * heads.kv + h) * head_bytes(kv_type, stride)];
                     double v = cached(kv_type, head, stride, slot % 16, d);
                     if (d < heads.dim) y.push_back(v);
@@ -279,7 +285,8 @@ struct Qkv {
             bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
         }
         std::vector<double> padding, got = row_of(all, row, &padding);
-        // Of int8, half a step of the vector that a number is of; of fp8, half a step of the number, or of the least ones.
+        // Error of the cache. int8: half a step of the number's vector. fp8: half a step of the
+        // number itself, or of the smallest numbers.
         std::vector<double> steps(n, 0);
         for (uint32_t i = q_dim; scaled(kv_type) && i < n; i++) {
             for (uint32_t d = 0; d < heads.dim; d++) steps[i] = fmax(steps[i], fabs(sums[i / heads.dim * heads.dim + d]) / 254);
@@ -319,7 +326,7 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
     alone = true;
     CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits", name_of(type));
     half_tiles = alone = false;
-    // Alone as in company, bit for bit.
+    // A row alone gives the same bits as among other rows.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;
@@ -335,7 +342,7 @@ void test_qkv() {
     qkv(GPU_BF16, GPU_F16, false, 264, {2, 2, 32}, 5);
     qkv(GPU_BF16, GPU_BF16, false, 96, {4, 1, 64}, 9);
     qkv(GPU_F32, GPU_BF16, false, 9, {1, 1, 128}, 3);
-    qkv(GPU_BF16, GPU_BF16, false, 1050, {1, 1, 2}, 3); // several loads on their way, odd tail
+    qkv(GPU_BF16, GPU_BF16, false, 1050, {1, 1, 2}, 3); // several loads in flight, odd tail
     qkv(GPU_F32, GPU_F16, false, 1050, {1, 1, 2}, 8);
 }
 void test_qkv_prefill() {
@@ -407,7 +414,7 @@ struct Dense {
         for (uint16_t x : od.get<uint16_t>()) all.push_back((float)widened(out_type, &x));
         return slots ? without_slots(all, out_stride) : all;
     }
-    // Where entry i of the launch, which is row `row`, lies in the output.
+    // Index in the output of entry i of the launch, which is row `row`.
     size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
 
     void compare(const std::vector<float> &got, uint32_t i, uint32_t row) const {
@@ -496,14 +503,16 @@ void test_logits() {
 }
 void test_gemm() {
     for (int type : {GPU_BF16, GPU_F16, GPU_F32}) {
-        dense(Add, type, true, 130, 140, 65, true); // steps enough for every stage to be written again
+        // enough steps that every stage is written again
+        dense(Add, type, true, 130, 140, 65, true);
         dense(Add, type, true, 3, 290, 2);
         dense(Up, type, true, 67, 33, 17);
     }
     dense(Add, GPU_BF16, true, 32, 64, 129);
 }
 
-// Less than a box and more than one of rows, of weights and of K; steps enough for every stage to be written again.
+// Covers fewer and more rows, weight rows and columns than a box has; enough steps that every stage
+// is written again.
 void test_hopper() {
     dense(Add, GPU_BF16, true, 259, 650, 65, true, Hopper);
     dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
@@ -516,7 +525,8 @@ void test_hopper() {
     qkv(GPU_F16, GPU_F32, true, 330, {5, 1, 40}, 2, Hopper);
 }
 
-// A cache of each kind; columns that fill no block and more than one, pairs of gate and up that lie apart by a multiple of four and not.
+// Covers each type of cache; columns that do not fill a block and columns that fill more than one;
+// gate and up at a distance that is a multiple of four and at one that is not.
 void test_library() {
     qkv(GPU_BF16, GPU_F16, true, 40, {4, 2, 20}, 5, Library);
     qkv(GPU_F16, GPU_F32, true, 33, {2, 1, 6}, 2, Library);
@@ -526,8 +536,9 @@ void test_library() {
     dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
 }
 
-// Rows of weights and of activations that fill no block and more than one, lines enough for every stage to be written again, K that
-// ends in a group and in a sixteen; every format in each op and both ends of a line.
+// Covers weight rows and activation rows that do not fill a block and that fill more than one;
+// enough lines that every stage is written again; a K that ends inside a group and inside a
+// sixteen; every format in each op, at both ends of a line.
 void test_codes() {
     dense(Add, GPU_INT8, true, 131, 580, 17, true, Hopper);
     dense(Add, GPU_INT4, true, 3, 770, 257, false, Hopper);
@@ -538,7 +549,8 @@ void test_codes() {
     qkv(GPU_INT4, GPU_FP8, true, 320, {2, 1, 20}, 9, Hopper);
 }
 
-// Few and many rows, K of less than a step to more than all lines on their way, weight rows that fill no tile.
+// Covers few and many rows, a K from less than a step to more than all lines in flight, weight rows
+// that do not fill a tile.
 void test_few() {
     for (int type : {GPU_BF16, GPU_F16}) {
         uint32_t n = type == GPU_F16;
@@ -572,10 +584,12 @@ void test_batch() {
     dense(Logits, GPU_INT8, false, 35, 300, 66);
 }
 
-// Groups cut short, blocks cut short, several blocks on their way, odd numbers of everything.
+// Covers incomplete groups, incomplete blocks, several blocks in flight, and odd numbers of
+// everything.
 void test_quantised() {
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
-        uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2; // sizes differ a little between the formats
+        // sizes differ a little between the formats
+        uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
         qkv(type, GPU_BF16, false, 64, {4, 2, 16}, 1 + n);
         qkv(type, GPU_F32, false, 1030 + n, {1, 1, 2}, 8);
         dense(Add, type, false, 5 + n, 1 + n, 2, true);
@@ -591,7 +605,8 @@ void test_quantised() {
 void test_quantised_gemm() {
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
         uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
-        dense(Add, type, true, 130, 580 + n, 65, true); // lines enough to be written again, a second tile of few rows
+        // enough lines that stages are written again; a second tile with few rows
+        dense(Add, type, true, 130, 580 + n, 65, true);
         dense(Add, type, true, 3, 1 + 31 * n, 2);
         dense(Up, type, true, 67, 257 - n, 17);
         qkv(type, GPU_F16, true, 96 + n, {4, 1, 32}, 9);
@@ -599,7 +614,8 @@ void test_quantised_gemm() {
     dense(Add, GPU_INT4, true, 32, 64, 129);
 }
 
-// Fewer columns than a line and more than all on their way, few rows, many and a prompt's; more numbers than there are codes.
+// Covers fewer columns than a line and more than all lines in flight; few rows, many rows and a
+// prompt's rows; more numbers than there are codes.
 void test_fp8() {
     qkv(GPU_FP8, GPU_BF16, false, 64, {4, 2, 16}, 1);
     qkv(GPU_FP8, GPU_FP8, false, 130, {4, 2, 20}, 9);
@@ -613,7 +629,8 @@ void test_fp8() {
     dense(Up, GPU_FP8, true, 67, 129, 17);
 }
 
-// The caches in 8 bits, bit for bit (int8 as the CPU's): zeros, one number, the smallest ones, halves between codes, no numbers.
+// The 8-bit caches, bit for bit (int8 equals the CPU's): zeros, a single number, the smallest
+// numbers, values halfway between codes, values that are not finite.
 void append(int type) {
     const uint32_t dim = 20, stride = 32, rows = 7;
     std::vector<float> fresh(rows * 2 * dim, 0);
@@ -653,7 +670,7 @@ void test_append() {
     append(GPU_FP8);
 }
 
-// A row of NaN or infinity stays NaN, and its neighbours do not notice.
+// A row with NaN or infinity becomes NaN, and its neighbours are unaffected.
 void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})

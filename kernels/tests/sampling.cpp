@@ -1,4 +1,4 @@
-// Sampling against a twin that sorts, to the bit.
+// Compares sampling with a twin that sorts; they must agree to the bit.
 #include "harness.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace {
 
 struct Scale { float halvings, high, low, inverse; };
 
-// src/backend/choice.rs, a third time.
+// The arithmetic of src/backend/choice.rs, written a third time.
 Scale scale_of(float temperature) {
     double t = std::min(std::max((double)temperature, ldexp(1.0, -100)), ldexp(1.0, 100)), halving = 0.693147180559945309417 * t;
     float high = (float)halving;
@@ -22,7 +22,7 @@ uint64_t mass_of(const Scale &s, float value, float max) {
     float distance = value - max, halvings = distance * s.halvings;
     if (!(halvings > -40.0f)) return 0;
     float back = distance - value, lost = (value - (distance - back)) - (max + back);
-    float n = nearbyintf(halvings); // to even, as adding a large number does
+    float n = nearbyintf(halvings); // to even, as adding a large number rounds
     float nh = n * s.high, nl = n * s.low, r = (((distance - nh) - nl) + lost) * s.inverse;
     float p = 1.0f / 5040.0f;
     for (float c : {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f}) {
@@ -166,11 +166,11 @@ void sampling() {
                 row.resize(stride, NAN);
                 logits.insert(logits.end(), row.begin(), row.end());
             }
-            // The last row once more, behind padding: what is around a row does not matter.
+            // The last row again, after padding: what surrounds a row does not matter.
             rows.push_back({});
             rows.back().given = GPU_NO_ROW;
             rows.push_back(rows[n_rows - 1]);
-            // A mask of its own.
+            // With a mask of its own.
             masks.resize((n_rows + 1) * mask_stride);
             std::copy_n(&masks[(n_rows - 1) * mask_stride], mask_stride, &masks[n_rows * mask_stride]);
             if (rows.back().mask != GPU_NO_MASK) rows.back().mask = n_rows;
@@ -230,16 +230,18 @@ void edges() {
     struct Edge { std::vector<float> logits; uint32_t top_k, top_p, draw; int32_t token; };
     const uint32_t most = (1u << 24) - 1, half = 1u << 31;
     const Edge edges[] = {
-        // The third by rank comes first by id, with next to nothing: 21 and 23 halvings below the best.
+        // The third by rank is the first by id and has next to nothing: 21 and 23 halvings below
+        // the best.
         {{-16, -15, 0}, 2, UINT_MAX, 0, 1},
         {{-16, -15, 0}, 3, UINT_MAX, 0, 0},
-        // Exactly half is before the third of four: it stays.
+        // The mass before the third of four is exactly half: the third stays.
         {{1, 1, 1, 1}, 0, half, most, 2},
         {{1, 1, 1, 1}, 0, half - 1, most, 1},
-        // A third is before the second of three, and 2^-32 less of it is not: limits are not cut to 32 bits.
+        // The mass before the second of three is a third: it stays, and at 2^-32 less it does not.
+        // So limits are not cut to 32 bits.
         {{1, 1, 1}, 0, 0x55555556u, most, 1},
         {{1, 1, 1}, 0, 0x55555555u, most, 0},
-        // All that tie with the last stay.
+        // All tokens that tie with the last one stay.
         {{2, 1, 1, 1, 0}, 2, UINT_MAX, most, 3},
         {{0.0f, -0.0f, -1}, 1, UINT_MAX, most, 1},
     };

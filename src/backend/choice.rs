@@ -1,10 +1,12 @@
-//! What becomes of a row's logits: how a token is chosen, and the arithmetic of probabilities, which the
-//! host's sampler ([`crate::engine::sampler`]) and a device's (`kernels/sample.cu`) must share to the bit.
+//! How a token is chosen from a row's logits, and the arithmetic of probabilities. The host's
+//! sampler ([`crate::engine::sampler`]) and a device's (`kernels/sample.cu`) must share both to the
+//! bit.
 //!
-//! A token's probability is an integer, its *mass*: `2^39 exp((logit - max) / temperature)`, rounded.
-//! Integers add up to the same in any order, so host and device agree by construction however each of
-//! them selects and sums. (Sums of floats in a fixed order would have to be the same tree of additions
-//! over a sorted list on both: what neither of them wants to do.) Rounding moves a token by 2^-40 of the most likely one's probability, far below the 2^-24 that a draw can tell apart.
+//! A token's probability is an integer, its *mass*: `2^39 exp((logit - max) / temperature)`,
+//! rounded. A sum of integers is the same in any order, so host and device agree by construction,
+//! however each of them selects and sums. (Sums of floats would need the same order of additions
+//! over a sorted list on both sides, and neither side wants to do that.) Rounding changes a token's
+//! probability by 2^-40 of the most likely token's, far below the 2^-24 that a draw can tell apart.
 //!
 //! The exponential is float32 with every operation rounded on its own, none fused: the same bits
 //! wherever IEEE 754 holds.
@@ -15,16 +17,16 @@ use std::ops::Range;
 /// Mass of the most likely token. The largest vocabulary has 2^24 tokens, so sums stay within 2^63.
 pub const ONE: u64 = 1 << 39;
 
-/// [`Strategy::top_p`] where nothing is cut off.
+/// [`Strategy::top_p`] if nothing is cut off.
 pub const ALL: u32 = u32::MAX;
 
 /// A temperature, ready for [`Scale::share`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// `log2(e) / temperature`: how many halvings a logit's distance to the largest is.
+    /// `log2(e) / temperature`: converts the distance of a logit from the largest into halvings.
     pub halvings: f32,
-    /// One halving, `ln(2) temperature`, in two parts; the first has so few bits that 40 times it is
-    /// exact.
+    /// One halving, `ln(2) temperature`, in two parts. This part has so few bits that 40 times it
+    /// is exact.
     pub high: f32,
     /// The second part.
     pub low: f32,
@@ -33,8 +35,9 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// For a temperature above 0. Beyond 2^-100 and 2^100, where the numbers of [`Scale`] would overflow
-    /// and every other token has no chance or an equal one, it counts as those.
+    /// For a temperature above 0. Temperatures beyond 2^-100 and 2^100 are clamped to these: there,
+    /// the numbers of [`Scale`] would overflow, and every other token has no chance or an equal
+    /// one.
     pub fn new(temperature: f32) -> Scale {
         let limit = 2f64.powi(100);
         let temperature = f64::from(temperature).clamp(1.0 / limit, limit);
@@ -48,22 +51,22 @@ impl Scale {
         }
     }
 
-    /// `exp((value - max) / temperature)` for `value <= max`, relative error below 3e-7; 0 below 2^-40, and
-    /// for an impossible token (-inf). `max` is finite.
+    /// `exp((value - max) / temperature)` for `value <= max`, with a relative error below 3e-7.
+    /// Returns 0 below 2^-40 and for an impossible token (-inf). `max` is finite.
     #[inline(always)]
     pub fn share(&self, value: f32, max: f32) -> f32 {
         // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
         const ROUND: f32 = 12_582_912.0;
         let distance = value - max;
         let halvings = distance * self.halvings;
-        // What rounding took from the distance (Knuth's TwoSum): after the division by a small temperature
-        // it would count.
+        // What rounding took from the distance (Knuth's TwoSum). It would matter after the division
+        // by a small temperature.
         let back = distance - value;
         let lost = (value - (distance - back)) - (max + back);
         let rounded = halvings + ROUND;
         let n = rounded - ROUND;
         let r = (((distance - n * self.high) - n * self.low) + lost) * self.inverse;
-        // Taylor to the seventh power: |r| <= ln 2 / 2, the eighth term is 5e-9.
+        // Taylor series to the seventh power: |r| <= ln 2 / 2, so the eighth term is 5e-9.
         let mut p = 1.0 / 5040.0;
         p = p * r + 1.0 / 720.0;
         p = p * r + 1.0 / 120.0;
@@ -77,7 +80,7 @@ impl Scale {
     }
 }
 
-/// A share of the most likely token's probability as an integer: to the nearest, even of two.
+/// The mass of a share of the most likely token's probability: the nearest integer, ties to even.
 #[inline(always)]
 pub fn mass(share: f32) -> u64 {
     let (high, low) = mass_parts(share);
@@ -87,8 +90,8 @@ pub fn mass(share: f32) -> u64 {
 /// `high * 2^19 + low` is the mass; `high` is at most 2^20, `low` between -2^18 and 2^18.
 #[inline(always)]
 pub fn mass_parts(share: f32) -> (u32, i32) {
-    // Adding a power of two whose last place is 1 rounds to an integer and leaves it in the low bits. Not
-    // a conversion: those do not vectorise, and on a GPU they are slow.
+    // Adding a power of two whose last place is 1 rounds to an integer and leaves it in the low
+    // bits. A conversion would not vectorise, and on a GPU it would be slow.
     const ROUND: f32 = 8_388_608.0;
     const ROUND_SIGNED: f32 = 12_582_912.0;
     let scaled = share * (1 << 20) as f32;
@@ -100,7 +103,7 @@ pub fn mass_parts(share: f32) -> (u32, i32) {
     )
 }
 
-/// The number that an order by descending value is an ascending order of.
+/// Maps values to integers such that descending values have ascending ranks.
 #[inline(always)]
 pub fn rank(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -117,33 +120,34 @@ pub struct Strategy {
     pub penalty: f32,
     /// `None`: the token with the largest logit, the first of several.
     pub scale: Option<Scale>,
-    /// Tokens to keep, ties with the last of them too; 0 is off.
+    /// How many tokens to keep, and also all that tie with the last of them; 0 is off.
     pub top_k: u32,
-    /// Keep a token while the mass before it is at most this over 2^32 of the whole; [`ALL`] is off.
+    /// Keep a token while the mass before it is at most `top_p / 2^32` of the total mass; [`ALL`]
+    /// is off.
     pub top_p: u32,
-    /// Keep tokens of at least this mass; at least 1.
+    /// Keep tokens with at least this mass; at least 1.
     pub min_mass: u64,
 }
 
 impl Strategy {
-    /// What the mass before a token of the nucleus is at most.
+    /// A token is in the nucleus if the mass before it is at most this.
     pub fn nucleus(&self, total: u64) -> u64 {
         ((u128::from(total) * u128::from(self.top_p)) >> 32) as u64
     }
 }
 
-/// What is wanted of one wanted row.
+/// What is asked of one wanted row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// This token is given and only scored; `None`: one is drawn.
+    /// A token that is only scored; `None`: a token is drawn.
     pub given: Option<Token>,
     /// How it is drawn.
     pub strategy: Strategy,
-    /// The uniform number of the draw, over 2^24.
+    /// The uniform random number of the draw, in units of 2^-24.
     pub draw: u32,
-    /// Ids from here on are never drawn.
+    /// Ids from this one on are never drawn.
     pub n_tokens: usize,
-    /// The tokens before it, in [`super::Step::history`], where there is a penalty; they may repeat.
+    /// The earlier tokens, in [`super::Step::history`], if there is a penalty; they may repeat.
     pub history: Range<usize>,
     /// Whether the token's log probability is wanted.
     pub logprob: bool,
@@ -152,43 +156,46 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether anything beside the token is wanted.
+    /// Whether anything but the token is wanted.
     pub fn scored(&self) -> bool {
         self.logprob || self.top > 0
     }
 }
 
-/// A draw of `draw` over 2^24 falls on the token at which the running sum of masses exceeds this.
+/// A draw of `draw / 2^24` picks the token at which the running sum of masses exceeds this.
 pub fn target(draw: u32, total: u64) -> u64 {
     ((u128::from(total) * u128::from(draw)) >> 24) as u64
 }
 
-/// What a device chose.
+/// The token that a device chose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {
     /// The token, drawn or given; `None` if no token is possible.
     pub token: Option<Token>,
-    /// Its raw logit; -inf where that is not finite. From here on: only where [`Choice::scored`].
+    /// Its raw logit; -inf if that is not finite. This field and the next ones are valid only if
+    /// [`Choice::scored`].
     pub logit: f32,
     /// The largest raw logit.
     pub max: f32,
     /// Sum of the masses of all raw logits at temperature 1.
     pub total: u64,
-    /// The alternatives, in [`Answer::Picks`]'s list.
+    /// The alternatives, as a range in the list of [`Answer::Picks`].
     pub top: Range<usize>,
 }
 
-/// What a step gives.
+/// The answer of a step.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
-    /// The wanted rows' logits, `[wanted, vocab_size]`, row-major: where [`super::Step::choices`] is
-    /// empty, and from what cannot choose itself, or not so.
+    /// The logits of the wanted rows, `[wanted, vocab_size]`, row-major. A step gives them if
+    /// [`super::Step::choices`] is empty, or if the backend cannot choose tokens, or not in the way
+    /// that is asked for.
     Logits(&'a [f32]),
     /// Tokens, one for each wanted row.
     Picks {
-        /// As [`super::Step::choices`] says.
+        /// Chosen as [`super::Step::choices`] says.
         picks: &'a [Pick],
-        /// Alternatives of all rows: tokens and their raw logits, best first, ties lowest id first.
+        /// The alternatives of all rows: tokens and their raw logits, best first; ties lowest id
+        /// first.
         top: &'a [(Token, f32)],
     },
 }

@@ -65,7 +65,7 @@ pub enum RowKind {
     Decode,
 }
 
-/// Rows of a step that belong to one sequence, at consecutive positions.
+/// Consecutive positions of one sequence among the rows of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// Which rows of the step.
@@ -84,24 +84,28 @@ pub struct Span {
 pub struct Step {
     /// Token of each row.
     pub tokens: Vec<crate::Token>,
-    /// The tokens are not known yet: row `i` has the one that the step submitted before this one chooses for its
-    /// wanted row `i`, and [`Step::tokens`] anything. Both steps have a row of decode for each of the same
-    /// sequences, in the same order, and each row is wanted. Where no token is possible (or the sequence has ended
-    /// since), what the row gives and writes into its slot is of no use to anybody.
+    /// Whether the tokens are not known yet, because this step is submitted before the answer of
+    /// the previous one has been read. Row `i` then takes the token that the previous step picks
+    /// for its wanted row `i`, and [`Step::tokens`] is ignored. Both steps have one decode row for
+    /// each of the same sequences, in the same order, and every row is wanted. If no token is
+    /// possible, or the sequence has ended since, the row's results and what it writes into its
+    /// slot are discarded.
     pub follows: bool,
-    /// Where each row's K and V go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
-    /// whose K and V are in the cache already (the last token of a fully cached prompt).
+    /// Where K and V of each row go: `page * page_size + offset`, or [`Step::NO_SLOT`] for a row
+    /// whose K and V are already in the cache (the last token of a fully cached prompt).
     pub slots: Vec<u32>,
-    /// The sequences; their `rows` partition `0..tokens.len()` in order, those of decode first.
+    /// The sequences. Their `rows` partition `0..tokens.len()` in order; decode rows come first.
     pub spans: Vec<Span>,
-    /// Page tables of all sequences, end to end.
+    /// The page tables of all sequences, end to end.
     pub pages: Vec<u32>,
     /// Rows whose logits are wanted, ascending.
     pub wanted: Vec<u32>,
-    /// What for: one for each of [`Step::wanted`], or none at all where the logits themselves are wanted.
+    /// How tokens are chosen: one entry for each of [`Step::wanted`], or none at all if the logits
+    /// themselves are wanted.
     pub choices: Vec<Choice>,
-    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end; none where the step follows another, to
-    /// which they are known, and what that chose with them.
+    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end. Empty if the
+    /// step follows another: the device then knows these tokens, and the tokens that the other step
+    /// chose.
     pub history: Vec<crate::Token>,
 }
 
@@ -109,7 +113,7 @@ impl Step {
     /// A row that must not write to the cache.
     pub const NO_SLOT: u32 = u32::MAX;
 
-    /// Forget the previous step, keep the memory.
+    /// Forgets the previous step but keeps the memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.follows = false;
@@ -141,30 +145,31 @@ pub struct Limits {
 
 /// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
 ///
-/// Steps take effect in the order in which they are submitted, each as if the one before it had ended.
+/// Steps take effect in the order in which they are submitted, each as if the previous one had
+/// ended.
 pub trait Run: Send {
-    /// Begin a step. The one before it has been collected, unless this one [`Step::follows`] it.
+    /// Begins a step. The previous step has been collected, unless this one [`Step::follows`] it.
     fn submit(&mut self, step: &Step) -> Result<()>;
 
-    /// Wait for the oldest step that has not been collected: its wanted rows' logits, or what [`Step::choices`]
-    /// asks for.
+    /// Waits for the oldest step that has not been collected. Returns the logits of its wanted
+    /// rows, or the tokens that [`Step::choices`] asks for.
     fn collect(&mut self) -> Result<Answer<'_>>;
 
-    /// Whether a step may be submitted that follows the last one.
+    /// Whether a step that follows the last one may be submitted.
     fn can_follow(&self) -> bool {
         false
     }
 
-    /// Compute one step.
+    /// Computes one step.
     fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         self.submit(step)?;
         self.collect()
     }
 
-    /// Copy whole pages, `(from, to)`, on every layer.
+    /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
-    /// What fits into a step and into the pool.
+    /// The most that fits into a step and into the pool.
     fn limits(&self) -> Limits;
 }
 
@@ -182,7 +187,7 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
-    /// Which stored row belongs at `destination`: the inverse of [`RowOrder::destination`].
+    /// The stored row that belongs at `destination`: the inverse of [`RowOrder::destination`].
     pub fn source(self, destination: usize) -> usize {
         match self {
             RowOrder::AsStored => destination,
@@ -193,7 +198,7 @@ impl RowOrder {
         }
     }
 
-    /// Destinations that `rows` stored rows from `row` on lie between, of a part of `all` rows.
+    /// Bounds on the destinations of `rows` stored rows from `row` on, in a part of `all` rows.
     pub fn touched(self, row: usize, rows: usize, all: usize) -> (usize, usize) {
         match self {
             RowOrder::AsStored => (row, row + rows),
@@ -204,7 +209,7 @@ impl RowOrder {
         }
     }
 
-    /// Where stored row `row` belongs.
+    /// The row at which stored row `row` belongs.
     pub fn destination(self, row: usize) -> usize {
         match self {
             RowOrder::AsStored => row,
@@ -226,7 +231,7 @@ pub enum MatUse {
     Lookup,
 }
 
-/// A matrix to be made: `[sum(parts), cols]`. Parts are stacked by rows (q|k|v, gate|up) and stay
+/// A matrix to be made: `[sum(parts), cols]`. Parts are stacked by rows (q|k|v, gate|up). They stay
 /// distinguishable, because a backend may interleave or pad them.
 #[derive(Clone, Debug)]
 pub struct MatSpec {
@@ -238,7 +243,7 @@ pub struct MatSpec {
     pub dtype: Dtype,
     /// Whether each row has a bias (float32).
     pub bias: bool,
-    /// What for.
+    /// What it is used for.
     pub usage: MatUse,
 }
 
@@ -261,7 +266,7 @@ pub struct Block<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Rows of a quantised tensor on their way into a matrix of the same format, all columns of them.
+/// All columns of some rows of a quantised tensor, on their way into a matrix of the same format.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantBlock<'a> {
     /// Which part of the matrix.
@@ -270,17 +275,17 @@ pub struct QuantBlock<'a> {
     pub row: usize,
     /// Stored row -> row of the part.
     pub order: RowOrder,
-    /// What of the rows.
+    /// Their codes or their scales.
     pub data: QuantData<'a>,
 }
 
-/// One of the two things a quantised row has. They come apart, because the scales of a whole tensor
-/// may be quantised together.
+/// One of the two things that a quantised row has. They come separately, because the scales of a
+/// whole tensor may be quantised together.
 #[derive(Clone, Copy, Debug)]
 pub enum QuantData<'a> {
-    /// [`Quant::code_bytes`] for each row.
+    /// [`Quant::code_bytes`] bytes for each row.
     Codes(&'a [u8]),
-    /// [`Quant::scales`] for each row, f16 bits.
+    /// [`Quant::scales`] scales for each row, as f16 bits.
     Scales(&'a [u16]),
 }
 
@@ -307,7 +312,7 @@ pub struct Layer<B: Backend> {
 pub struct Weights<B: Backend> {
     /// `[vocab_size, dim]`.
     pub embedding: B::Mat,
-    /// In order.
+    /// The layers, in order.
     pub layers: Vec<Layer<B>>,
     /// RMSNorm before the head, `[dim]`.
     pub norm: B::Buf,
@@ -318,11 +323,13 @@ pub struct Weights<B: Backend> {
 /// A device that can run the transformer.
 ///
 /// The operations are the stages between barriers of a fused decode kernel, so each is already the
-/// largest thing a device would want to fuse. The laws for the operations of a step: they write
-/// into buffers their caller owns, never allocate, and never wait ([`Backend::load_step`] and
-/// [`Backend::read`] excepted); where they are done later, it is in their order. And batch invariance: the result of a row depends on that row, its
-/// kind and its sequence alone. Reductions run in an order fixed by the matrix's size and, in
-/// attention, by chunks of 256 keys at absolute positions.
+/// largest thing that a device would want to fuse.
+///
+/// The laws for the operations of a step: they write into buffers that their caller owns, never
+/// allocate, and never wait ([`Backend::load_step`] and [`Backend::read`] excepted). A backend that
+/// executes them later keeps their order. And batch invariance: the result of a row depends on that
+/// row, its kind and its sequence alone. Reductions run in an order that is fixed by the size of
+/// the matrix and, in attention, by chunks of 256 keys at absolute positions.
 pub trait Backend: Sized + Send {
     /// Activations, `[rows, width]` of float32, or a vector.
     type Buf: Send;
@@ -333,8 +340,8 @@ pub trait Backend: Sized + Send {
 
     /// Positions in one KV page; divides 256.
     const PAGE_SIZE: usize;
-    /// Prompt rows that one step can have, where the options do not say: enough that reading the weights is not what
-    /// a step waits for, few enough that a caller who cancels is heard soon.
+    /// Most prompt rows of one step if the options do not say: so many that reading the weights is
+    /// not what a step waits for, and so few that a caller who cancels is heard soon.
     const PREFILL_CHUNK: usize;
 
     // ---- when a model is built ----
@@ -343,22 +350,22 @@ pub trait Backend: Sized + Send {
     fn mat_bytes(spec: &MatSpec) -> u64;
     /// Bytes that one page takes on all layers together.
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64;
-    /// Bytes that the backend keeps for itself beside the buffers it is asked for, with a cache of
-    /// `kv_dtype` and `n_threads` threads of the host (0: as many as this process may use).
+    /// Bytes that the backend keeps for itself, beside the buffers that it is asked for, with a
+    /// cache of `kv_dtype` and `n_threads` threads of the host (0: as many as this process may use).
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64;
     /// A matrix of zeros.
     fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;
-    /// Convert and place a rectangle of a stored tensor into a matrix of floats. The caller has checked
-    /// that it fits.
+    /// Converts a rectangle of a stored tensor and places it into a matrix of floats. The caller
+    /// has checked that it fits.
     fn pack(&self, mat: &mut Self::Mat, block: &Block<'_>);
-    /// Fill `bytes` on all threads of the host that this backend has, `piece` bytes at a time (the last
-    /// perhaps fewer): `fill` gets a piece and where it begins.
+    /// Fills `bytes` on all host threads that this backend has, `piece` bytes at a time (the last
+    /// piece may be shorter). `fill` gets the offset of a piece and the piece.
     fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
         for (i, part) in bytes.chunks_mut(piece).enumerate() {
             fill(i * piece, part);
         }
     }
-    /// Quantise rows of `cols` weights on the host, on all threads: [`Quant::encode`].
+    /// Quantises rows of `cols` weights on the host, on all threads: [`Quant::encode`].
     fn quantise(
         &self,
         quant: Quant,
@@ -369,9 +376,9 @@ pub trait Backend: Sized + Send {
     ) {
         quant.encode(cols, values, codes, scales);
     }
-    /// Place rows of a quantised tensor. The caller has checked that they fit.
+    /// Places rows of a quantised tensor. The caller has checked that they fit.
     fn pack_quantised(&self, mat: &mut Self::Mat, block: &QuantBlock<'_>);
-    /// Set the bias of a part; `values` is in the order of the part's rows.
+    /// Sets the bias of a part; `values` is in the order of the part's rows.
     fn set_bias(&self, mat: &mut Self::Mat, part: usize, values: &[f32]);
     /// A vector with these values.
     fn new_vector(&self, values: &[f32]) -> Result<Self::Buf>;
@@ -382,12 +389,12 @@ pub trait Backend: Sized + Send {
 
     // ---- in every step ----
 
-    /// Take over the step: the only copy from the host, into fixed buffers.
+    /// Takes over the step: the only copy from the host, into fixed buffers.
     fn load_step(&mut self, step: &Step);
-    /// Do the operations of the loaded step, all of which are in `forward`. A backend may keep what they come to on
-    /// its device and repeat that for later steps of the same form instead of calling `forward` again, or call it
-    /// twice; so `forward` does the same operations each time, on the same weights, cache and buffers, which
-    /// live until the last step.
+    /// Does the operations of the loaded step, all of which `forward` calls. A backend may record
+    /// what they do and repeat it for later steps of the same form instead of calling `forward`
+    /// again; or it may call `forward` twice. So `forward` must do the same operations each time,
+    /// on the same weights, cache and buffers, which live until the last step.
     fn record(&mut self, forward: &mut dyn FnMut(&mut Self)) {
         forward(self);
     }
@@ -403,16 +410,18 @@ pub trait Backend: Sized + Send {
     fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
     /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
     fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
-    /// Have the step's answer, which is made of `out`, brought to the host. Does not wait.
+    /// Has the step's answer, which is made from `out`, copied to the host. Does not wait.
     fn fetch(&mut self, _out: &Self::Buf) {}
-    /// Whether a step that [`Step::follows`] the loaded one may be loaded before that is read. A backend that never
-    /// says so has one step at a time, none of which follows another.
+    /// Whether a step that [`Step::follows`] the loaded one may be loaded before the answer of the
+    /// loaded one is read. A backend that never says so runs one step at a time, and no step
+    /// follows another.
     fn can_follow(&self) -> bool {
         false
     }
-    /// Wait for the oldest answer that was fetched and not read: the first `wanted * vocab_size` numbers of `out`,
-    /// or what the step's choices make of them where the device can do that itself.
+    /// Waits for the oldest answer that was fetched but not read. Returns the first `wanted *
+    /// vocab_size` numbers of `out`, or the picks that the step's choices ask for if the device can
+    /// choose itself.
     fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
-    /// Copy whole pages, `(from, to)`, on every layer.
+    /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
 }

@@ -1,6 +1,8 @@
-// A libcublasLt for the tests, in the same file as the stand-in driver, in whose streams it works: the functions that
-// src/backend/gpu/cuda/blaslt.rs looks up. `products` are plain loops; what is not as that file uses it is refused.
-// With EMU_CUDA_H and EMU_BLASLT_H NVIDIA's headers check signatures and numbers; nvcc comes without cublasLt.h (torch has it).
+// A stand-in for libcublasLt: the functions that src/backend/gpu/cuda/blaslt.rs looks up. It shares
+// a library file with the stand-in driver because it works in that driver's streams. Products are
+// plain loops; uses that differ from those in blaslt.rs are refused. With EMU_CUDA_H and
+// EMU_BLASLT_H, NVIDIA's headers check signatures and numbers. nvcc comes without cublasLt.h (torch
+// has it).
 #include "state.h"
 
 #include <cstring>
@@ -40,7 +42,7 @@ typedef CUstream cudaStream_t;
 namespace {
 struct Layout { int type; uint64_t rows, cols; int64_t stride; };
 struct Desc { int transposed = 0; };
-int alive; // handles
+int alive; // number of handles
 }
 
 LT size_t cublasLtGetVersion() { return (size_t)state().settings.blaslt; }
@@ -111,7 +113,7 @@ LT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_
     return (cublasStatus_t)0;
 }
 
-// Whether these are layouts of a product: a is transposed.
+// Whether these are layouts of a product with a transposed.
 static bool fit(const Desc *desc, const Layout *a, const Layout *b, const Layout *c) {
     return desc->transposed == 1 && a->rows == b->rows && a->cols == c->rows && b->cols == c->cols && a->type == b->type &&
            (a->type == 2 || a->type == 14) && c->type == 0;
@@ -124,7 +126,7 @@ LT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmu
     s.heuristics++;
     if (most < 1 || c != d || !fit((Desc *)desc, (Layout *)a, (Layout *)b, (Layout *)c)) REFUSE;
     memset(results, 0, sizeof *results);
-    results->algo.data[0] = ((Layout *)a)->rows << 32 | ((Layout *)a)->cols; // for this shape and no other
+    results->algo.data[0] = ((Layout *)a)->rows << 32 | ((Layout *)a)->cols; // for this shape only
     *n = 1;
     return (cublasStatus_t)0;
 }
@@ -135,7 +137,8 @@ static float value(const std::vector<char> &bytes, size_t at, int type) {
     uint32_t bits = (uint32_t)half << 16;
     float v;
     if (type == 2) {
-        // The exponent of a half, moved; a product with 2^112 makes it right, for subnormal ones too.
+        // Moves the exponent of the half. Multiplying by 2^112 corrects it, for subnormal numbers
+        // too.
         bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7fff) << 13;
         memcpy(&v, &bits, 4);
         return v * 5.192296858534828e33f;
@@ -170,7 +173,7 @@ LT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, co
             for (size_t i = 0; i < m && !failed; i++) {
                 float sum = 0;
                 for (size_t e = 0; e < k; e++) sum += value(w, i * (size_t)la.stride + e, la.type) * value(y, j * (size_t)lb.stride + e, lb.type);
-                x[i] = before == 0 ? sum : x[i] + sum; // what is there may be NaN
+                x[i] = before == 0 ? sum : x[i] + sum; // x may hold NaN before
             }
             failed = failed || emu_copy_to_device(row, x.data(), 4 * m, text, sizeof text);
         }

@@ -1,11 +1,12 @@
-// A driver for the tests: libcuda.so.1 with the functions that src/backend/gpu/driver.rs looks up, its GPU
-// being the emulator. The library under test cannot tell it from a real one, so all of src/backend/gpu/cuda
-// runs in ordinary tests.
+// A stand-in driver for the tests: libcuda.so.1 with the functions that src/backend/gpu/driver.rs
+// looks up. Its GPU is the emulator. The library under test cannot tell it from a real driver, so
+// all of src/backend/gpu/cuda runs in ordinary tests.
 //
-// It is as asynchronous as the reference allows a driver to be. Launches and copies wait in their stream until
-// somebody waits for them, or (seed=...) run at random before that; page-locked memory is read and
-// written when a copy runs, any other at once. Freeing what work under way may use is reported, as are objects
-// that are not alive and contexts that are left current. Contents of images: see cuModuleLoadDataEx.
+// It is as asynchronous as the reference allows a driver to be. Launches and copies wait in their
+// stream until somebody waits for them or (seed=...) run at random before that. A copy accesses
+// page-locked memory when it runs, other memory at once. It reports memory that is freed while
+// pending work may use it, objects that are not alive, and contexts that are left current.
+// cuModuleLoadDataEx says what images contain.
 #include "state.h"
 
 #include <cstdio>
@@ -18,12 +19,12 @@
     std::lock_guard<std::mutex> hold(s.lock);           \
     if (CUresult failed = s.enter(#function)) return failed; \
     if (!s.started) return CUDA_ERROR_NOT_INITIALIZED
-// For what needs a current context. An error of the past is given first.
+// For functions that need a current context. An earlier error is returned first.
 #define ENTER_CONTEXT(function)                          \
     ENTER(function);                                     \
     if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT; \
     if (s.context.error) return s.context.error
-// Not while a stream records.
+// For functions that may not be called while a stream records.
 #define NOT_RECORDING \
     if (s.spoils(__func__)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 #define ALIVE(set, handle)                                                  \
@@ -175,7 +176,7 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
     ALIVE(events, event);
     ALIVE(streams, stream);
     if (stream->recording) {
-        // Allowed, but then nobody can wait for it.
+        // A real driver allows this, but then nobody can wait for the event.
         s.misused("cuEventRecord in a stream that records");
         stream->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -195,7 +196,7 @@ API CUresult cuEventSynchronize(CUevent event) {
     if (event->done == event->recorded) return s.context.error;
     for (CUstream stream : s.streams) {
         while (event->done < event->recorded && !stream->queue.empty()) s.run(stream, 1);
-        s.ahead += !stream->queue.empty(); // work that does not wait for who waits here
+        s.ahead += !stream->queue.empty(); // work that the waiting thread did not wait for
     }
     return s.context.error;
 }
@@ -334,8 +335,8 @@ API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t bytes, C
 
 // ---- kernels
 
-// A fatbin, as its header says. What real ones hold cannot be run here, so they have every kernel of the
-// emulator; the tests' own hold "emu\n" and names of kernels, and have those.
+// Takes a fatbin with its header. Real ones cannot run here, so they have every kernel of the
+// emulator. The tests' own fatbins hold "emu\n" and names of kernels, and have these kernels.
 API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
     ENTER_CONTEXT(cuModuleLoadDataEx);
     NOT_RECORDING;
@@ -417,7 +418,7 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
         if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
         dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
-    // Older machine code does not wait for anything.
+    // Older machine code does not wait for the previous launch.
     if (dependent && s.settings.ptx < 90) s.misused("a programmatic launch of a kernel that cannot wait");
     const emu::Entry *entry = function->entry;
     std::vector<char> params((const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
@@ -434,7 +435,7 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
     return CUDA_SUCCESS;
 }
 
-// Only what the emulator has: matrices of 16-bit numbers.
+// Supports only what the emulator has: matrices of 16-bit numbers.
 API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dimensions,
                                     const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *element_strides,
                                     CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
@@ -474,7 +475,7 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     stream->recording = nullptr;
     if (stream->invalid && !failed) failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!failed) return CUDA_SUCCESS;
-    // Over it is in any case.
+    // The recording ends in any case.
     s.graphs.erase(*graph);
     delete *graph;
     *graph = nullptr;
@@ -555,15 +556,16 @@ API CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 // ---- for the tests
 
-// Change settings (Settings in state.h).
+// Changes settings (Settings in state.h).
 API void emu_cuda_set(const char *text) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
     s.set(text);
 }
 
-// Contexts that are retained or left current, and misuses (what is alive when the last one is released is one); the
-// text says more.
+// Returns the number of contexts that are retained, plus 1 if one is left current, plus the number
+// of misuses. Objects that are alive when the last context is released count as a misuse. `text`
+// says more.
 API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);

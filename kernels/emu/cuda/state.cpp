@@ -6,7 +6,7 @@
 
 State &state() {
     static State *s = [] {
-        auto *made = new State; // threads may call until the process ends
+        auto *made = new State; // never freed: threads may call until the process ends
         if (const char *text = getenv("EMU_CUDA")) made->set(text);
         return made;
     }();

@@ -1,4 +1,4 @@
-// The stand-in driver's insides: settings, streams, what is alive.
+// The insides of the stand-in driver: settings, streams, and which objects are alive.
 #ifndef LLAMABI_EMU_CUDA_STATE_H
 #define LLAMABI_EMU_CUDA_STATE_H
 
@@ -20,17 +20,17 @@ using Work = std::function<CUresult()>;
 
 struct CUctx_st {
     int retained = 0;
-    CUresult error = CUDA_SUCCESS; // of something that ran; every call after it gives it again
+    CUresult error = CUDA_SUCCESS; // the error of work that ran; every later call returns it again
 };
 struct CUgraph_st { std::vector<Work> work; };
 struct CUgraphExec_st {
     std::vector<Work> work;
-    uint64_t launched = 0, done = 0, bytes = 0; // bytes: of device memory
+    uint64_t launched = 0, done = 0, bytes = 0; // bytes: device memory that it takes
 };
 struct CUstream_st {
     std::deque<Work> queue;
     CUgraph recording = nullptr;
-    bool invalid = false; // what is recorded
+    bool invalid = false; // whether the recording has been invalidated
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::thread::id recorder;
 };
@@ -40,21 +40,24 @@ struct CUfunc_st {
     int shared = 48 << 10;
 };
 struct CUmod_st {
-    bool all;                    // a real image: every kernel there is
-    std::set<std::string> names; // else these
+    bool all;                    // made from a real image: has every kernel there is
+    std::set<std::string> names; // otherwise: has these kernels
     std::map<std::string, CUfunc_st> functions;
 };
 
-// Set by the variable EMU_CUDA and emu_cuda_set: "key=value key=value ...".
+// Settings. The environment variable EMU_CUDA and the function emu_cuda_set take them as "key=value
+// key=value ...".
 struct Settings {
-    int blaslt = 130000; // version of the library of products
-    // ptx: what the kernels were compiled for. strict: dependent launches see nothing early (emu_strict).
+    int blaslt = 130000; // version of cuBLASLt
+    // ptx: the version that the kernels were compiled for. strict: dependent launches see nothing
+    // early (emu_strict).
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff, shared = 99 << 10;
-    uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that one takes
-    uint64_t seed = 0; // 0: work runs when it is waited for; else some of it earlier, at random
-    // fail=NAME:N:CODE: the Nth call from now of this function, of any ("*"), or the Nth piece of work that runs
-    // ("work"), gives CODE.
-    std::string fail, failed; // and the function that it was
+    uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
+    // 0: work runs when it is waited for; otherwise some work runs earlier, at random
+    uint64_t seed = 0;
+    // fail=NAME:N:CODE: the Nth call from now on of this function (of any function: "*"), or the
+    // Nth piece of work that runs ("work"), returns CODE.
+    std::string fail, failed; // `failed`: the function that failed so
     uint64_t fail_in = 0;
     unsigned fail_code = 0;
 };
@@ -63,7 +66,7 @@ struct State {
     std::mutex lock;
     Settings settings;
     bool started = false;
-    CUctx_st context; // of every device: nothing here depends on which
+    CUctx_st context; // shared by all devices: nothing here depends on the device
     std::map<CUdeviceptr, size_t> memory;
     std::map<const char *, size_t> pinned;
     std::set<CUstream> streams;
@@ -74,22 +77,23 @@ struct State {
     uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0, heuristics = 0, products = 0, random = 1;
     long current = 0; // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
-    std::string misuse; // the first
+    std::string misuse; // the first misuse
 
     void set(const char *text);
-    // Whether this call is the one that is to fail.
+    // An error if this call is the one that is to fail.
     CUresult enter(const char *function);
-    // What no program may do, and a driver need not notice.
+    // Records what no program may do although a driver need not notice it.
     void misused(const std::string &text);
     void enqueue(CUstream stream, Work work);
     void run(CUstream stream, size_t pieces);
     CUresult finish(CUstream stream);
-    // What may not be called while this thread records, or another one does for all: spoils the record.
+    // For what may not be called while this thread records, or while another thread records for all
+    // threads: invalidates the recording.
     bool spoils(const char *function);
     // Whether [at, at + size) lies in one allocation.
     bool on_device(CUdeviceptr at, size_t size) const;
     bool is_pinned(const void *at, size_t size) const;
-    // Memory is freed while work may use it.
+    // Called when memory is freed: work that may use it must not be pending.
     void idle(const char *function);
     // The context goes, and all that lives in it.
     void release();

@@ -1,5 +1,6 @@
-// What of NVIDIA's cuda.h the stand-in driver needs. With EMU_CUDA_H the real one, which then checks every
-// signature in driver.cpp and every number here (kernels/ptxas.sh does that where it has fetched nvcc).
+// The part of NVIDIA's cuda.h that the stand-in driver needs. With EMU_CUDA_H the real header is
+// used instead, which checks every signature in driver.cpp and every number here (kernels/ptxas.sh
+// does that where it has fetched nvcc).
 #ifndef LLAMABI_EMU_CUDA_TYPES_H
 #define LLAMABI_EMU_CUDA_TYPES_H
 

@@ -1,5 +1,5 @@
-//! What steps give, on its way to the host: of a step that has ended and of the one that follows it, which may
-//! run while the first is read.
+//! The answers of steps on their way to the host: of a step that has ended, and of the step that
+//! follows it, which may run while the first answer is read.
 
 use super::device::{Device, Landing, Memory};
 use super::sample;
@@ -7,20 +7,21 @@ use crate::backend::Limits;
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
-/// Of one step.
+/// The answer of one step.
 pub(super) struct Outcome<D: Device> {
     pub landing: Landing<D>,
-    /// Words from one row to the next, where tokens were chosen; 0: logits.
+    /// Words from one row to the next if tokens were chosen; 0 if it has logits.
     pub stride: usize,
-    /// Of each row that was chosen for: whether it is scored, and alternatives.
+    /// For each row with a choice: whether it is scored, and how many alternatives it wants.
     pub asked: Vec<(bool, usize)>,
 }
 
-/// Steps that were fetched and not read, at most two.
+/// Answers that were fetched but not yet read; at most two.
 pub(super) struct Answers<D: Device> {
-    /// The first has room for logits. The second is used for steps that follow another, which have tokens.
+    /// The first has room for logits. The second is for steps that follow another; these always
+    /// choose tokens.
     places: [Outcome<D>; 2],
-    /// Which is read next.
+    /// Index of the answer that is read next.
     oldest: usize,
     under_way: usize,
 }
@@ -45,12 +46,12 @@ impl<D: Device> Answers<D> {
         })
     }
 
-    /// Whether there is room for one more.
+    /// Whether there is room for one more answer.
     pub fn has_room(&self) -> bool {
         self.under_way < 2
     }
 
-    /// Begin to fetch `n` floats; `asked` is exchanged for a list that is no longer needed.
+    /// Begins to fetch `n` floats. `asked` is exchanged for a list that is no longer needed.
     pub fn fetch(
         &mut self,
         from: &Memory<D>,
@@ -74,7 +75,7 @@ impl<D: Device> Answers<D> {
         Ok(())
     }
 
-    /// The oldest.
+    /// The oldest answer.
     pub fn take(&mut self) -> Result<&mut Outcome<D>> {
         if self.under_way == 0 {
             return Err(Error::Internal("there is no step to read".into()));

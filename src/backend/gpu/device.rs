@@ -1,7 +1,7 @@
-//! What the GPU backend needs of a device, and memory that gives itself back.
+//! What the GPU backend needs of a device, and device memory that frees itself.
 //!
-//! Two implementations: [`super::cuda::Cuda`], and in the tests an emulator that runs the same
-//! kernels on the CPU. Everything the backend does with a GPU goes through this trait.
+//! There are two implementations: [`super::cuda::Cuda`], and an emulator in the tests that runs the
+//! same kernels on the CPU. Everything that the backend does with a GPU goes through this trait.
 #![allow(unsafe_code)]
 
 use super::kernels::Kernel;
@@ -18,7 +18,7 @@ pub struct Geometry {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
-    /// The kernel waits itself for the launch before it, which may still run when this one starts.
+    /// The kernel itself waits for the previous launch, which may still run when this one starts.
     pub dependent: bool,
 }
 
@@ -33,13 +33,14 @@ pub struct Rows {
     pub pitch: usize,
 }
 
-/// What copies of boxes on compute capability 9.0 are told of a matrix: the driver's CUtensorMap. It has the matrix's
-/// address and is of use as long as that is.
+/// Describes a matrix for copies of boxes on compute capability 9.0: the driver's CUtensorMap. It
+/// contains the address of the matrix and may be used as long as the matrix lives.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap(pub [u64; 16]);
 
-/// Rows and columns of a box of weights or activations: a [`TensorMap`]'s. One of the cache has a page's rows.
+/// Rows and columns of a box of weights or activations in a [`TensorMap`]. A box of the cache has
+/// as many rows as a page.
 pub const BOX: [u32; 2] = [64, 64];
 
 /// `x[m, n] = y[m, k] w[n, k]ᵀ`, or `+=`: x float32, y and w of `dtype`, all row-major.
@@ -57,28 +58,28 @@ pub struct Product {
     pub n: usize,
     /// Columns of y and w.
     pub k: usize,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub x_stride: usize,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub y_stride: usize,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub w_stride: usize,
     /// f16 or bf16.
     pub dtype: Dtype,
-    /// To what x has; else that is not read.
+    /// Whether the product is added to x; if not, x is not read.
     pub adds: bool,
 }
 
-/// One GPU: memory, copies and launches, all in the order in which they were asked for.
+/// One GPU: memory, copies and launches. They take effect in the order of the calls.
 ///
-/// Copies to the device and launches do not wait; an error of theirs may be reported by a later call.
-/// After an error nothing that the device holds is of use.
+/// Copies to the device and launches do not wait; a later call may report their errors. After an
+/// error, nothing that the device holds may be used any more.
 ///
 /// # Safety
-/// Implementations must do what the methods say: [`Memory`] relies on addresses being those of live,
-/// distinct allocations.
+/// Implementations must do what the methods say: [`Memory`] relies on addresses of live, distinct
+/// allocations.
 pub unsafe trait Device: Send + Sync + 'static {
-    /// Host memory that the device copies into. Dropped, it waits for a copy that is under way.
+    /// Host memory that the device copies into. When dropped, it waits for a copy in progress.
     type Host: Deref<Target = [f32]> + Send;
 
     /// Launches that were recorded.
@@ -90,20 +91,21 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 
-    /// Bytes of its memory that it has taken for a library of the vendor's: a handle's limit counts them. 0: it has none,
-    /// or has given it up: then [`Device::available`] is so much more.
+    /// Bytes of device memory that it has taken for a library of the vendor; they count towards a
+    /// handle's limit. 0 if it has no library or has given it up; [`Device::available`] is then
+    /// larger by as much.
     fn own_bytes(&self) -> u64 {
         0
     }
 
-    /// Do without that library, and give back what it has taken.
+    /// Gives that library up, and frees what it has taken.
     fn give_up_library(&self) {}
 
-    /// `bytes` bytes, aligned to 256, of unknown contents; never 0 bytes. [`Error::DeviceMemory`]
-    /// names `what`.
+    /// Allocates `bytes` bytes (never 0), aligned to 256, with unknown contents.
+    /// [`Error::DeviceMemory`] names `what`.
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64>;
 
-    /// Give an allocation back.
+    /// Frees an allocation.
     ///
     /// # Safety
     /// `at` is from [`Device::allocate`] of this device and is not used again.
@@ -112,80 +114,85 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// `n` floats of host memory.
     fn host(&self, n: usize) -> Result<Self::Host>;
 
-    /// Set bytes to zero.
+    /// Sets bytes to zero.
     ///
     /// # Safety
     /// The bytes lie inside one live allocation.
     unsafe fn clear(&self, at: u64, bytes: usize) -> Result<()>;
 
-    /// Copy rows, end to end in `from`, to the device. `from` may be changed as soon as this returns.
+    /// Copies rows, which lie end to end in `from`, to the device. `from` may be changed as soon as
+    /// this returns.
     ///
     /// # Safety
     /// The rows lie inside one live allocation; `from.len()` is a multiple of `to.width`.
     unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()>;
 
-    /// Copy `rows` rows inside the device; those at `from` have the same width and pitch.
+    /// Copies `rows` rows within the device; the rows at `from` have the same width and pitch.
     ///
     /// # Safety
     /// Both lie inside live allocations and do not overlap.
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
 
-    /// Begin to copy floats to the host.
+    /// Begins to copy floats to the host.
     ///
     /// # Safety
-    /// The bytes lie inside one live allocation; `n` is at most `to`'s length; until [`Device::wait`] nobody looks
-    /// at `to`.
+    /// The bytes lie inside one live allocation; `n` is at most the length of `to`; nobody reads
+    /// `to` before [`Device::wait`].
     unsafe fn fetch(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
 
-    /// Wait for the last copy that was begun into `host`, and so for everything before it, and for nothing else.
+    /// Waits for the last copy that was begun into `host`, hence for everything before it, and for
+    /// nothing else.
     fn wait(&self, host: &mut Self::Host) -> Result<()>;
 
-    /// Run a kernel whose only argument is a struct with these bytes.
+    /// Runs a kernel whose only argument is a struct with these bytes.
     ///
     /// # Safety
-    /// The bytes are those of the kernel's parameter struct, and what it points to is live memory of
-    /// the sizes the kernel expects.
+    /// The bytes are those of the kernel's parameter struct, and it points to live memory of the
+    /// sizes that the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
-    /// A map of `rows` rows of 16-bit numbers, in boxes of `box_rows` and [`BOX`]'s columns that are swizzled by 128 bytes, with
-    /// zeros outside. None where the device has no kernels that take one (`*_hopper_*`), or is told not to use them.
+    /// A map of `rows` rows of 16-bit numbers, in boxes of `box_rows` rows and the columns of
+    /// [`BOX`]. Boxes are swizzled by 128 bytes and read zeros outside the matrix. `None` if the
+    /// device has no kernels that take a map (`*_hopper_*`), or is told not to use them.
     ///
     /// # Safety
-    /// The rows lie inside one live allocation; the map is not used after that.
+    /// The rows lie inside one live allocation; the map is not used after the allocation is freed.
     unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>>;
 
-    /// Have the vendor's library do a product. `Err`: it has not, and a kernel must; with the reason, if there
-    /// is one to be said, once.
+    /// Does a product with the vendor's library. `Err`: the library has not done it, so a kernel
+    /// must; it contains the reason if the user should hear of one, once.
     ///
     /// # Safety
-    /// The rows lie inside live allocations, those of x beside those of y and w; none of the sizes is 0.
+    /// The rows lie inside live allocations; x does not overlap y and w; none of the sizes is 0.
     unsafe fn product(&self, _product: &Product) -> std::result::Result<(), Option<String>> {
         Err(None)
     }
 
-    /// How many blocks of a large kernel run at a time, about; at least 1. No number that a kernel gives depends on it.
+    /// Roughly how many blocks of a large kernel run at the same time; at least 1. No result of a
+    /// kernel depends on it.
     fn multiprocessors(&self) -> u32;
 
     /// Whether launches can be recorded.
     fn records(&self) -> bool;
 
-    /// Whether a step is to be launched while the one before it may still run.
+    /// Whether a step may be launched while the one before it still runs.
     fn runs_ahead(&self) -> bool;
 
-    /// From here on launches are recorded and do not run. Until [`Device::end_capture`], on the same thread,
-    /// nothing else may be asked of this device.
+    /// From here on launches are recorded instead of run. Until [`Device::end_capture`], on the
+    /// same thread, no other function of this device may be called.
     fn begin_capture(&self) -> Result<()>;
 
-    /// What was launched since [`Device::begin_capture`]. Launches run again from here on, after an error too.
+    /// Returns what was launched since [`Device::begin_capture`]. From here on launches run again,
+    /// even after an error.
     fn end_capture(&self) -> Result<Self::Graph>;
 
-    /// Run what was recorded, in its order.
+    /// Runs what was recorded, in its order.
     ///
     /// # Safety
-    /// That of every [`Device::launch`] that was recorded, now; the graph is this device's.
+    /// Every recorded [`Device::launch`] must be safe now; the graph belongs to this device.
     unsafe fn replay(&self, graph: &Self::Graph) -> Result<()>;
 
-    /// Wait for everything.
+    /// Waits for everything.
     fn synchronize(&self) -> Result<()>;
 }
 
@@ -197,7 +204,7 @@ pub struct Memory<D: Device> {
 }
 
 impl<D: Device> Memory<D> {
-    /// `bytes` bytes of whatever; `what` is for the message of [`Error::DeviceMemory`].
+    /// `bytes` bytes with unknown contents; [`Error::DeviceMemory`] names `what`.
     pub fn new(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
         let at = device.allocate(what, bytes.max(1))?;
         Ok(Memory {
@@ -215,7 +222,7 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
-    /// Copy numbers to `offset`, in bytes.
+    /// Copies numbers to `offset`, in bytes.
     pub fn write_numbers(&self, offset: usize, numbers: &[u32]) -> Result<()> {
         // SAFETY: any u32 is four initialised bytes.
         let bytes: &[u8] =
@@ -223,7 +230,7 @@ impl<D: Device> Memory<D> {
         self.write(offset, bytes.len(), bytes.len(), bytes)
     }
 
-    /// Copy floats to `offset`, in bytes.
+    /// Copies floats to `offset`, in bytes.
     pub fn write_floats(&self, offset: usize, floats: &[f32]) -> Result<()> {
         // SAFETY: any f32 is four initialised bytes.
         let bytes: &[u8] =
@@ -231,8 +238,8 @@ impl<D: Device> Memory<D> {
         self.write(offset, bytes.len(), bytes.len(), bytes)
     }
 
-    /// Copy `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`. They do not
-    /// overlap.
+    /// Copies `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`.
+    /// The rows do not overlap.
     pub fn copy(
         &self,
         to: usize,
@@ -254,15 +261,16 @@ impl<D: Device> Memory<D> {
             )));
         }
         let at = self.at + to as u64;
-        // SAFETY: the ends of both were compared with the allocation's.
+        // SAFETY: both ends were compared with the end of the allocation.
         unsafe {
             let to = Rows { at, width, pitch };
             self.device.copy(to, self.at + from as u64, rows)
         }
     }
 
-    /// A map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`; not to be used after it. None where
-    /// [`Device::tensor_map`] gives none.
+    /// A tensor map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`
+    /// rows. The map may not be used once this memory is dropped. `None` where
+    /// [`Device::tensor_map`] returns `None`.
     pub fn tensor_map(
         &self,
         width: usize,
@@ -284,7 +292,7 @@ impl<D: Device> Memory<D> {
         unsafe { self.device.tensor_map(of, rows, box_rows) }
     }
 
-    /// Where it begins.
+    /// Its address.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -294,7 +302,8 @@ impl<D: Device> Memory<D> {
         self.bytes
     }
 
-    /// Copy rows of `width` bytes, end to end in `from`, to `offset`, `offset + pitch`, ...
+    /// Copies rows of `width` bytes, which lie end to end in `from`, to `offset`, `offset + pitch`,
+    /// ...
     pub fn write(&self, offset: usize, width: usize, pitch: usize, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
@@ -315,30 +324,30 @@ impl<D: Device> Memory<D> {
             width,
             pitch,
         };
-        // SAFETY: the last row's end was compared with the allocation's.
+        // SAFETY: the end of the last row was compared with the end of the allocation.
         unsafe { self.device.write(to, from) }
     }
 }
 
 impl<D: Device> Drop for Memory<D> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; nobody can name it any more. The device finishes what was
-        // launched before (its `free` waits).
+        // SAFETY: allocated in `new`, and nobody can name it any more. The device finishes what was
+        // launched before, because its `free` waits.
         unsafe { self.device.free(self.at) }
     }
 }
 
-/// Host memory for what comes from a device: seen by nobody before it has come.
+/// Host memory for what comes from a device; nobody can read it before it has arrived.
 pub struct Landing<D: Device> {
     device: Arc<D>,
     host: D::Host,
-    /// Its length; then of what was fetched.
+    /// Its capacity in floats; below, the floats of the last fetch.
     room: usize,
     n: usize,
 }
 
 impl<D: Device> Landing<D> {
-    /// For up to `n` floats.
+    /// Has room for `n` floats.
     pub fn new(device: &Arc<D>, n: usize) -> Result<Self> {
         Ok(Landing {
             host: device.host(n)?,
@@ -348,7 +357,7 @@ impl<D: Device> Landing<D> {
         })
     }
 
-    /// Begin to copy the first `n` floats of `from`, which belongs to the same device.
+    /// Begins to copy the first `n` floats of `from`, which belongs to the same device.
     pub fn fetch(&mut self, from: &Memory<D>, n: usize) -> Result<()> {
         if n > self.room || n.saturating_mul(4) > from.bytes {
             return Err(Error::Internal(format!(
@@ -356,13 +365,13 @@ impl<D: Device> Landing<D> {
                 from.bytes, self.room
             )));
         }
-        // SAFETY: just compared with both lengths; whoever looks at `host` waits first.
+        // SAFETY: just compared with both lengths; whoever reads `host` waits first.
         unsafe { self.device.fetch(&mut self.host, from.at, n) }?;
         self.n = n;
         Ok(())
     }
 
-    /// Wait for what was fetched last.
+    /// Waits for the last fetch.
     pub fn wait(&mut self) -> Result<&[f32]> {
         self.device.wait(&mut self.host)?;
         Ok(&self.host[..self.n])

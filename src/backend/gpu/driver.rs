@@ -1,9 +1,10 @@
 //! The NVIDIA driver: the functions of libcuda that this library calls, looked up when it is opened. (U)
 //!
-//! A table of our own and no crate's: a result is a number here, whatever the driver says (for a Rust
-//! enum an unknown one would be undefined behaviour), a function that is missing is a [`Reason`] and no
-//! panic, and every error has its function's name. Signatures and numbers are those of cuda.h; the
-//! stand-in driver of the tests is compiled against that header (`kernels/ptxas.sh`).
+//! The table is our own and not a crate's, for three reasons. A result is a number here, whatever
+//! the driver returns (in a Rust enum, an unknown number would be undefined behaviour). A function
+//! that is missing is a [`Reason`] and not a panic. Every error contains the name of its function.
+//! Signatures and numbers are those of cuda.h; the tests' stand-in driver is compiled against that
+//! header (`kernels/ptxas.sh`).
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
@@ -14,7 +15,8 @@ use crate::Error;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 
-/// Names of the driver's library: what the driver installs; then what a link-time stub is called, too.
+/// File names of the driver's library: first what the driver installs; second a name that link-time
+/// stubs have, too.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// CUcontext, CUstream, CUevent, CUmodule, CUfunction, CUgraph, CUgraphExec.
@@ -71,7 +73,7 @@ pub(super) struct Copy2d {
     pub height: usize,
 }
 
-/// CUlaunchAttribute, of one whose value is a number.
+/// CUlaunchAttribute with a value that is a number.
 #[repr(C)]
 pub(super) struct LaunchAttribute {
     pub id: c_uint,
@@ -90,7 +92,7 @@ pub(super) struct LaunchConfig {
     pub n_attributes: c_uint,
 }
 
-/// What the driver refused.
+/// A call that the driver refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// The function.
@@ -144,10 +146,11 @@ macro_rules! functions {
                 /// As in the driver's reference.
                 ///
                 /// # Safety
-                /// As there: live handles, addresses of what the function writes, the right context.
+                /// As there: handles are live, the function may write to the addresses, the right
+                /// context is current.
                 #[allow(dead_code, reason = "the name of an error is not asked for this way")]
                 pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller's contract.
                     match unsafe { (self.$name)($($argument),*) } {
                         0 => Ok(()),
                         code => Err(self.failed(stringify!($name), code)),
@@ -232,7 +235,7 @@ functions! {
 
 fn symbol(library: &str, handle: *mut c_void, name: &str) -> Result<*mut c_void, Reason> {
     let c_name = CString::new(name).unwrap_or_default();
-    // SAFETY: the handle is open for ever.
+    // SAFETY: the handle is never closed.
     let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
     if symbol.is_null() {
         return Err(Reason::Stub {
@@ -244,10 +247,12 @@ fn symbol(library: &str, handle: *mut c_void, name: &str) -> Result<*mut c_void,
 }
 
 impl Driver {
-    /// The first of `libraries` that can be opened. It is never closed: a driver does not survive that.
+    /// Opens the first of `libraries` that can be opened. It is never closed, because a driver does
+    /// not survive that.
     ///
     /// # Errors
-    /// [`Reason::NoDriver`] in the loader's words, [`Reason::Stub`] for a function that is missing.
+    /// [`Reason::NoDriver`] with the loader's message, [`Reason::Stub`] for a function that is
+    /// missing.
     pub fn open(libraries: &[&str]) -> Result<Driver, Reason> {
         let mut words = Vec::new();
         for &library in libraries {

@@ -1,16 +1,21 @@
-//! Decode steps as graphs: their launches recorded once for each form of step and then repeated by one call.
+//! Decode steps as CUDA graphs: the launches of each form of step are recorded once and then
+//! repeated by one call.
 //!
-//! A form is what launches of a step of decode rows alone depend on: how many rows (a bucket), how many chunks
-//! of keys attention has blocks for, which answer. All else is read from buffers at fixed places, which are
-//! filled before. Chunks go by powers of two, so that a sequence that grows passes through few forms; blocks of
-//! chunks that a row does not have end at once, and are at most as many as those that work.
+//! The form of a step is what its launches depend on if it has decode rows only: how many rows (a
+//! bucket), for how many chunks of keys attention has blocks, and which answer it gives. Everything
+//! else is read from buffers at fixed addresses, which are filled before. The number of chunks is
+//! rounded up to a power of two, so that a growing sequence passes through few forms. Blocks of
+//! chunks that a row does not have end at once; there are at most as many of them as blocks that
+//! work.
 //!
-//! Steps that are not recorded are launched in exactly the same way, so graphs cannot change a number.
+//! Steps that are not recorded are launched in exactly the same way, so graphs cannot change a
+//! result.
 //!
-//! What the driver keeps for a graph is not in the memory plan, nor in gpu_memory_bytes: nobody says how much that is before
-//! it is taken. Counted in advance by a guess it could refuse models that fit; so it is measured, and said on the log at debug
-//! level (with what other processes took in the same moment). It is taken when the graph is made: where that
-//! is refused, steps of that form and of every new one are launched kernel by kernel.
+//! The memory plan and gpu_memory_bytes do not count what the driver keeps for a graph: nobody says
+//! how much that is before it is taken. If the plan counted a guess, it might refuse models that
+//! fit. So the amount is measured and written to the log at debug level (including what other
+//! processes took at the same moment). The driver takes the memory when the graph is made. If it
+//! cannot, steps of that form and of every new form are launched kernel by kernel.
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};
@@ -18,8 +23,8 @@ use crate::log::{Level, Log};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
-/// Graphs that are kept; then the one that was not used for the longest time goes. Nine buckets of up to 64 rows at
-/// seven lengths of up to 16384 positions.
+/// Most graphs that are kept; beyond that, the one that has been unused for the longest time goes.
+/// This is enough for nine buckets of up to 64 rows at seven lengths of up to 16384 positions.
 const MOST: usize = 64;
 
 /// What the launches of a decode step depend on.
@@ -28,7 +33,7 @@ struct Form {
     rows: usize,
     wanted: usize,
     splits: usize,
-    /// Words of a row's outcome; 0: logits.
+    /// Words of a row's outcome; 0 if the step gives logits.
     answer: usize,
 }
 
@@ -43,7 +48,8 @@ struct Recorded<D: Device> {
 pub(super) struct Graphs<D: Device> {
     all: Vec<Recorded<D>>,
     clock: u64,
-    /// Whether more are made: not where the device records nothing, nor once one was refused.
+    /// Whether more graphs are made. False if the device records nothing, and once a graph was
+    /// refused.
     on: bool,
     pub log: Arc<Log>,
 }
@@ -69,7 +75,8 @@ impl<D: Device> Graphs<D> {
         Some(&found.graph)
     }
 
-    /// At most the graph of the step before may be running, and that was used last.
+    /// At most the graph of the previous step may be running. It was used last, so it is not
+    /// dropped here.
     fn add(&mut self, form: Form, graph: D::Graph) {
         let oldest = (0..self.all.len()).min_by_key(|&at| self.all[at].used);
         if let Some(oldest) = oldest
@@ -86,13 +93,13 @@ impl<D: Device> Graphs<D> {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Chunks of keys that decode attention has blocks for.
+    /// Number of chunks of keys for which decode attention has blocks.
     pub(super) fn splits(&self) -> usize {
         let splits = (self.step.longest / CHUNK + 1).next_power_of_two();
         splits.min(self.most_splits)
     }
 
-    /// The operations of the loaded step: repeated, recorded or launched.
+    /// Does the operations of the loaded step: repeats, records or launches them.
     pub(super) fn forward(&mut self, forward: &mut dyn FnMut(&mut Self)) {
         if self.check().is_err() {
             return;
@@ -116,7 +123,7 @@ impl<D: Device> Gpu<D> {
             match self.capture(forward) {
                 Ok(graph) => self.graphs.add(form, graph),
                 Err(error) => {
-                    // Of a device that is broken the launches say so.
+                    // If the device is broken, the launches will report it.
                     self.graphs.on = false;
                     self.graphs.log.write(Level::Warn, || {
                         format!("decode steps of other forms than so far are launched kernel by kernel, not as CUDA graphs: {error}")

@@ -1,16 +1,17 @@
 //! The compiled kernels: those that nvcc made for this library, or others in a folder.
 //!
 //! A folder has a fatbin for each file of `kernels/`, a file `driver` with the number that
-//! [`Images::driver`] explains, and the `params.h` that the kernels were compiled with, which must be
-//! the one this library was built from: it is all that host and kernels know of each other.
-//! `kernels/pack.sh` makes one. So a library that was built without nvcc can be given kernels, and kernels
-//! can be changed, or compiled for a profiler, without building the library.
+//! [`Images::driver`] explains, and the `params.h` that the kernels were compiled with. It must be
+//! the one that this library was built from, because it is all that host and kernels know of each
+//! other. `kernels/pack.sh` makes such a folder. It gives kernels to a library that was built
+//! without nvcc, and it lets kernels be changed, or compiled for a profiler, without building the
+//! library.
 
 use super::preflight::Reason;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Names a folder of kernels to use instead of the library's own.
+/// Environment variable with the path of a folder of kernels to use instead of the library's own.
 pub const KERNELS_VARIABLE: &str = "LLAMABI_KERNELS";
 
 const PARAMS: &str = include_str!("../../../kernels/params.h");
@@ -18,24 +19,24 @@ const PARAMS: &str = include_str!("../../../kernels/params.h");
 /// Compiled kernels.
 #[derive(Clone, Debug)]
 pub struct Images {
-    /// The driver interface that can load them: 1000 major + 10 minor. 0 where there are none.
+    /// The driver interface that can load them: 1000 major + 10 minor. 0 if there are no kernels.
     pub driver: i32,
     /// One for each file of `kernels/`: its name and a fatbin with machine code for several
-    /// architectures and PTX for newer ones. The driver chooses.
+    /// architectures and PTX for newer ones, from which the driver chooses.
     pub fatbins: Vec<(Cow<'static, str>, Cow<'static, [u8]>)>,
 }
 
 impl Images {
-    /// What [`KERNELS_VARIABLE`] names, else the library's own.
+    /// The kernels that [`KERNELS_VARIABLE`] names; without it, the library's own.
     pub fn choose() -> Result<Images, Reason> {
-        // Set to nothing is how some shells and service files unset a variable.
+        // Some shells and service files unset a variable by setting it to nothing.
         match std::env::var_os(KERNELS_VARIABLE).filter(|dir| !dir.is_empty()) {
             None => Ok(Self::embedded()),
             Some(dir) => Self::from_folder(dir.as_ref()),
         }
     }
 
-    /// The library's own.
+    /// The library's own kernels.
     pub fn embedded() -> Images {
         let (driver, fatbins) = EMBEDDED;
         let borrow = |&(name, bytes): &(&'static str, &'static [u8])| (name.into(), bytes.into());
@@ -45,7 +46,7 @@ impl Images {
         }
     }
 
-    /// Those of a folder.
+    /// The kernels of a folder.
     pub fn from_folder(dir: &Path) -> Result<Images, Reason> {
         let unusable = |path: &Path, detail: &str| {
             Reason::Kernels(format!("{KERNELS_VARIABLE}: {}: {detail}", path.display()))

@@ -1,5 +1,5 @@
-//! Which kernels there are. Launches name one by its place in [`KERNELS`], which is found while this is
-//! compiled: a step formats and looks up nothing.
+//! The list of kernels. A launch names a kernel by its index in [`KERNELS`], which is found at
+//! compile time: a step neither formats nor looks up names.
 
 use crate::{Dtype, Error, Result};
 
@@ -154,7 +154,7 @@ pub const KERNELS: &[&str] = &[
 pub struct Kernel(u16);
 
 impl Kernel {
-    /// The one of this name. In a `const`, one that is not there does not compile.
+    /// The kernel of this name. In a `const`, a name that does not exist does not compile.
     pub const fn named(name: &str) -> Kernel {
         match position(name, "", "") {
             Some(at) => Kernel(at),
@@ -162,7 +162,7 @@ impl Kernel {
         }
     }
 
-    /// Its place in [`KERNELS`].
+    /// Its index in [`KERNELS`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -172,7 +172,7 @@ impl Kernel {
         (0..KERNELS.len() as u16).map(Kernel)
     }
 
-    /// Whether it is there for compute capability 9.0 alone.
+    /// Whether it exists for compute capability 9.0 only.
     pub fn is_hopper(self) -> bool {
         self.name().contains("_hopper_")
     }
@@ -194,7 +194,7 @@ const DTYPES: [Dtype; 8] = [
     Dtype::U8,
 ];
 
-/// Kernels that differ in the type of what they read.
+/// Kernels that differ in the type of their input only.
 pub(super) struct Family {
     pattern: &'static str,
     /// By dtype.
@@ -202,8 +202,8 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Those whose name is `pattern` with the dtype's for the star. In a `const`, a pattern that no
-    /// kernel has does not compile.
+    /// The kernels whose name is `pattern` with the name of a dtype in place of the star. In a
+    /// `const`, a pattern that matches no kernel does not compile.
     pub const fn new(pattern: &'static str) -> Family {
         let mut star = 0;
         while pattern.as_bytes()[star] != b'*' {
@@ -231,7 +231,7 @@ impl Family {
     }
 }
 
-/// Where the name that these make up stands.
+/// The index of the name that consists of these parts.
 const fn position(before: &str, middle: &str, after: &str) -> Option<u16> {
     let parts = [before.as_bytes(), middle.as_bytes(), after.as_bytes()];
     let length = parts[0].len() + parts[1].len() + parts[2].len();
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(kernel.name(), "attend_prefill_bf16_64");
         let error = family.of(Dtype::F32).unwrap_err();
         assert!(error.to_string().contains("attend_prefill_f32_64"));
-        // Neither a part of a name nor more than one.
+        // Neither a part of a name nor more than a name.
         for name in ["embed", "embed_f", "embed_f322", ""] {
             assert_eq!(position(name, "", ""), None);
         }

@@ -1,7 +1,8 @@
-//! One function for each kernel: its geometry, as `kernels/params.h` states it. No launch anywhere else.
+//! One function for each kernel, which gives it its geometry as `kernels/params.h` states it.
+//! Nothing is launched anywhere else.
 //!
-//! The parameters hold addresses; `mod.rs` takes them from live [`super::device::Memory`] of the sizes
-//! that params.h asks for.
+//! The parameters hold addresses. `mod.rs` takes them from live [`super::device::Memory`] of the
+//! sizes that params.h asks for.
 #![allow(unsafe_code)]
 
 use super::device::{Device, Geometry, Product};
@@ -26,7 +27,8 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-/// Of tiles of 128 x 256 and of 128 x 128: of quantised weights, 256 is of rows of activations.
+/// The kernels with tiles of 128 x 256 and of 128 x 128. For quantised weights the 256 counts
+/// activation rows.
 type Hopper = [Family; 2];
 const QKV_HOPPER: Hopper = [
     Family::new("qkv_hopper_*"),
@@ -49,16 +51,17 @@ const SAMPLE: Kernel = Kernel::named("sample");
 const QKV_PLACE: Kernel = Kernel::named("qkv_place");
 const FFN_JOIN: Family = Family::new("ffn_join_*");
 
-/// Rows of a decode product that norms and rounds its input itself.
+/// Most rows of a decode product that applies norm and rounding itself.
 pub(super) const FEW_ROWS: u32 = 8;
-/// Most rows that a block works on where they are rounded already, and its pairs of weight rows.
+/// Most activation rows of a block that takes rounded rows, and the block's pairs of weight rows.
 pub(super) const BATCH_ROWS: u32 = 64;
 pub(super) const BATCH_PAIRS: u32 = 64;
-/// Shared memory of such a block for eight rows; of codes, for up to 32 rows. And of sums that wait.
+/// Shared memory of such a block for eight rows: for stages, for stages with quantised weights and
+/// up to 32 rows, and for one level of sums that wait.
 pub(super) const BATCH_SHARED: u32 = 4096;
 pub(super) const BATCH_SHARED_CODES: u32 = 8192;
 pub(super) const BATCH_LEVEL: u32 = 4096;
-/// With less blocks than this, some share a K.
+/// A product with fewer blocks than this is split along K: several blocks share a K.
 pub(super) const SPLIT_BELOW: u32 = 96;
 
 fn run<D: Device>(
@@ -72,7 +75,7 @@ fn run<D: Device>(
     run_as(device, kernel, grid, threads, shared, params, false)
 }
 
-/// A kernel that calls `wait_for_last` (kernels/gpu.h).
+/// Runs a kernel that calls `wait_for_last` (kernels/gpu.h).
 fn run_dependent<D: Device>(
     device: &D,
     kernel: Kernel,
@@ -102,14 +105,17 @@ fn run_as<D: Device>(
         shared,
         dependent,
     };
-    // SAFETY: every caller below pairs a kernel with its own struct; the addresses in it are of live
+    // SAFETY: every caller below pairs a kernel with its own struct. The addresses in it are
+    // addresses of live memory that `mod.rs` allocated for this use.
     // memory that `mod.rs` allocated for this use.
     unsafe { device.launch(kernel, geometry, params.bytes()) }
 }
 
-/// Run recorded launches.
+/// Runs recorded launches.
 pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
-    // SAFETY: it was recorded of functions below, so the addresses in it were those of the backend's own memory
+    // SAFETY: the launches were recorded from functions below, so their addresses are those of the
+    // backend's own memory and of the runner's weights, cache and buffers. All of these live as
+    // long as steps are run (`Backend::record`'s contract).
     // and of the runner's weights, cache and buffers. All of these live as long as steps are run
     // (`Backend::record`'s contract).
     unsafe { device.replay(graph) }
@@ -117,11 +123,12 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
 
 /// Bytes of shared memory for the tables of quantised weights.
 pub(super) const TABLE: u32 = 512;
-/// Of a decode product that rounds few rows, without what the rows themselves take.
+/// Shared memory of a decode product that rounds few rows itself, without what the rows take.
 pub(super) const FEW_SHARED: u32 = 5120;
 
-/// Whether a decode product of so many rows reads what `prepare` made of them: rounding more of them itself, every block
-/// would read more of activations than of weights. The numbers are the same.
+/// Whether a decode product with so many rows reads rows that `prepare` has rounded. If it rounded
+/// more rows itself, every block would read more bytes of activations than of weights. The results
+/// are the same.
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     match dtype {
         Dtype::F32 => false,
@@ -130,7 +137,7 @@ pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     }
 }
 
-/// Blocks of a batch product: of rows, of pairs of weight rows, that share a K.
+/// The grid of a batch product: blocks by rows, by pairs of weight rows, and by shares of K.
 #[derive(Clone, Copy)]
 struct Batch {
     /// Rows of a block.
@@ -139,8 +146,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Every block reads all rows, so it has many weight rows, and blocks share a K where there are too few for the
-    /// multiprocessors of a large GPU. The numbers are the same.
+    /// Every block reads all rows, so it has many weight rows. Where that leaves too few blocks for
+    /// the multiprocessors of a large GPU, blocks share a K (split-K). The results are the same.
     fn new(pairs: u32, n_rows: u32) -> Self {
         let rows = match n_rows {
             ..=16 => 16,
@@ -179,7 +186,8 @@ impl Batch {
     }
 }
 
-/// Bytes of counters and sums of blocks that share a K, in steps of up to `most_rows` rows, padding counted in.
+/// Bytes of the counters and sums of blocks that share a K, in steps with up to `most_rows` rows,
+/// including padding.
 pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
     let pairs = |rows: usize| u32::try_from(rows.div_ceil(2)).unwrap_or(u32::MAX);
     let products = [
@@ -189,7 +197,7 @@ pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
         pairs(shape.vocab_size),
     ];
     let most_rows = u32::try_from(most_rows).unwrap_or(u32::MAX);
-    // Each number of rows that makes a difference; beyond these nothing is split.
+    // Every number of rows that makes a difference; with more rows nothing is split.
     let groups = (1..SPLIT_BELOW).map(|n| n * BATCH_ROWS);
     let rows = [16, 32].into_iter().chain(groups).map(|n| n.min(most_rows));
     let sums = rows.flat_map(|n| products.map(|pairs| Batch::new(pairs, n).scratch()));
@@ -199,17 +207,18 @@ pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
 /// A decode product.
 struct Decode {
     few: &'static Family,
-    /// Whether that norms and rounds rows itself.
+    /// Whether `few` applies norm and rounding to the rows itself.
     rounds: bool,
     batch: &'static Family,
-    /// Of weight rows, whose sums one thread gets.
+    /// Pairs of weight rows; one thread gets both sums of a pair.
     pairs: u32,
-    /// Blocks for float32, and shared memory.
+    /// For float32: number of blocks, and shared memory.
     float: (u32, u32),
 }
 
 impl Decode {
-    /// `params`, given how many blocks of a batch share a K.
+    /// Runs the product with `params(splits)`, where `splits` is how many blocks of a batch share a
+    /// K.
     fn run<D: Device, P: Params>(
         &self,
         d: &D,
@@ -235,8 +244,8 @@ impl Decode {
     }
 }
 
-/// Blocks of a tiled product of `n` columns, of which a block does `cols` for 16-bit weights (half of
-/// that for float32), and its shared memory.
+/// The grid and the shared memory of a tiled product with `n` columns. A block has `cols` columns
+/// for 16-bit weights, half as many for float32.
 fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     match dtype {
         Dtype::F32 => ([n.div_ceil(cols / 2), n_rows.div_ceil(64), 1], 20_480),
@@ -247,17 +256,21 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
     }
 }
 
-/// Shared memory of a kernel for compute capability 9.0, of one for tiles of half the columns.
+/// Shared memory of a kernel for compute capability 9.0, and of one whose tiles have half as many
+/// columns.
 pub(super) const HOPPER_SHARED: u32 = 196_672;
 pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
-/// The same of those with quantised weights.
+/// The same for kernels with quantised weights.
 pub(super) const CODES_SHARED: u32 = 131_648;
 pub(super) const CODES_HALF_SHARED: u32 = 66_112;
 
-/// A product of `n` columns, of which a tile has `cols` (of quantised weights half as many, and 256 rows instead of 128); blocks that
-/// have the same weights are neighbours. Tiles of half the size where that takes less than three quarters of the time, since for them the second cache has to give 4/3 as
-/// much; and where all blocks find a multiprocessor then, one warpgroup in each. This depends on rows, so all have to give the same bits:
-/// they do in the emulator, and tests/gpu/day.sh asks hardware.
+/// Runs a product of `n` columns with tiles of `cols` columns. (With quantised weights a tile has
+/// half as many columns, and 256 rows instead of 128.) Blocks with the same weights are neighbours.
+///
+/// Half tiles are used if they take under 3/4 of the time, because they cost 4/3 of the L2 traffic.
+/// Half tiles with one warpgroup in each block are used if all these blocks then fit on the GPU at
+/// once. The choice depends on the number of rows, so all variants must give the same bits. They do
+/// in the emulator, and tests/gpu/day.sh checks it on hardware.
 fn hopper<D: Device, P: Params>(
     device: &D,
     [whole, half]: &Hopper,
@@ -328,7 +341,7 @@ pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) ->
     })
 }
 
-/// Behind qkv, where the cache has scales.
+/// Runs after qkv if the cache has scales.
 pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()> {
     let grid = [2 * p.n_kv_heads, p.n_rows, 1];
     run_dependent(d, APPEND.of(kv)?, grid, 32, 0, p)
@@ -340,7 +353,7 @@ pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()
     run_dependent(d, ATTEND.of(kv)?, grid, 128, shared, p)
 }
 
-/// With tensor cores; `kv` is not f32, `head_stride` is at most 128.
+/// Uses tensor cores. `kv` is not f32, and `head_stride` is at most 128.
 pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParams) -> Result<()> {
     let (family, width) = match p.head_stride {
         ..=32 => (&ATTEND_PREFILL_32, 32),
@@ -351,7 +364,7 @@ pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParam
     run(d, family.of(kv)?, grid, 128, 512 * width, p)
 }
 
-/// By the cache's maps, from tiles of 128 rows.
+/// Reads the cache through its tensor maps, in tiles of 128 rows.
 pub(super) fn attend_hopper<D: Device>(d: &D, kv: Dtype, p: &AttendHopperParams) -> Result<()> {
     let (family, width) = match p.p.head_stride {
         ..=64 => (&ATTEND_HOPPER_64, 64),
@@ -405,23 +418,24 @@ pub(super) fn matmul_add_hopper<D: Device>(
     })
 }
 
-/// A product by a library; `Err` as [`Device::product`].
+/// Does a product with a library; `Err` as for [`Device::product`].
 pub(super) fn product<D: Device>(
     d: &D,
     product: &Product,
 ) -> std::result::Result<(), Option<String>> {
-    // SAFETY: as for `run_as`: `library.rs` makes products of the parameters that our own kernels would be given, whose
-    // addresses are of live memory of these sizes, and has compared its buffer's with the sums'.
+    // SAFETY: as for `run_as`. `library.rs` makes products of the parameters that our own kernels
+    // would get; their addresses are those of live memory of these sizes. It has compared the size
+    // of its buffer with that of the sums.
     unsafe { d.product(product) }
 }
 
-/// What of qkv comes behind a library's product.
+/// The epilogue of qkv after a library's product.
 pub(super) fn qkv_place<D: Device>(d: &D, p: &QkvParams) -> Result<()> {
     let grid = [qkv_rows(p).div_ceil(2048), p.n_rows, 1];
     run(d, QKV_PLACE, grid, 256, 0, p)
 }
 
-/// And of the feed-forward's first half.
+/// The epilogue of ffn_up after a library's product.
 pub(super) fn ffn_join<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let grid = [p.ffn_dim.div_ceil(1024), p.n_rows, 1];
     run(d, FFN_JOIN.of(dtype)?, grid, 256, 0, p)

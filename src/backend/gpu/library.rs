@@ -1,11 +1,15 @@
-//! Products of prompts by a library of the vendor's, where the device has one and was told to use it.
+//! Products of prompts by a library of the GPU's vendor (cuBLASLt), where the device has one and
+//! was told to use it.
 //!
-//! It adds the output and down projections to the residual stream itself. Of qkv and of gate and up it leaves the sums
-//! in a scratch buffer, and a small kernel of ours does with them what the end of our own products does. The buffer is
-//! float32, so that nothing is rounded that our own kernels do not round: the two differ in the order of sums alone.
-//! All rows of a step at once would want 235 MB of it for the 8B shape (2048 rows of 28672 columns); groups of
-//! [`GROUP`] rows 59 MB, of which the second cache still has a part when they are read. They are products of 448 tiles
-//! of 128 x 256, each weight read for 512 rows: still bound by the tensor cores. (Reckoned, not measured.)
+//! The library adds the output and down projections to the residual stream itself. For qkv and for
+//! gate and up it leaves the sums in a scratch buffer, and a small kernel of ours does with them
+//! what the epilogue of our own products does. The buffer is float32, so nothing is rounded that
+//! our own kernels do not round: the two ways differ in the order of sums only.
+//!
+//! For all rows of a step at once, the buffer would take 235 MB with the 8B shape (2048 rows of
+//! 28672 columns). Groups of [`GROUP`] rows take 59 MB, and L2 still holds a part of that when the
+//! sums are read. A group is a product of 448 tiles of 128 x 256, and each weight is read for 512
+//! rows, so the tensor cores are still the limit. (These numbers are calculated, not measured.)
 
 use super::device::{Device, Memory, Product};
 use super::params::*;
@@ -14,7 +18,7 @@ use crate::backend::{Limits, Shape};
 use crate::log::Level;
 use crate::{Dtype, Error, Result};
 
-/// Rows from which a product is offered to the library.
+/// Number of rows from which on a product is offered to the library.
 const LARGE: usize = 65;
 
 /// Most rows of a product whose sums go to the buffer.
@@ -24,23 +28,24 @@ fn qkv_cols(shape: &Shape) -> usize {
     (shape.n_heads + 2 * shape.n_kv_heads) * shape.head_dim
 }
 
-/// Bytes of the sums of a group.
+/// Bytes of the sums of one group.
 fn sums_bytes(shape: &Shape, limits: &Limits) -> usize {
     let cols = qkv_cols(shape).max(2 * shape.ffn_dim);
     let rows = GROUP.min(limits.max_rows);
     pad32(cols).saturating_mul(rows).saturating_mul(4)
 }
 
-/// Rows of a group of `n`, which are some: at most [`GROUP`]. All groups have as many, but for a few of the last: none is
-/// a small product.
+/// Rows per group when `n` rows (`n` > 0) are split evenly into groups of at most [`GROUP`]. All
+/// groups have this many rows except the last, which has a few less. So no group is a small
+/// product.
 fn group(n: usize) -> usize {
     n.div_ceil(n.div_ceil(GROUP))
 }
 
 impl<D: Device> Gpu<D> {
-    /// Give the device's library up where it would never be asked, or where what it needs is more than `room`, the bytes
-    /// that the model has not planned for: an option, it may not take the place of the model. The reason, if there is one to
-    /// be said.
+    /// Gives the device's library up if it would never be used, or if it needs more than `room`:
+    /// the bytes that the model's plan leaves free. The library is optional, so it must not take
+    /// the place of the model. Returns the reason if the user should hear of one.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,
@@ -67,7 +72,8 @@ impl<D: Device> Gpu<D> {
         ))
     }
 
-    /// Memory for the sums that a library leaves, if the device still has one; `given_up`: why not, else.
+    /// Allocates memory for the sums that a library leaves, if the device still has one.
+    /// `given_up`: the reason if it was given up before.
     pub fn library(mut self, limits: &Limits, mut given_up: Option<String>) -> Self {
         if self.device.own_bytes() > 0 {
             let bytes = sums_bytes(&self.shape, limits);
@@ -91,7 +97,7 @@ impl<D: Device> Gpu<D> {
         });
     }
 
-    /// Whether the library has done this product.
+    /// Does this product with the library; false if the library did not do it.
     fn done_by_library(&self, product: &Product) -> bool {
         let done = launch::product(&*self.device, product);
         if let Err(Some(why)) = &done {
@@ -104,7 +110,8 @@ impl<D: Device> Gpu<D> {
         matches!(dtype, Dtype::F16 | Dtype::Bf16) && self.step.n_prefill >= LARGE
     }
 
-    /// Whether the library does this product of prefill rows, which lie one after another from row `first` on.
+    /// Does this product of prefill rows with the library; false if the library did not do it. The
+    /// rows lie one after another from row `first` on.
     pub(super) fn matmul_add_by_library(&self, dtype: Dtype, p: &MatmulAddParams) -> bool {
         let x = p.x + 4 * u64::from(p.first) * u64::from(p.x_stride);
         let product = Product {
@@ -123,7 +130,8 @@ impl<D: Device> Gpu<D> {
         self.offers(dtype) && p.bias == 0 && self.done_by_library(&product)
     }
 
-    /// The same of qkv. Half of it may have been done where it says no: all of it can be done again.
+    /// The same for qkv. Where this returns false, some groups may be done already; all of it can
+    /// then be done again.
     pub(super) fn qkv_by_library(&self, dtype: Dtype, p: &QkvParams) -> Result<bool> {
         let whole = Product {
             x: 0,
@@ -150,7 +158,7 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// And of gate and up.
+    /// The same for gate and up.
     pub(super) fn ffn_up_by_library(&self, dtype: Dtype, p: &FfnUpParams) -> Result<bool> {
         let n = 2 * p.ffn_dim as usize;
         let whole = Product {
@@ -178,7 +186,8 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// `rest` of each group of rows, whose sums it finds in the buffer, and of which row is its first.
+    /// Computes the sums of each group of rows in the buffer, and then calls `rest(product,
+    /// first_row)` for the group.
     fn in_groups(
         &self,
         whole: &Product,

@@ -1,5 +1,5 @@
-//! Weights on the device: `[N, K]` as stored, each row padded with zeros to 32 numbers; or quantised, as
-//! `kernels/quant.h` has them.
+//! Weights on the device: `[N, K]` as stored, with each row padded with zeros to 32 numbers;
+//! quantised weights lie as `kernels/quant.h` says.
 
 use super::device::{BOX, Device, Memory, TensorMap};
 use super::pad32;
@@ -16,16 +16,16 @@ pub struct GpuMat<D: Device> {
     /// First row of each part, and the number of all rows.
     firsts: Vec<usize>,
     pub(super) cols: usize,
-    /// From row to row: in numbers, of quantised weights in [`quantised::UNIT`]s.
+    /// Distance between rows, in numbers; for quantised weights, in [`quantised::UNIT`]s.
     pub(super) stride: usize,
-    /// Bytes of those.
+    /// Bytes of one unit of `stride`.
     unit: usize,
     pub(super) dtype: Dtype,
-    /// Where the device has kernels that take it.
+    /// Set where the device has kernels that take a tensor map.
     pub(super) map: Option<TensorMap>,
 }
 
-/// Stride, and bytes of a unit of it.
+/// The stride, and the bytes of one unit of it.
 fn stride(spec: &MatSpec) -> (usize, usize) {
     match spec.dtype.quant() {
         Some(quant) => (quantised::stride(quant, spec.cols), quantised::UNIT),
@@ -73,7 +73,7 @@ impl<D: Device> GpuMat<D> {
         })
     }
 
-    /// All rows.
+    /// The number of all rows.
     pub(super) fn rows(&self) -> usize {
         self.firsts[self.firsts.len() - 1]
     }
@@ -83,7 +83,7 @@ impl<D: Device> GpuMat<D> {
         self.bias.as_ref().map_or(0, Memory::at)
     }
 
-    /// Place a rectangle of a stored tensor of floats.
+    /// Places a rectangle of a stored tensor of floats.
     pub(super) fn pack(&self, block: &Block<'_>) -> Result<()> {
         let converted;
         let bytes = if block.dtype == self.dtype {
@@ -97,7 +97,7 @@ impl<D: Device> GpuMat<D> {
         self.rows_to(block.part, block.row, block.order, offset, width, bytes)
     }
 
-    /// Place codes or scales of rows.
+    /// Places codes or scales of rows.
     pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>) -> Result<()> {
         let (Some(quant), cols) = (self.dtype.quant(), self.cols) else {
             let dtype = self.dtype;
@@ -117,8 +117,9 @@ impl<D: Device> GpuMat<D> {
         self.rows_to(block.part, block.row, block.order, offset, width, &bytes)
     }
 
-    /// Rows of `width` bytes, end to end, to `offset` in their rows. They go up in runs: neighbours in the
-    /// file are a fixed number of rows apart on the device, so a run is one copy.
+    /// Places rows of `width` bytes, which lie end to end in `bytes`, at `offset` in their rows on
+    /// the device. They are copied in runs: neighbours in the file are a fixed number of rows apart
+    /// on the device, so one run is one copy.
     fn rows_to(
         &self,
         part: usize,
@@ -143,7 +144,7 @@ impl<D: Device> GpuMat<D> {
                 to += 1;
             }
             if to == from + 1 || apart == 0 {
-                // A row by itself; the next one lies before it.
+                // A row by itself, because the next row lies before it.
                 to = from + 1;
             }
             let apart = apart.clamp(1, self.rows());
@@ -166,7 +167,8 @@ impl<D: Device> GpuMat<D> {
     }
 }
 
-/// Elements of another floating-point format (`Gpu::new` refuses others), rounded to nearest even.
+/// Converts elements to another floating-point format (`Gpu::new` refuses others), rounding to
+/// nearest even.
 fn convert(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() / from.size() * to.size());
     let mut put = |x: f32| match to {

@@ -4,19 +4,21 @@
 //! |---|---|
 //! | [`device`] | what a device must do, and memory on it (U) |
 //! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
-//! | [`kernels`], [`images`] | which kernels there are, and compiled |
+//! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
 //! | `graph` | steps that are recorded once and repeated |
 //! | `ops` | the operations: what is launched for each |
-//! | `library` | products of prompts that are not our own |
+//! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
-//! | `answer` | what comes back of a step while the next one may run |
+//! | `answer` | the answer of a step, while the next step may already run |
 //!
-//! The rows of a step are split by kind: decode rows go through kernels that read the weights once for up
-//! to 64 rows, prefill rows through tiled products and attention with tensor cores (all weights but float32 and caches of 16 bits on
-//! compute capability 9.0 through kernels of its own, which take a [`device::TensorMap`]). `kernels/params.h`
-//! is the contract with the kernels. Operations cannot fail; what a device reports is kept and given by
-//! [`Backend::read`], after which the engine poisons the handle.
+//! The rows of a step are split by kind. Decode rows go through kernels that read the weights once
+//! for up to 64 rows. Prefill rows go through tiled products and attention with tensor cores. On
+//! compute capability 9.0, prefill with all weights but float32 and with 16-bit caches has kernels
+//! of its own, which take a [`device::TensorMap`].
+//!
+//! `kernels/params.h` is the contract with the kernels. Operations cannot fail: an error of the
+//! device is kept and returned by [`Backend::read`], after which the engine poisons the handle.
 
 pub mod cuda;
 pub mod device;
@@ -48,13 +50,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Positions in one page of the cache.
 const PAGE: usize = 16;
 
-/// Keys of one split of decode attention.
+/// Keys of one split (chunk) of decode attention.
 const CHUNK: usize = 256;
 
-/// The widest head the kernels take.
+/// The widest head that the kernels take.
 const MAX_HEAD_DIM: usize = 256;
 
-/// Rows of one launch of decode attention, which needs memory for each of its rows.
+/// Most rows of one launch of decode attention, which needs memory for each of its rows.
 const ATTEND_ROWS: usize = 32;
 
 fn pad32(n: usize) -> usize {
@@ -65,7 +67,8 @@ fn head_stride(shape: &Shape) -> usize {
     shape.head_dim.next_multiple_of(16)
 }
 
-/// Bytes of K or V of one head of a page; behind vectors in 8 bits lie their scales, float32.
+/// Bytes of K or V of one head of a page. In 8-bit caches, the vectors are followed by their scales
+/// in float32.
 fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
     let scales = match dtype.has_vector_scales() {
         true => 4 * PAGE,
@@ -74,7 +77,7 @@ fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
     PAGE * head_stride(shape) * dtype.size() + scales
 }
 
-/// Floats of K and V of the rows of a step before they have scales.
+/// Floats for K and V of a step's rows before they are quantised for an 8-bit cache.
 fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
     match kv_dtype.has_vector_scales() {
         true => limits.max_rows.saturating_mul(2 * shape.kv_dim()),
@@ -82,12 +85,13 @@ fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
     }
 }
 
-/// Rows of one launch of decode attention that are there; padding behind them needs no memory.
+/// Most rows that one launch of decode attention really has; the padding after them needs no
+/// memory.
 fn attend_rows(limits: &Limits) -> usize {
     ATTEND_ROWS.min(limits.max_rows)
 }
 
-/// Most rows of a step that decode: each wants logits.
+/// Most decode rows of a step: each of them wants logits.
 fn most_decoded(limits: &Limits) -> usize {
     limits.max_rows.min(limits.max_wanted)
 }
@@ -103,7 +107,7 @@ fn partial_len(shape: &Shape, limits: &Limits) -> usize {
     .fold(attend_rows(limits), |n, &f| n.saturating_mul(f))
 }
 
-/// What products with weights of this type take activations as.
+/// The type in which products with weights of this type take activations.
 fn rounded(weights: Dtype) -> Dtype {
     match weights.is_float() {
         true => weights,
@@ -111,8 +115,9 @@ fn rounded(weights: Dtype) -> Dtype {
     }
 }
 
-/// Whether products of prompts with weights of this type may take activations by a map: quantised ones take them in an order of
-/// their own in each sixteen columns (`kernels/params.h`, slots), of which there have to be whole ones.
+/// Whether products of prompts with weights of this type may read activations through a tensor map.
+/// Products with quantised weights permute activations within each 16 columns (`kernels/params.h`,
+/// slots), so all widths must then be multiples of 16.
 fn mapped(shape: &Shape, weights: Dtype) -> bool {
     let widths = [shape.dim, shape.q_dim(), shape.ffn_dim];
     match weights {
@@ -122,18 +127,20 @@ fn mapped(shape: &Shape, weights: Dtype) -> bool {
     }
 }
 
-/// Activations, `[rows, width]`, a row every `stride`; or a vector. There is room for float32; what attention and the
-/// feed-forward's first half give is as [`rounded`] has it, from the beginning on, with zeros behind `width`. In 16 bits
-/// that is room for the padding of a bucket of rows too.
+/// Activations, `[rows, width]` with `stride` numbers from row to row; or a vector. The buffer is
+/// sized for float32. Attention and the first half of the feed-forward write [`rounded`] values
+/// from offset 0 on, padded with zeros behind `width`. In 16 bits there is then also room for the
+/// rows that pad a bucket.
 pub struct GpuBuf<D: Device> {
     memory: Memory<D>,
     stride: usize,
-    /// Of rows of 16 bits, where the device has kernels that take it and the products are for them.
+    /// Map of rows of 16 bits, if the device has kernels that take a map and the products use them.
     map: Option<TensorMap>,
 }
 
 impl<D: Device> GpuBuf<D> {
-    /// `rows` rows of zeros; `mapped`: whether products take them by a map where they can, [`mapped`].
+    /// `rows` rows of zeros. `mapped`: whether products read them through a tensor map if they can
+    /// (see [`mapped`]).
     fn new(device: &Arc<D>, what: &str, rows: usize, width: usize, mapped: bool) -> Result<Self> {
         let stride = pad32(width);
         let bytes = rows.saturating_mul(stride).saturating_mul(4);
@@ -148,8 +155,9 @@ impl<D: Device> GpuBuf<D> {
         })
     }
 
-    /// Maps of these rows and of `w`, which a quantised one does not need. Whether there are some depends on the device and on the
-    /// weights alone, so that a row goes through the same kernels in any company.
+    /// The maps of these rows and of `w`; quantised weights need no map. Whether there are maps
+    /// depends on the device and on the weights alone, so that a row goes through the same kernels
+    /// whatever the other rows are.
     fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
         let map = match w.dtype.is_float() {
             true => w.map?,
@@ -163,8 +171,8 @@ impl<D: Device> GpuBuf<D> {
     }
 }
 
-/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`; in 8 bits, the scales of a head of a page
-/// behind its vectors.
+/// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`. In 8-bit caches, the
+/// scales of a head of a page follow its vectors.
 pub struct GpuKv<D: Device> {
     k: Memory<D>,
     v: Memory<D>,
@@ -172,7 +180,7 @@ pub struct GpuKv<D: Device> {
     n_pages: usize,
     /// Bytes of a page on one layer, K or V alone.
     page: usize,
-    /// Of K and V, where prefill attention takes them.
+    /// The maps of K and V, if prefill attention reads the cache through maps.
     maps: Option<[TensorMap; 2]>,
 }
 
@@ -192,37 +200,39 @@ pub struct Gpu<D: Device> {
     sin: Memory<D>,
     step: step::Loaded<D>,
     chooser: sample::Chooser<D>,
-    /// Normed rows as the products read them, `[max_rows, pad32(dim)]`.
+    /// Normed rows in the form that products read, `[max_rows, pad32(dim)]`.
     prepared: GpuBuf<D>,
-    /// Prefill attention takes maps of the cache: by the device, the dtypes and the heads, so that a row goes through the same
-    /// kernel in any company.
+    /// Whether prefill attention reads the cache through maps. It depends on the device, the dtypes
+    /// and the heads only, so that a row goes through the same kernel whatever the other rows are.
     maps_cache: bool,
     partial: Memory<D>,
-    /// Of products of decode rows whose blocks share a K; the counters are zero between launches.
+    /// For products of decode rows whose blocks share a K: counters, which are zero between
+    /// launches, and partial sums.
     split: Memory<D>,
-    /// `[max_rows][k | v][kv_dim]`, for a cache with scales.
+    /// `[max_rows][k | v][kv_dim]`, for an 8-bit cache.
     fresh: Option<Memory<D>>,
     /// `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
     answers: answer::Answers<D>,
-    /// Rows of a step that may follow the loaded one: as many as that has, or none.
+    /// Rows of a step that may follow the loaded one: as many as the loaded step has, or 0.
     follow: usize,
-    /// Made where a checkpoint is quantised as it is loaded.
+    /// Made when a checkpoint is quantised while it is loaded.
     quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
     failure: Mutex<Option<Error>>,
-    /// Chunks of the longest sequence there can be.
+    /// Number of chunks of the longest possible sequence.
     most_splits: usize,
-    /// Of products of prompts that a library does.
+    /// Sums of products of prompts that a library does.
     sums: Option<Memory<D>>,
     graphs: graph::Graphs<D>,
 }
 
 impl<D: Device> Gpu<D> {
-    /// Memory for steps within `limits`, for weights and a cache of these dtypes.
+    /// Allocates memory for steps within `limits`, for weights and a cache of these dtypes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for heads the kernels have no room for, [`Error::DeviceMemory`].
+    /// [`Error::Unsupported`] for heads or a cache that the kernels do not take,
+    /// [`Error::DeviceMemory`].
     pub fn new(
         device: Arc<D>,
         shape: &Shape,
@@ -247,13 +257,14 @@ impl<D: Device> Gpu<D> {
             memory.write_floats(0, values)?;
             Ok(memory)
         };
-        // Before anything is under way: if there is no room for the second, the first goes again.
+        // This is allocated before anything else, so that if there is no room for the second
+        // answer, the first is freed while nothing is in flight.
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
         let mapped = mapped(shape, weights_dtype);
         let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim, mapped)?;
         let tensor_cores = tensor_cores(weights_dtype, kv_dtype, shape);
-        // A map of anything says whether the device takes them.
+        // Asks for a map of some memory, just to find out whether the device makes maps.
         let maps_cache = tensor_cores
             && matches!(kv_dtype, Dtype::F16 | Dtype::Bf16)
             && limits.max_rows > 0
@@ -296,13 +307,13 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// Where to say that steps are not recorded.
+    /// The log that is told when steps are not recorded.
     pub fn log(mut self, log: Arc<Log>) -> Self {
         self.graphs.log = log;
         self
     }
 
-    /// Keep the first error; nothing is launched after it.
+    /// Keeps the first error; nothing is launched after it.
     fn run(&self, work: impl FnOnce(&Self) -> Result<()>) {
         let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         if failure.is_none() {
@@ -310,7 +321,8 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// Whether products of prompts with `w` take activations in the order of slots (`kernels/params.h`).
+    /// Whether products of prompts with `w` take activations in the order of slots
+    /// (`kernels/params.h`).
     fn slots(&self, w: &GpuMat<D>) -> u32 {
         u32::from(!w.dtype.is_float() && self.prepared.map.is_some())
     }
@@ -321,7 +333,8 @@ impl<D: Device> Gpu<D> {
     }
 }
 
-/// Whether prefill attention uses tensor cores: not where the weights ask for float32 throughout.
+/// Whether prefill attention uses tensor cores. It does not if the weights ask for float32
+/// throughout.
 fn tensor_cores(weights: Dtype, kv: Dtype, shape: &Shape) -> bool {
     weights != Dtype::F32 && kv != Dtype::F32 && head_stride(shape) <= 128
 }

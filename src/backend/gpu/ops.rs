@@ -1,4 +1,5 @@
-//! The operations of the seam, as launches. One after another: each reads what the one before wrote.
+//! The operations of the seam, as launches. They run one after another: each reads what earlier
+//! ones wrote.
 
 use super::device::{Device, Memory};
 use super::params::*;
@@ -12,21 +13,22 @@ use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock,
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
-/// A list of rows on the device.
+/// A list of row numbers on the device.
 #[derive(Clone, Copy)]
 struct Rows {
     at: u64,
     n: u32,
 }
 
-/// What a product of normed rows reads.
+/// The input of a product of normed rows.
 struct Input {
     at: u64,
     stride: u32,
 }
 
 impl<D: Device> Gpu<D> {
-    /// `rows` of x, normalised by `norm`, as products with weights of `dtype` read them, in the order of `slots` if those do.
+    /// Prepares `rows` of x, normalised by `norm`, in the form that products with weights of
+    /// `dtype` read; in the order of `slots` if the products take that.
     fn prepare(
         &self,
         dtype: Dtype,
@@ -56,8 +58,8 @@ impl<D: Device> Gpu<D> {
         Ok(input)
     }
 
-    /// What a decode product reads of `rows` of x: the rows themselves, or where there are many what
-    /// `prepare` makes of them, once for all blocks.
+    /// What a decode product reads for `rows` of x: the rows themselves or, where there are many,
+    /// what `prepare` makes of them once for all blocks.
     fn decode_input(
         &self,
         dtype: Dtype,
@@ -100,7 +102,7 @@ impl<D: Device> Gpu<D> {
         self.follow = 0;
         self.step.load(step)?;
         self.chooser.load(step, self.step.n_wanted_padded)?;
-        // Every row is one of decode and has its token chosen.
+        // Every row is a decode row whose token is chosen on the device.
         if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
             self.follow = rows;
         }
@@ -126,7 +128,7 @@ impl<D: Device> Backend for Gpu<D> {
     type Mat = GpuMat<D>;
     type Kv = GpuKv<D>;
     const PAGE_SIZE: usize = PAGE;
-    /// Tiles of the smaller products for every multiprocessor, more than once.
+    /// So many that the smaller products have more than one tile for every multiprocessor.
     const PREFILL_CHUNK: usize = 2048;
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
@@ -139,7 +141,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, _: usize) -> u64 {
-        // Of x, q, y and h; of the logits.
+        // The padding of x, q, y and h; below, that of the logits.
         let padding = 4 * 31;
         let floats = [
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
@@ -215,7 +217,7 @@ impl<D: Device> Backend for Gpu<D> {
         let (k, v) = (new()?, new()?);
         let (row, mut maps) = (2 * head_stride(&self.shape), None);
         if self.maps_cache && bytes > 0 {
-            // Kernels count them in 31 bits.
+            // Kernels count rows of a tensor map in 31 bits.
             let rows = i32::try_from(bytes / row).map_err(|_| {
                 let n = bytes / row;
                 Error::Unsupported(format!("a KV pool of {n} vectors, at most {}", i32::MAX))
@@ -506,7 +508,8 @@ impl<D: Device> Backend for Gpu<D> {
     fn logits(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>, head: &GpuMat<D>) {
         self.run(|this| {
             let vocab_size = this.shape.vocab_size as u32;
-            // Dense, so that `read` is one copy; aligned, where they are chosen from.
+            // Without padding, `read` is one copy of the logits. For the choice of tokens, rows are
+            // aligned.
             let out_stride = match this.chooser.n_rows {
                 0 => this.shape.vocab_size,
                 _ => out.stride,
@@ -574,7 +577,7 @@ impl<D: Device> Backend for Gpu<D> {
             ..
         } = self;
         let outcome = answers.take()?;
-        // Waits also where nothing is wanted: a failure belongs to the step that caused it.
+        // This waits also where nothing is wanted: a failure belongs to the step that caused it.
         let read = outcome.landing.wait().inspect_err(|error| {
             let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
             *failure = Some(error.clone());

@@ -1,4 +1,4 @@
-//! `kernels/params.h`, field for field. Addresses are those of device memory.
+//! The structs of `kernels/params.h`, field for field. Addresses are addresses of device memory.
 #![allow(unsafe_code)]
 
 use super::device::TensorMap;
@@ -7,7 +7,7 @@ use crate::Dtype;
 /// A kernel's parameters, as bytes.
 ///
 /// # Safety
-/// `#[repr(C)]` without padding, so that every byte is initialised.
+/// Implementors are `#[repr(C)]` without padding, so that every byte is initialised.
 pub(super) unsafe trait Params: Sized {
     fn bytes(&self) -> &[u8] {
         // SAFETY: no padding (the trait's contract); borrowed as long as `self`.
@@ -99,7 +99,8 @@ impl SampleRow {
     }
 }
 
-/// GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8: of the cache, of activations.
+/// The number of a type in `params.h` (GPU_F32, GPU_F16, GPU_BF16, GPU_INT8, GPU_FP8), for the
+/// cache and for activations.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => 0,
@@ -107,12 +108,12 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::Bf16 => 2,
         Dtype::Int8 => 3,
         Dtype::Fp8 => 6,
-        // `Gpu::new` refuses the others; no kernel has this number.
+        // `Gpu::new` refuses these types; no kernel has this number.
         Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
     }
 }
 
-/// Size and field offsets of every struct, as C's `sizeof` and `offsetof` give them.
+/// Compares the size and field offsets of every struct with C's `sizeof` and `offsetof`.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Whether there is a GPU that this build can use, and if not, why. (U)
+//! Finds out whether there is a GPU that this build can use and, if not, why. (U)
 #![allow(unsafe_code)]
 
 use super::driver::{COMPUTE_CAPABILITY, Driver, Failed, NO_DEVICE, STUB_LIBRARY};
@@ -6,7 +6,7 @@ use super::images::Images;
 use crate::Error;
 use std::ffi::{CStr, c_char, c_int};
 
-/// The oldest driver interface that has every function `cuda` calls.
+/// The oldest driver interface that has every function that `cuda` calls.
 const MIN_DRIVER: i32 = 12_020;
 
 /// The oldest architecture the kernels are written for.
@@ -24,7 +24,8 @@ pub enum Reason {
     /// The driver's library cannot be opened.
     #[error("no NVIDIA driver: {0}")]
     NoDriver(String),
-    /// The library that was found is the toolkit's link-time stand-in, or otherwise no driver.
+    /// The library that was found is the toolkit's link-time stub, or is no driver for another
+    /// reason.
     #[error("{library} is not a driver: {detail}")]
     Stub {
         /// The file.
@@ -38,14 +39,14 @@ pub enum Reason {
     /// The driver finds no GPU (or CUDA_VISIBLE_DEVICES hides them all).
     #[error("the NVIDIA driver finds no GPU")]
     NoDevice,
-    /// The driver cannot load what this build's nvcc made, or lacks functions.
+    /// The driver cannot load what this build's nvcc made, or it lacks functions.
     #[error(
         "the NVIDIA driver is too old: it offers CUDA {}, this build needs CUDA {}", version(*have), version(*need)
     )]
     DriverTooOld {
         /// As `cuDriverGetVersion` gives it: 1000 major + 10 minor.
         have: i32,
-        /// The same of what is needed.
+        /// The same for what is needed.
         need: i32,
     },
     /// The GPU is older than the kernels.
@@ -57,7 +58,7 @@ pub enum Reason {
         name: String,
         /// Its compute capability.
         have: (i32, i32),
-        /// The least one that kernels are there for.
+        /// The lowest compute capability for which there are kernels.
         need: (i32, i32),
     },
     /// `device_index` names a GPU that is not there.
@@ -98,8 +99,8 @@ pub struct Found {
     pub driver: i32,
 }
 
-/// Look for GPU `index`, with the driver from the first of `libraries` that can be opened. Without
-/// kernels none is.
+/// Looks for GPU `index`, using the driver from the first of `libraries` that can be opened.
+/// Without kernels, no driver is opened.
 pub fn preflight(
     images: &Images,
     libraries: &[&str],
@@ -157,8 +158,8 @@ pub fn preflight(
 /// Name and compute capability of a device.
 fn describe(driver: &Driver, index: c_int) -> Result<(String, (i32, i32)), Failed> {
     let (mut device, mut capability, mut text) = (0, [0; 2], [0 as c_char; 128]);
-    // SAFETY: what is written to outlives the calls; the buffer has the length given and one byte more, so
-    // the last one stays 0 whatever is written.
+    // SAFETY: what is written to outlives the calls. The buffer has one byte more than the length
+    // given, so its last byte stays 0 whatever is written.
     unsafe {
         driver.cuDeviceGet(&mut device, index)?;
         for (value, which) in capability.iter_mut().zip(COMPUTE_CAPABILITY) {
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A driver of a few lines of C, with every function that is looked up except `lacking`.
+    /// A driver in a few lines of C, with every function that is looked up except `lacking`.
     fn driver(name: &str, [init, version, count, major]: [i32; 4], lacking: &str) -> PathBuf {
         let mut c = format!(
             "int cuInit(unsigned flags) {{ return {init}; }}\n\
@@ -304,7 +305,7 @@ mod tests {
         );
     }
 
-    /// A library without kernels has no use for a driver and does not open one.
+    /// A library without kernels needs no driver and does not open one.
     #[test]
     fn no_kernels_no_driver() {
         let images = Images {

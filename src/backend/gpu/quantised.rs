@@ -1,28 +1,29 @@
-//! Rows of quantised weights as the kernels read them: `kernels/quant.h` says how, and why.
+//! Rows of quantised weights in the layout that the kernels read; `kernels/quant.h` describes it
+//! and says why.
 
 use crate::quant::Quant;
 use crate::{Result, reserve};
 
-/// Bytes that strides are counted in.
+/// Strides are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
 /// Columns of a block, to which K is padded.
 pub(super) const BLOCK_K: usize = 256;
-/// Rows begin at multiples of this.
+/// Rows begin at multiples of this many bytes.
 const ROW_BYTES: usize = 64;
 /// Bytes that eight lanes read together.
 const LINE: usize = 128;
 
-/// Bytes of the codes of a row, which its scales follow.
+/// Bytes of the codes of a row; its scales follow them.
 pub(super) fn code_bytes(quant: Quant, cols: usize) -> usize {
     quant.code_bytes(padded(cols))
 }
 
 fn padded(cols: usize) -> usize {
-    // As little as there can be of rows that no machine has.
+    // Saturates, because no machine has such rows.
     cols.checked_next_multiple_of(BLOCK_K).unwrap_or(usize::MAX)
 }
 
-/// From row to row, in [`UNIT`]s.
+/// Distance between rows, in [`UNIT`]s.
 pub(super) fn stride(quant: Quant, cols: usize) -> usize {
     let scales = quant.scales(padded(cols)).saturating_mul(2);
     code_bytes(quant, cols)
@@ -31,13 +32,14 @@ pub(super) fn stride(quant: Quant, cols: usize) -> usize {
         * (ROW_BYTES / UNIT)
 }
 
-/// Rows of codes as they are stored, as rows of [`code_bytes`]. Padding is zeros in the sense of the format.
+/// Converts rows of codes from their stored form to rows of [`code_bytes`]. Padding gets the code
+/// that means zero in the format.
 pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>> {
     let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
     let mut out = Vec::new();
     let bytes = stored.len() / from * to;
     reserve::vec("codes on their way to the device", &mut out, bytes)?;
-    // Code 0 of int8, -128 on the device, has a scale of zero there too.
+    // Code 0 of int8 becomes code -128 on the device only where the scale is zero, too.
     let zero = match quant {
         Quant::Int8 | Quant::Fp8 => 0,
         Quant::Int4 => 0x88,
@@ -54,7 +56,7 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
             whole[..line.len()].copy_from_slice(line);
             out.extend(arranged(&whole));
         }
-        // 8 bits have two lines in a block.
+        // 8-bit formats have two lines in a block.
         while !out.len().is_multiple_of(to) {
             out.extend(arranged(&[zero; LINE]));
         }
@@ -62,12 +64,12 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     Ok(out)
 }
 
-/// The same + 128.
+/// The same, + 128.
 fn line_of_integers(stored: &[u8; LINE]) -> [u8; LINE] {
     line_of_bytes(stored).map(|code| code ^ 0x80)
 }
 
-/// Word `j` of piece `o` has columns 32j + 4o .. + 3, a byte each.
+/// Word `j` of piece `o` has columns 32j + 4o .. + 3, one byte each.
 fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
     let mut out = [0; LINE];
     let words = stored.as_chunks::<4>().0;
@@ -78,8 +80,8 @@ fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
     out
 }
 
-/// Word `q` of piece `o` has the columns 4o .. + 3 of steps 2q and 2q + 1: the codes that are stored in
-/// upper halves of bytes in its lower half, the others in its upper half.
+/// Word `q` of piece `o` has the columns 4o .. + 3 of steps 2q and 2q + 1. Codes that are stored in
+/// upper halves of bytes go into the lower half of the word, the others into its upper half.
 fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
     let mut out = [0; LINE];
     let pairs = stored.as_chunks::<2>().0;
@@ -100,7 +102,7 @@ fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
 mod tests {
     use super::*;
 
-    /// Column by column, as quant.h words it.
+    /// Checks column by column, as quant.h words it.
     #[test]
     fn every_code_is_where_the_kernels_look() {
         for quant in Quant::ALL.into_iter().chain([Quant::Fp8]) {
@@ -138,7 +140,7 @@ mod tests {
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,
                         };
-                        // The half of a byte behind an odd row is as the file has it.
+                        // The spare half byte after an odd row is as the file has it.
                         let spare = !bytes && cols % 2 == 1 && col == cols;
                         assert!(
                             got == want || spare,

@@ -1,4 +1,5 @@
-//! The choices of a step on the device: `kernels/sample.cu` on the logits, tokens instead of logits back.
+//! Chooses the tokens of a step on the device: `kernels/sample.cu` runs on the logits, and tokens
+//! come back instead of logits.
 
 use super::device::{Device, Memory};
 use super::launch;
@@ -9,16 +10,16 @@ use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
-/// Most alternatives that the kernel finds. A step with more is given as logits.
+/// Most alternatives that the kernel finds. A step that asks for more gets logits.
 pub(super) const MAX_TOP: usize = 128;
 /// `given` of a row that draws.
 pub(super) const DRAW: i32 = -1;
-/// `given` of a row that is not there.
+/// `given` of a row that does not exist (padding).
 pub(super) const NO_ROW: i32 = -2;
 /// `mask` of a row without a penalty.
 pub(super) const NO_MASK: u32 = u32::MAX;
 
-/// Words of a [`SampleRow`] and of what comes back before the alternatives.
+/// Words of a [`SampleRow`]; and words of a row's answer before the alternatives.
 const ROW: usize = size_of::<SampleRow>() / 4;
 pub(super) const OUT: usize = 5;
 
@@ -27,7 +28,7 @@ fn mask_len(vocab_size: usize) -> usize {
     vocab_size.div_ceil(32)
 }
 
-/// Words that come back for a row at most.
+/// Most words that come back for a row.
 pub(super) fn out_len() -> usize {
     OUT + 2 * MAX_TOP
 }
@@ -42,7 +43,7 @@ pub(super) fn bytes(limits: &Limits) -> usize {
         .saturating_add(rows)
 }
 
-/// Buffers for choices, and what became of the last ones.
+/// Buffers for choices, and the outcome of the last ones.
 pub(super) struct Chooser<D: Device> {
     /// `[max_wanted and padding, ROW]`.
     rows: Memory<D>,
@@ -52,18 +53,18 @@ pub(super) struct Chooser<D: Device> {
     pub out: Memory<D>,
     host_rows: Vec<u32>,
     host_masks: Vec<u32>,
-    /// `mask` of each row of the loaded step: those that a step which follows it may use.
+    /// `mask` of each row of the loaded step; a step that follows it may use these masks.
     mask_of: Vec<u32>,
     vocab_size: usize,
-    /// Of the loaded step; empty where it wants logits.
+    /// Rows of the loaded step; 0 if it wants logits.
     pub n_rows: usize,
-    /// And padding.
+    /// The same, including padding.
     n_padded: usize,
-    /// Words from one row's outcome to the next.
+    /// Words from the outcome of one row to that of the next.
     pub out_stride: usize,
-    /// Of each row: whether it is scored, and alternatives.
+    /// For each row: whether it is scored, and how many alternatives it wants.
     pub asked: Vec<(bool, usize)>,
-    /// What [`Chooser::take`] gave.
+    /// What [`Chooser::take`] read.
     pub picks: Vec<Pick>,
     pub top: Vec<(Token, f32)>,
 }
@@ -98,7 +99,8 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Take over the choices of `step`, which has at most as many as there is room for, and padding up to `padded`.
+    /// Takes over the choices of `step` and adds padding up to `padded` rows. The step has at most
+    /// as many choices as there is room for.
     pub fn load(&mut self, step: &Step, padded: usize) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
@@ -131,7 +133,8 @@ impl<D: Device> Chooser<D> {
                 }
             };
             if step.follows {
-                // Masks are on the device, with the tokens that were drawn since.
+                // The masks are on the device already, together with the tokens that were drawn
+                // since.
                 let there = self.mask_of.get(at).copied();
                 if there != Some(mask) {
                     return Err(Error::Internal(format!(
@@ -161,7 +164,8 @@ impl<D: Device> Chooser<D> {
             self.host_rows.extend(row.words());
             self.asked.push((choice.scored(), n_top));
             if n_top > 0 {
-                // Not as many as are wanted: a launch has one of few forms.
+                // The maximum instead of the number that is wanted, so that launches have few
+                // different forms.
                 self.out_stride = out_len();
             }
         }
@@ -178,7 +182,8 @@ impl<D: Device> Chooser<D> {
         self.masks.write_numbers(0, &self.host_masks)
     }
 
-    /// Choose from `logits`, a row every `stride`. The tokens go to `next`, too.
+    /// Chooses from `logits`, with `stride` floats from row to row. The tokens are also written to
+    /// `next`.
     pub fn launch(&self, device: &D, logits: u64, stride: usize, next: u64) -> Result<()> {
         let one = Scale::new(1.0);
         let params = SampleParams {
@@ -201,8 +206,8 @@ impl<D: Device> Chooser<D> {
         launch::sample(device, &params)
     }
 
-    /// Understand what came back: 32-bit words, as floats of the same bits, a row every `stride`, and what was
-    /// asked of it.
+    /// Decodes what came back: 32-bit words as floats of the same bits, `stride` words a row.
+    /// `asked` says what each row asked for.
     pub fn take(&mut self, words: &[f32], stride: usize, asked: &[(bool, usize)]) {
         self.picks.clear();
         self.top.clear();
@@ -227,7 +232,7 @@ impl<D: Device> Chooser<D> {
     }
 }
 
-/// What of a row does not depend on the model.
+/// The fields of a row that do not depend on the model.
 fn row(choice: &Choice) -> SampleRow {
     let strategy = &choice.strategy;
     let greedy = Scale {

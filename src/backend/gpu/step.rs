@@ -1,5 +1,5 @@
-//! A [`Step`] as the kernels read it: arrays of 32-bit numbers at fixed places of one device buffer,
-//! filled by one copy.
+//! A [`Step`] as the kernels read it: arrays of 32-bit numbers at fixed offsets of one device
+//! buffer, filled by one copy.
 
 use super::device::{Device, Memory};
 use super::most_decoded;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 pub(super) const TILE_MMA: usize = 64;
 /// The same on compute capability 9.0.
 pub(super) const TILE_HOPPER: usize = 128;
-/// The same in float32.
+/// The same for attention in float32.
 pub(super) const TILE_FMA: usize = 4;
 
-/// Numbers of decode rows that kernels are launched for: the next of these, the rest is padding. A
-/// launch then has one of few shapes, whatever the batch.
+/// Numbers of decode rows that kernels are launched for. A step is padded up to the next of these,
+/// so that a launch has one of few shapes whatever the batch is.
 const BUCKETS: [usize; 9] = [1, 2, 4, 8, 16, 24, 32, 48, 64];
 
 pub(super) fn bucket(n: usize) -> usize {
@@ -26,10 +26,10 @@ pub(super) fn bucket(n: usize) -> usize {
     }
 }
 
-/// A row that is not there.
+/// The number of a row that does not exist.
 const PADDING: u32 = u32::MAX;
 
-/// What there is room for: the engine does not ask for more.
+/// Checks that a step fits in the room that there is; the engine does not ask for more.
 fn within(what: &str, n: usize, most: usize) -> Result<()> {
     match n <= most {
         true => Ok(()),
@@ -39,7 +39,7 @@ fn within(what: &str, n: usize, most: usize) -> Result<()> {
     }
 }
 
-/// Where each array begins, in numbers.
+/// The index at which each array begins, in 32-bit numbers.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     tokens: usize,
@@ -51,7 +51,7 @@ struct Places {
     wanted: usize,
     tiles: usize,
     pages: usize,
-    /// Of all, pages included.
+    /// The end of all arrays, including the pages.
     len: usize,
 }
 
@@ -65,11 +65,11 @@ impl Places {
             at
         };
         let padded = bucket(max_rows);
-        // First, because they stay on the device where a step follows another.
+        // The tokens come first, because they stay on the device when a step follows another.
         let tokens = take(padded);
         let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
         let [slots, decode, prefill, wanted] = [0; 4].map(|_| take(padded));
-        // A tile has at least one row.
+        // Every tile has at least one row.
         let tiles = take(max_rows.saturating_mul(4));
         let pages = take(n_pages);
         Places {
@@ -99,17 +99,17 @@ pub(super) struct Loaded<D: Device> {
     places: Places,
     limits: Limits,
     tile: usize,
-    /// Rows, padding included.
+    /// Rows, including padding.
     pub n_rows: usize,
-    /// Decode rows, padding included.
+    /// Decode rows, including padding.
     pub n_decode: usize,
     /// Prefill rows.
     pub n_prefill: usize,
-    /// The first of them, which is behind those of decode.
+    /// The first prefill row, which follows the decode rows.
     pub first_prefill: usize,
     /// Rows whose logits are wanted.
     pub n_wanted: usize,
-    /// And padding.
+    /// Rows whose logits are wanted, including padding.
     pub n_wanted_padded: usize,
     /// Tiles of prefill attention.
     pub n_tiles: usize,
@@ -142,7 +142,8 @@ impl<D: Device> Loaded<D> {
         })
     }
 
-    /// Take over `step`: one copy to the device. Where it follows another, the sampler leaves its tokens in place.
+    /// Takes over `step` with one copy to the device. If it follows another step, the tokens on the
+    /// device are kept, because the sampler has left them there.
     pub fn load(&mut self, step: &Step) -> Result<()> {
         let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
         let limits = &self.limits;
@@ -202,7 +203,7 @@ impl<D: Device> Loaded<D> {
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
         if self.n_prefill == 0 {
-            // Everything is launched for the bucket.
+            // Without prefill rows, everything is launched for the bucket.
             self.n_rows = self.n_decode;
             host[at.tokens + n_rows..at.tokens + self.n_rows].fill(PADDING);
             host[at.slots + n_rows..at.slots + self.n_rows].fill(Step::NO_SLOT);
@@ -210,7 +211,7 @@ impl<D: Device> Loaded<D> {
             host[at.wanted + self.n_wanted..at.wanted + self.n_wanted_padded].fill(PADDING);
         }
         let first = if step.follows { at.positions } else { 0 };
-        // Pages come last, so what is copied ends with those there are.
+        // The pages come last, so the copy ends with the pages that exist.
         let numbers = &self.host[first..at.pages + n_pages];
         self.memory.write_numbers(4 * first, numbers)
     }
@@ -230,7 +231,7 @@ impl<D: Device> Loaded<D> {
     pub fn row_pages(&self) -> u64 {
         self.at(self.places.row_pages)
     }
-    /// From the `skip`th on.
+    /// The list of decode rows from entry `skip` on.
     pub fn decode(&self, skip: usize) -> u64 {
         self.at(self.places.decode + skip)
     }

@@ -1,8 +1,10 @@
-//! Products of prompts by cuBLASLt, where LLAMABI_CUDA_BLASLT asks for it: opened when it is there, never linked. (U)
+//! Products of prompts by cuBLASLt, if LLAMABI_CUDA_BLASLT asks for it. It is opened at run time,
+//! never linked. (U)
 //!
-//! A library of the vendor's chooses kernels by the number of rows, so a result may depend on what else is in the
-//! batch: that is why it is off unless it is asked for. What it is asked for once a shape (a plan) is kept. Which
-//! products those are `library.rs` says.
+//! The vendor's library chooses kernels by the number of rows, so a result may depend on what else
+//! is in the batch. This is why it is off unless it is asked for. The library is asked for an
+//! algorithm once for each shape, and the answer (a plan) is kept. `library.rs` says which products
+//! these are.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the library's names")]
 #![allow(clippy::too_many_arguments, reason = "the library's signatures")]
@@ -16,11 +18,11 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes that the library may work in: what its makers advise for compute capability 9.0.
+/// Bytes of the library's workspace: what its makers advise for compute capability 9.0.
 pub(super) const WORKSPACE: usize = 32 << 20;
-/// 12.0: types and attributes are those of its header.
+/// Version 12.0: types and attributes are those of its header.
 const OLDEST: usize = 120_000;
-/// Shapes: four products of a layer, each with rows by powers of two.
+/// Most shapes: four products of a layer, each with powers of two of rows.
 const MOST_PLANS: usize = 128;
 
 const COMPUTE_32F: c_int = 68;
@@ -30,7 +32,7 @@ const LAYOUT_COLS: c_int = 3;
 const PREFERENCE_WORKSPACE: c_int = 1;
 /// The alignments of A, B, C and D.
 const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
-/// Rows begin at multiples of 32 elements, of which the shortest are of two bytes.
+/// Rows begin at multiples of 32 elements, and the smallest elements have two bytes.
 const ALIGNMENT: u32 = 64;
 
 fn type_of(dtype: Dtype) -> Option<c_int> {
@@ -66,7 +68,7 @@ macro_rules! functions {
             fn look_up(handle: *mut c_void) -> Result<Library, String> {
                 let symbol = |name: &str| {
                     let c_name = CString::new(name).unwrap_or_default();
-                    // SAFETY: the handle is open for ever.
+                    // SAFETY: the handle is never closed.
                     let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
                     if symbol.is_null() { Err(format!("it has no {name}")) } else { Ok(symbol) }
                 };
@@ -87,7 +89,7 @@ macro_rules! functions {
                 /// # Safety
                 /// As in the library's reference.
                 unsafe fn $name(&self, $($argument: $type),*) -> Said {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller's contract.
                     match unsafe { (self.$name)($($argument),*) } {
                         0 => Ok(()),
                         code => Err(format!("{}: status {code}", stringify!($name))),
@@ -117,19 +119,19 @@ functions! {
         algorithm: *const [u64; 8], workspace: u64, bytes: usize, stream: Handle);
 }
 
-/// What was found out for products of up to so many rows.
+/// The algorithm for products of up to `rows` rows.
 struct Plan {
     rows: usize,
     n: usize,
     k: usize,
     kind: c_int,
     strides: [usize; 3],
-    /// Of the weights, of the rows and of the sum.
+    /// Layouts of the weights, of the rows, and of the sums.
     layouts: [Handle; 3],
     found: Heuristic,
 }
 
-/// An opened library, on the current context.
+/// An opened library, in the current context.
 pub(super) struct BlasLt {
     library: Library,
     handle: Handle,
@@ -140,12 +142,13 @@ pub(super) struct BlasLt {
     context: Arc<Context>,
 }
 
-// SAFETY: handles may be used from any thread whose current context is theirs, one at a time.
+// SAFETY: handles may be used from any thread on which their context is current, by one thread at a
+// time.
 unsafe impl Send for BlasLt {}
 
 impl BlasLt {
-    /// As `asked` says: a file, or 1 for what is loaded already, what the loader finds, or the toolkit's. The context
-    /// is current.
+    /// Opens the library. `asked` is a file, or 1 for the library that is already loaded, that the
+    /// loader finds, or that the toolkit has. The context must be current.
     pub fn open(asked: &str, context: &Arc<Context>) -> Result<BlasLt, String> {
         let library = Library::look_up(find(asked)?)?;
         // SAFETY: no arguments.
@@ -164,7 +167,8 @@ impl BlasLt {
         };
         let lib = &this.library;
         let (bytes, op, least) = (WORKSPACE as u64, OP_T, ALIGNMENT);
-        // SAFETY: every value has the type that cublasLt.h says and outlives its call; what was made goes in `drop`.
+        // SAFETY: every value has the type that cublasLt.h says and outlives its call; `drop`
+        // destroys what was made.
         unsafe {
             context
                 .driver
@@ -190,7 +194,7 @@ impl BlasLt {
         Ok(this)
     }
 
-    /// The product, in `stream`; the context is current.
+    /// Does the product, in `stream`. The context must be current.
     ///
     /// # Safety
     /// That of [`crate::backend::gpu::device::Device::product`].
@@ -201,8 +205,8 @@ impl BlasLt {
         let [weights, rows, sum] = plan.layouts;
         let (one, m) = (1.0f32, p.m as u64);
         let before = if p.adds { 1.0f32 } else { 0.0 };
-        // SAFETY: layouts of this shape, of `m` columns from here on; addresses are by this function's contract; the
-        // workspace is used in this stream alone.
+        // SAFETY: the layouts have this shape, and `m` columns from here on. Addresses are right by
+        // this function's contract. The workspace is used in this stream only.
         unsafe {
             for layout in [rows, sum] {
                 let m = (&raw const m).cast();
@@ -229,7 +233,7 @@ impl BlasLt {
         }
     }
 
-    /// Which plan is for this shape, its rows rounded up.
+    /// Index of the plan for this shape, with its rows rounded up.
     fn plan(&mut self, p: &Product, kind: c_int) -> Result<usize, String> {
         let rows = p.m.next_power_of_two();
         let strides = [p.w_stride, p.y_stride, p.x_stride];
@@ -252,13 +256,14 @@ impl BlasLt {
             layouts: [ptr::null_mut(); 3],
             found: Heuristic::default(),
         });
-        // A failure is the library's end, so half a plan is never used, and goes with it.
+        // After a failure the library is not used any more, so an incomplete plan is never used,
+        // and is freed with the library.
         let at = self.plans.len() - 1;
         let (lib, plan) = (&self.library, &mut self.plans[at]);
-        // The library's matrices have columns where ours have rows.
+        // The library's matrices are column-major, so its columns are our rows.
         let shapes = [(kind, p.k, p.n), (kind, p.k, rows), (TYPE_F32, p.n, rows)];
         let mut n = 0;
-        // SAFETY: room for one result; all outlives the calls.
+        // SAFETY: there is room for one result; everything outlives the calls.
         unsafe {
             for (i, (kind, height, width)) in shapes.into_iter().enumerate() {
                 let to = &mut plan.layouts[i];
@@ -290,7 +295,7 @@ impl BlasLt {
 }
 
 impl Drop for BlasLt {
-    /// Nothing of it is under way: who drops it has waited.
+    /// Nothing of it is in progress: whoever drops it has waited.
     fn drop(&mut self) {
         let Ok(_current) = self.context.enter() else {
             return;
@@ -298,7 +303,7 @@ impl Drop for BlasLt {
         let lib = &self.library;
         let destroy = |what: Handle, by: unsafe fn(&Library, Handle) -> Said| {
             if !what.is_null() {
-                // SAFETY: made by the library, and used by nobody any more. A failure has nobody to go to.
+                // SAFETY: made by the library; nobody uses it any more. Failures are ignored.
                 let _ = unsafe { by(lib, what) };
             }
         };
@@ -309,13 +314,13 @@ impl Drop for BlasLt {
         destroy(self.product, Library::cublasLtMatmulDescDestroy);
         destroy(self.handle, Library::cublasLtDestroy);
         if self.workspace != 0 {
-            // SAFETY: allocated in `open`, used by nothing that runs.
+            // SAFETY: allocated in `open`; nothing that runs uses it.
             let _ = unsafe { self.context.driver.cuMemFree_v2(self.workspace) };
         }
     }
 }
 
-/// The library's handle; it stays open for ever.
+/// The handle of the library, which is never closed.
 fn find(asked: &str) -> Result<*mut c_void, String> {
     let open = |name: &str, more: c_int| {
         let c_name = CString::new(name).unwrap_or_default();

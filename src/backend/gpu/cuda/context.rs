@@ -1,4 +1,4 @@
-//! The primary context of a GPU, and what lives in it and gives itself back. (U)
+//! The primary context of a GPU, and objects in it that free themselves. (U)
 #![allow(unsafe_code)]
 
 use crate::backend::gpu::driver::{Driver, EVENT_DISABLE_TIMING, Handle, OUT_OF_MEMORY, Outcome};
@@ -20,15 +20,15 @@ unsafe impl Send for Context {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Context {}
 
-/// The context is current on this thread while this lives.
+/// While this lives, the context is current on this thread.
 pub(super) struct Current<'a> {
     driver: &'a Driver,
-    /// It does not leave the thread.
+    /// It must not leave the thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl Context {
-    /// That of device `index`, which preflight has seen.
+    /// The primary context of device `index`, which preflight has seen.
     pub fn retain(driver: Driver, index: usize) -> Result<Arc<Context>> {
         let (mut device, mut raw) = (0, ptr::null_mut());
         // SAFETY: preflight has started the driver; both outlive the calls. Released in `drop`.
@@ -55,14 +55,14 @@ impl Context {
     pub fn attribute(&self, which: c_int) -> Result<c_int> {
         let mut value = 0;
         let to = &mut value;
-        // SAFETY: the device is there since `retain`.
+        // SAFETY: `retain` has found the device.
         unsafe { self.driver.cuDeviceGetAttribute(to, which, self.device) }?;
         Ok(value)
     }
 }
 
-// In what follows a failure while something is given back has nobody to go to: after a device error
-// everything fails, and the process goes on.
+// The following `drop` functions ignore failures, because nobody could handle them: after a device
+// error every call fails, and the process goes on.
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
@@ -86,13 +86,13 @@ pub(super) struct Owned {
     context: Arc<Context>,
 }
 
-// SAFETY: may be used from any thread whose current context is theirs, which `drop` sees to.
+// SAFETY: it may be used from any thread on which its context is current; `drop` sees to that.
 unsafe impl Send for Owned {}
 // SAFETY: as above; the driver's functions may be called from several threads at a time.
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    /// What `create` makes, the context being current.
+    /// The object that `create` makes. The context must be current.
     pub fn new(
         context: &Arc<Context>,
         create: impl FnOnce(&Driver, &mut Handle) -> Outcome,
@@ -107,7 +107,7 @@ impl Owned {
         })
     }
 
-    /// An event that somebody waits for, the context being current.
+    /// An event that somebody will wait for. The context must be current.
     pub fn event(context: &Arc<Context>) -> Result<Owned> {
         Owned::new(
             context,
@@ -121,7 +121,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: made by the function that this one undoes; nobody uses it now.
+            // SAFETY: made by the function that `destroy` undoes; nobody uses it any more.
             let _ = unsafe { (self.destroy)(&self.context.driver, self.raw) };
         }
     }
@@ -165,7 +165,7 @@ impl Pinned {
 }
 
 impl Drop for Pinned {
-    /// No copy uses it any more: the owners wait for theirs.
+    /// No copy uses it any more: its owners wait for their copies.
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
             // SAFETY: allocated in `new`, used by no copy.

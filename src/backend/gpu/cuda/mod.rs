@@ -1,12 +1,17 @@
 //! A real GPU, through the driver's own interface. (U)
 //!
-//! The primary context is used, as other code in the process does; it is current only inside our
-//! calls, so a host with CUDA code of its own notices nothing. Everything is done in one stream.
-//! On compute capability 9.0 a kernel that waits itself for the one before it is launched early.
-//! In the environment, LLAMABI_CUDA_GRAPHS=0: launches are never recorded; LLAMABI_CUDA_AHEAD=0: a step is launched
-//! when the one before it has been read; LLAMABI_CUDA_HOPPER=0: kernels for compute capability 9.0 alone are not used;
-//! LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt for the products of large prompts in f16 and bf16, whose
-//! results then may depend on what else is in the batch.
+//! It uses the primary context, as other code in the process does. The context is current only
+//! during our calls, so a host with CUDA code of its own notices nothing. Everything is done in one
+//! stream. On compute capability 9.0, kernels that wait for the previous kernel themselves are
+//! launched early.
+//!
+//! Environment variables:
+//! - LLAMABI_CUDA_GRAPHS=0: launches are never recorded.
+//! - LLAMABI_CUDA_AHEAD=0: a step is launched only after the answer of the one before it has been
+//!   read.
+//! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
+//! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
+//!   Results may then depend on what else is in the batch.
 #![allow(unsafe_code)]
 
 mod blaslt;
@@ -32,7 +37,7 @@ use std::sync::{Arc, Mutex};
 /// Floats in page-locked host memory.
 pub struct Floats {
     memory: Pinned,
-    /// The last copy into it is done.
+    /// Fires when the last copy into it is done.
     done: Owned,
     context: Arc<Context>,
 }
@@ -40,7 +45,7 @@ pub struct Floats {
 impl Floats {
     fn wait(&self) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: alive; one that was never recorded is done.
+        // SAFETY: the event is alive; one that was never recorded counts as done.
         unsafe { self.context.driver.cuEventSynchronize(self.done.raw) }?;
         Ok(())
     }
@@ -49,29 +54,29 @@ impl Floats {
 impl Deref for Floats {
     type Target = [f32];
     fn deref(&self) -> &[f32] {
-        // SAFETY: page-aligned, initialised in `Pinned::new`, borrowed through `self`; nobody looks at it while
-        // a copy into it is under way (`Device::fetch`'s contract).
+        // SAFETY: page-aligned, initialised in `Pinned::new`, borrowed through `self`. Nobody reads
+        // it while a copy into it is in progress (`Device::fetch`'s contract).
         unsafe { std::slice::from_raw_parts(self.memory.at.cast(), self.memory.bytes / 4) }
     }
 }
 
 impl Drop for Floats {
     fn drop(&mut self) {
-        // After a device error no copy is under way.
+        // After a device error no copy is in progress.
         let _ = self.wait();
     }
 }
 
-/// Who does the products that may be a library's.
+/// What does the products that a library may do.
 enum Products {
-    /// Our kernels, as always.
+    /// Our own kernels.
     Own,
     Library(Box<BlasLt>),
-    /// Our kernels, because of this, which is yet to be said.
+    /// Our own kernels, for this reason, which has not been reported yet.
     Failed(String),
 }
 
-/// One NVIDIA GPU. What it owns goes in the order of the fields.
+/// One NVIDIA GPU. What it owns is dropped in the order of the fields.
 pub struct Cuda {
     products: Mutex<Products>,
     staging: Staging,
@@ -79,18 +84,18 @@ pub struct Cuda {
     stream: Owned,
     context: Arc<Context>,
     found: Found,
-    /// Rows of a 2D copy lie at most so many bytes apart.
+    /// Rows of a 2D copy may lie at most this many bytes apart.
     max_pitch: usize,
     multiprocessors: u32,
     records: bool,
     runs_ahead: bool,
-    /// Launches may start before the one before them has ended.
+    /// Whether launches may start before the previous one has ended.
     programmatic: bool,
-    /// Kernels for compute capability 9.0 alone are used.
+    /// Whether the kernels for compute capability 9.0 are used.
     hopper: bool,
 }
 
-/// The oldest driver that records such launches as what they are.
+/// The oldest driver whose graphs record such launches as what they are.
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
 /// Launches that were recorded, ready to run.
@@ -101,11 +106,12 @@ fn is_on(variable: &str) -> bool {
 }
 
 impl Cuda {
-    /// GPU `index` with these kernels, through the driver from the first of `libraries` that can be opened.
+    /// Opens GPU `index` with these kernels, using the driver from the first of `libraries` that
+    /// can be opened.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with a [`super::preflight::Reason`] where there is no GPU to use,
-    /// [`Error::Device`] where the driver refuses something.
+    /// [`Error::Unsupported`] with a [`super::preflight::Reason`] if there is no usable GPU,
+    /// [`Error::Device`] if the driver refuses something.
     pub fn open(libraries: &[&str], images: &Images, index: usize) -> Result<Cuda> {
         let (driver, found) = preflight(images, libraries, index)?;
         let context = Context::retain(driver, index)?;
@@ -138,11 +144,11 @@ impl Cuda {
         }
     }
 
-    /// With cuBLASLt: as LLAMABI_CUDA_BLASLT says it, `1` or a file. Where it cannot be had, or fails later, our own
-    /// kernels do its work.
+    /// Uses cuBLASLt: `asked` is the value of LLAMABI_CUDA_BLASLT, `1` or a file. If it cannot be
+    /// opened, or fails later, our own kernels do its work.
     ///
     /// # Errors
-    /// [`Error::Device`] of a device that is broken.
+    /// [`Error::Device`] if the device is broken.
     pub fn with_blaslt(mut self, asked: &str) -> Result<Cuda> {
         let current = self.context.enter()?;
         let products = match BlasLt::open(asked, &self.context) {
@@ -161,12 +167,12 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // What goes now may still be in use by copies on their way.
+        // Copies in progress may still use what is dropped now.
         let _ = self.synchronize();
     }
 }
 
-// SAFETY: addresses are the driver's; everything is done in one stream, in order.
+// SAFETY: addresses come from the driver; everything is done in one stream, in order.
 unsafe impl Device for Cuda {
     type Host = Floats;
     type Graph = Graph;
@@ -201,7 +207,7 @@ unsafe impl Device for Cuda {
 
     fn give_up_library(&self) {
         let mut products = self.products.lock().unwrap_or_else(|e| e.into_inner());
-        // It works in memory that goes with it.
+        // The library works in memory that is freed with it.
         let _ = self.synchronize();
         *products = Products::Own;
     }
@@ -225,7 +231,7 @@ unsafe impl Device for Cuda {
         // The driver's reference does not promise that freeing waits.
         let _ = self.synchronize();
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: by this function's contract, and nothing that used it is on its way.
+            // SAFETY: by this function's contract; nothing that uses it is in progress.
             let _ = unsafe { self.driver().cuMemFree_v2(at) };
         }
     }
@@ -297,14 +303,14 @@ unsafe impl Device for Cuda {
     unsafe fn fetch(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
         let _current = self.context.enter()?;
         let (at, stream) = (to.memory.at.cast(), self.stream.raw);
-        // SAFETY: both sizes are by this function's contract, and that nobody looks at `to`, which waits for the
-        // copy before it goes.
+        // SAFETY: both sizes are right by this function's contract, and nobody reads `to`, which
+        // waits for the copy before it is dropped.
         unsafe {
             self.driver()
                 .cuMemcpyDtoHAsync_v2(at, from, 4 * n, stream)?;
             let recorded = self.driver().cuEventRecord(to.done.raw, stream);
             if recorded.is_err() {
-                // Then `to` would not wait for it.
+                // Without the event, `to` would not wait for the copy.
                 let _ = self.driver().cuStreamSynchronize(stream);
             }
             Ok(recorded?)
@@ -336,8 +342,8 @@ unsafe impl Device for Cuda {
             let name = kernel.name();
             return Err(Error::Internal(format!("this GPU has no kernel {name}")));
         };
-        // SAFETY: the kernel has one argument, whose bytes are copied during the call, as the configuration is;
-        // what the bytes point to is by this function's contract.
+        // SAFETY: the kernel has one argument. Its bytes and the configuration are copied during
+        // the call. What the bytes point to is right by this function's contract.
         let outcome = unsafe {
             self.driver()
                 .cuLaunchKernelEx(&config, function, &mut argument, ptr::null_mut())
@@ -352,8 +358,8 @@ unsafe impl Device for Cuda {
         let mut map = TensorMap::default();
         let dimensions = [of.width as u64 / 2, rows as u64];
         let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], box_rows], [1; 2]);
-        // SAFETY: two dimensions, and as many numbers in each array (strides one less); all of it outlives the call, which
-        // looks at nothing on the device.
+        // SAFETY: the map has two dimensions, and each array has as many numbers (strides one
+        // less). All of it outlives the call, which reads nothing on the device.
         unsafe {
             self.driver().cuTensorMapEncodeTiled(
                 &mut map,
@@ -389,7 +395,7 @@ unsafe impl Device for Cuda {
             }
             Products::Failed(why) => std::mem::take(why),
         };
-        // It works in memory that goes with it.
+        // The library works in memory that is freed with it.
         let _ = self.synchronize();
         *products = Products::Own;
         Err(Some(why))
@@ -405,7 +411,8 @@ unsafe impl Device for Cuda {
 
     fn begin_capture(&self) -> Result<()> {
         let _current = self.context.enter()?;
-        // Of this thread alone: another one, with a handle of its own, may allocate meanwhile.
+        // Only this thread is affected: another thread, with a handle of its own, may allocate in
+        // the meantime.
         let mode = CAPTURE_THREAD_LOCAL;
         // SAFETY: our own stream.
         unsafe { self.driver().cuStreamBeginCapture_v2(self.stream.raw, mode) }?;
@@ -426,11 +433,12 @@ unsafe impl Device for Cuda {
             |driver, to| unsafe { driver.cuGraphInstantiateWithFlags(to, recorded, 0) },
             Driver::cuGraphExecDestroy,
         );
-        // What is instantiated does not need it. As elsewhere, a failure to give it back has nobody to go to.
-        // SAFETY: ours, and nobody names it after this.
+        // The instantiated graph does not need it. A failure to free it is ignored, as elsewhere.
+        // SAFETY: ours, and nobody uses it after this.
         let _ = unsafe { self.driver().cuGraphDestroy(recorded) };
         let graph = graph?;
-        // Else it would take its memory when it is launched first, and a refusal would be that step's.
+        // Otherwise the graph would take its memory at its first launch, and a refusal would be an
+        // error of that step.
         // SAFETY: just made; our own stream.
         unsafe { self.driver().cuGraphUpload(graph.raw, self.stream.raw) }?;
         Ok(Graph(graph))

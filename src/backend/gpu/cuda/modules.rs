@@ -1,4 +1,4 @@
-//! The kernels on a GPU: every image loaded and every kernel looked up once, when it is opened. (U)
+//! The kernels on a GPU: every image is loaded and every kernel looked up when it is opened. (U)
 #![allow(unsafe_code)]
 
 use super::context::{Context, Owned};
@@ -12,23 +12,26 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The functions of all kernels, in their order; they live as long as the modules.
+/// The functions of all kernels, in the order of `KERNELS`; they live as long as the modules.
 pub(super) struct Modules {
     functions: Vec<Option<Handle>>,
-    /// Whether those that are there for compute capability 9.0 alone are, and there is the memory that they take.
+    /// Whether the kernels for compute capability 9.0 exist here and the shared memory that they
+    /// take does.
     pub hopper: bool,
-    /// Whether all of them are machine code of 9.0 or newer, where kernels that wait for the launch before them do.
+    /// Whether all kernels are machine code for 9.0 or newer; in older code, kernels cannot wait
+    /// for the previous launch.
     pub programmatic: bool,
     _modules: Vec<Owned>,
 }
 
-// SAFETY: functions may be used from any thread whose current context is theirs; nothing changes here.
+// SAFETY: functions may be used from any thread on which their context is current; nothing changes
+// here.
 unsafe impl Send for Modules {}
 // SAFETY: as above.
 unsafe impl Sync for Modules {}
 
 impl Modules {
-    /// The context is current.
+    /// The context must be current.
     pub fn load(context: &Arc<Context>, images: &Images, found: &Found) -> Result<Modules> {
         let mut modules = Vec::new();
         for (file, image) in &images.fatbins {
@@ -50,7 +53,7 @@ impl Modules {
     }
 }
 
-/// Load one image; PTX in it may be compiled by the driver, whose words are kept.
+/// Loads one image. The driver may compile PTX in it; if that fails, its message is kept.
 fn module(
     context: &Arc<Context>,
     file: &str,
@@ -58,7 +61,7 @@ fn module(
     need: i32,
     found: &Found,
 ) -> Result<Owned> {
-    // The driver wants eight-byte alignment.
+    // The driver wants the image aligned to eight bytes.
     let mut aligned = vec![0u64; image.len().div_ceil(8) + 1];
     for (to, from) in aligned.iter_mut().zip(image.chunks(8)) {
         let mut bytes = [0; 8];
@@ -72,8 +75,8 @@ fn module(
         ptr::without_provenance_mut(log.len() - 1),
     ];
     let mut raw = ptr::null_mut();
-    // SAFETY: `aligned` is a whole fatbin (its header has its length) and a zero behind it; the options are
-    // two, and all of it outlives the call.
+    // SAFETY: `aligned` is a whole fatbin (its header contains its length) and a zero after it;
+    // there are two options; all of it outlives the call.
     let outcome = unsafe {
         context.driver.cuModuleLoadDataEx(
             &mut raw,
@@ -114,7 +117,7 @@ fn module(
     })
 }
 
-/// The least virtual architecture that a function was compiled for, 10 major + minor.
+/// The lowest virtual architecture that a function was compiled for, as 10 major + minor.
 fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int> {
     let mut least = c_int::MAX;
     for &function in functions.iter().flatten() {
@@ -131,7 +134,8 @@ fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int
     Ok(least)
 }
 
-/// Look a kernel up and let it have as much shared memory as the device gives. None: it is there for another GPU alone.
+/// Looks a kernel up and allows it as much shared memory as the device has. `None`: the kernel
+/// exists for other GPUs only.
 fn function(
     context: &Context,
     modules: &[Owned],

@@ -1,4 +1,5 @@
-//! Copies to the device through two page-locked buffers: one is filled while the other is copied. (U)
+//! Copies to the device through two page-locked buffers: one is filled while the other is being
+//! copied. (U)
 #![allow(unsafe_code)]
 
 use super::context::{Context, Owned, Pinned};
@@ -8,21 +9,21 @@ use crate::backend::gpu::driver::{Copy2d, Driver, Handle, MEMORY_DEVICE, MEMORY_
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of each buffer: long enough that a copy costs more than its start, short enough that the first
-/// one starts soon.
+/// Bytes of each buffer: large enough that a copy costs more than starting it, small enough that
+/// the first copy starts soon.
 const STAGE: usize = 4 << 20;
 
-/// A buffer and an event that says when the copy out of it is done.
+/// A buffer, and an event that fires when the copy out of it is done.
 struct Stage {
     memory: Pinned,
     done: Owned,
 }
 
-/// The two, and which of them is next.
+/// The two buffers, and which of them is next.
 pub(super) struct Staging(Mutex<([Stage; 2], usize)>);
 
 impl Staging {
-    /// The context is current.
+    /// The context must be current.
     pub fn new(context: &Arc<Context>) -> Result<Staging> {
         let stage = || -> Result<Stage> {
             Ok(Stage {
@@ -33,7 +34,7 @@ impl Staging {
         Ok(Staging(Mutex::new(([stage()?, stage()?], 0))))
     }
 
-    /// Copy rows, end to end in `from`; it may be changed as soon as this returns.
+    /// Copies rows, which lie end to end in `from`; `from` may be changed as soon as this returns.
     ///
     /// # Safety
     /// The context is current, the rows lie in live memory, and `from.len()` is a multiple of `to.width`.
@@ -45,14 +46,14 @@ impl Staging {
         from: &[u8],
     ) -> Result<()> {
         if to.width == to.pitch || to.width == from.len() {
-            // One stretch of memory, cut anywhere.
+            // One stretch of memory, which may be cut anywhere.
             for (i, bytes) in from.chunks(STAGE).enumerate() {
                 let rows = Rows {
                     at: to.at + (i * STAGE) as u64,
                     width: bytes.len(),
                     pitch: bytes.len(),
                 };
-                // SAFETY: a part of the rows the caller vouches for.
+                // SAFETY: a part of the rows that the caller vouches for.
                 unsafe { self.stage(driver, stream, rows, bytes) }?;
             }
             return Ok(());
@@ -73,16 +74,16 @@ impl Staging {
         Ok(())
     }
 
-    /// At most [`STAGE`] bytes.
+    /// Copies at most [`STAGE`] bytes.
     unsafe fn stage(&self, driver: &Driver, stream: Handle, to: Rows, from: &[u8]) -> Result<()> {
         let mut staging = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (stages, next) = &mut *staging;
         let stage = &stages[*next];
         *next = 1 - *next;
         let (at, done) = (stage.memory.at, stage.done.raw);
-        // SAFETY: the copy that used the buffer is done before it is filled again (an event that was never
-        // recorded is done), and `from` fits. The rows lie in live memory (the caller), the source is
-        // not touched before `done`.
+        // SAFETY: before the buffer is filled again, the copy that used it is done (an event that
+        // was never recorded counts as done), and `from` fits. The rows lie in live memory (the
+        // caller's contract). The source is not touched before `done`.
         unsafe {
             driver.cuEventSynchronize(done)?;
             ptr::copy_nonoverlapping(from.as_ptr(), at, from.len());
