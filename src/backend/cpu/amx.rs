@@ -1,11 +1,12 @@
 //! AMX: products of bfloat16 tiles, summed in float32.
 //!
-//! Stable Rust has neither the intrinsics nor the feature's name, so the instructions are written as
-//! `asm!`. The compiler never uses the tile registers itself.
+//! Stable Rust has neither the intrinsics nor the feature's name, so the instructions are written
+//! as `asm!`. The compiler itself never uses the tile registers.
 //!
-//! What `tdpbf16ps` computes, for every sum of a tile: the products of even k, and those of odd k, each
-//! as a chain of fused multiply-adds over ascending k from zero; the two are added, and the result is
-//! added to the sum. Subnormal inputs and results count as zero. [`scalar`] does the same, bit by bit.
+//! What `tdpbf16ps` computes for every sum of a tile: the products of even k and the products of
+//! odd k, each as a chain of fused multiply-adds over ascending k from zero. The two are added, and
+//! the result is added to the sum. Subnormal inputs and results count as zero. [`scalar`] does the
+//! same, bit by bit.
 
 #![allow(unsafe_code)]
 
@@ -31,12 +32,13 @@ pub const MAX_ROW: usize = 6;
 pub struct Amx(());
 
 impl Amx {
-    /// `Some` where processor, hypervisor and kernel all let this process use bfloat16 tiles. Asks the
-    /// kernel for permission, which it gives to the whole process, threads to come included; from then on
-    /// the kernel refuses signal stacks that are too small for a frame with tiles. Where a thread of the
-    /// host has such a stack already, permission is refused.
+    /// `Some` if the processor, the hypervisor and the operating system all let this process use
+    /// bfloat16 tiles. This asks the operating system for permission, which holds for the whole
+    /// process, including future threads. From then on it refuses signal stacks that are too small
+    /// for a frame with tiles. If a thread of the host already has such a stack, permission is
+    /// refused.
     pub fn detect() -> Option<Self> {
-        /// Of arch/x86/include/uapi/asm/prctl.h.
+        /// From arch/x86/include/uapi/asm/prctl.h.
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         const TILE_AND_BF16: u32 = (1 << 24) | (1 << 22);
@@ -56,7 +58,8 @@ impl Amx {
         if (enabled >> 17) & 3 != 3 {
             return None;
         }
-        // SAFETY: touches no memory; a kernel that does not know the request says so.
+        // SAFETY: touches no memory; an operating system that does not know the request returns an
+        // error.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_arch_prctl,
@@ -67,7 +70,7 @@ impl Amx {
         (answer == 0).then_some(Self(()))
     }
 
-    /// Configure this thread's tiles. Only one at a time.
+    /// Configures the tiles of this thread. Only one configuration at a time.
     #[inline(always)]
     pub fn tiles(self) -> Tiles {
         static WHOLE: Config = Config::new([64; 8], [16; 8]);
@@ -111,8 +114,8 @@ impl Config {
     }
 }
 
-/// This thread's tiles, eight full ones, until it is dropped: a live tile state would make every switch
-/// of threads save 8 KiB.
+/// The tiles of this thread, eight full ones, until this is dropped. They must not stay configured:
+/// with live tile state, every thread switch saves 8 KiB.
 pub struct Tiles(PhantomData<*const ()>);
 
 impl Drop for Tiles {
@@ -123,7 +126,8 @@ impl Drop for Tiles {
     }
 }
 
-/// As [`Tiles`], but what is summed over are sixteen k: A has rows of sixteen, B eight rows of pairs.
+/// As [`Tiles`], but sums run over sixteen k: A has rows of sixteen numbers, B has eight rows of
+/// pairs.
 pub struct PageTiles(PhantomData<*const ()>);
 
 impl Drop for PageTiles {
@@ -134,7 +138,7 @@ impl Drop for PageTiles {
     }
 }
 
-/// A row of B: two k of sixteen columns, `[16 columns][2]`.
+/// A row of B: two k of sixteen columns each, `[16 columns][2]`.
 pub type Pairs = [u16; 2 * SIDE];
 
 macro_rules! zero {
@@ -151,8 +155,8 @@ macro_rules! load {
             options(nostack, readonly))
     };
 }
-/// As `load!`, for tiles that this core will not want again before much else has passed: they come from L2
-/// and are not kept in L1, where they would displace what is used again.
+/// As `load!`, for tiles that this core will not need again soon: they come from L2 and are not
+/// kept in L1, where they would displace what is used again.
 macro_rules! load_past_l1 {
     ($t:literal, $from:expr) => {
         asm!(concat!("tileloaddt1 tmm", $t, ", [{} + {}*1]"), in(reg) $from, in(reg) 64usize,
@@ -173,8 +177,8 @@ macro_rules! multiply {
     };
 }
 
-/// Memory that will be needed, asked for in equal shares; into L2, because lines that come from memory
-/// would take the buffers through which L1 is filled from L2.
+/// Memory that will be needed, prefetched in equal shares. It goes to L2, because lines that come
+/// from memory would take the buffers through which L1 is filled from L2.
 struct Ahead<'a, T> {
     left: &'a [T],
     share: usize,
@@ -200,10 +204,10 @@ impl<'a, T> Ahead<'a, T> {
     }
 }
 
-// SAFETY of every block below: `Tiles` exists, so eight full tiles are configured; a tile is 1 KiB, rows
-// 64 bytes apart, read from and written to references to arrays of that size.
+// SAFETY of every block below: `Tiles` exists, so eight full tiles are configured; a tile is 1 KiB,
+// rows 64 bytes apart, read from and written to references to arrays of that size.
 impl Tiles {
-    /// Tiles for products over sixteen k instead.
+    /// Changes to tiles for products over sixteen k.
     #[inline(always)]
     pub fn for_pages(self, amx: Amx) -> PageTiles {
         static HALF: Config = Config::new(
@@ -215,8 +219,8 @@ impl Tiles {
         PageTiles(PhantomData)
     }
 
-    /// `c = a b`, or `c += a b` after the first block of k: 32 rows by 32 columns, `c` as
-    /// `[half of the rows][half of the columns]`. Meanwhile `ahead` is asked for.
+    /// `c = a b`, or `c += a b` after the first block of k: 32 rows by 32 columns, with `c` as
+    /// `[half of the rows][half of the columns]`. Prefetches `ahead` in the meantime.
     #[inline(always)]
     pub fn square<T>(
         &self,
@@ -260,7 +264,7 @@ impl Tiles {
         }
     }
 
-    /// As [`Tiles::square`] for the first 16 rows alone.
+    /// As [`Tiles::square`], for the first 16 rows only.
     #[inline(always)]
     pub fn half_square<T>(
         &self,
@@ -295,7 +299,8 @@ impl Tiles {
         }
     }
 
-    /// `c = a b`, or `c += a b`: 16 rows by four columns of tiles. (Two columns would wait for each other.)
+    /// `c = a b`, or `c += a b`: 16 rows by four columns of tiles. (Two columns would wait for each
+    /// other.)
     #[inline(always)]
     pub fn wide(&self, a: &[Half], b: [&[Half]; 4], c: &mut [Sums; 4], first: bool) {
         let b = b.map(|b| &b[..a.len()]);
@@ -329,8 +334,8 @@ impl Tiles {
         }
     }
 
-    /// `c = a b` (`c += a b`): 16 rows by [`MAX_ROW`] columns of tiles, each column a stream of memory of
-    /// its own that is asked for `AHEAD` tiles ahead.
+    /// `c = a b` (`c += a b`): 16 rows by [`MAX_ROW`] columns of tiles. Each column is a separate
+    /// stream of memory, prefetched `AHEAD` tiles ahead.
     #[inline(always)]
     pub fn row<const AHEAD: usize>(
         &self,
@@ -385,8 +390,9 @@ impl Tiles {
         }
     }
 
-    /// `4 n` products of two tiles of rows and two of columns, with nothing beside them: what the processor
-    /// can do at most, for benchmarks. With zeros it would be faster, because they take less power.
+    /// `4 n` products of two tiles of rows and two of columns, with nothing else: the most that the
+    /// processor can do, for benchmarks. With zeros it would be faster, because they take less
+    /// power.
     #[inline(always)]
     pub fn spin(&self, n: usize, data: &[Half; 4]) {
         unsafe {
@@ -409,9 +415,9 @@ impl Tiles {
 }
 
 impl PageTiles {
-    /// `c = a b`: 16 rows by four columns of tiles, from column tile `first` of `b` on (the last again behind the
-    /// end), which are summed page by page. `a` has two pages in each tile, `b` of each eight rows of pairs with all
-    /// columns. After each page `between` is run.
+    /// `c = a b`: 16 rows by four columns of tiles, from column tile `first` of `b` on (beyond the
+    /// end, the last tile again), summed page by page. Each tile of `a` has two pages. `b` has for
+    /// each page eight rows of pairs with all columns. `between` runs after each page.
     #[inline(always)]
     pub fn wide(
         &self,
@@ -421,9 +427,10 @@ impl PageTiles {
         c: &mut [Sums; 4],
         mut between: impl FnMut(),
     ) {
-        // SAFETY: `PageTiles` exists, so they are configured. A: 16 rows of 32 bytes, 64 apart, in the half of a tile of 1 KiB
-        // that begins 0 or 32 bytes behind its beginning. B: 8 rows of 64 bytes, `columns` apart, the last of which is found with
-        // a check of bounds. Sums as for `Tiles`.
+        // SAFETY: `PageTiles` exists, so the tiles are configured. A: 16 rows of 32 bytes, 64
+        // apart, in the half of a 1 KiB tile that begins 0 or 32 bytes after its beginning. B: 8
+        // rows of 64 bytes, `columns` apart; the last one is found with a bounds check. Sums as for
+        // `Tiles`.
         unsafe {
             zero!("0");
             zero!("1");

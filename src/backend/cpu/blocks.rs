@@ -1,9 +1,9 @@
 //! Quantised weights as tile strips: the layout, and how rows get into it.
 //!
-//! A strip has sixteen outputs, and is a stream of blocks: first the codes, as lines of 64 bytes with four
-//! bytes of every output, then the scales, sixteen f16 for each group. Blocks are whole cache lines (nf4 in
-//! blocks of 64 k, where half of the lines are split, was 15 % slower). k is padded to whole blocks,
-//! outputs to whole strips, with zeros.
+//! A strip has sixteen outputs and is a stream of blocks. A block has first the codes, as lines of
+//! 64 bytes with four bytes of every output, then the scales, sixteen f16 for each group. Blocks
+//! are whole cache lines (nf4 in blocks of 64 k, where half of the lines are split, was 15 %
+//! slower). k is padded to whole blocks with zeros, and outputs to whole strips.
 //!
 //! | | a line's four bytes of an output | k in a block | lines | bytes |
 //! |---|---|---:|---:|---:|
@@ -11,8 +11,8 @@
 //! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
 //! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
 //!
-//! What kernels multiply lines with are sixteen words of activations for each group, in int16 or in the
-//! two bytes of it: [`Blocks::words`].
+//! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
+//! bytes of an int16: [`Blocks::words`].
 
 use super::element::{Data, Weights, half_bits};
 use super::mat::CpuMat;
@@ -22,7 +22,7 @@ use super::simd::{LANES, Simd};
 use crate::backend::{QuantBlock, QuantData};
 use crate::quant::Quant;
 
-/// Columns of a block.
+/// Columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
     match quant {
         Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
@@ -30,13 +30,13 @@ const fn block_k(quant: Quant) -> usize {
     }
 }
 
-/// Activations are padded to a multiple of this, which every format's blocks divide.
+/// Activations are padded to a multiple of this; the blocks of every format divide it.
 pub(super) const PADDED_K: usize = 128;
 /// Columns with one activation scale.
 pub(super) const GROUP_K: usize = 32;
 /// 16-bit words of a line.
 pub(super) const LINE: usize = 2 * LANES;
-/// Words of activations for [`GROUP_K`].
+/// Words of the activations of [`GROUP_K`] columns.
 pub(super) const WORDS: usize = GROUP_K / 2;
 
 /// Words of the codes of a block.
@@ -49,13 +49,13 @@ pub(super) const fn block_len(quant: Quant) -> usize {
     codes_len(quant) + block_k(quant) / quant.group() * LANES
 }
 
-/// 16-bit words of a strip, `None` where no machine has them.
+/// 16-bit words of a strip; `None` if no machine could hold them.
 pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
     cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
 }
 
 impl CpuMat {
-    /// Place rows of codes or scales.
+    /// Places rows of codes or scales.
     pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
         let Some(quant) = self.dtype.quant() else {
             unreachable!("codes for a matrix of {}", self.dtype)
@@ -96,7 +96,7 @@ impl CpuMat {
         });
     }
 
-    /// Weight `k` of row `row` of the first part.
+    /// Weight `k` of row `row`, a row of the first part.
     pub(super) fn quantised_weight(&self, quant: Quant, row: usize, k: usize) -> f32 {
         let strip = &self.words()[row / LANES * self.strip_len()..][..self.strip_len()];
         weight(quant, strip, row % LANES, k)
@@ -122,10 +122,10 @@ fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
     quant.value(code as u8) * half::f16::from_bits(scale).to_f32()
 }
 
-/// One row's codes to its lane.
+/// Places the codes of one row in its lane.
 fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
     let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
-    // Bytes of a block of one row.
+    // Bytes of one row in a block.
     let bytes = quant.code_bytes(block_k(quant));
     for (block, codes) in blocks.zip(codes.chunks(bytes)) {
         let lines = block[..len].as_chunks_mut::<LINE>().0;
@@ -133,7 +133,8 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
             let mut c = [0; 4];
             c[..codes.len()].copy_from_slice(codes);
             if quant != Quant::Int8 {
-                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next two.
+                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next
+                // two.
                 let [a, b, c4, d] = c;
                 c = [
                     a >> 4 | (c4 & 0xf0),
@@ -148,7 +149,7 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
     }
 }
 
-/// One row's scales to its lane.
+/// Places the scales of one row in its lane.
 fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
     let each = block_k(quant) / quant.group();
     let blocks = strip.chunks_exact_mut(block_len(quant));
@@ -169,27 +170,27 @@ pub(super) trait Blocks: 'static {
     const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
     /// Lines of codes in a group.
     const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
-    /// What activation scales are multiplied with: codes are looked up as multiples of it.
+    /// Activation scales are multiplied with this, because codes are looked up as multiples of it.
     const UNIT: f32;
-    /// Blocks between loads and their prefetches.
+    /// How many blocks before its use a block is prefetched.
     const AHEAD: usize = 1;
-    /// The greatest activation of a group.
+    /// The greatest integer that an activation becomes.
     const TOP: f32 = 32767.0;
-    /// Words for the activations of a group, in the order in which its lines meet them, and what
-    /// [`Blocks::total`] adds.
+    /// The words for the activations of a group, in the order in which its lines need them, and the
+    /// offset that [`Blocks::total`] adds.
     fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32);
 
-    /// What [`Blocks::add`] looks up in.
+    /// The lookup table of [`Blocks::add`].
     type Table<S: Simd>: Copy;
-    /// It.
+    /// Builds the table.
     fn table<S: Simd>(s: S) -> Self::Table<S>;
     /// The sum of a group, in parts.
     type Sum<S: Simd>: Copy;
     /// Registers of a sum.
     const PARTS: usize = 1;
-    /// Nothing yet.
+    /// A sum of zero.
     fn zero<S: Simd>(s: S) -> Self::Sum<S>;
-    /// A line times its words of SIDE rows, in multiples of [`Blocks::UNIT`].
+    /// Adds a line times its words of SIDE rows, in multiples of [`Blocks::UNIT`].
     fn add<S: Simd, const SIDE: usize>(
         s: S,
         table: Self::Table<S>,
@@ -200,18 +201,18 @@ pub(super) trait Blocks: 'static {
     /// The sum of a group, exactly.
     fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
 
-    /// What [`Blocks::values`] looks up in.
+    /// The lookup table of [`Blocks::values`].
     type Values<S: Simd>: Copy;
-    /// It.
+    /// Builds the table.
     fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
-    /// Weights of a line before they are scaled, in the order of k: the first four, or all.
+    /// The weights of a line before scaling, in the order of k: the first four, or all eight.
     fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
 
-    /// An array of [`Blocks::LEN`].
+    /// An array of [`Blocks::LEN`] words.
     type Block: 'static;
     /// A strip as blocks.
     fn blocks(strip: &[u16]) -> &[Self::Block];
-    /// Line `i` of all groups' [`Blocks::LINES`].
+    /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
     fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
     /// Scales of group `g` of a block, f16 bits.
     fn scales(block: &Self::Block, g: usize) -> &[u16; LANES];
@@ -247,7 +248,7 @@ weights!(Int8 Int4 Nf4);
 #[inline(always)]
 fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut put: impl FnMut(usize, [S::F; 2])) {
     let table = Q::table_of_values(s);
-    // Pairs in a line.
+    // Pairs of columns in a line.
     let each = WORDS / Q::LINES;
     for (b, block) in Q::blocks(blocks).iter().enumerate() {
         for g in 0..Q::GROUPS {
@@ -291,7 +292,8 @@ macro_rules! shaped {
     };
 }
 
-/// Products of int16: word i has columns `$first` and two on, and a line the pairs `$pairs`.
+/// For formats that multiply int16: word i has columns `$first` and `$first + 2`; `$pairs` are the
+/// pairs of a line.
 macro_rules! in_pairs {
     (|$i:ident| $first:expr, |$s:ident, $t:pat_param, $line:ident| $pairs:expr) => {
         type Sum<S: Simd> = S::I;
@@ -338,7 +340,7 @@ impl Blocks for Int8 {
 
     #[inline(always)]
     fn table<S: Simd>(_: S) {}
-    // Bytes 0 and 2 of every output, then 1 and 3.
+    // Bytes 0 and 2 of every output, then bytes 1 and 3.
     in_pairs!(|i| i / 2 * 4 + i % 2, |s, (), line| {
         [s.low_bytes(line), s.high_bytes(line)]
     });
@@ -359,7 +361,7 @@ impl Blocks for Int8 {
     }
 }
 
-/// The codebook in multiples of [`Blocks::UNIT`].
+/// The codebook as multiples of [`Blocks::UNIT`].
 const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
     let (book, mut out) = (quant.codebook(), [0; 16]);
     let mut i = 0;
@@ -398,8 +400,8 @@ macro_rules! four_bits {
     };
 }
 
-/// Codes are the weights and 8, and activations two signed bytes: 64 products in an instruction, and nothing
-/// to look up. The sums are the same as of products of int16.
+/// Codes are the weight plus 8, and activations are two signed bytes. So one instruction does 64
+/// products and nothing is looked up. The sums equal those of int16 products.
 impl Blocks for Int4 {
     four_bits!(Int4);
     const UNIT: f32 = 1.0;
@@ -408,14 +410,15 @@ impl Blocks for Int4 {
     const TOP: f32 = 32512.0;
     const PARTS: usize = 2;
     type Table<S: Simd> = ();
-    /// Of upper bytes and of lower bytes.
+    /// The sum of upper bytes and the sum of lower bytes.
     type Sum<S: Simd> = [S::I; 2];
 
-    /// Upper and lower bytes of four columns in turn; 8 for every weight is taken back.
+    /// Upper and lower bytes of four columns in turn. The offset takes back the 8 that was added to
+    /// every weight.
     fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32) {
         let mut words = [0; WORDS];
         let low = x.map(|x| x as i8);
-        // Numbers that are not finite leave anything in `x`, and NaN in the scale.
+        // If numbers are not finite, `x` holds anything, and the scale is NaN.
         let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
         for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let word =
@@ -456,8 +459,9 @@ impl Blocks for Int4 {
 
 impl Blocks for Nf4 {
     four_bits!(Nf4);
-    // A sum of 32 products with int16 must stay under 2^31, so multiples are at most 2047 in magnitude; of
-    // the units that allows, this meets the table best (every value within 1.3e-4).
+    // A sum of 32 products with int16 must stay below 2^31, so multiples are at most 2047 in
+    // magnitude. Of the units that allow this, this one fits the table best (every value within
+    // 1.3e-4).
     const UNIT: f32 = 1.0 / 1722.0;
     type Table<S: Simd> = S::Words;
 
@@ -477,7 +481,7 @@ impl Blocks for Nf4 {
     });
 }
 
-/// `$body` with `$Q` standing for the type of `$quant`.
+/// `$body`, in which `$Q` stands for the type of `$quant`.
 macro_rules! with_blocks {
     ($quant:expr, $Q:ident => $body:expr) => {
         match $quant {

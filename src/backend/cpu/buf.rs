@@ -1,4 +1,5 @@
-//! Anonymous memory: aligned, zeroed by the kernel when first touched, refused instead of aborted.
+//! Anonymous memory: aligned, zeroed by the operating system when first touched. If there is none,
+//! that is an error, not an abort.
 
 #![allow(unsafe_code)]
 
@@ -21,17 +22,17 @@ unsafe impl Number for i32 {}
 // SAFETY: as above.
 unsafe impl Number for i8 {}
 
-/// The same memory as 16-bit numbers.
+/// Views the same memory as 16-bit numbers.
 pub fn as_u16(x: &mut [f32]) -> &mut [u16] {
-    // SAFETY: the same bytes, exclusively borrowed; u16 needs less alignment, and both types take every
-    // bit pattern (`Number`).
+    // SAFETY: the same bytes, exclusively borrowed; u16 needs less alignment, and both types take
+    // every bit pattern (`Number`).
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), 2 * x.len()) }
 }
 
-/// From this size on, huge pages are asked for: fewer page faults while a model is packed.
+/// From this size on, huge pages are requested: fewer page faults while a model is packed.
 const HUGE: usize = 2 << 20;
 
-/// A fixed number of numbers, page-aligned, zero at first.
+/// A fixed number of numbers, page-aligned, initially zero.
 #[derive(Debug)]
 pub struct Mem<T: Number> {
     at: NonNull<T>,

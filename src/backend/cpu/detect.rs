@@ -1,4 +1,4 @@
-//! Which instructions the kernels use: decided once, when a handle is built.
+//! Which instruction set the kernels use: decided once, when a handle is built.
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::Amx;
@@ -7,7 +7,8 @@ use super::simd::{Kernel, Simd, portable::Portable};
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::{Error, Result};
 
-/// Forces a tier: `portable`, `avx2`, `avx512` or `amx`. For tests; one the processor lacks is an error.
+/// Forces a tier: `portable`, `avx2`, `avx512` or `amx`. For tests; a tier that the processor lacks
+/// is an error.
 pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
 
 /// An instruction set that was found on this processor.
@@ -27,16 +28,16 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// What [`TIER_VARIABLE`] says, else the best that the processor has.
+    /// The tier that [`TIER_VARIABLE`] names; without it, the best that the processor has.
     pub fn choose() -> Result<Tier> {
-        // Set to nothing is how some shells and service files unset a variable.
+        // Some shells and service files unset a variable by setting it to nothing.
         match std::env::var_os(TIER_VARIABLE).filter(|name| !name.is_empty()) {
             None => Ok(Self::best()),
             Some(name) => Self::named(&name.to_string_lossy()),
         }
     }
 
-    /// The best that the processor has.
+    /// The best tier that the processor has.
     pub fn best() -> Tier {
         #[cfg(target_arch = "x86_64")]
         {
@@ -55,7 +56,7 @@ impl Tier {
         #[cfg(target_arch = "x86_64")]
         let (avx2, avx512, amx) = {
             let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
-            // Not asked for where it is not wanted: the permission is the whole process's.
+            // Only asked for if it is wanted: the permission holds for the whole process.
             let amx = avx512.filter(|_| name == "amx");
             let amx = amx.and_then(|s| Some((s, Amx::detect()?)));
             (
@@ -88,7 +89,7 @@ impl Tier {
         })
     }
 
-    /// For people.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Portable(_) => "portable",
@@ -101,7 +102,7 @@ impl Tier {
         }
     }
 
-    /// Run a kernel with these instructions.
+    /// Runs a kernel with these instructions.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
@@ -113,7 +114,7 @@ impl Tier {
         }
     }
 
-    /// As [`Tier::run`], for kernels that multiply integers: with VNNI where there is such a thing.
+    /// As [`Tier::run`], for kernels that multiply integers: with VNNI if the processor has it.
     #[inline]
     pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
@@ -126,7 +127,7 @@ impl Tier {
         }
     }
 
-    /// As [`Tier::run`], for kernels that make bfloat16 tiles of other formats.
+    /// As [`Tier::run`], for kernels that convert other formats to bfloat16 tiles.
     #[inline]
     pub fn run_conversions<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
@@ -158,7 +159,7 @@ impl Tier {
         false
     }
 
-    /// What prompt rows are multiplied with, where it is there.
+    /// The tile unit that multiplies prompt rows, if this tier has it.
     #[cfg(target_arch = "x86_64")]
     pub fn amx(self) -> Option<Amx> {
         match self {

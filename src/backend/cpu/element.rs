@@ -10,17 +10,18 @@ use half::{bf16, f16};
 pub trait Element: 'static {
     /// The bits of one number.
     type Bits: Number + Default;
-    /// Whether two weights of one output, of columns k and k + 1, share a word: pairs of bfloat16, as tiles
-    /// have them. So it is with two dimensions of a key, and with two positions of a dimension of V.
+    /// Whether two weights of one output (columns k and k + 1) share a word: pairs of bfloat16, as
+    /// tiles have them. The same holds for two dimensions of a key and for two positions of a
+    /// dimension of V.
     const PAIRED: bool;
 
     /// One number.
     fn to_f32(bits: Self::Bits) -> f32;
-    /// One number, to nearest even.
+    /// Rounds one number to nearest even.
     fn from_f32(x: f32) -> Self::Bits;
     /// Sixteen consecutive numbers.
     fn widen<S: Simd>(s: S, from: &[Self::Bits; LANES]) -> S::F;
-    /// Sixteen consecutive numbers, to nearest even.
+    /// Rounds sixteen consecutive numbers to nearest even.
     fn narrow<S: Simd>(s: S, a: S::F, to: &mut [Self::Bits; LANES]);
     /// Two columns (k, k + 1) of a strip: sixteen outputs each.
     fn widen_pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
@@ -28,38 +29,39 @@ pub trait Element: 'static {
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [Self::Bits; 2 * LANES]);
     /// Whether a head's vector in the cache has a scale.
     const SCALED: bool = false;
-    /// The scale of the numbers that `each` hands to its argument; 1 where there is none.
+    /// The scale for the numbers that `each` passes to its argument; 1 for formats without scales.
     #[inline(always)]
     fn unit(_: impl FnOnce(&mut dyn FnMut(f32))) -> f32 {
         1.0
     }
-    /// What a number is multiplied with before it is stored under this scale.
+    /// The factor by which a number is multiplied before it is stored with this scale.
     #[inline(always)]
     fn inverse(_: f32) -> f32 {
         1.0
     }
-    /// Scale `i` of a page.
+    /// Writes scale `i` of a page.
     #[inline(always)]
     fn put_unit(_: &mut [Self::Bits], _: usize, _: f32) {}
-    /// It again.
+    /// Reads scale `i` of a page.
     #[inline(always)]
     fn get_unit(_: &[Self::Bits], _: usize) -> f32 {
         1.0
     }
 
-    /// Two columns of sixteen as pairs of bfloat16, to nearest even.
+    /// Two columns of sixteen as pairs of bfloat16, rounded to nearest even.
     #[inline(always)]
     fn pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES], to: &mut [u16; 2 * LANES]) {
         s.narrow_bf16_pairs(Self::widen_pair(s, from), to);
     }
-    /// Whether its numbers, scales apart, are numbers of bfloat16.
+    /// Whether its numbers, apart from scales, are exact in bfloat16.
     const IN_BF16: bool = false;
-    /// Two columns of sixteen as pairs of bfloat16, scales apart; only where they are numbers of bfloat16.
+    /// Two columns of sixteen as pairs of bfloat16, apart from scales; only for formats with
+    /// `IN_BF16`.
     #[inline(always)]
     fn bf16_pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES], to: &mut [u16; 2 * LANES]) {
         s.tile_pairs(Self::widen_pair(s, from), to);
     }
-    /// The same memory, where it is pairs of bfloat16 already.
+    /// The same memory, if it already is pairs of bfloat16.
     #[inline(always)]
     fn bf16_pairs(_: &[[Self::Bits; 2 * LANES]]) -> Option<&[[u16; 2 * LANES]]> {
         None
@@ -80,12 +82,12 @@ pub trait Element: 'static {
     }
 }
 
-/// Weights of sixteen outputs along k, in whatever form, as a product reads them: floats, and the block
+/// Weights of sixteen outputs along k, in any form that a product reads: floats, and the block
 /// formats of [`super::blocks`].
 pub trait Weights: 'static {
-    /// What they are an array of.
+    /// The element type of the array that holds them.
     type Bits: Number;
-    /// How many in [`K_BLOCK`] columns of a strip.
+    /// How many elements [`K_BLOCK`] columns of a strip take.
     const BLOCK: usize;
     /// Whether [`Weights::pairs`] and [`Weights::widen`] work.
     const DIRECT: bool;
@@ -95,7 +97,7 @@ pub trait Weights: 'static {
     fn pairs(strip: &[Self::Bits]) -> &[[Self::Bits; 2 * LANES]];
     /// Both columns of a pair.
     fn widen<S: Simd>(s: S, pair: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
-    /// Pair after pair of a block of columns: its number and both columns.
+    /// Calls `put` for each pair of a block of columns, with the pair's number and both columns.
     fn unpack<S: Simd>(s: S, block: &[Self::Bits], put: impl FnMut(usize, [S::F; 2]));
 }
 
@@ -123,7 +125,7 @@ impl<E: Element> Weights for E {
     }
 }
 
-/// Memory of some width.
+/// Memory with elements of one of these widths.
 #[derive(Debug)]
 pub enum Data {
     /// i8.
@@ -319,7 +321,7 @@ impl Element for Bf16 {
     }
 }
 
-/// Integers with a scale for each head's vector: the cache only.
+/// Integers with a scale for each head's vector; for the cache only.
 pub struct I8;
 
 impl Element for I8 {
@@ -333,7 +335,8 @@ impl Element for I8 {
     }
     #[inline(always)]
     fn from_f32(x: f32) -> i8 {
-        // Within half a step of -127 ..= 127, as scales are what they are. NaN shows in its scale.
+        // Within half a step of -127 ..= 127, because of how scales are chosen. NaN shows in its
+        // scale.
         x.round_ties_even() as i8
     }
     #[inline(always)]
@@ -363,7 +366,7 @@ impl Element for I8 {
     }
     #[inline(always)]
     fn inverse(unit: f32) -> f32 {
-        // The reciprocal of less would overflow.
+        // The reciprocal of a smaller number would overflow.
         if unit > 1e-30 { 1.0 / unit } else { 0.0 }
     }
     #[inline(always)]
@@ -405,7 +408,7 @@ macro_rules! with_cache_element {
 }
 pub(super) use with_cache_element;
 
-/// `$body` with `$E` standing for the element type of `$dtype`, which is a float.
+/// `$body`, in which `$E` stands for the element type of `$dtype`, a float.
 macro_rules! with_element {
     ($dtype:expr, $E:ident => $body:expr) => {
         match $dtype {

@@ -1,9 +1,9 @@
-//! [`Quant::encode`] with vectors: the same bits.
+//! [`Quant::encode`] with vectors; it gives the same bits.
 
 use super::simd::{Kernel, LANES, Simd};
 use crate::quant::{Quant, int4, int8, nf4};
 
-/// Rows of `cols` weights, one after another.
+/// Rows of `cols` weights each, one after another.
 pub(super) struct Encode<'a> {
     pub quant: Quant,
     pub cols: usize,
@@ -48,7 +48,7 @@ fn load<S: Simd, const N: usize>(s: S, x: &[f32]) -> [S::F; N] {
     v
 }
 
-/// The greatest magnitude; NaN where a number is not finite.
+/// The greatest magnitude; NaN if a number is not finite.
 #[inline(always)]
 fn greatest<S: Simd, const N: usize>(s: S, v: [S::F; N]) -> f32 {
     let zero = s.splat(0.0);
@@ -60,7 +60,7 @@ fn greatest<S: Simd, const N: usize>(s: S, v: [S::F; N]) -> f32 {
     s.greatest(max) + s.sum(odd)
 }
 
-/// `v * inverse`, not under `low` and not over `high`.
+/// `v * inverse`, clamped to `low ..= high`.
 #[inline(always)]
 fn scaled<S: Simd>(s: S, v: S::F, inverse: S::F, low: f32, high: f32) -> S::F {
     let v = s.max(s.mul(v, inverse), s.splat(low));
@@ -83,7 +83,8 @@ fn int8_row<S: Simd>(s: S, row: &[f32], codes: &mut [u8], scales: &mut [f32]) {
         };
         let mut bytes = [0i8; 32];
         for (v, to) in v.into_iter().zip(bytes.as_chunks_mut::<LANES>().0) {
-            // Not finite times 0 is NaN, and NaN gives way to the bound.
+            // If `v` is not finite and `inverse` is 0, the product is NaN, and the bound replaces
+            // NaN.
             let q = scaled(s, v, s.splat(inverse), -127.0, 127.0);
             s.narrow_i8(s.round(q), to);
         }
@@ -138,8 +139,8 @@ fn int4_row<S: Simd>(s: S, row: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     }
 }
 
-/// For each lane's group, given column by column: the greatest magnitude (NaN where a number is not
-/// finite), and the best candidate's scale.
+/// For the group in each lane, given column by column: the greatest magnitude (NaN if a number is
+/// not finite), and the scale of the best candidate.
 #[inline(always)]
 fn search<S: Simd>(s: S, columns: &[S::F; 32]) -> ([f32; LANES], [f32; LANES]) {
     let zero = s.splat(0.0);

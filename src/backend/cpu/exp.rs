@@ -14,7 +14,7 @@ const EXP_HIGHEST: f32 = 88.722_84;
 /// (Moshier), which is also what SLEEF's and Eigen's fast variants use.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Arguments of max and min in the order that lets NaN through.
+    // The order of the arguments of max and min lets NaN through.
     let clamped = s.min(s.splat(EXP_HIGHEST), s.max(s.splat(EXP_LOWEST), x));
     let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
     let r = s.fma(n, s.splat(-355.0 / 512.0), clamped);
@@ -30,14 +30,15 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
         p = s.fma(p, r, s.splat(c));
     }
     let p = s.add(s.fma(p, s.mul(r, r), r), s.splat(1.0));
-    // 2^128 is not a number: scale by 2 and by 2^(n - 1).
+    // 2^128 is not representable, so it is scaled by 2 and by 2^(n - 1).
     let y = s.mul(s.add(p, p), s.pow2(s.sub(n, s.splat(1.0))));
     let y = s.select_lt(x, s.splat(EXP_LOWEST), s.splat(0.0), y);
     s.select_lt(s.splat(EXP_HIGHEST), x, s.splat(f32::INFINITY), y)
 }
 
-/// `2^x` for `x <= 0`, within 8e-6 of it, 1 at 0 exactly: for weights that are rounded to bfloat16. 0 under
-/// -126, NaN for NaN. `1 + f p(f)` interpolates 2^f at the Chebyshev nodes.
+/// `2^x` for `x <= 0`, within 8e-6 of it, and exactly 1 at 0: for weights that are rounded to
+/// bfloat16 afterwards. 0 below -126, NaN for NaN. `1 + f p(f)` interpolates 2^f at the Chebyshev
+/// nodes.
 #[inline(always)]
 pub fn exp2_weight<S: Simd>(s: S, x: S::F) -> S::F {
     let clamped = s.max(s.splat(-126.0), x);

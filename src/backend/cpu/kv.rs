@@ -1,12 +1,14 @@
-//! The paged KV cache, and how q, k and v get their positions and their places.
+//! The paged KV cache; how q, k and v are rotated and where they are stored.
 //!
-//! `[layer][page][kv head]`, and in each K and V of sixteen positions as pairs of sixteen numbers: of K, pair
-//! after pair of dimensions, positions in the lanes (sixteen scores at once, no horizontal sums); of V,
-//! for pair after pair of positions, dimensions in the lanes, `[8][head_dim padded to 16, over 16]`. Where in
-//! a pair a number lies [`Element::index`] says: with bfloat16 it is what tiles are multiplied with.
+//! The layout is `[layer][page][kv head]`. Inside, K and V of sixteen positions are stored in pairs
+//! of sixteen numbers. For K there is one such pair of vectors after another along the dimensions,
+//! with positions in the lanes (this gives sixteen scores at once without horizontal sums). For V
+//! there is one after another along the positions, with dimensions in the lanes: `[8][head_dim
+//! padded to 16, over 16]`. [`Element::index`] says where in a pair a number lies; with bfloat16 it
+//! is the layout that tiles need.
 //!
-//! With int8 every head's vector has a scale of its own, its greatest magnitude over 127. Behind the tiles
-//! lie the sixteen of K and the sixteen of V, as the bytes of f32.
+//! With int8, the vector of each head has its own scale: its greatest magnitude over 127. The
+//! sixteen scales of K and the sixteen of V follow the tiles, as the bytes of f32.
 
 use super::PAGE;
 use super::detect::Tier;
@@ -73,7 +75,7 @@ impl CpuKv {
         self.n_kv_heads * tile_len(self.dtype, self.head_dim)
     }
 
-    /// Copy whole pages, `(from, to)`, on every layer.
+    /// Copies whole pages, `(from, to)`, on every layer.
     pub(super) fn copy_pages(&mut self, pairs: &[(u32, u32)]) {
         fn copy<T: Copy>(data: &mut [T], layer: usize, page: usize, pairs: &[(u32, u32)]) {
             for layer in data.chunks_exact_mut(layer) {
@@ -95,9 +97,9 @@ impl CpuKv {
     }
 }
 
-/// The output of the q|k|v product, and where its rows belong.
+/// The output of the q|k|v product, and where its rows go.
 pub(super) struct Placement<'a> {
-    /// `[rows, stride]`: q, k, v at columns `at`.
+    /// `[rows, stride]`; q, k and v begin at the columns `at`.
     pub qkv: &'a [f32],
     pub stride: usize,
     pub at: [usize; 3],
@@ -107,8 +109,8 @@ pub(super) struct Placement<'a> {
 }
 
 impl Placement<'_> {
-    /// Rotate q and k (neighbouring pairs, Meta's `apply_rotary_emb`); q to `q: [rows, q_dim]`, k
-    /// and v to their slots of `layer`.
+    /// Rotates q and k (neighbouring pairs, as Meta's `apply_rotary_emb`). q goes to `q: [rows,
+    /// q_dim]`, k and v go to their slots of `layer`.
     pub fn place<E: Element>(
         &self,
         pool: &Pool,
@@ -220,7 +222,7 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
     }
 }
 
-/// Sixteen numbers or fewer as the cache has them.
+/// Up to sixteen numbers in the format of the cache.
 #[inline(always)]
 fn narrow<E: Element, S: Simd>(s: S, from: &[f32], inverse: f32) -> [E::Bits; LANES] {
     let mut bits = [E::Bits::default(); LANES];
@@ -234,8 +236,8 @@ fn narrow<E: Element, S: Simd>(s: S, from: &[f32], inverse: f32) -> [E::Bits; LA
     bits
 }
 
-/// Dimensions of K that are rotated before they are scattered. In one loop the two would be done number by
-/// number.
+/// Dimensions of K that are rotated before they are scattered. If one loop did both, it would go
+/// number by number.
 const ROOM: usize = 128;
 
 /// [`rotate`] from slice to slice, which the compiler turns into vectors.

@@ -1,9 +1,10 @@
 //! Weight matrices, and how stored tensors become them.
 //!
-//! [`MatUse::Product`] is kept as *tile strips* of sixteen outputs, each strip one stream of memory:
-//! bfloat16 `[n/16][k/2][16 n][2 k]` (a block of 32 k is an AMX tile), others `[n/16][k][16 n]`. Each
-//! part is padded to whole strips, and k to whole tiles or an even number, with zeros.
-//! Quantised formats have strips of their own ([`super::blocks`]). [`MatUse::Lookup`] is kept row-major.
+//! A matrix for [`MatUse::Product`] is kept as *tile strips* of sixteen outputs; each strip is one
+//! stream of memory. bfloat16 is `[n/16][k/2][16 n][2 k]` (a block of 32 k is an AMX tile), other
+//! floats are `[n/16][k][16 n]`. Each part is padded with zeros to whole strips, and k to whole
+//! tiles or to an even number. Quantised formats have strips of their own ([`super::blocks`]). A
+//! matrix for [`MatUse::Lookup`] is kept row-major.
 
 use super::blocks;
 use super::buf::Mem;
@@ -43,7 +44,7 @@ fn k_step(dtype: Dtype) -> usize {
     }
 }
 
-/// Numbers (words of a quantised format) in a strip; `None` where no machine has them.
+/// Numbers (words of a quantised format) in a strip; `None` if no machine could hold them.
 fn strip_len(dtype: Dtype, cols: usize) -> Option<usize> {
     match dtype.quant() {
         Some(quant) => blocks::strip_len(quant, cols),
@@ -61,7 +62,7 @@ fn unit(dtype: Dtype) -> usize {
     }
 }
 
-/// Numbers kept for `spec`; `None` where no machine could.
+/// Numbers that a matrix of `spec` takes; `None` if no machine could hold them.
 fn len(spec: &MatSpec) -> Option<usize> {
     match spec.usage {
         MatUse::Lookup => {
@@ -142,7 +143,7 @@ impl CpuMat {
         strip_len(self.dtype, self.cols).expect("a strip that there is")
     }
 
-    /// Set the bias of a part.
+    /// Sets the bias of a part.
     pub(super) fn set_bias(&mut self, part: usize, values: &[f32]) {
         let at = self.parts[part].first * LANES;
         self.bias[at..at + values.len()].copy_from_slice(values);
@@ -178,7 +179,7 @@ impl CpuMat {
         });
     }
 
-    /// Convert and place a rectangle of a stored tensor.
+    /// Converts and places a rectangle of a stored tensor.
     pub(super) fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
         with_element!(self.dtype, E => match block.dtype {
             Dtype::F32 => self.pack_as::<E, F32>(pool, tier, block),
@@ -310,9 +311,9 @@ impl Source for Bf16 {
 enum Lane<'a> {
     /// This row of the block.
     Bytes(&'a [u8]),
-    /// Nothing, and it stays zero: behind the last row of the part.
+    /// Nothing; it stays zero. The lane is behind the last row of the part.
     Padding,
-    /// Nothing, and it keeps what it has: a row of another block.
+    /// Nothing; it keeps its content. The lane is a row of another block.
     Outside,
 }
 
@@ -328,8 +329,8 @@ struct PackStrip<'a, E: Element, Src> {
 impl<E: Element, Src: Source> Kernel for PackStrip<'_, E, Src> {
     type Output = ();
 
-    /// Squares of 16 x 16 are transposed in registers where whole lanes are written; what is left,
-    /// number by number.
+    /// Where whole lanes are written, squares of 16 x 16 are transposed in registers; the rest is
+    /// written number by number.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self {
@@ -367,7 +368,7 @@ impl<E: Element, Src: Source> Kernel for PackStrip<'_, E, Src> {
     }
 }
 
-/// A run of numbers from one format to another.
+/// Converts a run of numbers from one format to another.
 struct Convert<'a, E: Element, Src> {
     from: &'a [u8],
     to: &'a mut [E::Bits],
@@ -390,7 +391,7 @@ impl<E: Element, Src: Source> Kernel for Convert<'_, E, Src> {
     }
 }
 
-/// A run of numbers to f32.
+/// Converts a run of numbers to f32.
 struct Widen<'a, E: Element> {
     from: &'a [E::Bits],
     to: &'a mut [f32],

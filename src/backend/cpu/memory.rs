@@ -1,9 +1,9 @@
-//! How much memory this process can still have.
+//! How much more memory this process can get.
 
 use std::path::Path;
 
-/// Bytes this process can still have: the least of what the machine has free, what each of its
-/// cgroups (v1 and v2) leaves, and its address-space limit.
+/// Bytes that this process can still get: the least of what the machine has free, what each of its
+/// cgroups (v1 and v2) leaves, and what its address-space limit leaves.
 pub fn available_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     available(Path::new("/"), &read)
@@ -44,7 +44,7 @@ fn kib_field(text: &str, name: &str) -> Option<u64> {
         .checked_mul(1024)
 }
 
-/// What RLIMIT_AS leaves of the address space; `None` where it is unlimited.
+/// What RLIMIT_AS leaves of the address space; `None` if it is unlimited.
 fn address_space(limits: &str, status: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -72,8 +72,8 @@ fn cgroup_available(root: &Path, cgroups: &str, mounts: &str, read: Read<'_>) ->
             continue;
         };
         let top = root.join(mount.trim_start_matches('/'));
-        // Inside a container the path may name a directory that only the host sees: then the mount
-        // point itself is the container's group, and walking up reaches it.
+        // Inside a container the path may name a directory that only the host sees. The mount point
+        // itself is then the container's group, and walking up reaches it.
         let group = top.join(path.trim_start_matches('/'));
         for level in group
             .ancestors()
@@ -124,7 +124,8 @@ fn v1_left(level: &Path, read: Read<'_>) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(stat_field(&stat, "total_inactive_file"))))
 }
 
-/// `name value` of a memory.stat; 0 where it is missing. Such page cache is given up on demand.
+/// The value of a line `name value` of a memory.stat; 0 if it is missing. Page cache of this kind
+/// is given up on demand.
 fn stat_field(stat: &str, name: &str) -> u64 {
     stat.lines()
         .find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())

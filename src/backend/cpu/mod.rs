@@ -2,21 +2,22 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `ops`, `step` | the operations of [`super::Backend`] on all of these; the rows of a step |
+//! | `ops`, `step` | the operations of [`super::Backend`]; the rows of a step |
 //! | [`simd`] | one vector of sixteen f32, once per instruction set (U) |
 //! | [`detect`] | which instruction set is used |
 //! | [`pool`] | threads, and parts of arrays for them to write (U) |
-//! | [`buf`], [`memory`] | memory that is refused, not aborted (U); how much there is |
+//! | [`buf`], [`memory`] | memory whose lack is an error, not an abort (U); how much there is |
 //! | `element`, `mat` | storage formats; packed weights |
 //! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
-//! | `strips` | what the tasks of all products share |
-//! | [`amx`], `panels_amx`, `product_amx` | bfloat16 tiles (U); prompt rows as tiles; matrix products with them |
+//! | `strips` | how products are cut into tasks, and what happens to their sums |
+//! | [`amx`] | products of bfloat16 tiles (U) |
+//! | `panels_amx`, `product_amx` | prompt rows as tiles; matrix products with them |
 //! | `product_i16` | matrix products of generated rows with quantised weights |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
 //! | `exp` | the exponential and SiLU |
 //!
-//! `scalar` is the slow twin of all of them, in float64, for the tests.
+//! `scalar` is the slow twin of all kernels, in float64, for the tests.
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
@@ -74,7 +75,7 @@ const PAGE: usize = simd::LANES;
 pub struct CpuBuf {
     data: Mem<f32>,
     width: usize,
-    /// Whether prompt rows are not in here but, as tiles, in [`Cpu::hidden`].
+    /// Whether prompt rows are not in `data` but, as tiles, in [`Cpu::hidden`].
     tiled: bool,
 }
 
@@ -120,17 +121,17 @@ pub struct Cpu {
     panels: Panels,
     #[cfg(target_arch = "x86_64")]
     tiles: TilePanels,
-    /// What w1|w3 made of prompt rows, for w2.
+    /// Output of w1|w3 for prompt rows: the input of w2.
     #[cfg(target_arch = "x86_64")]
     hidden: TilePanels,
     integers: IntRows,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
     qkv: CpuBuf,
-    /// One for each thread.
+    /// One buffer for each thread.
     scratch: Vec<Mutex<Mem<f32>>>,
 }
 
-/// Threads, their instructions, and memory for each.
+/// The threads, their instruction set, and scratch memory for each.
 #[derive(Clone, Copy)]
 struct Workers<'a> {
     pool: &'a Pool,
@@ -138,8 +139,8 @@ struct Workers<'a> {
     scratch: &'a [Mutex<Mem<f32>>],
 }
 
-/// The scratch of `thread`, which is free: a thread has one task at a time. What an earlier panic left
-/// in it does not matter, every task writes before it reads.
+/// The scratch memory of `thread`. It is free, because a thread has one task at a time. What an
+/// earlier panic left in it does not matter: every task writes before it reads.
 fn lock(scratch: &[Mutex<Mem<f32>>], thread: usize) -> MutexGuard<'_, Mem<f32>> {
     scratch[thread].lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -165,7 +166,7 @@ fn scratch_len(shape: &Shape, max_rows: usize) -> usize {
     len
 }
 
-/// 16-bit numbers of tiles for `rows` rows.
+/// Number of 16-bit numbers in the tiles of `rows` rows.
 fn tiles_len(rows: usize, cols: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     return panels_amx::panels_len(rows, cols);

@@ -1,5 +1,5 @@
-//! The operations of [`Backend`]: each stage of the transformer as products, attention and what lies
-//! between, over the buffers and threads of [`Cpu`].
+//! The operations of [`Backend`]: each stage of the transformer as products, attention and what
+//! lies between them, on the buffers and threads of [`Cpu`].
 
 use super::element::with_cache_element;
 use super::pool::{self, Grid};
@@ -38,7 +38,7 @@ impl Backend for Cpu {
         let numbers = [
             per_thread.saturating_mul(threads(n_threads)),
             rows::panels_len(rows, widest(shape)),
-            // Numbers of half the size.
+            // These numbers have half the size.
             (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
             integers.0,
             integers.1,
@@ -121,7 +121,7 @@ impl Backend for Cpu {
     }
 
     fn qkv(&mut self, q: &mut CpuBuf, kv: &mut CpuKv, x: &CpuBuf, layer: &Layer<Self>) {
-        // Taken out for the time of the product, which borrows the rest of `self`.
+        // Moved out for the duration of the product, which borrows the rest of `self`.
         let mut qkv = std::mem::replace(&mut self.qkv, CpuBuf::none());
         let norm = Norm {
             weight: &layer.attention_norm.data,
@@ -160,7 +160,8 @@ impl Backend for Cpu {
             tier: *tier,
             scratch,
         };
-        // Float32 weights mean float32 throughout, and a float32 cache would be rounded once more.
+        // No tiles in two cases: float32 weights mean float32 throughout, and numbers of a float32
+        // cache would be rounded once more.
         let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
         let (q, y) = (&q.data, &mut y.data);
         plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);

@@ -15,23 +15,23 @@ pub(super) const BLOCK_K: usize = BLOCK * TILE_K;
 /// Rows in a group: two tiles.
 pub(super) const GROUP: usize = 2 * SIDE;
 
-/// Numbers of [`TilePanels`].
+/// Number of 16-bit numbers in [`TilePanels`].
 pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
     let groups = rows.div_ceil(GROUP);
     cols.div_ceil(BLOCK_K)
         .saturating_mul(groups.saturating_mul(BLOCK * 2 * TILE))
 }
 
-/// Activations as tiles of bfloat16: `[k / 512][row / 32][k % 512 / 32][row % 32 / 16][16 rows][32 k]`. All
-/// of one row's k together would put the tiles that are used together at a distance that is often a power
-/// of two, where they compete for the same lines of L2 (half the speed). Columns are padded with zeros,
-/// rows with whatever lies there.
+/// Activations as tiles of bfloat16: `[k / 512][row / 32][k % 512 / 32][row % 32 / 16][16 rows][32
+/// k]`. If all k of one row lay together, the tiles that are used together would lie at a distance
+/// that is often a power of two, where they compete for the same lines of L2 (half the speed).
+/// Columns are padded with zeros, rows with whatever lies there.
 #[derive(Debug)]
 pub(super) struct TilePanels {
     data: Mem<u16>,
     pub rows: usize,
     pub cols: usize,
-    /// Where blocks of k begin, in groups, for a product that fills the panels.
+    /// Where blocks of k begin, counted in groups, for a product that fills the panels.
     cuts: Vec<usize>,
 }
 
@@ -50,8 +50,8 @@ impl TilePanels {
         })
     }
 
-    /// Parts of `rows` rows of `cols` columns that a product fills: `[group]` rows of `tiles` tiles of k each,
-    /// ascending in k; `tiles` divides [`BLOCK`]. The last may lie behind the end.
+    /// Parts of `rows` rows of `cols` columns that a product fills: `[group]` rows of `tiles` tiles
+    /// of k each, ascending in k. `tiles` divides [`BLOCK`]. The last part may lie beyond the end.
     pub fn parts(&mut self, rows: usize, cols: usize, tiles: usize) -> Grid<'_, u16> {
         debug_assert_eq!(BLOCK % tiles, 0);
         (self.rows, self.cols) = (rows, cols);
@@ -63,7 +63,8 @@ impl TilePanels {
         Grid::bands(all, len, tiles * 2 * TILE, &self.cuts)
     }
 
-    /// Fill with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if asked.
+    /// Fills it with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if `norm` is
+    /// given.
     pub fn fill<'r>(
         &mut self,
         pool: &Pool,
@@ -104,7 +105,7 @@ impl TilePanels {
         self.cols.div_ceil(BLOCK_K)
     }
 
-    /// Tiles of a group in a block of k.
+    /// The tiles of a group in a block of k.
     #[inline(always)]
     pub fn block(&self, group: usize, block: usize) -> &[[Half; 2]] {
         let n = BLOCK.min((self.cols - block * BLOCK_K).div_ceil(TILE_K));
@@ -114,11 +115,11 @@ impl TilePanels {
     }
 }
 
-/// One row into its tiles.
+/// Puts one row into its tiles.
 struct Fill<'a, 'r> {
     from: &'a [f32],
     norm: Option<Norm<'a>>,
-    /// Row of the group.
+    /// Index of the row in its group.
     at: usize,
     /// A block of k in each row.
     to: &'a mut Rect<'r, u16>,
@@ -147,8 +148,8 @@ impl Kernel for Fill<'_, '_> {
     }
 }
 
-/// A block of a row into tiles that are two tiles apart. (No closures here: the compiler would leave them
-/// without the instructions.)
+/// Puts a block of a row into tiles that are two tiles apart. (It has no closures, because the
+/// compiler would not give them the instruction set.)
 #[inline(always)]
 fn fill_block<S: Simd, const NORM: bool>(
     s: S,

@@ -1,14 +1,17 @@
-//! Matrix products: `y = W x` for the rows of a step, with what follows fused into the write-out.
+//! Matrix products: `y = W x` for the rows of a step, fused with what happens to the sums.
 //!
-//! Every output is one chain of multiply-adds over ascending k from zero, so neither the number of
-//! rows, nor how k, rows and strips are cut, nor the number of threads changes a bit of it.
+//! Every output is one chain of multiply-adds over ascending k from zero. So neither the number of
+//! rows, nor the way k, rows and strips are cut, nor the number of threads changes a bit of it.
 //!
-//! Few rows (decode) are bound by memory: a thread reads the strips of a task in turn, a short piece of
-//! each, so that each is a stream of its own, because one stream alone reaches half of a core's bandwidth.
-//! It prefetches a piece ahead, and at the end of the strips those of the task that it probably takes
-//! next: with a cold start in every task the 4-bit kernels read a tenth less.
-//! Many rows (prefill) are bound by arithmetic: a block of k of a few strips becomes f32 once, stays
-//! in the near caches, and all rows pass over it; partial sums wait in scratch between blocks of k.
+//! Few rows (decode) are bound by memory. A thread reads the strips of a task in turn, a short
+//! piece of each, so that each strip is a stream of its own: a single stream reaches only half of a
+//! core's bandwidth. It prefetches one piece ahead and, at the end of the strips, the strips of the
+//! task that it probably takes next. With a cold start in every task, the 4-bit kernels read a
+//! tenth less.
+//!
+//! Many rows (prefill) are bound by arithmetic. A block of k of a few strips is converted to f32
+//! once and stays in the near caches while all rows pass over it. Between blocks of k, partial sums
+//! wait in scratch.
 
 use super::Workers;
 use super::blocks::with_blocks;
@@ -22,11 +25,12 @@ use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
-/// Pairs of k in a piece when there are few: what is read of a strip before the next, and prefetched.
+/// Pairs of k in a piece when there are few rows: so much is read of a strip before the next strip,
+/// and prefetched.
 const PIECE: usize = 16;
-/// Most groups of rows that take weights straight from memory.
+/// Most groups of rows for which weights are read straight from memory.
 const FEW_GROUPS: usize = 4;
-/// Rows that pass over a block of k before the next block: their activations stay in L2.
+/// Rows that pass over a block of k before the next block, so that their activations stay in L2.
 const BAND_ROWS: usize = 512;
 /// Most strips side by side in a register tile.
 const MAX_WIDE: usize = 8;
@@ -38,8 +42,8 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     rows * strips * LANES + 2 * K_PAIRS * MAX_WIDE * LANES
 }
 
-/// How many rows lie side by side in the panels for a product of `rows` rows. Quantised weights always
-/// go through [`Task::many`].
+/// How many rows lie side by side in the panels for a product of `rows` rows. Quantised weights
+/// always go through [`Task::many`].
 pub(super) fn side(tier: Tier, mat: &CpuMat, rows: usize) -> usize {
     let most = match tier.registers() {
         32 => 8,
@@ -54,8 +58,8 @@ pub(super) fn side(tier: Tier, mat: &CpuMat, rows: usize) -> usize {
     }
 }
 
-/// `mat * panels`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
-/// `stride` long.
+/// Computes `mat * panels`. Row `i` goes into row `to[i]` of `out`, combined as `finish` says; rows
+/// of `out` are `stride` long.
 pub(super) fn product(
     workers: Workers<'_>,
     mat: &CpuMat,
@@ -135,8 +139,9 @@ impl<W: Weights> Kernel for Task<'_, W> {
 }
 
 impl<W: Weights> Task<'_, W> {
-    /// A few groups of rows, weights straight from memory: a piece of k of every strip in turn, so that
-    /// all strips of the task are streams of memory, however few fit into a register tile.
+    /// A few groups of rows, with weights straight from memory. It takes a piece of k of every
+    /// strip in turn, so that all strips of the task are streams of memory, however few fit into a
+    /// register tile.
     #[inline(always)]
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
         let groups = self.panels.groups();
@@ -150,7 +155,7 @@ impl<W: Weights> Task<'_, W> {
             let n = PIECE.min(pairs - k);
             let bytes = PIECE * size_of::<[W::Bits; 2 * LANES]>();
             let ahead = self.weights.ahead(bytes, k + PIECE >= pairs);
-            // Of many rows they come from L2, and would wait behind the weights.
+            // With many rows, activations come from L2 and would wait behind the weights.
             for group in 0..groups {
                 let x = self.panels.block(group, k / K_PAIRS);
                 for line in x[k % K_PAIRS * 2 * SIDE..].chunks(LANES).take(n * SIDE / 8) {
@@ -174,7 +179,7 @@ impl<W: Weights> Task<'_, W> {
         self.finish::<S, SIDE, WIDE>(s, 0, groups);
     }
 
-    /// Many groups of rows: block of k by block of k.
+    /// Many groups of rows, one block of k after another.
     #[inline(always)]
     fn many<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
         let pairs = self.panels.cols / 2;
@@ -217,7 +222,7 @@ impl<W: Weights> Task<'_, W> {
         }
     }
 
-    /// Write out the sums, `[tile][group][wide][side][16]`, of the `count` groups from `first` on.
+    /// Writes the sums, `[tile][group][wide][side][16]`, of the `count` groups from `first` on.
     #[inline(always)]
     fn finish<S: Simd, const SIDE: usize, const WIDE: usize>(
         &mut self,
@@ -236,7 +241,7 @@ impl<W: Weights> Task<'_, W> {
     }
 }
 
-/// `sums += w x`, or `sums = w x` at first: WIDE strips from memory by SIDE rows.
+/// `sums += w x`, or `sums = w x` the first time: WIDE strips from memory times SIDE rows.
 #[inline(always)]
 fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
@@ -264,7 +269,7 @@ fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
     store_sums(s, acc, sums);
 }
 
-/// `sums += w x`, or `sums = w x` at first: WIDE unpacked strips by SIDE rows.
+/// `sums += w x`, or `sums = w x` the first time: WIDE unpacked strips times SIDE rows.
 #[inline(always)]
 fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
@@ -289,7 +294,7 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
     store_sums(s, acc, sums);
 }
 
-/// A register tile of sums; zeros at first.
+/// A register tile of sums; zeros the first time.
 #[inline(always)]
 fn load_sums<S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,

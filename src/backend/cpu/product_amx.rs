@@ -1,19 +1,24 @@
 //! Matrix products of prompt rows on AMX: activations and weights as bfloat16, sums in float32.
 //!
-//! Every output is one chain over ascending k from zero, a tile of 32 k at a time ([`super::amx`] says in
-//! which order within it); so neither the number of rows, nor how k, rows and strips are cut, nor the
-//! number of threads changes a bit of it.
+//! Every output is one chain over ascending k from zero, one tile of 32 k at a time ([`super::amx`]
+//! says in which order within a tile). So neither the number of rows, nor the way k, rows and
+//! strips are cut, nor the number of threads changes a bit of it.
 //!
-//! A block of 512 k of all rows (512 KiB at 512 rows) stays in L2, where two strips of weights after the
-//! other pass over it; partial sums wait in scratch, also in L2, between blocks of k. After the last block
-//! sums are written out at once, square by square, while the next square is multiplied: a pass of its own
-//! over all of them cost 15 % at K = 2048, most of it waiting for the lines that it wrote to. Sixteen rows
-//! or fewer are bound by memory: all of k at once, [`MAX_ROW`] strips side by side.
+//! A block of 512 k of all rows (512 KiB at 512 rows) stays in L2 while one pair of weight strips
+//! after another passes over it. Between blocks of k, partial sums wait in scratch, also in L2.
+//! After the last block the sums are written at once, square by square, while the next square is
+//! multiplied. A separate pass over all sums cost 15 % at K = 2048, most of it waiting for the
+//! lines that it wrote to. Sixteen rows or fewer are bound by memory: all of k at once, [`MAX_ROW`]
+//! strips side by side.
 //!
-//! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, TFLOP/s: blocks of 256
-//! k, sums written in a pass of their own 2.11; at once 2.53, and past the caches no better; the output asked
-//! for ahead of time 2.3. With A tiles that do not displace B in L1 ([`super::amx`]) and blocks of 512 k 2.61,
-//! of 1024 k 2.3; blocks of 512 k without that 2.2. Weights not asked for ahead of time 2.4. Register tiles of 16 rows by 64 columns, or 32 by 48, are no better than 32 by 32.
+//! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, in TFLOP/s:
+//! - blocks of 256 k, sums written in a separate pass: 2.11
+//! - the same, sums written at once: 2.53 (bypassing the caches is no better; prefetching the
+//!   output gives 2.3)
+//! - A tiles that do not displace B in L1 ([`super::amx`]), blocks of 512 k: 2.61 (blocks of 1024
+//!   k: 2.3; blocks of 512 k without this way of loading A: 2.2)
+//! - without prefetching weights: 2.4
+//! - register tiles of 16 rows by 64 columns, or 32 by 48: no better than 32 by 32
 
 use super::amx::{Amx, Half, MAX_ROW, SIDE, Sums, TILE, TILE_K};
 use super::blocks::{Int4, Int8, Nf4};
@@ -32,12 +37,12 @@ use std::ops::Range;
 
 /// Groups that pass over a block of k before the next block.
 const BAND: usize = 16;
-/// Most strips that a task computes, those of SwiGLU's second part included.
+/// Most strips that a task computes, including those of SwiGLU's second part.
 const TASK_STRIPS: usize = 16;
-/// Tiles between a load and its prefetch when there are few rows.
+/// How many tiles ahead to prefetch when there are few rows.
 const AHEAD: usize = 2;
 
-/// Float32 numbers that take as much room as a block of k of two strips of bfloat16.
+/// Float32 numbers that take as much memory as a block of k of two strips of bfloat16.
 const UNPACKED: usize = BLOCK * TILE;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
@@ -50,7 +55,7 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 trait AsTiles: Weights {
     /// Whether its strips are tiles already.
     const TILES: bool = false;
-    /// The tiles of a strip, if they are.
+    /// The tiles of a strip, if its strips are tiles.
     fn tiles(_: &[Self::Bits]) -> &[Half] {
         unreachable!("no tiles")
     }
@@ -69,12 +74,12 @@ impl AsTiles for Int8 {}
 impl AsTiles for Int4 {}
 impl AsTiles for Nf4 {}
 
-/// Whether prompt rows are multiplied here where the processor has AMX.
+/// Whether prompt rows are multiplied here if the processor has AMX.
 pub(super) fn takes(dtype: Dtype) -> bool {
     dtype != Dtype::F32
 }
 
-/// Where products go.
+/// Where the results of a product go.
 pub(super) enum Into<'a> {
     /// Row `i` into row `to[i]` of `out`, whose rows are `stride` long.
     Rows {
@@ -82,14 +87,14 @@ pub(super) enum Into<'a> {
         out: &'a mut [f32],
         stride: usize,
     },
-    /// Into tiles for the next product, `cols` columns of them.
+    /// Into tiles for the next product, which has `cols` columns.
     Panels {
         out: &'a mut TilePanels,
         cols: usize,
     },
 }
 
-/// `mat * panels`, put together as `finish` says.
+/// Computes `mat * panels`, combined as `finish` says.
 pub(super) fn product(
     workers: Workers<'_>,
     amx: Amx,
@@ -151,7 +156,7 @@ pub(super) fn product(
     };
     match into {
         Into::Rows { to, out, stride } => {
-            // As many tasks as threads can share evenly, each an even number of strips.
+            // So many tasks that threads share them evenly, each with an even number of strips.
             let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
             let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
             let grid = Grid::columns(out, stride, task_strips * LANES);
@@ -194,7 +199,8 @@ impl<E: AsTiles> Kernel for Task<'_, E> {
 }
 
 impl<'a, E: AsTiles> Task<'a, E> {
-    /// Strips that lie side by side: neighbours, or one of each part. The last again behind the end.
+    /// One of the two strips of a pair: neighbours, or one of each part. Beyond the end it is the
+    /// last strip again.
     #[inline(always)]
     fn strip(&self, pair: usize, half: usize) -> &'a [E::Bits] {
         match self.weights.second {
@@ -203,7 +209,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
         }
     }
 
-    /// A block of k of both strips of a pair; less at their end, nothing behind it.
+    /// A block of k of both strips of a pair; shorter at their end, empty beyond it.
     #[inline(always)]
     fn block(&self, pair: usize, block: usize) -> [&'a [E::Bits]; 2] {
         let len = E::BLOCK * (BLOCK_K / K_BLOCK);
@@ -217,7 +223,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
         self.weights.total().div_ceil(2)
     }
 
-    /// Sixteen rows at most: all of k at once, weights straight from memory.
+    /// At most sixteen rows: all of k at once, with weights straight from memory.
     #[inline(always)]
     fn few<S: Simd>(mut self, s: S) {
         let pairs = self.pairs();
@@ -246,7 +252,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
         }
     }
 
-    /// Block of k by block of k.
+    /// Many rows, one block of k after another.
     #[inline(always)]
     fn many<S: Simd>(mut self, s: S) {
         let groups = self.panels.groups();
@@ -265,7 +271,8 @@ impl<'a, E: AsTiles> Task<'a, E> {
         }
     }
 
-    /// A block of k of a pair of strips with `groups` of rows, while the strips of `next` are asked for.
+    /// Multiplies a block of k of a pair of strips by `groups` of rows, while the strips of `next`
+    /// are prefetched.
     #[inline(always)]
     fn pair<S: Simd>(
         &mut self,
@@ -289,7 +296,8 @@ impl<'a, E: AsTiles> Task<'a, E> {
         };
         let sums = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
         let sums = &mut sums.as_chunks_mut::<4>().0[pair * groups.len()..][..groups.len()];
-        // One strip of the next pair in the first half of the groups, the other in the second.
+        // One strip of the next pair is prefetched in the first half of the groups, the other in
+        // the second half.
         let turns = groups.len().div_ceil(2);
         let share = next[0].len().div_ceil(turns);
         let tiles = self.amx.tiles();
@@ -299,7 +307,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
             let strip = next[i / turns];
             let from = (i % turns * share).min(strip.len());
             let next_b = &strip[from..strip.len().min(from + share)];
-            // And the pair's share of the group's next block.
+            // Also this pair's share of the group's next block.
             let next_a = match block + 1 < blocks {
                 true => self.panels.block(group, block + 1).as_flattened(),
                 false => &[],
@@ -326,15 +334,15 @@ impl<'a, E: AsTiles> Task<'a, E> {
     }
 }
 
-/// How sums become results, and where they go.
+/// How sums become results, and where these go.
 struct Write<'a> {
     finish: Finish,
     bias: &'a [[f32; LANES]],
-    /// Of the task's strips.
+    /// First of the task's strips.
     first: usize,
     /// First strip of the second part.
     second: Option<usize>,
-    /// Columns of the product from the task's first on.
+    /// Columns of the product, counted from the task's first.
     cols: usize,
     out: Out<'a>,
 }
@@ -342,12 +350,12 @@ struct Write<'a> {
 enum Out<'a> {
     /// Row `i` into row `to[i]`.
     Rows { out: Rect<'a, f32>, to: &'a [u32] },
-    /// `[group][tiles]`, as [`TilePanels`] has them.
+    /// `[group][tiles]`, in the layout of [`TilePanels`].
     Panels(Rect<'a, u16>),
 }
 
 impl Write<'_> {
-    /// Sixteen rows or fewer of a pair of strips.
+    /// Writes at most sixteen rows of a pair of strips.
     #[inline(always)]
     fn half<S: Simd>(&mut self, s: S, rows: Range<usize>, pair: usize, sums: [&Sums; 2]) {
         let sums: [&[[f32; LANES]]; 2] = [sums[0].as_chunks().0, sums[1].as_chunks().0];
@@ -356,7 +364,7 @@ impl Write<'_> {
             ($strip:expr) => {
                 match self.bias.get($strip) {
                     Some(b) => s.load(b),
-                    // What changes no number, not even -0.
+                    // Adding this changes no number, not even -0.
                     None => s.splat(-0.0),
                 }
             };
@@ -383,7 +391,7 @@ impl Write<'_> {
         }
     }
 
-    /// One row of strip `strip` of the task.
+    /// Writes one row of strip `strip` of the task.
     #[inline(always)]
     fn one<S: Simd>(&mut self, s: S, row: usize, strip: usize, y: S::F) {
         let column = strip * LANES;
@@ -413,7 +421,8 @@ impl Write<'_> {
                     beside
                 };
                 s.tile_half(y, to);
-                // What lies behind the last column is multiplied with weights that are zero, so it must be a number.
+                // Columns after the last are multiplied with weights that are zero, so they must
+                // hold numbers.
                 if left < LANES {
                     to[left..].fill(0);
                 }
@@ -422,7 +431,7 @@ impl Write<'_> {
     }
 }
 
-/// A block of k of a strip as tiles, the last filled up with zeros.
+/// Converts a block of k of a strip to tiles; the last tile is filled up with zeros.
 #[inline(always)]
 fn unpack<E: AsTiles, S: Simd>(s: S, from: &[E::Bits], to: &mut [Half]) {
     let to = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;

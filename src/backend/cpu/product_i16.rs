@@ -1,13 +1,14 @@
-//! Products of generated rows with quantised weights: int16 activations, sums in int32 for each group of
-//! 32 k and in float32 over the groups.
+//! Products of generated rows with quantised weights: activations in int16, sums in int32 within
+//! each group of 32 k and in float32 over the groups.
 //!
-//! A group of activations has a scale: its greatest magnitude over about 32767. So an activation is off by at
-//! most 1.6e-5 of the greatest in its group, and the sum of a group is exact. Every output is one chain
-//! of multiply-adds over ascending groups from zero, so neither the number of rows, nor how rows and
-//! strips are cut, nor the number of threads changes a bit of it; as integers are exact, AVX2 and AVX-512
-//! agree too.
+//! Each group of activations has a scale: its greatest magnitude over about 32767. So an activation
+//! is off by at most 1.6e-5 of the greatest in its group, and the sum of a group is exact. Every
+//! output is one chain of multiply-adds over ascending groups from zero. So neither the number of
+//! rows, nor the way rows and strips are cut, nor the number of threads changes a bit of it.
+//! Because integers are exact, AVX2 and AVX-512 agree too.
 //!
-//! Bound by memory: a thread reads all strips of a task side by side, as [`super::product`] does for few rows.
+//! The products are bound by memory: a thread reads all strips of a task side by side, as
+//! [`super::product`] does for few rows.
 
 use super::Workers;
 use super::blocks::{Blocks, GROUP_K, PADDED_K, WORDS, with_blocks};
@@ -28,7 +29,7 @@ const MAX_SIDE: usize = 8;
 const BAND: usize = 64;
 /// Groups of k that a task quantises.
 const FILL_GROUPS: usize = 32;
-/// Words of a group and row: activations, and what is added to sums.
+/// Words of a group and row: activations, and the offset that is added to sums.
 const GROUP: usize = WORDS + 1;
 
 /// Numbers of scratch that a thread needs.
@@ -36,7 +37,7 @@ pub(super) fn scratch_len() -> usize {
     TASK_STRIPS * BAND * LANES
 }
 
-/// Groups of k, padding included.
+/// Groups of k, including padding.
 fn groups(cols: usize) -> usize {
     cols.div_ceil(PADDED_K).saturating_mul(PADDED_K / GROUP_K)
 }
@@ -48,9 +49,10 @@ pub(super) fn rows_len(rows: usize, cols: usize) -> (usize, usize) {
     (groups.saturating_mul(GROUP), groups)
 }
 
-/// Activations as int16: `[row / side][k / 32][17][side]`, the words that a format's kernel multiplies with and
-/// what it adds, and scales `[row / side][k / 32][side]`. k is padded to whole blocks with zeros, the last
-/// rows to `side` with whatever lies there.
+/// Activations as int16: `[row / side][k / 32][17][side]`, which are the words that a format's
+/// kernel multiplies with and the offset that it adds; and their scales, `[row / side][k /
+/// 32][side]`. k is padded to whole blocks with zeros. The last rows are padded to `side` with
+/// whatever lies there.
 #[derive(Debug)]
 pub(super) struct IntRows {
     codes: Mem<i32>,
@@ -74,8 +76,8 @@ impl IntRows {
         })
     }
 
-    /// Fill with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if asked, for weights
-    /// of this format.
+    /// Fills it with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if `norm` is
+    /// given, for weights of this format.
     pub fn fill<'r>(
         &mut self,
         pool: &Pool,
@@ -124,7 +126,7 @@ impl IntRows {
     }
 }
 
-/// Some groups of one row into its lane of a panel.
+/// Puts some groups of one row into its lane of a panel.
 struct Fill<'a> {
     from: &'a [f32],
     /// The first group.
@@ -178,8 +180,8 @@ impl Fill<'_> {
     }
 }
 
-/// A group of activations as integers up to `top` in magnitude, and their scale. A scale is NaN where a
-/// number is not finite.
+/// A group of activations as integers up to `top` in magnitude, and their scale. The scale is NaN
+/// if a number is not finite.
 #[inline(always)]
 fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32) {
     let mut halves = [s.splat(0.0); 2];
@@ -191,7 +193,7 @@ fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32
     let max = s.greatest(s.max(magnitude[0], magnitude[1]));
     // Zero, or NaN.
     let odd = s.sum(s.fma(halves[0], zero, s.mul(halves[1], zero)));
-    // Smaller groups count as zero: the reciprocal would overflow.
+    // Groups with smaller numbers count as zero, because the reciprocal would overflow.
     let (inverse, unit) = match max > 1e-30 {
         true => (top / max, max / top),
         false => (0.0, 0.0),
@@ -209,8 +211,8 @@ fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32
     (whole, unit + odd)
 }
 
-/// `mat * x`, row `i` into row `to[i]` of `out`, put together as `finish` says; rows of `out` are
-/// `stride` long.
+/// Computes `mat * x`. Row `i` goes into row `to[i]` of `out`, combined as `finish` says; rows of
+/// `out` are `stride` long.
 #[expect(clippy::too_many_arguments)]
 pub(super) fn product(
     workers: Workers<'_>,
@@ -278,7 +280,8 @@ impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
 }
 
 impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
-    /// A block of every strip in turn, all rows of a band over each while it is in the near caches.
+    /// Takes one block of every strip in turn; all rows of a band pass over it while it is in the
+    /// near caches.
     #[inline(always)]
     fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(mut self, s: S) {
         let table = Q::table(s);
@@ -302,7 +305,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
             for k in 0..blocks {
                 let bytes = Q::AHEAD * size_of::<Q::Block>();
                 let ahead = self.weights.ahead(bytes, k + Q::AHEAD >= blocks);
-                // Of many rows they come from L2, and would wait behind the weights.
+                // With many rows, activations come from L2 and would wait behind the weights.
                 for panel in first..first + count {
                     let len = Q::GROUPS * SIDE * GROUP;
                     let x = &self.x.codes[panel * self.x.groups * SIDE * GROUP..];
@@ -326,7 +329,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
         }
     }
 
-    /// Write out the sums, `[tile][panel][wide][side][16]`, of the `count` panels from `first` on.
+    /// Writes the sums, `[tile][panel][wide][side][16]`, of the `count` panels from `first` on.
     #[inline(always)]
     fn finish<S: Simd, const SIDE: usize, const WIDE: usize>(
         &mut self,
@@ -344,8 +347,9 @@ impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
     }
 }
 
-/// `$body` for `$b` from 0 to `$n`, at most 8, without a loop: arrays stay in registers only where all indices
-/// are constants, and a loop of this length the compiler keeps (int4, one row: 30 instead of 41 GB/s).
+/// `$body` for `$b` from 0 to `$n`, at most 8, without a loop. Arrays stay in registers only if all
+/// indices are constants, and the compiler does not unroll a loop of this length (int4, one row: 30
+/// instead of 41 GB/s).
 macro_rules! unrolled {
     ($n:ident, $b:ident => $body:block) => {
         unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7)

@@ -1,4 +1,4 @@
-//! Activations on their way into a product: normalised, and packed so that the rows which share a
+//! Activations on their way into a product: normalised, and packed so that rows that share a
 //! register tile lie side by side.
 
 use super::buf::Mem;
@@ -10,13 +10,13 @@ use crate::Result;
 /// Most rows side by side, on any tier.
 pub(super) const MAX_SIDE: usize = 8;
 
-/// Columns that lie together for all groups of rows. Group after group with all their columns would
-/// put the blocks that are used together at a distance that is often a power of two, where they
-/// compete for the same lines of L2 (the tile kernel alone: 68 instead of 84 % of the peak).
+/// Columns that lie together for all groups of rows. If each group had all its columns together,
+/// the blocks that are used together would lie at a distance that is often a power of two. There
+/// they compete for the same lines of L2 (the tile kernel alone: 68 instead of 84 % of the peak).
 pub(super) const K_BLOCK: usize = 256;
 
-/// Rows `[k / 256][group][k % 256][side]`: the last group is padded to `side`, and k to an even
-/// number, with zeros.
+/// Rows as `[k / 256][group][k % 256][side]`. The last group is padded to `side` rows, and k to an
+/// even number, with zeros.
 #[derive(Debug)]
 pub(super) struct Panels {
     data: Mem<f32>,
@@ -34,7 +34,7 @@ pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
     padded(rows, MAX_SIDE).saturating_mul(padded(cols, K_BLOCK))
 }
 
-/// RMSNorm's parameters (Zhang & Sennrich 2019; Meta's `RMSNorm` in llama/model.py).
+/// Parameters of RMSNorm (Zhang & Sennrich 2019; Meta's `RMSNorm` in llama/model.py).
 #[derive(Clone, Copy)]
 pub(super) struct Norm<'a> {
     pub weight: &'a [f32],
@@ -44,7 +44,7 @@ pub(super) struct Norm<'a> {
 impl Panels {
     /// Room for `rows` rows of up to `cols` columns.
     pub fn new(rows: usize, cols: usize) -> Result<Self> {
-        // Up to MAX_SIDE - 1 more rows where a tier's side does not divide MAX_SIDE.
+        // Up to MAX_SIDE - 1 more rows if a tier's side does not divide MAX_SIDE.
         let len = panels_len(rows.saturating_add(MAX_SIDE), cols);
         let data = Mem::zeroed("packed activations", len)?;
         Ok(Self {
@@ -55,7 +55,8 @@ impl Panels {
         })
     }
 
-    /// Fill with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if asked.
+    /// Fills it with the rows `row(0) .. row(rows - 1)` (all equally long), normalised if `norm` is
+    /// given.
     pub fn fill<'r>(
         &mut self,
         pool: &Pool,
@@ -94,7 +95,7 @@ impl Panels {
         }
     }
 
-    /// Groups of rows.
+    /// Number of groups of rows.
     pub fn groups(&self) -> usize {
         self.rows.div_ceil(self.side)
     }
@@ -155,7 +156,7 @@ impl Kernel for Fill<'_> {
     }
 }
 
-/// `1 / sqrt(mean(x^2) + eps)`, summed in an order that `x.len()` alone decides.
+/// `1 / sqrt(mean(x^2) + eps)`, summed in an order that depends on `x.len()` only.
 #[inline(always)]
 pub(super) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
     let mut sums = [s.splat(0.0); 4];

@@ -1,11 +1,11 @@
-//! The slow twin of every operation: straightforward loops in float64. What the kernels are compared
-//! with, and the definition of what they compute.
+//! The slow twin of every operation: straightforward loops in float64. Kernels are compared with
+//! it, and it defines what they compute.
 
 use crate::backend::{RopeTable, Shape};
 use crate::{Dtype, Token};
 use half::{bf16, f16};
 
-/// What storing `x` as `dtype` makes of it (to nearest even).
+/// `x` after it is stored as `dtype` (rounded to nearest even).
 pub fn rounded(dtype: Dtype, x: f32) -> f32 {
     match dtype {
         Dtype::F32 => x,
@@ -15,7 +15,7 @@ pub fn rounded(dtype: Dtype, x: f32) -> f32 {
     }
 }
 
-/// What the cache makes of one head's vector.
+/// One head's vector after it is stored in the cache.
 pub fn stored(dtype: Dtype, x: &[f64]) -> Vec<f32> {
     if dtype != Dtype::Int8 {
         return x.iter().map(|&x| rounded(dtype, x as f32)).collect();
@@ -28,7 +28,7 @@ pub fn stored(dtype: Dtype, x: &[f64]) -> Vec<f32> {
     x.iter().map(|&x| code(x) * unit).collect()
 }
 
-/// A matrix with what the weights became in storage.
+/// A matrix of the numbers that the weights become in storage.
 #[derive(Clone)]
 pub struct Dense {
     /// `[rows, cols]`.
@@ -62,7 +62,7 @@ impl Dense {
             .collect()
     }
 
-    /// `|W| |x|`: what rounding errors of the product are proportional to.
+    /// `|W| |x|`: rounding errors of the product are proportional to this.
     pub fn magnitude(&self, x: &[f64]) -> Vec<f64> {
         (0..self.rows())
             .map(|i| {
@@ -76,9 +76,9 @@ impl Dense {
     }
 }
 
-/// One output of a product with bfloat16 tiles (`tdpbf16ps`, Intel SDM volume 2): both inputs rounded to
-/// bfloat16, k in tiles of 32, the even and the odd k of a tile each a chain of fused multiply-adds from
-/// zero, their sum added to the output. Subnormals count as zero.
+/// One output of a product with bfloat16 tiles (`tdpbf16ps`, Intel SDM volume 2). Both inputs are
+/// rounded to bfloat16. k goes in tiles of 32; the even and the odd k of a tile each are a chain of
+/// fused multiply-adds from zero, and their sum is added to the output. Subnormals count as zero.
 pub fn tile_product(w: &[f32], x: &[f32]) -> f32 {
     let flush = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let half = |x: &f32| flush(rounded(Dtype::Bf16, *x));
@@ -106,7 +106,7 @@ pub fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// Rotate the neighbouring pairs of one head.
+/// Rotates the neighbouring pairs of one head.
 pub fn rotate(x: &mut [f64], rope: &RopeTable, position: usize) {
     let half = x.len() / 2;
     for i in 0..half {

@@ -1,17 +1,18 @@
-//! What a step is, as the operations need it: which rows there are, of which kind, where their K and V go.
+//! A step in the form that the operations need: which rows there are, of which kind, and where
+//! their K and V go.
 
 use super::available_bytes;
 use crate::backend::{RowKind, Step};
 use crate::{Error, Result};
 
-/// What [`crate::backend::Backend::load_step`] keeps; never grows after [`super::Cpu::new`].
+/// The loaded step; never grows after [`super::Cpu::new`].
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub tokens: Vec<crate::Token>,
     pub slots: Vec<u32>,
     pub positions: Vec<u32>,
     pub pages: Vec<u32>,
-    /// Every row; then those of each kind.
+    /// Every row; then the rows of each kind.
     pub rows: [Picks; 3],
     /// Rows whose logits are wanted; then those of each kind.
     pub wanted: [Picks; 3],
@@ -43,7 +44,7 @@ impl Picks {
     }
 }
 
-/// Which of the [`Picks`].
+/// Index of the [`Picks`] of all rows.
 pub(super) const ALL: usize = 0;
 
 pub(super) fn kind_index(kind: RowKind) -> usize {

@@ -1,4 +1,5 @@
-//! What the tasks of a product share: the strips of weights that each takes, and what becomes of its sums.
+//! What the tasks of all products share: which strips of weights a task takes, and what happens to
+//! its sums.
 
 use super::element::Weights;
 use super::exp::silu;
@@ -7,7 +8,7 @@ use super::pool::{Grid, Rect};
 use super::simd::{LANES, Simd};
 use super::{Workers, lock};
 
-/// What is done with the products.
+/// What happens to the sums of a product.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Finish {
     /// `out = y + bias`.
@@ -28,11 +29,13 @@ pub(super) struct Cut {
     count: usize,
     /// First strip of the second part.
     second: Option<usize>,
-    /// From a strip to that of the task which this thread probably takes next; 0 in its last.
+    /// Distance from a strip to the strip of the task that this thread probably takes next; 0 in
+    /// its last task.
     next: usize,
 }
 
-/// Run `f` for every task of a product, with the strips that it takes, scratch, and where sums go.
+/// Runs `f` for every task of a product, with the task's strips, scratch memory, and the place for
+/// its sums.
 pub(super) fn tasks(
     workers: Workers<'_>,
     mat: &CpuMat,
@@ -69,8 +72,8 @@ pub(super) fn tasks(
     });
 }
 
-/// The strips of weights that a task multiplies with: `count` from `first` on, and in SwiGLU as many
-/// of the second part.
+/// The strips of weights that a task multiplies with: `count` from `first` on and, in SwiGLU, as
+/// many of the second part.
 pub(super) struct Strips<'a, W: Weights> {
     bits: &'a [W::Bits],
     len: usize,
@@ -100,8 +103,8 @@ impl<'a, W: Weights> Strips<'a, W> {
         }
     }
 
-    /// From a place in a strip to what is needed `bytes` later: behind the strip's end, where `over` says
-    /// that this is, the next task's.
+    /// How far ahead of a place in a strip to prefetch what is needed `bytes` later. If `over` says
+    /// that this lies beyond the end of the strip, it is in the next task's strip.
     #[inline(always)]
     pub fn ahead(&self, bytes: usize, over: bool) -> usize {
         match over && self.next > 0 {
@@ -118,7 +121,7 @@ impl<'a, W: Weights> Strips<'a, W> {
         }
     }
 
-    /// Strip `i`; the last strip again behind the end, so that tiles are always whole.
+    /// Strip `i`. Beyond the end it is the last strip again, so that tiles are always whole.
     #[inline(always)]
     pub fn get(&self, i: usize) -> &'a [W::Bits] {
         let i = i.min(self.total() - 1);
@@ -129,7 +132,8 @@ impl<'a, W: Weights> Strips<'a, W> {
         &self.bits[strip * self.len..][..self.len]
     }
 
-    /// Block `block` of [`K_BLOCK`] columns of a strip; less at its end, nothing behind it.
+    /// Block `block` of [`K_BLOCK`] columns of a strip; shorter at the end of the strip, empty
+    /// beyond it.
     #[inline(always)]
     pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
         &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
@@ -137,7 +141,8 @@ impl<'a, W: Weights> Strips<'a, W> {
 }
 
 impl Finish {
-    /// `out` of one strip of a row, from its sum and, in SwiGLU, that of the second part.
+    /// Writes `out` for one strip of a row, from its sum and, in SwiGLU, the sum of the second
+    /// part.
     #[inline(always)]
     pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
         let y = match self {
@@ -149,7 +154,7 @@ impl Finish {
     }
 }
 
-/// What becomes of a task's sums.
+/// What happens to the sums of a task.
 pub(super) struct WriteOut<'a> {
     bias: &'a [f32],
     finish: Finish,
@@ -159,7 +164,7 @@ pub(super) struct WriteOut<'a> {
 }
 
 impl WriteOut<'_> {
-    /// Row `row`: `sum(i)` is the sum for strip `i` of `strips`.
+    /// Writes row `row`; `sum(i)` is the sum for strip `i` of `strips`.
     #[inline(always)]
     pub fn row<'s, S: Simd, W: Weights>(
         &mut self,

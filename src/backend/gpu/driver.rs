@@ -1,4 +1,5 @@
-//! The NVIDIA driver: the functions of libcuda that this library calls, looked up when it is opened. (U)
+//! The NVIDIA driver: the functions of libcuda that this library calls, looked up when it is
+//! opened. (U)
 //!
 //! The table is our own and not a crate's, for three reasons. A result is a number here, whatever
 //! the driver returns (in a Rust enum, an unknown number would be undefined behaviour). A function
@@ -134,7 +135,8 @@ macro_rules! functions {
                     library: library.into(),
                     $($name: {
                         let symbol = symbol(library, handle, stringify!($name))?;
-                        // SAFETY: the function of this name, with the signature that cuda.h gives it.
+                        // SAFETY: the function of this name, with the signature that cuda.h gives
+                        // it.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> u32>(symbol)
                         }

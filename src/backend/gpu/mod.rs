@@ -3,13 +3,15 @@
 //! | file | what it knows |
 //! |---|---|
 //! | [`device`] | what a device must do, and memory on it (U) |
-//! | [`driver`], [`preflight`], [`cuda`] | the driver's functions, whether there is a GPU, a real GPU (U) |
+//! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
+//! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
 //! | `params`, `launch` | the kernels' parameters and geometry (U) |
 //! | `graph` | steps that are recorded once and repeated |
 //! | `ops` | the operations: what is launched for each |
 //! | `library` | products of prompts that a vendor's library does |
-//! | `step`, `mat`, `quantised`, `sample` | a step, weights, and the choice of tokens on the device |
+//! | `step`, `mat`, `quantised` | a step and weights on the device |
+//! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
 //!
 //! The rows of a step are split by kind. Decode rows go through kernels that read the weights once

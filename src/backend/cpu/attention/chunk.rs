@@ -10,10 +10,10 @@ use std::ops::Range;
 
 /// K and V of one head of one sequence.
 pub(super) struct Cache<'a, E: Element> {
-    /// From this head of the layer's first page on.
+    /// Begins at this head of the layer's first page.
     pub(super) bits: &'a [E::Bits],
     pub(super) page_len: usize,
-    /// K, V and scales of a page.
+    /// Length of K, V and scales of a page.
     pub(super) tile_len: usize,
     pub(super) head_dim: usize,
     pub(super) pages: &'a [u32],
@@ -39,13 +39,13 @@ impl<'a, E: Element> Cache<'a, E> {
         self.bits[at..][..self.tile_len].as_chunks().0
     }
 
-    /// `[head_dim / 2]` pairs of dimensions of sixteen positions.
+    /// `[head_dim / 2]` pairs of dimensions, each of sixteen positions.
     #[inline(always)]
     pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
         &self.tiles(page)[..self.head_dim / 2]
     }
 
-    /// Where the scales of a page lie: those of K, then those of V.
+    /// The scales of a page: those of K, then those of V.
     #[inline(always)]
     fn scales(&self, page: usize) -> &'a [E::Bits] {
         let at = self.pages[page] as usize * self.page_len;
@@ -81,7 +81,7 @@ impl<'a, E: Element> Cache<'a, E> {
         self.units(s, page, PAGE)
     }
 
-    /// `[8][head_dim / 16]` pairs of positions of sixteen dimensions.
+    /// `[8][head_dim / 16]` pairs of positions, each of sixteen dimensions.
     #[inline(always)]
     pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
         let len = PAGE / 2 * self.head_dim.div_ceil(LANES);
@@ -89,7 +89,7 @@ impl<'a, E: Element> Cache<'a, E> {
     }
 }
 
-/// Results of some queries over some keys, query by query.
+/// Results of some queries over some keys, one query after another.
 pub(super) struct State<'a> {
     /// `[queries, padded]`: sum of exp(score - max) * v.
     pub(super) acc: &'a mut [f32],
@@ -119,7 +119,7 @@ impl<'a> State<'a> {
         )
     }
 
-    /// Take in the next chunk of query `i`; the first chunk as it is.
+    /// Merges the next chunk of query `i`; the first chunk is taken as it is.
     #[inline(always)]
     pub(super) fn merge<S: Simd>(
         &mut self,
@@ -157,7 +157,7 @@ impl<'a> State<'a> {
         self.max[i] = new;
     }
 
-    /// Query `i`'s weighted mean of V.
+    /// Writes the weighted mean of V of query `i`.
     #[inline(always)]
     pub(super) fn write<S: Simd>(&self, s: S, i: usize, to: &mut [f32]) {
         let acc = &self.acc[i * self.padded..][..self.padded];
@@ -168,7 +168,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// Pair `j` of a page's V of which the first `left` positions count; the others, which may be anything, as zeros.
+/// Pair `j` of a page's V. Only the first `left` positions count; the others may hold anything and
+/// become zeros.
 #[inline(always)]
 pub(super) fn first_of<E: Element>(
     pair: &[E::Bits; 2 * LANES],
@@ -184,7 +185,7 @@ pub(super) fn first_of<E: Element>(
     pair
 }
 
-/// Ask for all lines of a tile.
+/// Prefetches all lines of a tile.
 #[inline(always)]
 fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; 2 * LANES]]) {
     for line in tile.as_flattened().chunks(64 / size_of::<E::Bits>()) {
@@ -196,7 +197,7 @@ fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; 2 * LANES]]) {
 pub(super) struct Chunk<'a, 'b, E: Element> {
     pub(super) cache: &'b Cache<'a, E>,
     pub(super) first_page: usize,
-    /// Of the block's first row.
+    /// Position of the block's first row.
     pub(super) position: usize,
     /// First key.
     pub(super) start: usize,
@@ -210,7 +211,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         (self.position + i / self.group + 1 - self.start).min(CHUNK)
     }
 
-    /// Scores, their softmax, and the weighted sum of V, of `queries`.
+    /// Computes scores, their softmax, and the weighted sum of V, for `queries`.
     #[inline(always)]
     pub(super) fn partial<S: Simd>(
         &self,
@@ -220,7 +221,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         scores: &mut [f32],
         part: &mut State<'_>,
     ) {
-        // (queries, pages) and (queries, vectors of V) in a register tile, and what is left of each.
+        // Shapes of the register tiles, (queries, pages) and (queries, vectors of V), and what
+        // handles the rest.
         match S::REGISTERS {
             32 if queries.len().is_multiple_of(8) => {
                 self.scores::<S, 8, 2, 8>(s, queries.clone(), q, scores);
@@ -259,7 +261,7 @@ impl<E: Element> Chunk<'_, '_, E> {
             let n = if many { Q } else { 1 };
             let pages = self.keys(i + n - 1).div_ceil(PAGE);
             let q = &q[i * self.cache.head_dim..][..n * self.cache.head_dim];
-            // The first queries fetch K.
+            // The first queries prefetch K.
             let cold = i == queries.start;
             let to = &mut scores[i * CHUNK..][..n * CHUNK];
             let mut page = 0;
@@ -287,7 +289,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Ask for the pages `ahead` of these: of K, or V where the chunk ends before.
+    /// Prefetches the pages `ahead` of these: of K, or of V if the chunk ends before.
     #[inline(always)]
     fn fetch<S: Simd>(&self, s: S, pages: Range<usize>, ahead: usize) {
         for page in pages {
@@ -348,8 +350,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Scores -> exp(score - max), and both parts of the softmax. Positions that a query may not see
-    /// are masked here, whatever lies in them.
+    /// Turns scores into exp(score - max), and finds maximum and sum. Positions that a query may
+    /// not see are masked here, whatever lies in them.
     #[inline(always)]
     fn soften<S: Simd>(
         &self,
@@ -395,7 +397,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         let mut i = queries.start;
         while i < queries.end {
             if i + Q <= queries.end {
-                // Keys that all Q see, then for each what it alone sees.
+                // First the keys that all Q queries see, then for each query those that it alone
+                // sees.
                 let common = self.keys(i);
                 self.weigh_all::<S, Q, D>(s, i, 0..common, p, part);
                 for j in i + 1..i + Q {
@@ -446,7 +449,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         d: usize,
     ) {
         let vectors = part.padded / LANES;
-        // The first pass over V fetches it.
+        // The first pass over V prefetches it.
         let cold = d == 0 && i < Q;
         let sums = &mut part.acc.as_chunks_mut::<LANES>().0[i * vectors..][..Q * vectors];
         let mut weights: [&[f32; CHUNK]; Q] = [&[0.0; CHUNK]; Q];

@@ -1,11 +1,13 @@
 //! Causal attention over the paged cache, with an online softmax (Milakov & Gimelshein 2018; Dao et
 //! al. 2022) over chunks of 256 keys at absolute positions.
 //!
-//! A query's result is: for every chunk a maximum, a sum and a weighted sum of V, each in an order
-//! that the chunk's positions alone decide; then the chunks merged in ascending order. Who computes
-//! which chunk, and which queries share a pass over K and V, changes no bit. A *block* is a few
-//! consecutive rows of one sequence with the query heads of one KV head; where there are too few
-//! blocks for the threads (decode), every chunk of a block is a task of its own.
+//! A query's result is computed in two stages. For every chunk: a maximum, a sum and a weighted sum
+//! of V, each in an order that depends on the chunk's positions only. Then the chunks are merged in
+//! ascending order. Which thread computes which chunk, and which queries share a pass over K and V,
+//! changes no bit.
+//!
+//! A *block* is a few consecutive rows of one sequence with the query heads of one KV head. Where
+//! there are too few blocks for the threads (decode), every chunk of a block is a separate task.
 
 mod chunk;
 #[cfg(target_arch = "x86_64")]
@@ -37,13 +39,13 @@ const BLOCK_QUERIES: usize = 64;
 #[derive(Clone, Debug)]
 struct RowBlock {
     rows: Range<usize>,
-    /// Of the first row.
+    /// Position of the first row.
     position: usize,
-    /// In [`Step::pages`].
+    /// Range of [`Step::pages`].
     pages: Range<usize>,
-    /// In [`Cut::items`].
+    /// Index in [`Cut::items`].
     first_item: usize,
-    /// Prompt rows that are computed with tiles.
+    /// Whether these are prompt rows that are computed with tiles.
     tiles: bool,
 }
 
@@ -53,7 +55,7 @@ impl RowBlock {
     }
 }
 
-/// How the rows of a step are cut into tasks; the same on every layer.
+/// How the rows of a step are cut into tasks; it is the same on every layer.
 #[derive(Debug)]
 pub(super) struct Plan {
     group: usize,
@@ -61,9 +63,9 @@ pub(super) struct Plan {
     head_dim: usize,
     /// Threads to keep busy.
     threads: usize,
-    /// For attention in float32.
+    /// Blocks for attention in float32.
     plain: Cut,
-    /// For prompt rows with tiles; empty where there are no tiles.
+    /// Blocks of prompt rows for attention with tiles; empty if there are no tiles.
     tiled: Cut,
     has_tiles: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
@@ -74,11 +76,11 @@ pub(super) struct Plan {
 #[derive(Debug)]
 struct Cut {
     blocks: Vec<RowBlock>,
-    /// Where the blocks begin, and the last ends.
+    /// Where the blocks begin, and where the last one ends.
     cuts: Vec<usize>,
-    /// (block, chunk); empty where blocks are not cut into chunks. Blocks with tiles never are.
+    /// (block, chunk); empty if blocks are not cut into chunks. Blocks with tiles never are.
     items: Vec<(usize, usize)>,
-    /// Where the items begin in `partial`, and the last ends.
+    /// Where the items begin in `partial`, and where the last one ends.
     item_cuts: Vec<usize>,
 }
 
@@ -87,7 +89,7 @@ fn partial_len(head_dim: usize) -> usize {
     head_dim.next_multiple_of(LANES) + 2
 }
 
-/// Rows of partial results that are kept: enough for 8 sequences of full length.
+/// How many rows of partial results are kept: enough for 8 sequences of full length.
 fn max_partial_rows(max_positions: usize) -> usize {
     (8 * max_positions.div_ceil(CHUNK)).max(64)
 }
@@ -103,7 +105,7 @@ fn block_rows(group: usize, queries: usize) -> usize {
     (queries / group).max(1)
 }
 
-/// Rows of a block with tiles.
+/// Rows of a block that is computed with tiles.
 #[cfg(target_arch = "x86_64")]
 fn tile_rows(group: usize) -> usize {
     block_rows(group, tiles::BLOCK_QUERIES)
@@ -172,7 +174,7 @@ impl Cut {
         }
     }
 
-    /// Make every chunk an item of its own where there are too few blocks for `tasks` tasks.
+    /// Makes every chunk a separate item if there are too few blocks for `tasks` tasks.
     fn split(&mut self, heads: usize, tasks: usize, max_rows: usize) {
         let plain = || self.blocks.iter().filter(|b| !b.tiles);
         let rows: usize = plain().map(|b| b.chunks() * b.rows.len()).sum();
@@ -215,7 +217,7 @@ impl Plan {
         })
     }
 
-    /// Cut the rows of `step`.
+    /// Cuts the rows of `step` into tasks.
     pub fn load(&mut self, step: &Step) {
         let tasks = if self.threads > 1 {
             8 * self.threads
@@ -241,9 +243,10 @@ impl Plan {
         self.tiled.split(self.heads, tasks, self.max_partial_rows);
     }
 
-    /// `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows, q_dim]`. `tiles`:
-    /// prompt rows with bfloat16 tiles where there are tiles, and generated rows in two parts ([`split`])
-    /// where the cache's numbers are bfloat16's.
+    /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows,
+    /// q_dim]`. With `tiles` and a processor that has them: prompt rows use bfloat16 tiles, and
+    /// generated rows are computed in two parts ([`split`]) if the cache's numbers are exact in
+    /// bfloat16.
     #[allow(clippy::too_many_arguments)] // what attention is made of
     pub fn attend(
         &mut self,
@@ -273,7 +276,7 @@ impl Plan {
             true => &self.tiled,
             false => &self.plain,
         };
-        // With where the thread will probably go on: a block, a head and a chunk.
+        // `then` is where the thread will probably go on: a block, a head and a chunk.
         let task = |block: &RowBlock,
                     head,
                     chunks,
@@ -397,11 +400,11 @@ enum Out<'a> {
 }
 
 struct Task<'a, E: Element> {
-    /// For rows that are computed with tiles, in two parts.
+    /// Set for rows that are computed with tiles, in two parts.
     #[cfg(target_arch = "x86_64")]
     amx: Option<Amx>,
     cache: Cache<'a, E>,
-    /// What its thread will probably need next, and the chunk.
+    /// The cache that its thread will probably need next, and the chunk.
     then: Option<(Cache<'a, E>, usize)>,
     /// The first row's queries for this KV head.
     q: &'a [f32],
@@ -456,7 +459,7 @@ impl<E: Element> Kernel for Task<'_, E> {
         }
         let mut out = out;
         for chunk in chunks.clone() {
-            // Rows before the chunk have no key in it.
+            // Rows before the chunk do not see any of its keys.
             let start = chunk * CHUNK;
             let first_row = start.saturating_sub(position).min(rows);
             let first = first_row * group;
@@ -509,9 +512,9 @@ impl<E: Element> Kernel for Task<'_, E> {
 /// Merges the chunks of a block, in ascending order.
 struct Merge<'a> {
     block: &'a RowBlock,
-    /// From the block's first item on.
+    /// Begins at the block's first item.
     item_cuts: &'a [usize],
-    /// From the task's KV head of the first item on.
+    /// Begins at the first item of the task's KV head.
     partial: &'a [f32],
     stride: usize,
     head_dim: usize,

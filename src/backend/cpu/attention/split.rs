@@ -1,16 +1,17 @@
-//! Attention of generated rows on AMX, as exact as in float32: q, and the weights of the softmax, are
-//! sums of two bfloat16 (sixteen bits and a sign), K and V are bfloat16 as the cache has them, or its
-//! integers. Eight queries are a tile: eight rows of upper parts, eight of lower ones.
+//! Attention of generated rows on AMX, as exact as in float32. q and the weights of the softmax are
+//! sums of two bfloat16 (sixteen bits and a sign). K and V are bfloat16 as in the cache, or the
+//! cache's integers. Eight queries make a tile: eight rows of upper parts, eight of lower parts.
 //!
-//! A tile's sums are the same whatever lies in other rows ([`super::super::amx`] says in which order k is
-//! summed), and keys behind a query's last add zero; so neither the queries that share a pass nor their
-//! number changes a bit.
+//! A tile's sums are the same whatever lies in other rows ([`super::super::amx`] says in which
+//! order k is summed), and keys after a query's last key add zero. So neither the queries that
+//! share a pass nor their number changes a bit.
 //!
-//! A cache of bfloat16 whose heads are whole tiles wide is multiplied where it lies, a page at a time; else
-//! K and V become tiles first. Which of both depends on cache and head alone.
+//! A cache of bfloat16 whose heads are whole tiles wide is multiplied in place, a page at a time.
+//! Otherwise K and V are converted to tiles first. Which of the two happens depends on the cache
+//! and the head only.
 //!
-//! Memory is the limit, and sixteen streams of it are twice as fast as one: while a chunk is computed, the
-//! pages of the next are asked for, a line of each in turn.
+//! Memory is the limit, and sixteen streams of it are twice as fast as one. So while a chunk is
+//! computed, the pages of the next chunk are prefetched, one line of each in turn.
 
 use super::CHUNK;
 use super::chunk::{Cache, Chunk, State, first_of};
@@ -25,18 +26,19 @@ use std::ops::Range;
 
 /// Queries in a tile.
 const GROUP: usize = SIDE / 2;
-/// Pages that become tiles together: more would leave the tile unit waiting, which then wakes up slowly.
+/// Pages that are converted to tiles together. With more, the tile unit would idle, and it then
+/// wakes up slowly.
 const PAGES: usize = 4;
-/// Tiles of keys in them, where they are summed over.
+/// Tiles of keys in these pages when sums run over keys.
 const KEY_TILES: usize = PAGES * PAGE / TILE_K;
 /// Pages of a chunk.
 const CHUNK_PAGES: usize = CHUNK / PAGE;
-/// Tiles that are multiplied with at a time.
+/// Column tiles that are multiplied at a time.
 const WIDE: usize = 4;
-/// Float32 numbers that take the room of a tile, of either kind.
+/// Float32 numbers that take as much memory as a tile of either kind.
 const TILE: usize = SIDE * SIDE;
 
-/// Tiles of the head's width, as columns.
+/// Column tiles of the head's width.
 fn columns(head_dim: usize) -> usize {
     head_dim.div_ceil(LANES).next_multiple_of(WIDE)
 }
@@ -48,14 +50,14 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
     (queries.div_ceil(GROUP) * group + PAGES * deep + wide * KEY_TILES) * TILE
 }
 
-/// The pages of a chunk, asked for a few lines at a time.
+/// The pages of a chunk, prefetched a few lines at a time.
 pub(super) struct Ahead<'a, E: Element> {
     pages: [&'a [[E::Bits; 2 * LANES]]; CHUNK_PAGES],
     next: usize,
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
-    /// Of `chunk`, if there is one.
+    /// Prefetches `chunk`, if there is one.
     pub(super) fn new(cache: Option<&Cache<'a, E>>, chunk: usize) -> Self {
         let mut pages: [&[[E::Bits; 2 * LANES]]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
         if let Some(cache) = cache {
@@ -67,7 +69,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         Self { pages, next: 0 }
     }
 
-    /// The next `lines` lines of every page.
+    /// Prefetches the next `lines` lines of every page.
     #[inline(always)]
     fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
         for _ in 0..lines {
@@ -81,7 +83,7 @@ impl<'a, E: Element> Ahead<'a, E> {
     }
 }
 
-/// A number as the sum of two bfloat16.
+/// Splits a number into the sum of two bfloat16.
 #[inline(always)]
 fn split<S: Simd>(s: S, x: S::F, upper: &mut [u16; LANES], lower: &mut [u16; LANES]) {
     s.tile_half(x, upper);
@@ -130,7 +132,7 @@ impl<E: Element> Chunk<'_, '_, E> {
                 }
             }
         }
-        // Of all queries together.
+        // The keys that any of the queries sees.
         let keys = self.keys(queries.end - 1);
         let groups = first..last;
         let in_place = head_dim.is_multiple_of(TILE_K) && E::bf16_pairs(&[]).is_some();
@@ -171,7 +173,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Scores of the chunk's first `keys` keys, and of some behind them, in two parts.
+    /// Scores of the chunk's first `keys` keys, and of some keys after them, in two parts.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn split_scores<S: Simd>(
@@ -211,7 +213,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Weighted sums of V where it lies: all pages of four columns of tiles, then the next four.
+    /// Weighted sums of V in place: all pages for four columns of tiles, then for the next four.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn sums_in_place<S: Simd>(
@@ -251,7 +253,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Weighted sums of V made tiles of.
+    /// Weighted sums of V that is converted to tiles.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn sums<S: Simd>(
@@ -281,7 +283,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// K of `n` pages of the chunk from `page` on: `[page][head_dim / 32]` tiles.
+    /// Converts K of `n` pages of the chunk from `page` on: `[page][head_dim / 32]` tiles.
     #[inline(always)]
     fn k_tiles<S: Simd>(
         &self,
@@ -305,8 +307,9 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// V of `n` pages of the chunk from `page` on: `[head_dim / 16][key / 32]` tiles. What lies behind
-    /// the chunk's first `keys` keys is zero: it has the weight zero, but may be anything.
+    /// Converts V of `n` pages of the chunk from `page` on: `[head_dim / 16][key / 32]` tiles. What
+    /// lies after the chunk's first `keys` keys becomes zero: its weight is zero, but it may hold
+    /// anything.
     #[inline(always)]
     fn v_tiles<S: Simd>(
         &self,
@@ -348,9 +351,9 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// The scores of query `i`, to base 2 and in two parts, become weights of V in two parts: 2^(score -
-    /// max). Gives the maximum, to base e, and the sum. Positions that the query may not see are masked
-    /// here, whatever lies in them.
+    /// Turns the scores of query `i`, to base 2 and in two parts, into weights of V in two parts:
+    /// 2^(score - max). Returns the maximum, to base e, and the sum. Positions that the query may
+    /// not see are masked here, whatever lies in them.
     #[inline(always)]
     fn split_weights<S: Simd>(
         &self,
@@ -395,7 +398,7 @@ impl<E: Element> Chunk<'_, '_, E> {
                     p = s.mul(p, self.cache.v_units(s, self.first_page + v));
                 }
                 split(s, p, upper, lower);
-                // A unit behind the last key may be anything.
+                // A scale after the last key may hold anything.
                 if E::SCALED && v + 1 == used && odd > 0 {
                     upper[odd..].fill(0);
                     lower[odd..].fill(0);

@@ -1,9 +1,10 @@
-//! Attention of prompt rows on AMX: Q, K, the weights of the softmax and V as bfloat16 tiles; scores,
-//! softmax and sums in float32.
+//! Attention of prompt rows on AMX: Q, K, the weights of the softmax and V as bfloat16 tiles;
+//! scores, softmax and sums in float32.
 //!
-//! The chunks are those of the float32 kernels. In a chunk a query's score with a key is one tile
-//! product over the head's width, and its sum of V one over the chunk's keys ([`super::super::amx`] says
-//! in which order), so neither the queries that share a pass nor their number changes a bit.
+//! The chunks are those of the float32 kernels. Within a chunk, a query's score with a key is one
+//! tile product over the head's width, and its sum of V is one tile product over the chunk's keys
+//! ([`super::super::amx`] says in which order). So neither the queries that share a pass nor their
+//! number changes a bit.
 
 use super::CHUNK;
 use super::chunk::{Cache, State, first_of};
@@ -16,14 +17,15 @@ use crate::backend::cpu::pool::Rect;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// Queries (rows times heads) that a block aims at: enough to share the work of making tiles of K and V.
+/// Queries (rows times heads) that a block aims at: enough to share the work of converting K and V
+/// to tiles.
 pub(super) const BLOCK_QUERIES: usize = 256;
-/// Queries that pass through softmax together.
+/// Queries that go through the softmax together.
 const GROUP: usize = 2 * SIDE;
-/// Tiles of keys in a chunk, where they are summed over.
+/// Tiles of keys in a chunk when sums run over keys.
 const KEY_TILES: usize = CHUNK / TILE_K;
 
-/// Float32 numbers that take the room of a tile, of either kind.
+/// Float32 numbers that take as much memory as a tile of either kind.
 const TILE: usize = SIDE * SIDE;
 
 /// Numbers of scratch for `queries` queries.
@@ -42,7 +44,7 @@ pub(super) struct Task<'a, E: Element> {
     pub q: &'a [f32],
     pub q_dim: usize,
     pub rows: usize,
-    /// Of the first row.
+    /// Position of the first row.
     pub position: usize,
     pub group: usize,
     pub scratch: &'a mut [f32],
@@ -83,7 +85,7 @@ impl<E: Element> Kernel for Task<'_, E> {
         self.pack_q(s, q, deep);
         let q = q.as_chunks::<2>().0;
         for start in (0..self.position + self.rows).step_by(CHUNK) {
-            // Rows before the chunk have no key in it.
+            // Rows before the chunk do not see any of its keys.
             let first = start.saturating_sub(self.position) * self.group;
             let keys = (self.position + self.rows - start).min(CHUNK);
             self.unpack_k(s, start / PAGE, keys, k, deep);
@@ -91,7 +93,8 @@ impl<E: Element> Kernel for Task<'_, E> {
             for (group, q) in q.chunks_exact(deep).enumerate().skip(first / GROUP) {
                 let mine = group * GROUP..queries.min((group + 1) * GROUP);
                 let half = mine.len() <= SIDE;
-                // Keys that the last, and so any, of the group sees; at least one.
+                // Keys that the last query of the group sees, hence all that any of them sees; at
+                // least one.
                 let keys = self.keys(mine.end - 1, start);
                 let pairs = keys.div_ceil(TILE_K);
                 let tiles = self.amx.tiles();
@@ -124,7 +127,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                 drop(tiles);
                 for i in mine.clone().skip_while(|&i| i < first) {
                     let at = i - mine.start;
-                    // The first chunk as it is.
+                    // The first chunk is taken as it is.
                     let mine = match start {
                         0 => &mut total.acc[i * padded..][..padded],
                         _ => &mut row[..padded],
@@ -148,9 +151,9 @@ impl<E: Element> Kernel for Task<'_, E> {
     }
 }
 
-/// The scores of query `at` of a group, to base 2, become weights of V: 2^(score - max). Gives the
-/// maximum, to base e, and the sum. Positions that the query may not see are masked here, whatever lies
-/// in them.
+/// Turns the scores of query `at` of a group, to base 2, into weights of V: 2^(score - max).
+/// Returns the maximum, to base e, and the sum. Positions that the query may not see are masked
+/// here, whatever lies in them.
 #[inline(always)]
 fn soften<S: Simd>(
     s: S,
@@ -166,7 +169,7 @@ fn soften<S: Simd>(
         scores[v / 2][half * 2 + v % 2][row * SIDE + keys % LANES..(row + 1) * SIDE]
             .fill(f32::NEG_INFINITY);
     }
-    // Of the first or second sixteen keys of a square. (No closure: see `product_amx`.)
+    // Loads the first or second sixteen keys of a square. (No closure: see `product_amx`.)
     macro_rules! load {
         ($square:expr, $i:expr) => {
             s.load(&$square[half * 2 + $i].as_chunks::<LANES>().0[row])
@@ -195,7 +198,8 @@ fn soften<S: Simd>(
 }
 
 impl<E: Element> Task<'_, E> {
-    /// Keys of the chunk at `start` that query `i` may see; 0 where it lies before, ascending in `i`.
+    /// Number of keys of the chunk at `start` that query `i` may see; 0 if the query lies before
+    /// the chunk. Ascending in `i`.
     #[inline(always)]
     fn keys(&self, i: usize, start: usize) -> usize {
         (self.position + i / self.group + 1)
@@ -203,7 +207,8 @@ impl<E: Element> Task<'_, E> {
             .min(CHUNK)
     }
 
-    /// The queries, scaled so that scores are to base 2: `[query / 32][head_dim / 32][half of the queries]` tiles.
+    /// Packs the queries, scaled so that scores are to base 2: `[query / 32][head_dim / 32][half of
+    /// the queries]` tiles.
     #[inline(always)]
     fn pack_q<S: Simd>(&self, s: S, to: &mut [Half], deep: usize) {
         let head_dim = self.cache.head_dim;
@@ -223,7 +228,7 @@ impl<E: Element> Task<'_, E> {
         }
     }
 
-    /// `keys` keys from `page` on: `[key / 16][head_dim / 32]` tiles.
+    /// Converts `keys` keys from `page` on: `[key / 16][head_dim / 32]` tiles.
     #[inline(always)]
     fn unpack_k<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
         for (i, to) in to
@@ -246,8 +251,8 @@ impl<E: Element> Task<'_, E> {
         }
     }
 
-    /// `keys` values from `page` on: `[head_dim / 16][key / 32]` tiles. What lies behind them is zero: it
-    /// has the weight zero, but may be anything.
+    /// Converts `keys` values from `page` on: `[head_dim / 16][key / 32]` tiles. What lies after
+    /// them becomes zero: its weight is zero, but it may hold anything.
     #[inline(always)]
     fn unpack_v<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
         let vectors = self.cache.head_dim.div_ceil(LANES);
@@ -275,7 +280,7 @@ impl<E: Element> Task<'_, E> {
                             let page = page + 2 * i + h;
                             let v = E::widen_pair(s, &from);
                             let both = [0, 1].map(|half| {
-                                // A unit behind the last key may be anything.
+                                // A scale after the last key may hold anything.
                                 let key = 2 * j + half;
                                 let unit = match key < left {
                                     true => self.cache.v_unit(page, key),

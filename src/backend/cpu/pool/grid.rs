@@ -27,7 +27,7 @@ pub struct Grid<'a, T> {
     stride: usize,
     block: usize,
     blocks: usize,
-    /// Where the bands begin, and where the last ends.
+    /// Where the bands begin, and where the last one ends.
     cuts: Cuts<'a>,
     _borrow: PhantomData<&'a mut [T]>,
 }
@@ -120,7 +120,7 @@ unsafe impl<A: Split, B: Split> Split for (A, B) {
     }
 
     unsafe fn part(&self, i: usize) -> Self::Part {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { (self.0.part(i), self.1.part(i)) }
     }
 }

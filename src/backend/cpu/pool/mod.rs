@@ -1,9 +1,9 @@
-//! A fork-join pool of the handle's own; `grid` cuts arrays into disjoint parts for its tasks.
+//! The handle's own fork-join pool; `grid` cuts arrays into disjoint parts for its tasks.
 //!
 //! A decode step forks about a hundred times for tens of microseconds each, so threads spin for a
-//! moment before they park. Tasks are handed out one by one through an atomic counter: a thread that
-//! the system has put aside holds up one task, not a static share. A thread that comes late to a
-//! job that is done already is not waited for.
+//! moment before they park. Tasks are handed out one by one through an atomic counter: a thread
+//! that the operating system has suspended delays one task, not a static share. Nobody waits for a
+//! thread that comes late to a job that is already done.
 
 #![allow(unsafe_code)]
 
@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 /// How long a thread without work spins before it parks: longer than the serial parts of a step.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Keeps what several threads write on a cache line (and its prefetched neighbour) of its own.
+/// Puts what several threads write on a cache line (and its prefetched neighbour) of its own.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// The job's closure with its type forgotten: called with its address, a task and a thread.
+/// The job's closure with its type erased: called with its address, a task and a thread.
 #[derive(Clone, Copy)]
 struct Job {
     call: unsafe fn(*const (), usize, usize),
@@ -35,7 +35,7 @@ struct Job {
     tasks: usize,
 }
 
-/// `state`: the job's number, whether it may be joined, and how many threads are in it.
+/// `state` contains the job's number, whether threads may join it, and how many threads are in it.
 const JOINED: u64 = 0xffff;
 const OPEN: u64 = 1 << 16;
 const NUMBER: u64 = 1 << 17;
@@ -51,14 +51,14 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written only while no thread is joined to it and the job is closed (`Pool::run`),
-// and read only by threads that joined an open job; `state` orders the two.
+// SAFETY: `job` is written only while no thread is joined to it and the job is closed
+// (`Pool::run`), and read only by threads that joined an open job; `state` orders the two.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` is used only as said above.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Take tasks until there are none. A panic ends the job early and is kept for the caller.
+    /// Takes tasks until there are none. A panic ends the job early and is kept for the caller.
     fn work(&self, job: Job, thread: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Enter the job that `state` showed, unless it has been closed meanwhile.
+    /// Joins the job that `state` showed, unless it has been closed in the meantime.
     fn join(&self, mut state: u64) -> bool {
         let number = state / NUMBER;
         while state != STOP && state & OPEN != 0 && state / NUMBER == number {
@@ -113,7 +113,7 @@ impl Shared {
         false
     }
 
-    /// Spin, then park, until there is an open job with another number than `done`.
+    /// Spins, then parks, until there is an open job with a number other than `done`.
     fn wait(&self, done: u64) -> u64 {
         let news = |state: u64| state == STOP || (state & OPEN != 0 && state / NUMBER != done);
         let start = Instant::now();
@@ -144,7 +144,7 @@ impl Shared {
     }
 }
 
-/// Threads that work on one job at a time, together with the thread that brings it.
+/// Threads that work on one job at a time, together with the thread that submits it.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -152,7 +152,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `n` threads, the caller's included.
+    /// `n` threads, including the caller's.
     pub fn new(n: usize) -> Result<Pool> {
         unsafe fn nothing(_: *const (), _: usize, _: usize) {}
         let mut pool = Pool {
@@ -180,34 +180,36 @@ impl Pool {
                 .map_err(|e| Error::Device(format!("cannot start thread {i} of {n}: {e}")))?;
             pool.threads.push(thread);
         }
-        // What a thread allocates for itself it has allocated when it gets here, and not in a step.
+        // When a thread gets here, it has allocated what it needs for itself, so no step allocates
+        // that.
         while pool.shared.started.load(Ordering::Relaxed) < pool.threads.len() {
             std::thread::yield_now();
         }
         Ok(pool)
     }
 
-    /// Threads, the caller's included.
+    /// Number of threads, including the caller's.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Call `f(task, thread, part)` for every part of `parts`, on all threads. `thread` is below
-    /// [`Pool::n_threads`], and two tasks never run under the same `thread` at the same time. A
-    /// panic of a task becomes a panic here, after every thread has left the job.
+    /// Calls `f(task, thread, part)` for every part of `parts`, on all threads. `thread` is below
+    /// [`Pool::n_threads`], and two tasks never run under the same `thread` at the same time. If a
+    /// task panics, this panics after every thread has left the job.
     pub fn run<S: Split>(&self, parts: S, f: impl Fn(usize, usize, S::Part) + Sync) {
         let tasks = parts.count();
         if tasks <= 1 || self.threads.is_empty() {
             return self.here(parts, f);
         }
         let closure = |task: usize, thread: usize| {
-            // SAFETY: `next` gives every task to one thread only, and `parts` is ours: nobody runs it again.
+            // SAFETY: `next` gives every task to one thread only, and `parts` is ours: nobody runs
+            // it again.
             f(task, thread, unsafe { parts.part(task) });
         };
         self.fork(tasks, &closure);
     }
 
-    /// As [`Pool::run`], on the calling thread alone: for work too small to share.
+    /// As [`Pool::run`], on the calling thread only: for work that is too small to share.
     pub fn here<S: Split>(&self, parts: S, f: impl Fn(usize, usize, S::Part)) {
         for task in 0..parts.count() {
             // SAFETY: one thread takes each part once.
@@ -242,8 +244,8 @@ impl Pool {
             }
         }
         shared.work(job, 0);
-        // Nobody may join any more; wait for those who did. They are in their last task, unless the
-        // system has put them aside: then leave them the processor.
+        // No thread can join any more; wait for those that did. They are in their last task, unless
+        // the operating system has suspended them: then leave them the processor.
         shared.state.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut turns = 0u32;
         while shared.state.0.load(Ordering::Acquire) & JOINED != 0 {
@@ -273,14 +275,14 @@ impl Drop for Pool {
             .map(JoinHandle::thread)
             .for_each(Thread::unpark);
         for thread in self.threads.drain(..) {
-            // Panics of tasks were caught; the thread itself has nothing that panics.
+            // Panics of tasks were caught, and nothing else in the thread can panic.
             let _ = thread.join();
         }
     }
 }
 
-/// While it lives, new threads inherit a mask that keeps the host's signal handlers off them. Signals
-/// that a fault raises, or a profiler, stay as they are.
+/// While it lives, new threads inherit a mask that keeps the host's signal handlers off them.
+/// Signals that faults or profilers raise are not blocked.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -408,7 +410,7 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let seen = Mutex::new(Vec::new());
         let mut data = [0; 2];
-        // Both tasks wait for each other, so both threads have one.
+        // Both tasks wait for each other, so each thread runs one.
         let met = std::sync::Barrier::new(2);
         pool.run(Grid::pieces(&mut data, 1), |_, thread, _| {
             met.wait();

@@ -33,7 +33,8 @@ pub struct I2(__m256i, __m256i);
 /// Needs AVX2: an [`Avx2`] exists.
 #[inline(always)]
 unsafe fn look_up<const SHIFT: u32>(a: __m256i, table: I2) -> __m256i {
-    // SAFETY: the caller's. The immediate of a shift has another type here than with AVX-512.
+    // SAFETY: the caller's contract. The immediate of a shift has another type here than with
+    // AVX-512.
     unsafe {
         let by = _mm_cvtsi32_si128(SHIFT as i32);
         let low = _mm256_and_si256(_mm256_srl_epi16(a, by), _mm256_set1_epi16(15));
@@ -54,12 +55,12 @@ unsafe fn look_up<const SHIFT: u32>(a: __m256i, table: I2) -> __m256i {
 /// Needs AVX2: an [`Avx2`] exists.
 #[inline(always)]
 unsafe fn look_up_f32<const SHIFT: u32>(a: __m256i, table: F2) -> __m256 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let index = _mm256_srl_epi32(a, _mm_cvtsi32_si128(SHIFT as i32));
         let low = _mm256_permutevar8x32_ps(table.0, index);
         let high = _mm256_permutevar8x32_ps(table.1, index);
-        // Bit 3 of the index to the sign.
+        // Moves bit 3 of the index to the sign bit.
         let which = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
         _mm256_blendv_ps(low, high, which)
     }
@@ -71,7 +72,7 @@ unsafe fn look_up_f32<const SHIFT: u32>(a: __m256i, table: F2) -> __m256 {
 /// Needs AVX2: an [`Avx2`] exists.
 #[inline(always)]
 unsafe fn round_bf16(a: __m256) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let bits = _mm256_castps_si256(a);
         let upper = _mm256_srli_epi32::<16>(bits);
@@ -319,7 +320,7 @@ impl Simd for Avx2 {
             [I2(lower(a.0), lower(a.1)), I2(upper(a.0), upper(a.1))]
         }
     }
-    /// Sums of two in every i16: eight of at most 2 * 15 * 128 fit.
+    /// Each i16 holds sums of two products: eight sums of at most 2 * 15 * 128 fit.
     #[inline(always)]
     fn dot_nibbles(self, acc: I2, a: I2, b: I2) -> I2 {
         // SAFETY: see the impl.

@@ -1,5 +1,5 @@
-//! AVX-512 F, BW, VL and DQ: a vector is one zmm register. With VNNI, and with VNNI and BF16, as types of
-//! their own, for the kernels that gain by it.
+//! AVX-512 F, BW, VL and DQ: a vector is one zmm register. AVX-512 with VNNI, and with VNNI and
+//! BF16, are types of their own, for the kernels that gain from them.
 
 #![allow(unsafe_code)]
 
@@ -7,8 +7,8 @@ use super::{Kernel, LANES, Simd};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// The proof that this processor has AVX-512 F, BW, VL and DQ, and F16C, FMA and AVX2 below them; from
-/// `LEVEL` 1 on VNNI, at 2 BF16 too.
+/// The proof that this processor has AVX-512 F, BW, VL and DQ, and the older F16C, FMA and AVX2.
+/// `LEVEL` 1 adds VNNI, 2 adds BF16.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512<const LEVEL: u8 = 0>(());
 
@@ -25,12 +25,12 @@ impl Avx512 {
         .then_some(Self(()))
     }
 
-    /// `Some` where there is VNNI too.
+    /// `Some` if there is VNNI too.
     pub fn vnni(self) -> Option<Avx512<1>> {
         is_x86_feature_detected!("avx512vnni").then_some(Avx512(()))
     }
 
-    /// `Some` where there are VNNI and BF16 too.
+    /// `Some` if there are VNNI and BF16 too.
     pub fn bf16(self) -> Option<Avx512<2>> {
         self.vnni()
             .filter(|_| is_x86_feature_detected!("avx512bf16"))
@@ -38,7 +38,7 @@ impl Avx512 {
     }
 }
 
-/// Where the first and second half of a vector of words meet in pairs.
+/// The permutation that interleaves the first and the second half of a vector of words in pairs.
 static PAIRS: [u16; 2 * LANES] = {
     let mut order = [0; 2 * LANES];
     let mut i = 0;
@@ -55,7 +55,7 @@ static PAIRS: [u16; 2 * LANES] = {
 /// Needs AVX-512F: an [`Avx512`] exists.
 #[inline(always)]
 unsafe fn round_bf16(a: __m512) -> __m512i {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let bits = _mm512_castps_si512(a);
         let upper = _mm512_srli_epi32::<16>(bits);
@@ -67,12 +67,12 @@ unsafe fn round_bf16(a: __m512) -> __m512i {
     }
 }
 
-/// `vpdpwssd`. The compiler takes the intrinsic apart into a multiplication and an addition where it forms
-/// a chain, for the sake of latency; here throughput counts.
+/// `vpdpwssd`. In a chain, the compiler splits the intrinsic into a multiplication and an addition
+/// to save latency; here throughput counts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn dot(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: the instruction is there, and reads and writes these registers alone.
+    // SAFETY: the instruction exists, and it reads and writes these registers only.
     unsafe {
         asm!("vpdpwssd {0}, {1}, {2}", inout(zmm_reg) acc, in(zmm_reg) a, in(zmm_reg) b,
             options(pure, nomem, nostack, preserves_flags));
@@ -80,7 +80,7 @@ fn dot(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
-/// `vpdpbusd`, as [`dot`].
+/// `vpdpbusd`, for the same reason as [`dot`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn dot_bytes(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -278,7 +278,8 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             _mm256_storeu_si256(to.as_mut_ptr().cast(), half);
         }
     }
-    /// Blocks of 2 x 2, then of 4 x 4, are transposed within quarters of registers; then the quarters.
+    /// Blocks of 2 x 2, then of 4 x 4, are transposed within quarters of registers; then the
+    /// quarters.
     #[inline(always)]
     fn transpose(self, a: [__m512; LANES]) -> [__m512; LANES] {
         // SAFETY: see the impl.

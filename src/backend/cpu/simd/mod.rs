@@ -31,7 +31,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// How many `F` the register file holds: kernels choose their tiles by it.
     const REGISTERS: usize;
 
-    /// Run `kernel` with these instructions.
+    /// Runs `kernel` with these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// All lanes `x`.
@@ -50,15 +50,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`; rounded once, except on the portable tier.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `a > b ? a : b`: `b` where either is NaN.
+    /// `a > b ? a : b`, which is `b` if either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a < b ? a : b`: `b` where either is NaN.
+    /// `a < b ? a : b`, which is `b` if either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
-    /// To the nearest integer, ties to even; |a| < 2^22.
+    /// Rounds to the nearest integer, ties to even; |a| < 2^22.
     fn round(self, a: Self::F) -> Self::F;
     /// `2^n` for integral `n` from -126 to 127.
     fn pow2(self, n: Self::F) -> Self::F;
-    /// `a < b ? yes : no`, lane by lane; `no` where either is NaN.
+    /// `a < b ? yes : no`, lane by lane; `no` if either is NaN.
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
 
     /// bfloat16 -> f32.
@@ -101,10 +101,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// The lower and the upper four bits of every byte.
     fn nibbles(self, a: Self::I) -> [Self::I; 2];
-    /// `acc` and the products of bytes, `a` from 0 to 15, `b` signed. `acc` is zero, or what this gave up to
-    /// seven times; only [`Simd::sum_nibbles`] knows what is in it.
+    /// Adds the products of bytes to `acc`; bytes of `a` are from 0 to 15, those of `b` are signed.
+    /// `acc` is zero, or the result of up to seven such calls. Only [`Simd::sum_nibbles`] knows its
+    /// layout.
     fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// `256 high + low + offset`, of the sums of four bytes each.
+    /// `256 high + low + offset`, with each sum over four bytes.
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// i32 -> f32, to nearest even.
     fn to_f32(self, a: Self::I) -> Self::F;
@@ -128,13 +129,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Integral f32 from -128 to 127 -> i8.
     fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
 
-    /// Ask for the cache line of `at`, into the second cache.
+    /// Prefetches the cache line of `at` into L2.
     #[inline(always)]
     fn prefetch_far<T>(self, at: &T) {
         self.prefetch(at, 0);
     }
 
-    /// Ask for the cache line `bytes` after `at`.
+    /// Prefetches the cache line `bytes` after `at`.
     fn prefetch<T>(self, at: &T, bytes: usize);
 
     /// Lane `j` of result `i` is lane `i` of argument `j`.
@@ -189,7 +190,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         v[0]
     }
 
-    /// The first `from.len()` lanes, zeros behind them.
+    /// Loads the first `from.len()` lanes; the others are zero.
     #[inline(always)]
     fn load_partial(self, from: &[f32]) -> Self::F {
         match from.first_chunk() {
@@ -202,7 +203,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
     }
 
-    /// The first `to.len()` lanes.
+    /// Stores the first `to.len()` lanes.
     #[inline(always)]
     fn store_partial(self, a: Self::F, to: &mut [f32]) {
         match to.first_chunk_mut() {

@@ -1,5 +1,5 @@
-//! Any processor: arrays that the compiler vectorises with what its baseline has. Rounds the product
-//! of a multiply-add (without the instruction, `mul_add` is a function call per lane).
+//! Any processor: arrays that the compiler vectorises with its baseline instructions. Rounds the
+//! product of a multiply-add (without the instruction, `mul_add` is a function call per lane).
 
 use super::{Kernel, LANES, Simd};
 use half::{bf16, f16};
@@ -17,7 +17,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     out
 }
 
-/// Without branches, so that it vectorises: subnormals come right through the multiplication.
+/// Has no branches, so that it vectorises; the multiplication makes subnormals correct too.
 #[inline(always)]
 fn f16_to_f32(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff);

@@ -5,8 +5,9 @@ use element::{Element, with_cache_element};
 
 const PAGES: usize = 40;
 
-/// A pool of one layer whose pages, in some order, hold `k` and `v`, `[position][kv head][head_dim]`,
-/// and NaN behind them; what they became by rounding; and the order.
+/// A pool of one layer whose pages, in some order, hold `k` and `v`, `[position][kv
+/// head][head_dim]`, with NaN after them. Returns the pool and the order; `k` and `v` become what
+/// they are after rounding.
 fn pool(
     shape: &Shape,
     dtype: Dtype,
@@ -57,7 +58,7 @@ fn pool(
     (kv, pages)
 }
 
-/// Rows at `position` and on attend to what is before them, as generated ones.
+/// Rows from `position` on attend to what is before them, as generated rows.
 fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) -> Vec<f32> {
     let rows = q.len() / cpu.shape.q_dim();
     cpu.load_step(&Step {
@@ -83,8 +84,8 @@ fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) 
     y
 }
 
-/// Against float64, at edges of pages and chunks: as exact as float32 needs to be with a cache of sixteen
-/// bits; rows together and alone, on one thread and three, the same bits.
+/// Against float64, at edges of pages and chunks: as exact as float32 needs to be with a 16-bit
+/// cache. Rows together and alone, on one thread and three, give the same bits.
 pub fn generated_rows_attend(tier: Tier) {
     let mut rng = Rng(17);
     for (heads, head_dim) in [
@@ -103,7 +104,8 @@ pub fn generated_rows_attend(tier: Tier) {
                 rng.vector(len * shape.kv_dim(), 1.0),
                 rng.vector(len * shape.kv_dim(), 1.0),
             );
-            // One key that some queries see nothing else beside, one great value, and what is subnormal.
+            // One key beside which some queries see nothing else, one large value, and a subnormal
+            // number.
             k[7 * shape.kv_dim()..][..head_dim].fill(6.0);
             v[300 * shape.kv_dim()..][..2].fill(1000.0);
             v[3] = 1e-39;
@@ -111,7 +113,7 @@ pub fn generated_rows_attend(tier: Tier) {
             let mut cpus = [1, 3].map(|threads| {
                 Cpu::with_tier(&shape, rope(head_dim, PAGES * PAGE), threads, 64, tier).unwrap()
             });
-            // The last has NaN behind it on its page.
+            // The last span has NaN after it on its page.
             let end = (len - 3, 3);
             for (position, rows) in [(0, 1), (14, 3), (30, 2), (254, 4), (256, 1), (520, 13), end] {
                 let q = rng.vector(rows * width, 2.0);
@@ -145,7 +147,7 @@ pub fn generated_rows_attend(tier: Tier) {
     }
 }
 
-/// Within what q and weights of sixteen bits allow.
+/// Checks the error against what q and weights of sixteen bits allow.
 fn check(q: &[f32], got: &[f32], k: &[Vec<f32>], v: &[Vec<f32>], what: &str) {
     let q64: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
     let magnitudes: Vec<Vec<f32>> = v
@@ -157,7 +159,7 @@ fn check(q: &[f32], got: &[f32], k: &[Vec<f32>], v: &[Vec<f32>], what: &str) {
     let magnitude = scalar::attention(&q64, &k, &magnitudes);
     let products = |k: &&[f32]| -> f32 { k.iter().zip(q).map(|(k, q)| (k * q).abs()).sum() };
     let greatest = k.iter().map(products).fold(0.0, f32::max) / (q.len() as f32).sqrt();
-    // Of a score, and of a weight of the softmax.
+    // The error of a score, and of a weight of the softmax.
     let part = f64::from(greatest) * 2f64.powi(-17) + 2e-5;
     for (d, (got, want)) in got.iter().zip(&want).enumerate() {
         let error = (f64::from(*got) - want).abs();

@@ -1,5 +1,5 @@
-//! The kernels against their scalar twins, the same suite on every tier, and against themselves:
-//! whatever must not change a result is compared with `==`.
+//! The kernels against their scalar twins, with the same suite on every tier; and against
+//! themselves: whatever must not change a result is compared with `==`.
 
 use super::element::with_element;
 use super::scalar::{self, Dense, rounded};
@@ -78,7 +78,7 @@ fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
     tier.amx().is_some() && kind == RowKind::Prefill && dtype != Dtype::F32
 }
 
-/// A step of `rows` rows of no sequence in particular, for products alone.
+/// Loads a step of `rows` rows of no particular sequence, for products only.
 fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {
     let spans = vec![Span {
         rows: 0..rows,
@@ -93,7 +93,7 @@ fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {
     });
 }
 
-/// The tier, or a word that this processor does not have it.
+/// The tier; `None` and a message if this processor does not have it.
 fn tier(name: &str) -> Option<Tier> {
     let tier = Tier::named(name);
     if let Err(e) = &tier {
@@ -131,7 +131,7 @@ fn rope(head_dim: usize, positions: usize) -> RopeTable {
     }
 }
 
-/// A model with random weights, as the oracle knows it; already rounded to `dtype`.
+/// A model with random weights for the oracle; already rounded to `dtype`.
 fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) -> scalar::Model {
     let mut rng = Rng(seed | 1);
     let mut dense = |rows: usize, cols: usize, bias: bool| Dense {
@@ -180,7 +180,7 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
     }
 }
 
-/// Pack `dense` in blocks of a few rows.
+/// Packs `dense` in blocks of a few rows.
 fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse) -> CpuMat {
     if let (Some(quant), MatUse::Product) = (dtype.quant(), usage) {
         return quantised::to_mat(cpu, dense, parts, quant);
@@ -226,7 +226,7 @@ fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse
     mat
 }
 
-/// A model on the CPU backend, with its pages given out at random and full of NaN.
+/// A model on the CPU backend, whose pages are given out at random and full of NaN.
 struct Machine {
     cpu: Cpu,
     weights: Weights<Cpu>,
@@ -289,7 +289,7 @@ impl Machine {
         };
         let mut pool = cpu.new_kv(n_pages, kv).unwrap();
         match &mut pool.data {
-            // Also as the bytes of a scale.
+            // This is NaN for the bytes of a scale, too.
             element::Data::Byte(m) => m.fill(-1),
             _ => with_element!(kv, E => {
                 let nan = <E as element::Element>::from_f32(f32::NAN);
@@ -310,7 +310,7 @@ impl Machine {
         }
     }
 
-    /// One step over some sequences; all rows' logits, row by row.
+    /// Runs one step over some sequences; returns the logits of all rows, row by row.
     fn step(&mut self, work: &mut [(&mut Sequence, &[Token], RowKind)]) -> Vec<Vec<f32>> {
         let mut step = Step::default();
         for (sequence, tokens, kind) in work {
@@ -385,7 +385,7 @@ fn assert_close(got: &[Vec<f32>], want: &[Vec<f64>], tolerance: f64, what: &str)
     }
 }
 
-/// `f` on a slice of lanes.
+/// Applies `f` to a slice, lane by lane.
 struct Map<'a, F> {
     x: &'a mut [f32],
     f: F,
@@ -414,7 +414,7 @@ impl Kernel for Map<'_, Function> {
     }
 }
 
-/// Widen every u16, narrow back.
+/// Widens every u16 and narrows it again.
 struct RoundTrip<'a> {
     from: &'a [u16; LANES],
     dtype: Dtype,

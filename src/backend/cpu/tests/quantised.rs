@@ -5,7 +5,7 @@ use crate::backend::QuantData;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use half::f16;
 
-/// Codes and scales (f16 bits) of a matrix, parts one after another, each quantised on its own.
+/// Codes and scales (f16 bits) of a matrix, parts one after another, each part quantised by itself.
 pub struct Encoded {
     quant: Quant,
     cols: usize,
@@ -61,7 +61,7 @@ impl Encoded {
         }
     }
 
-    /// What a generated row makes of row `row`: [`super::super::product_i16`] in scalar code.
+    /// The result of a generated row with row `row`: [`super::super::product_i16`] in scalar code.
     fn product(&self, row: usize, x: &[f32], fused: bool) -> f32 {
         let unit = match self.quant {
             Quant::Nf4 => 1.0 / 1722.0,
@@ -95,7 +95,7 @@ impl Encoded {
     }
 }
 
-/// Pack `dense` in blocks of a few rows, scales after codes.
+/// Packs `dense` in blocks of a few rows, scales after codes.
 pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat {
     let encoded = Encoded::new(dense, parts, quant);
     let mut mat = cpu
@@ -139,7 +139,7 @@ pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat
     mat
 }
 
-/// Random weights with what is hard to quantise planted among them.
+/// Random weights with numbers among them that are hard to quantise.
 fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
     let mut dense = Dense {
         weights: rng.vector(n * k, 1.0),
@@ -206,8 +206,8 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
     }
 }
 
-/// Generated rows bit for bit as their scalar twin; both kinds of row within derived bounds of the
-/// dequantised weights' product in float64.
+/// Generated rows equal their scalar twin bit for bit. Rows of both kinds are within derived bounds
+/// of the product of dequantised weights in float64.
 pub fn quantised_products_match(tier: Tier) {
     let mut rng = Rng(3);
     for (n, k) in SHAPES {
@@ -262,7 +262,7 @@ pub fn quantised_products_match(tier: Tier) {
                                     bound +=
                                         step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();
                                     if quant == Quant::Nf4 {
-                                        // And of the table.
+                                        // And half a step of the table.
                                         let scale =
                                             f16::from_bits(encoded.scales(i)[g / 2]).to_f64();
                                         let sum = x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
@@ -270,7 +270,7 @@ pub fn quantised_products_match(tier: Tier) {
                                     }
                                 }
                             } else if tier.amx().is_some() {
-                                // Two factors, each within 2^-8 of what it was; subnormals are lost.
+                                // Two factors, each within 2^-8 of its value; subnormals are lost.
                                 bound += 1.01 * 2f64.powi(-7) * size[i] + 1e-30;
                             }
                             let error = (f64::from(got) - want).abs();
@@ -295,7 +295,7 @@ pub fn quantised_products_of_bad_numbers(tier: Tier) {
             cols: k,
             bias: Vec::new(),
         };
-        // NF4's scales are quantised together: a NaN among them shows everywhere.
+        // NF4's scales are quantised together, so a NaN among them would show everywhere.
         if quant != Quant::Nf4 {
             dense.weights[7 * k + 100] = f32::NAN;
         }
@@ -378,8 +378,8 @@ pub fn quantised_forward_matches(tier: Tier) {
     }
 }
 
-/// Law four where both kinds of row have their own arithmetic: company, threads and chunks change no
-/// bit of either.
+/// Law four where both kinds of row have their own arithmetic: other sequences, threads and chunks
+/// change no bit of either.
 pub fn quantised_company_changes_nothing(tier: Tier) {
     for quant in Quant::ALL {
         let shape = shape(64, [4, 2], 32, 128, 70);
@@ -423,7 +423,7 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
                     .iter_mut()
                     .map(|s| (s, &tokens[..1], RowKind::Decode))
                     .collect();
-                // Both kinds, in the middle of others.
+                // Both kinds, among others.
                 work.insert(n / 2, (&mut sequence, &tokens[260..261], RowKind::Decode));
                 work.insert(n / 2, (&mut second, &tokens[..33], RowKind::Prefill));
                 let got = machine.step(&mut work);

@@ -208,7 +208,7 @@ pub fn transposing_moves_every_lane(tier: Tier) {
     }
 }
 
-/// Blocks in any order of rows, any rectangle, any dtype, at odd addresses.
+/// Places blocks in any order of rows, any rectangle, any dtype, at odd addresses.
 pub fn packing_places_every_number(tier: Tier) {
     let cpu = Cpu::with_tier(&shape(8, [2, 2], 4, 8, 8), rope(4, 16), 2, 4, tier).unwrap();
     let mut rng = Rng(17);
@@ -312,7 +312,7 @@ pub fn products_match(tier: Tier) {
             };
             dense.weights[n * k / 2] = 300.0;
             dense.weights[n * k / 3] = rounded(dtype, 1e-39);
-            // Wide enough scratch for any k.
+            // Makes scratch wide enough for any k.
             let s = Shape {
                 ffn_dim: k,
                 ..shape(8, [2, 2], 4, k, n)
@@ -407,7 +407,7 @@ pub fn norms_match(tier: Tier) {
                     weight: &weight,
                     eps: 1e-5,
                 });
-                // What lay there before must not shine through the padding.
+                // What was there before must not show in the padding.
                 let nan = [f32::NAN; 1000];
                 panels.fill(&pool, tier, side, all, |_| &nan[..wide], None);
                 panels.fill(&pool, tier, side, rows, |i| &x[i * width..][..width], norm);
@@ -457,7 +457,7 @@ pub fn forward_matches(tier: Tier) {
                 let token = &tokens[t..t + 1];
                 got.extend(machine.step(&mut [(&mut sequence, token, RowKind::Decode)]));
             }
-            // With a 16-bit cache, a last-bit difference before rounding may become one of
+            // With a 16-bit cache, a last-bit difference before rounding may become a difference of
             // 2^-9 or 2^-11 in one of the numbers of K or V.
             let tolerance = match kv {
                 _ if rounds(tier, RowKind::Prefill, dtype) => 0.04,
@@ -493,8 +493,8 @@ pub fn long_sequences_match(tier: Tier) {
     }
 }
 
-/// Law four: alone or in company, on one thread or three, in chunks or whole, by decode steps
-/// or by prefill: the same bits.
+/// Law four: alone or among others, on one thread or three, in chunks or whole, by decode steps or
+/// by prefill, the bits are the same.
 pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
     for (dtype, kv, heads, head_dim) in [
         (Dtype::Bf16, Dtype::Bf16, [4, 2], 32),
@@ -508,7 +508,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         let mut reference = Machine::new(&model, tier, 1, dtype, kv);
         let (sequence, want) = reference.prefill(&tokens, tokens.len());
         reference.release(sequence);
-        // From 250 on by decode steps, alone.
+        // Decodes from 250 on, alone.
         let (mut sequence, mut decoded) = reference.prefill(&tokens[..250], 250);
         for t in 250..262 {
             let token = &tokens[t..t + 1];
@@ -518,7 +518,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         if !rounds(tier, RowKind::Prefill, dtype) {
             assert!(decoded == want[..262], "decode and prefill");
         }
-        // Prefilled up to 258 and then decoded: what the company tests do.
+        // Prefills up to 258 and then decodes, as the tests with other sequences do.
         let (mut sequence, _) = reference.prefill(&tokens[..258], 258);
         let late: Vec<Vec<f32>> = (258..260)
             .flat_map(|t| {
@@ -533,7 +533,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
                 assert!(got == want, "{threads} threads, chunks of {chunk}");
                 machine.release(sequence);
             }
-            // Decode, token by token, past a boundary of chunks.
+            // Decodes token by token past a boundary of chunks.
             let (mut sequence, _) = machine.prefill(&tokens[..250], 100);
             for t in 250..262 {
                 let token = &tokens[t..t + 1];
@@ -541,7 +541,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
                 assert!(got[0] == decoded[t], "{threads} threads, decode at {t}");
             }
             machine.release(sequence);
-            // In company of one to eight others.
+            // Among one to eight other sequences.
             let others: Vec<Vec<Token>> = (0..8)
                 .map(|i| random_tokens(3 + 9 * i, 70, 70 + i as u64))
                 .collect();
@@ -562,7 +562,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
                 for (i, s) in before.into_iter().enumerate() {
                     company[i].pages = s.pages;
                 }
-                // A prompt in company of decoding rows, in one step.
+                // A prompt among decoding rows, in one step.
                 let mut second = Sequence::default();
                 let mut work: Vec<(&mut Sequence, &[Token], RowKind)> =
                     vec![(&mut second, &tokens[..40], RowKind::Prefill)];
@@ -577,7 +577,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
     }
 }
 
-/// A row without a slot reads the cache and leaves it alone; copied pages are as good.
+/// A row without a slot reads the cache and does not change it; copied pages give the same result.
 pub fn rows_without_slot_and_copied_pages(tier: Tier) {
     let shape = shape(32, [4, 2], 16, 40, 50);
     let model = random_model(&shape, Dtype::Bf16, false, false, 77);
@@ -623,7 +623,8 @@ pub fn rows_without_slot_and_copied_pages(tier: Tier) {
     assert!(before == **after, "the cache was written");
 }
 
-/// The int8 cache against its scalar twin; company, threads, chunks and copied pages change nothing.
+/// The int8 cache against its scalar twin; other sequences, threads, chunks and copied pages change
+/// nothing.
 pub fn int8_cache_matches(tier: Tier) {
     let kv = Dtype::Int8;
     for (heads, head_dim) in [([4, 2], 32), ([8, 1], 10), ([3, 3], 64)] {
@@ -633,7 +634,8 @@ pub fn int8_cache_matches(tier: Tier) {
         let want = model.logits(&tokens, kv);
         let mut alone = Machine::new(&model, tier, 1, Dtype::F32, kv);
         let (sequence, got) = alone.prefill(&tokens, 300);
-        // A last-bit difference before rounding may move a number of K or V by 1/127 of its vector.
+        // A last-bit difference before rounding may change a number of K or V by 1/127 of its
+        // vector's maximum.
         assert_close(&got, &want, 4e-3, &format!("{heads:?} {head_dim}"));
         let pairs: Vec<(u32, u32)> = sequence
             .pages
@@ -660,7 +662,7 @@ pub fn int8_cache_matches(tier: Tier) {
             machine.release(other);
         }
     }
-    // Zeros stay zeros, tiny vectors vanish, and what is not finite shows.
+    // Zeros stay zeros, tiny vectors become zero, and numbers that are not finite show.
     for (x, want) in [
         ([0.0, 0.0], [0.0, 0.0]),
         ([1e-38, -1e-38], [0.0, 0.0]),

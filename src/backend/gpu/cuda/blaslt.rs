@@ -72,7 +72,8 @@ macro_rules! functions {
                     let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
                     if symbol.is_null() { Err(format!("it has no {name}")) } else { Ok(symbol) }
                 };
-                // SAFETY: the functions of these names, with the signatures that cublasLt.h gives them.
+                // SAFETY: the functions of these names, with the signatures that cublasLt.h gives
+                // them.
                 unsafe {
                     Ok(Library {
                         cublasLtGetVersion: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(

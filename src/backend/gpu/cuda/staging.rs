@@ -37,7 +37,8 @@ impl Staging {
     /// Copies rows, which lie end to end in `from`; `from` may be changed as soon as this returns.
     ///
     /// # Safety
-    /// The context is current, the rows lie in live memory, and `from.len()` is a multiple of `to.width`.
+    /// The context is current, the rows lie in live memory, and `from.len()` is a multiple of
+    /// `to.width`.
     pub unsafe fn write(
         &self,
         driver: &Driver,
