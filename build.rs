@@ -1,5 +1,5 @@
-//! Link settings of the shared library: SONAME, symbol binding, and where libstdc++.a lies. And the GPU
-//! kernels, where there is an nvcc to compile them.
+//! Link settings of the shared library: SONAME, symbol binding, and the directory of libstdc++.a.
+//! Also compiles the GPU kernels if there is an nvcc.
 
 use std::env;
 use std::fmt::Write;
@@ -15,7 +15,8 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for arg in [
         format!("-Wl,-soname,libllamabi.so.{ABI_VERSION}"),
-        // Our own calls to our own exports never land in another library of the same process.
+        // Calls of ours to functions that we export never land in another library of the same
+        // process.
         "-Wl,-Bsymbolic-functions".into(),
         // dlclose would unmap code that Rust's thread-local destructors still point to.
         "-Wl,-z,nodelete".into(),
@@ -28,7 +29,8 @@ fn main() {
     kernels();
 }
 
-/// Directory of the C++ compiler's static libstdc++ (.cargo/config.toml asks for it by name).
+/// Directory of the C++ compiler's static libstdc++ (.cargo/config.toml asks for that library by
+/// name).
 fn libstdcxx_dir() -> Option<String> {
     println!("cargo:rerun-if-env-changed=CXX");
     let cxx = env::var("CXX").unwrap_or_else(|_| "c++".into());
@@ -41,11 +43,12 @@ fn libstdcxx_dir() -> Option<String> {
     (!dir.is_empty()).then_some(dir)
 }
 
-/// Compile every `kernels/*.cu` and write the table that `src/backend/gpu/images.rs` includes. Without
-/// nvcc the table is empty, unless LLAMABI_REQUIRE_CUDA is 1.
+/// Compiles every `kernels/*.cu` and writes the table that `src/backend/gpu/images.rs` includes.
+/// Without nvcc the table is empty, unless LLAMABI_REQUIRE_CUDA is 1.
 fn kernels() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // Not the directory: it holds the emulator and its tests too. A new kernel is in params.h as well.
+    // The files are listed instead of the directory, because it holds the emulator and its tests
+    // too. A new kernel changes params.h as well.
     let mut sources = files("kernels", "cu");
     let mut others = files("kernels", "h");
     others.push("kernels/nvcc.flags".into());
@@ -77,7 +80,8 @@ fn kernels() {
             .into_owned()
     };
     let names: Vec<String> = sources.iter().map(|path| name(path)).collect();
-    // What takes longest first, so that none is left to run alone at the end: that with the most kernels.
+    // Files that take longest come first, so that none runs alone at the end: those with the most
+    // kernels.
     let count = |path: &PathBuf| {
         fs::read_to_string(path).map_or(0, |text| text.matches("\nKERNEL").count())
     };
@@ -100,7 +104,7 @@ fn kernels() {
     write_table(&out, driver, &names);
 }
 
-/// Files of a directory with an extension, in order.
+/// Files of a directory with this extension, in order.
 fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
@@ -111,7 +115,8 @@ fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// $LLAMABI_NVCC (`none`: as if there were none), the toolkit's usual places, `make nvcc`'s, Python's.
+/// Looks for nvcc in $LLAMABI_NVCC (`none`: as if there were none), in the toolkit's usual places,
+/// in that of `make nvcc`, and in Python's.
 fn nvcc() -> Option<PathBuf> {
     if let Some(path) = env::var_os("LLAMABI_NVCC") {
         if path == "none" {
@@ -149,7 +154,7 @@ fn nvcc() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Entries of a directory whose names begin so, the last one first.
+/// Entries of a directory whose names begin with `prefix`, the last one first.
 fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -160,12 +165,14 @@ fn children(dir: impl AsRef<Path>, prefix: &str) -> impl Iterator<Item = PathBuf
     found.into_iter().rev()
 }
 
-/// Unless nothing has changed since the last time: `others` are what a source may include, and the flags.
+/// Compiles a kernel file unless nothing has changed since the last time: neither the source, nor
+/// `others` (what a source may include, and the flags).
 fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &Path) {
     let mut command = Command::new(nvcc);
-    // Machine code for several GPUs (90a is Hopper with its own instructions, which nothing newer runs) and
-    // PTX, which the driver compiles for all newer ones. What 8.0 and 8.6 run is made of that PTX, too: no kernel has
-    // anything for one of them alone. kernels/ptxas.sh and pack.sh read the same file.
+    // The flags ask for machine code for several GPUs, and for PTX, which the driver compiles for
+    // all newer ones. 90a is Hopper with its own instructions, which nothing newer runs. 8.0 and
+    // 8.6 get machine code from the same PTX: no kernel has code for one of them only.
+    // kernels/ptxas.sh and pack.sh read the same file.
     let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
     command.args(flags.split_whitespace());
     command.arg("--fatbin");
@@ -189,13 +196,14 @@ fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &P
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    // kernels/ptxas.sh fails where there are any.
+    // kernels/ptxas.sh fails if nvcc printed anything.
     let words = [output.stdout, output.stderr].concat();
     fs::write(to.with_extension("words"), words).expect("OUT_DIR can be written");
     fs::write(record, asked).expect("OUT_DIR can be written");
 }
 
-/// What nvcc says of itself, and the driver interface that loads what it makes: that of its major version.
+/// nvcc's version text, and the driver interface that can load what it makes: that of its major
+/// version.
 fn version(nvcc: &Path) -> (String, u32) {
     let output = Command::new(nvcc).arg("--version").output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());

@@ -1,12 +1,12 @@
 //! The CPU backend against this machine's own limits: `cargo bench --bench cpu`.
 //!
-//! A model of random weights, made in memory; nothing but the backend runs, without engine and sampler.
-//! Weights are read once per decode step and K and V once per sequence, so decode is counted in
-//! bytes per second against the read bandwidth; prefill in multiply-adds against the peak of bfloat16
-//! tiles where the tier has them, else of float32. Rounds are interleaved, and in every round the limits
-//! are measured, too. Medians count, and shares are shares of the limit's median; the best round and the
-//! middle half of the rounds are printed beside them. Rounds in which other programs had more than 5 % of
-//! the processors do not count, except the three quietest.
+//! A model of random weights, made in memory. Only the backend runs, without engine and sampler.
+//! Weights are read once per decode step, and K and V once per sequence, so decode is counted in
+//! bytes per second against the read bandwidth. Prefill is counted in multiply-adds against the
+//! peak of bfloat16 tiles if the tier has them, otherwise of float32. Rounds are interleaved, and
+//! every round measures the limits too. Medians count, and shares are shares of the limit's median;
+//! the best round and the middle half of the rounds are printed beside them. Rounds in which other
+//! programs had more than 5 % of the processors do not count, except the three quietest.
 //!
 //! | variable | |
 //! |---|---|
@@ -19,8 +19,9 @@
 //! | `BENCH_ONLY` | cases whose name contains it: `batch 1,`, `context 0`, `prefill of 512` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 //!
-//! `LLAMABI_CPU_TIER` changes the instructions. What does not fit into memory is left out, and the output says so.
-//! `cargo bench --bench cpu -- limits` measures the limits once for every line it reads (benches/peers).
+//! `LLAMABI_CPU_TIER` changes the instruction set. What does not fit into memory is left out, and
+//! the output says so. `cargo bench --bench cpu -- limits` measures the limits once for every line
+//! that it reads (benches/peers).
 
 mod limits;
 mod model;
@@ -36,10 +37,10 @@ use model::Plan;
 use std::time::Instant;
 
 const MAX_ROWS: usize = 512;
-/// Rounds in which others had more of the processors do not count.
+/// Rounds in which other programs had more of the processors do not count.
 const MOST_OTHERS: f64 = 0.05;
 const PAGE: usize = <Cpu as Backend>::PAGE_SIZE;
-/// Layers of a model that memory does not hold.
+/// Number of layers of a model that does not fit into memory.
 const FEWER_LAYERS: usize = 8;
 
 struct Case {
@@ -94,7 +95,7 @@ impl Case {
         self.batch * self.rows
     }
 
-    /// One after the other; only the last wants logits.
+    /// The steps of a case, one after the other; only the last wants logits.
     fn steps(&self) -> Vec<Step> {
         let end = self.context + self.rows;
         let firsts = (self.context..end).step_by(MAX_ROWS);
@@ -102,7 +103,7 @@ impl Case {
         firsts.map(step).collect()
     }
 
-    /// `rows` new tokens of each sequence from `position` on.
+    /// A step with `rows` new tokens of each sequence from `position` on.
     fn step(&self, position: usize, rows: usize, last: bool) -> Step {
         let pages = self.pages_each();
         let mut step = Step::default();
@@ -129,7 +130,7 @@ impl Case {
         step
     }
 
-    /// Bytes that decode reads; operations of prefill.
+    /// Bytes that decode reads, or operations of prefill.
     fn work(&self, plan: &Plan) -> f64 {
         let s = &plan.shape;
         match self.kind {
@@ -147,14 +148,14 @@ impl Case {
     }
 }
 
-/// Bytes of this process in memory.
+/// Bytes of this process that are in memory.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
     pages.unwrap_or(0) * 4096
 }
 
-/// A variable's value.
+/// The value of an environment variable.
 fn variable(name: &str, default: &str) -> String {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
     value.unwrap_or(default.to_owned())
@@ -167,7 +168,7 @@ fn number(name: &str, default: f64) -> f64 {
 }
 
 fn numbers(name: &str, default: &str) -> Vec<usize> {
-    // None is a list, too.
+    // An empty list is allowed.
     let value = std::env::var(name).unwrap_or(default.to_owned());
     let numbers: Result<_, _> = value.split_whitespace().map(str::parse).collect();
     numbers.unwrap_or_else(|_| panic!("{name}={value}: not whole numbers"))
@@ -182,7 +183,7 @@ fn dtype(name: &str) -> Dtype {
     found.unwrap_or_else(|| panic!("{name}={value}: no such format"))
 }
 
-/// What memory holds of the model and of the cases; says what it does not.
+/// What fits into memory of the model and of the cases; prints what does not.
 fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
     let shape = shapes::named(name).unwrap_or_else(|| panic!("BENCH_MODEL={name}: no such shape"));
     let kv_dtype = dtype("BENCH_KV");
@@ -201,7 +202,7 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
         max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
         shape,
     };
-    // A tenth is left to others, and what quantising needs besides.
+    // A tenth is left to others; the rest is what quantising needs.
     let room = (available_bytes() / 10 * 9).saturating_sub(1 << 30);
     let layers = plan.shape.n_layers;
     if plan.bytes() > room && layers > FEWER_LAYERS {
@@ -249,7 +250,7 @@ fn main() {
     );
     let plan = plan(&model, &mut cases);
     let (mut runner, tier) = plan.make(threads);
-    // Some real contents for the whole cache, so that attention is what it would be.
+    // Fills the whole cache with real numbers, so that attention behaves as it would.
     let first = Case::new(RowKind::Prefill, 1, 0, 8 * PAGE);
     runner.run(&first.steps()[0]).unwrap();
     let pages = plan.limits.n_pages as u32;

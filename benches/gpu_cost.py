@@ -1,12 +1,15 @@
-"""What a step costs on a GPU: launches, bytes and operations of each kernel from the shape of a model, and from these
-milliseconds on a machine that is described by a few numbers. `python3 benches/gpu_cost.py` prints the predictions of
-benches/record; tests/gpu/day.sh prints them beside what it measures.
+"""What a step costs on a GPU. From the shape of a model: the launches, bytes and operations of each
+kernel. From these: milliseconds on a machine that is described by a few numbers.
+`python3 benches/gpu_cost.py` prints the predictions of benches/record; tests/gpu/day.sh prints them
+beside what it measures.
 
-Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares them with what the
-driver is asked for; launches of the option LLAMABI_CUDA_BLASLT are not modelled.
-The rest is a model: a kernel takes the longest of what its bytes take of the memory, its
-multiplications of the matrix or the vector units, what its activations take of the first cache and its instructions of the
-schedulers, each where all multiprocessors have work, and a fixed time before the next one can begin.
+Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
+them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
+
+The rest is a model. A kernel takes the longest of four times: its bytes through the memory, its
+multiplications in the matrix or vector units, its activations through L1, and its instructions
+through the schedulers, each as far as all multiprocessors have work. A fixed time is added before
+the next kernel can begin.
 """
 
 from collections import namedtuple
@@ -19,37 +22,54 @@ SHAPES = {
     "8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, False),
 }
 
-# bandwidth: bytes/s that reading reaches. matrix: 16-bit FLOP/s of a large product, all of `units` multiprocessors; mma: the
-# share of it that mma.sync reaches; wgmma: that the kernels for compute capability 9.0 reach before a block writes, 0 where they
-# are not used. lanes: FMA lanes of all multiprocessors times their clock, instructions/s. cache: bytes/s of all first caches, l2 of the second.
-# stay: bytes that one first cache still has when the next block reads them again. one: bytes/s that one multiprocessor takes of the
-# memory. gap: seconds from kernel to kernel.
-# step: seconds of the host and of copies that nothing hides, where the step before has to be read first; follows: where a step of
-# decode is in the stream behind the one before it, and only three small copies lie between them. link: bytes/s of weights from
-# page cache to device.
-# attend: the share that attention of prompts reaches by mma.sync and by wgmma, each with heads of up to 64, which have as many powers to
-# take for half the products, and with larger ones.
+# bandwidth: bytes/s that reading reaches.
+# matrix: 16-bit FLOP/s of a large product on all of `units` multiprocessors.
+# mma: the share of `matrix` that mma.sync reaches.
+# wgmma: the share that the kernels for compute capability 9.0 reach before a block writes its
+# outputs; 0 where they are not used.
+# lanes: FMA lanes of all multiprocessors times their clock, instructions/s.
+# cache: bytes/s of all L1 caches. l2: bytes/s of L2.
+# stay: bytes that an L1 cache still holds when the next block reads them again.
+# one: bytes/s that one multiprocessor gets from memory.
+# gap: seconds from one kernel to the next.
+# step: seconds of the host and of copies that nothing hides, if the previous step must be read
+# first.
+# follows: the same if a decode step is in the stream behind the previous one, with only three small
+# copies between them.
+# link: bytes/s of weights from page cache to device.
+# attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
+# of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
 Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 stay one gap step follows link start attend")
-# Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu), 795 to 808 TFLOP/s (cuBLAS and fast.cu, 8192^3), gaps of 1.3 us in
-# CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; fast.cu's kernel of these tiles, without clusters, 610 to
-# 660 TFLOP/s with a lighter end than ours. FlashAttention-2 has 329 to 477 TFLOP/s and FlashAttention-3 430 to
-# 620 with heads of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, stay, one, step, follows, link, start.
+# Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu); 795 to 808 TFLOP/s (cuBLAS and fast.cu,
+# 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 610
+# to 660 TFLOP/s for fast.cu's kernel with these tiles, without clusters and with a lighter epilogue
+# than ours; 329 to 477 TFLOP/s for FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads
+# of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, stay, one, step, follows, link,
+# start.
 H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)))
-WITHOUT_GRAPHS = 3.5e-6  # of `gap`: launches from the host, as prompts have them, which is about as fast as small kernels are
+# `gap` when the host launches, as it does for prompts: about as fast as small kernels are.
+WITHOUT_GRAPHS = 3.5e-6
 
-# flops: multiplications and additions. blocks: of the grid; a block has `serial` bytes that one multiprocessor reads. cache:
-# bytes of activations from the first cache; own: those that every block reads; again: what else the second cache
-# gives and takes. instructions: of lanes, of what has to be unpacked and summed. hopper: a Hopper where a kernel for
-# compute capability 9.0 does it. attend: of attention of a prompt there, flops of all blocks and of the longest.
+# flops: multiplications and additions.
+# blocks: of the grid. serial: bytes that one multiprocessor reads for a block.
+# cache: bytes of activations from L1. own: those of them that every block reads.
+# again: other bytes that L2 gives and takes.
+# instructions: lane instructions to unpack and sum.
+# hopper: a Hopper, if a kernel for compute capability 9.0 does it.
+# attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
-# Of a product there. blocks; share: of what the largest tiles reach, by guess (of smaller ones the second cache has to give more, and one
-# warpgroup alone waits for what it has begun); flops; end: bytes at a block's end; alone: one block on a
-# multiprocessor at a time, so that nothing multiplies there while it ends; instructions: of lanes, to decode.
+# A product on compute capability 9.0.
+# share: of the speed that the largest tiles reach, by guess (smaller tiles need more from L2, and
+# one warpgroup alone waits for the products that it has begun).
+# end: bytes that a block writes at its end.
+# alone: one block on a multiprocessor at a time, so that nothing multiplies there while the block
+# ends.
+# instructions: lane instructions to decode.
 Hopper = namedtuple("Hopper", "blocks share flops end alone instructions")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
-SCALED = ("int8", "fp8")  # of the cache: a scale for each vector
-# Instructions to make an f16 of a code.
+SCALED = ("int8", "fp8")  # types of the cache with a scale for each vector
+# Instructions that make an f16 from a code.
 UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
 GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
@@ -61,7 +81,7 @@ def up(n, to):
 
 
 def row_bytes(dtype, cols):
-    """Of a row of weights on the device: `stride` of mat.rs and quantised.rs."""
+    """Bytes of a row of weights on the device: `stride` of mat.rs and quantised.rs."""
     if dtype in SIZE and dtype not in GROUP:
         return up(cols, 32) * SIZE[dtype]
     padded = up(cols, 256)
@@ -86,7 +106,7 @@ def matrices(shape):
 
 
 def weight_bytes(shape, dtype):
-    """`weight_bytes` of llama_get_info; biases left out."""
+    """`weight_bytes` of llama_get_info, without biases."""
     layer = sum(rows * row_bytes(dtype, cols) for rows, cols in matrices(shape).values()) + 8 * shape.dim
     head = 0 if shape.tied else shape.vocab_size * row_bytes(head_dtype(dtype), shape.dim)
     embedding = shape.vocab_size * row_bytes(embedding_dtype(shape, dtype), shape.dim)
@@ -94,20 +114,20 @@ def weight_bytes(shape, dtype):
 
 
 def read_bytes(shape, dtype):
-    """Of the weights, those that every token needs."""
+    """Bytes of the weights that every token needs."""
     if shape.tied:
         return weight_bytes(shape, dtype)
     return weight_bytes(shape, dtype) - int(shape.vocab_size * row_bytes(embedding_dtype(shape, dtype), shape.dim))
 
 
 def kv_bytes(shape, kv, positions):
-    """Of K and V of so many positions of one sequence, whole pages."""
+    """Bytes of K and V for this many positions of one sequence, in whole pages."""
     head = PAGE * up(shape.head_dim, 16) * SIZE[kv] + (4 * PAGE if kv in SCALED else 0)
     return 2 * ceil(positions / PAGE) * head * shape.n_kv_heads * shape.n_layers
 
 
 def products(shape):
-    """Weights that a row is multiplied with, the head left out."""
+    """Number of weights that a row is multiplied with, without the head."""
     return shape.n_layers * sum(rows * cols for rows, cols in matrices(shape).values())
 
 
@@ -116,20 +136,21 @@ def bucket(n):
 
 
 def batch_grid(rows, n):
-    """Of a batch product of so many weight rows: rows of a block, groups of them, blocks of 128 weight rows, and how many share a
-    K: `Batch` of launch.rs."""
+    """The grid of a batch product with `rows` weight rows, as `Batch` of launch.rs: activation
+    rows of a block, groups of them, blocks of 128 weight rows, and how many blocks share a K."""
     of_block = 16 if n <= 16 else 32 if n <= 32 else BATCH_ROWS
     groups, blocks = ceil(n / of_block), ceil(rows / 128)
     return of_block, groups, blocks, 1 if groups * blocks >= 96 else 4 if groups * blocks >= 24 else 8
 
 
-# Bytes that a product writes, or changes, for each row of weights and of activations: gate and up make one number of two.
+# Bytes that a product writes or changes for each weight row and activation row: gate and up make
+# one number of two.
 OUT = {"qkv": 4, "matmul_add": 8, "ffn_up": 1, "logits": 4}
 
 
 def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
-    # Rows up to which blocks round them themselves: `prepares` of launch.rs.
+    # The number of rows up to which blocks round the rows themselves: `prepares` of launch.rs.
     few_rows = 2 if dtype in ("int4", "nf4") else 4
     if dtype != "f32" and n > few_rows:
         return batch(kernel, dtype, rows, cols, n)
@@ -138,11 +159,13 @@ def few(kernel, dtype, rows, cols, n):
     read = passes * rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     if dtype == "f32":
         at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
-        # A warp has two rows of weights: an activation is read once for both, and once multiplied with each.
+        # A warp has two weight rows: it reads an activation once for both, and multiplies it once
+        # with each.
         return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
-    # A tile of eight rows. Of a lane's instructions, products take 1/8 for each weight, operand B 1/16, scales 1/4. What attention and
-    # ffn_up give is rounded; the residual stream and its norm are not.
+    # A tile of eight rows. For each weight, a lane has 1/8 of an instruction for products, 1/16 for
+    # operand B, 1/4 for scales. The outputs of attention and ffn_up are already rounded; the
+    # residual stream is not, and needs its norm.
     rounded = kernel == "matmul_add"
     blocks, own = ceil(rows / 16), n * cols * (2 if rounded else 8)
     instructions = weights * (UNPACK[dtype] + 3 / 16 + (1 / 4 if dtype in GROUP else 0)) + (0 if rounded else 6 * blocks * n * cols)
@@ -155,10 +178,12 @@ def batch(kernel, dtype, rows, cols, n):
     weights, codes = groups * rows * cols, dtype in GROUP
     read = rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     own = of_block * cols * 2
-    # Beside them, of the second cache: activations for every block, weights for further groups of rows, sums that are joined.
+    # L2 gives in addition: activations for every block, weights for further groups of rows, and
+    # sums that are joined.
     again = groups * (blocks - 1) * own + (groups - 1) * rows * row_bytes(dtype, cols) + (8 * splits * rows * n if splits > 1 else 0)
-    # A warp has sixteen weight rows and takes all activations out of shared memory for them. Of a lane's instructions, for each
-    # weight and tile of eight rows products take 1/8, operand B 1/8 (codes: 1/4), scales 1/4.
+    # A warp has sixteen weight rows, for which it reads all activations from shared memory. For
+    # each weight and tile of eight rows, a lane has 1/8 of an instruction for products, 1/8 for
+    # operand B (codes: 1/4), 1/4 for scales.
     tiles = of_block / 8
     instructions = weights * (UNPACK[dtype] + tiles * (1 / 8 + (1 / 2 if codes else 1 / 8)))
     product = Launch(kernel, read, 2 * weights * of_block, "matrix", groups * blocks * splits, (128 * row_bytes(dtype, cols) + own) / splits,
@@ -173,17 +198,19 @@ def gemm(kernel, dtype, rows, cols, n):
     activations = n * cols * (4 if dtype == "f32" else 2)
     hopper, out = None, OUT[kernel.removesuffix("_prefill")]
     if dtype != "f32":
-        # 128 x 256 or 128 x 128, as `hopper` of launch.rs has it: of floats 256 is of weight rows, and the last 64 rows of a tile are left
-        # out where there are none; of codes it is of activations.
+        # Tiles of 128 x 256 or 128 x 128, as `hopper` of launch.rs chooses. For floats, 256 counts
+        # weight rows, and the last 64 rows of a tile are left out if they are empty; for codes, it
+        # counts activation rows.
         codes = dtype in GROUP
         whole, half = ((ceil(rows / 128) * ceil(n / side) if codes else ceil(rows / side) * ceil(n / 128)) for side in (256, 128))
         smaller = 2 * ceil(half / 132) < 3 * ceil(whole / 132)
         side = 128 if smaller else 256
-        # One warpgroup to a block, if then each block has a multiprocessor.
+        # One warpgroup in a block, if each block then has a multiprocessor.
         smallest = ceil(rows / 64) * ceil(n / 128) if codes else ceil(rows / 128) * ceil(n / 64)
         one = smaller and smallest <= 132
         area = up(rows, 64 if one else 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
-        # Each code to a pair's half, and times its scale, for each tile of activations.
+        # Each code is converted to half of a pair and multiplied with its scale, once for each tile
+        # of activations.
         decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
         hopper = Hopper(smallest if one else half if smaller else whole, 1 / 2 if one else 3 / 4 if smaller else 1, 2 * area * cols,
                         (64 if one else 128) * side * out, codes or not smaller, decode)
@@ -192,7 +219,7 @@ def gemm(kernel, dtype, rows, cols, n):
 
 
 def attend(shape, kv, n, context):
-    """Attention of decode; rows beyond 32 are a launch of their own."""
+    """Attention of decode; rows beyond 32 take further launches."""
     splits, launches = context // SPLIT + 1, []
     for first in range(0, n, ATTEND_ROWS):
         rows = min(n - first, ATTEND_ROWS)
@@ -204,7 +231,7 @@ def attend(shape, kv, n, context):
 
 
 def decode(shape, dtype, kv, batch, context):
-    """Launches of a step in which `batch` sequences of `context` tokens get one more."""
+    """Launches of a step in which `batch` sequences of `context` tokens get one more token each."""
     n, m = bucket(batch), matrices(shape)
     layer = few("qkv", dtype, *m["qkv"], n)
     if kv in SCALED:
@@ -217,7 +244,8 @@ def decode(shape, dtype, kv, batch, context):
 
 
 def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
-    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache; of `wanted` prompts like it."""
+    """Launches of a step with `n` tokens of a prompt of which `past` are in the cache; of `wanted`
+    prompts like it."""
     m = matrices(shape)
     tensor_cores = dtype != "f32" and kv != "f32" and up(shape.head_dim, 16) <= 128
     tile = 64 if tensor_cores else 4
@@ -228,7 +256,8 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
     read = kv_bytes(shape, kv, past + n) / shape.n_layers
     unit, wide = "vector" if not tensor_cores else "attend" if shape.head_dim > 64 else "attend 64", None
     if tensor_cores and kv in ("f16", "bf16"):
-        # On compute capability 9.0 tiles of 128 rows, the last 64 left out where there are none, and of 128 keys; the longest first.
+        # On compute capability 9.0: tiles of 128 rows, without the last 64 if they are empty, and
+        # of 128 keys; the longest tile first.
         tiles = [4 * up(past + min(first + 128, n), 128) * min(up(n - first, 64), 128) * shape.head_dim for first in range(0, n, 128)]
         wide = shape.n_heads * sum(tiles), max(tiles)
     attention = Launch("attend_prefill", read, flops, unit, blocks, attend=wide)
@@ -249,13 +278,14 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
 
 
 def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
-    """Steps of a prompt, alone; a step has room for `chunk` rows of it and one for each sequence of a full batch."""
+    """Steps of a prompt by itself; a step has room for `chunk` of its rows and for one row of each
+    sequence of a full batch."""
     rows = chunk + batch
     return [prefill(shape, dtype, kv, past, min(rows, n - past), past + rows >= n) for past in range(0, n, rows)]
 
 
 def kernel_seconds(machine, launch):
-    """What one kernel takes, without the gap behind it."""
+    """Seconds of one kernel, without the gap after it."""
     if launch.hopper and machine.wgmma:
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
@@ -268,7 +298,7 @@ def kernel_seconds(machine, launch):
         flops, longest = launch.attend
         rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
         return max(launch.bytes / machine.bandwidth, flops / rate, longest * machine.units / rate)
-    # A product in tiles takes as long as the multiprocessor that has the most of them.
+    # A product in tiles takes as long as the multiprocessor that has the most tiles.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
     small, large = machine.attend[0]
     share = {"matrix": machine.mma, "attend": large, "attend 64": small}.get(launch.unit)
@@ -290,7 +320,7 @@ def seconds(machine, launches, follows=False):
 
 
 def slowest(machine, launches):
-    """Kernels by the time of all their launches."""
+    """The kernels, sorted by the time of all their launches."""
     times = {}
     for launch in launches:
         times[launch.kernel] = times.get(launch.kernel, 0) + machine.gap + kernel_seconds(machine, launch)
@@ -343,12 +373,13 @@ def main():
 
 
 def must_flops(shape, n):
-    """Of a prompt of n tokens, causal attention counted by its half."""
+    """Operations of a prompt of n tokens; causal attention counts half."""
     return 2 * n * products(shape) + 2 * shape.n_layers * shape.n_heads * shape.head_dim * n * n
 
 
 def start_seconds(machine, shape):
-    """Reading the 16-bit checkpoint, whatever it becomes, and the context."""
+    """Seconds to read the 16-bit checkpoint, whatever it is converted to, and to create the
+    context."""
     return machine.start + weight_bytes(shape, "bf16") / machine.link
 
 

@@ -1,14 +1,17 @@
-"""What nvcc made of the kernels for one architecture: `kernels/ptxas.sh --built && python3 benches/gpu_sass.py [sm_90a]`.
+"""What nvcc made of the kernels for one architecture:
+`kernels/ptxas.sh --built && python3 benches/gpu_sass.py [sm_90a]`.
 
-Registers, blocks that fit a multiprocessor beside each other and the share of its threads that this is, the widest loads
-from memory and to shared memory, and tensor-core instructions, of build/kernels/ptxas (cuobjdump's report and SASS). Threads
-and shared memory are those of src/backend/gpu/launch.rs, with heads of 128 where they depend on it.
+Prints, from build/kernels/ptxas (cuobjdump's report and SASS): registers, how many blocks fit on a
+multiprocessor and which share of its threads that is, the widest loads from memory and from shared
+memory, and tensor-core instructions. Threads and shared memory are those of
+src/backend/gpu/launch.rs, with heads of 128 where they depend on it.
 """
 
 import re
 import sys
 
-REGISTERS, THREADS, SHARED, OWN = 65536, 2048, 227 << 10, 1 << 10  # of a multiprocessor of compute capability 9.0
+# limits of a multiprocessor of compute capability 9.0
+REGISTERS, THREADS, SHARED, OWN = 65536, 2048, 227 << 10, 1 << 10
 
 
 def geometry(kernel):
@@ -32,7 +35,8 @@ def geometry(kernel):
     if "prefill" in kernel:
         return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
     if "_batch_" in kernel:
-        return 256, 512 + 4 * (12288 if kernel.endswith("f16") else 16384)  # of 32 rows, where no blocks share a K
+        # of 32 rows, where no blocks share a K
+        return 256, 512 + 4 * (12288 if kernel.endswith("f16") else 16384)
     if kernel.startswith("prepare") or kernel.endswith("f32"):
         return 256, 512
     return 256, 5120 + 4096 * (2 if kernel.endswith("f16") else 4 if kernel.endswith("8") else 8)

@@ -1,4 +1,5 @@
-//! What this machine can do: memory read bandwidth, float32 multiply-adds, products of bfloat16 tiles. (U)
+//! The limits of this machine: memory read bandwidth, float32 multiply-adds, products of bfloat16
+//! tiles. (U)
 
 #![allow(unsafe_code)]
 
@@ -7,8 +8,9 @@ use llamabi::backend::cpu::{amx::Amx, detect::Tier};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Seconds, ascending, of `rounds` runs of `f(thread, round)` on `threads` threads that start together. The
-/// threads live through all rounds, so that the system has time to give each its own processor.
+/// Runs `f(thread, round)` for `rounds` rounds on `threads` threads that start together. Returns
+/// the seconds of each round, ascending. The threads live through all rounds, so that the system
+/// has time to give each its own processor.
 fn seconds(threads: usize, rounds: usize, f: impl Fn(usize, usize) + Sync) -> Vec<f64> {
     let barrier = std::sync::Barrier::new(threads);
     let times: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|s| {
@@ -119,7 +121,7 @@ mod x86 {
     }
 }
 
-/// Products of tiles with nothing else beside them, 4 n of them; gives the operations.
+/// Does 4 n products of tiles with nothing else beside them; returns the number of operations.
 #[cfg(target_arch = "x86_64")]
 fn tile_products(amx: Amx, n: usize) -> f64 {
     // Numbers between 1 and 2, of either sign.
@@ -144,7 +146,8 @@ fn read(data: &[u64]) -> u64 {
     data.iter().fold(0, |a, b| a ^ b)
 }
 
-/// Multiply-adds: runs about `n` rounds and says how many operations that were (a multiply-add is 2).
+/// Multiply-adds: runs about `n` rounds and returns how many operations that were (a multiply-add
+/// is 2).
 fn multiply_add(n: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -167,12 +170,13 @@ fn multiply_add(n: usize) -> f64 {
     n as f64 * 16.0 * 2.0
 }
 
-/// Measures again and again what `threads` threads reach together, so that a benchmark can do it in turns with its cases.
+/// Measures again and again what `threads` threads reach together, so that a benchmark can
+/// alternate this with its cases.
 pub struct Limits {
     threads: usize,
-    /// Far more than the last-level cache.
+    /// Much more data than the last-level cache holds.
     data: Vec<u64>,
-    /// Where the tier has bfloat16 tiles; else float32 multiply-adds are the peak.
+    /// Set if the tier has bfloat16 tiles; otherwise float32 multiply-adds are the peak.
     #[cfg(target_arch = "x86_64")]
     amx: Option<Amx>,
     /// Bytes a second, in the order measured.
@@ -193,7 +197,7 @@ impl Limits {
         }
     }
 
-    /// One of each: the median of some milliseconds' worth of windows.
+    /// Measures both once: the median over windows of some milliseconds.
     pub fn measure(&mut self) {
         let (threads, rounds) = (self.threads, 25);
         let window = (64 << 20) / 8;
@@ -224,12 +228,12 @@ impl Limits {
             .push(threads as f64 * operations / time[rounds / 2]);
     }
 
-    /// Bytes that the measuring itself keeps in memory.
+    /// Bytes that measuring itself keeps in memory.
     pub fn bytes(&self) -> u64 {
         8 * self.data.len() as u64
     }
 
-    /// What the peak is the peak of.
+    /// What the peak counts.
     pub fn peak_name(&self) -> &'static str {
         #[cfg(target_arch = "x86_64")]
         if self.amx.is_some() {
@@ -246,19 +250,19 @@ pub fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What the processors have done, in ticks.
+/// Work of the processors so far, in ticks.
 pub struct Busy {
-    /// At work, or taken by the host.
+    /// Working, or taken by the host.
     work: u64,
-    /// And idle.
+    /// The same, plus idle.
     all: u64,
-    /// At work for this process.
+    /// Working for this process.
     own: u64,
 }
 
 impl Busy {
     pub fn now() -> Busy {
-        // Fields that are no numbers of ticks (a name, a letter, -1) keep their places.
+        // Fields that are not numbers of ticks (a name, a letter, -1) keep their positions.
         let ticks = |line: &str, which: &[usize]| -> u64 {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let number = |&i: &usize| fields.get(i)?.parse::<u64>().ok();
@@ -271,12 +275,13 @@ impl Busy {
             // user, nice, system, (idle, iowait,) irq, softirq, steal
             work: ticks(stat, &[1, 2, 3, 6, 7, 8]),
             all: ticks(stat, &[1, 2, 3, 4, 5, 6, 7, 8]),
-            // user and system time, counted from behind the program's name, which may hold spaces
+            // user and system time; fields are counted from the end of the program's name, which
+            // may contain spaces
             own: ticks(own.rsplit(')').next().unwrap_or(""), &[11, 12]),
         }
     }
 
-    /// The share of the processors' time that others have had since.
+    /// The share of the processors' time that other processes have had since then.
     pub fn others(&self) -> f64 {
         let now = Busy::now();
         let others = (now.work - self.work).saturating_sub(now.own - self.own);

@@ -1,10 +1,10 @@
 //! From a checkpoint to its first token: `cargo bench --bench load -- <directory> [rounds]`.
 //!
-//! Every round is a process of its own: it builds a handle, prefills 128 tokens, and says how long both
-//! took, how much memory it has then and how much it had at most. Medians over the rounds, with the
-//! range. The first round may find the files on disk only; the others find them in the page cache.
-//! `BENCH_DTYPE` (as stored) is what weights are converted to, `BENCH_RECORD` a file that gets the numbers as a
-//! line of JSON, too.
+//! Every round is a separate process. It builds a handle, prefills 128 tokens, and prints how long
+//! both took, how much memory it has then, and how much it had at most. Medians over the rounds,
+//! with the range. The first round may find the files on disk only; the others find them in the
+//! page cache. `BENCH_DTYPE` (default: as stored) is the type that weights are converted to.
+//! `BENCH_RECORD` names a file that also gets the numbers as a line of JSON.
 
 mod record;
 
@@ -90,7 +90,7 @@ fn rounds(dir: &str, n: usize) {
             panic!("{}", String::from_utf8_lossy(&out.stderr));
         };
         let numbers = numbers.split_whitespace().map(|x| x.parse().unwrap());
-        // The first only warms the page cache.
+        // The first round only warms the page cache.
         match i {
             0 => println!("{}", device.trim()),
             _ => all.push(numbers.collect()),

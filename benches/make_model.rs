@@ -2,11 +2,12 @@
 //!
 //!     cargo bench --bench make_model -- <160m|1b|3b|7b> <directory>
 //!
-//! `7b:8` is the first 8 layers of a 7B model, for where memory or disk do not hold all of it.
+//! `7b:8` is the first 8 layers of a 7B model, for machines whose memory or disk cannot hold all of
+//! it.
 //!
-//! Speed depends on the shape and the bytes, not on what the weights are; so benchmarks need no
-//! download. Weights are uniform with the standard deviation 0.02 that Llamas start from, so that
-//! activations stay in their usual range. Output is deterministic.
+//! Speed depends on the shape and the bytes, not on the values of the weights, so benchmarks need
+//! no download. Weights are uniform with the standard deviation 0.02 that Llamas start from, so
+//! that activations stay in their usual range. The output is deterministic.
 
 mod shapes;
 

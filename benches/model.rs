@@ -10,7 +10,8 @@ use llamabi::quant::{Quant, nf4::DoubleQuant};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Random bfloat16 of about the size that a trained matrix of `cols` columns has, repeated.
+/// Random bfloat16 of roughly the size that numbers of a trained matrix of `cols` columns have,
+/// repeated.
 fn random_bytes(cols: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let scale = 1.7 / (cols as f32).sqrt();
@@ -31,7 +32,8 @@ type Quantised = (Vec<u8>, Vec<u16>);
 struct Maker<'a> {
     cpu: &'a Cpu,
     source: Vec<u8>,
-    /// By format, rows and columns: the same for every layer, for quantising is what takes long.
+    /// By format, rows and columns. They are the same for every layer, because quantising takes
+    /// long.
     quantised: HashMap<(Dtype, usize, usize), Quantised>,
 }
 
@@ -109,7 +111,7 @@ fn quantise(cpu: &Cpu, source: &[u8], rows: usize, cols: usize, quant: Quant) ->
     (codes, scales)
 }
 
-/// What a model of this shape needs, without making it.
+/// The memory that a model of this shape needs, without making the model.
 pub struct Plan {
     pub shape: Shape,
     pub dtypes: Dtypes,
@@ -153,13 +155,13 @@ impl Plan {
         self.spec(&[rows], dim, self.dtypes.embedding, MatUse::Lookup)
     }
 
-    /// Of the matrices that every decoded token is multiplied with.
+    /// Bytes of the matrices that every decoded token is multiplied with.
     pub fn matrix_bytes(&self) -> u64 {
         let layer: u64 = self.layer().iter().map(Cpu::mat_bytes).sum();
         layer * self.shape.n_layers as u64 + Cpu::mat_bytes(&self.head())
     }
 
-    /// With embedding, cache and scratch.
+    /// The same, plus embedding, cache and scratch.
     pub fn bytes(&self) -> u64 {
         self.matrix_bytes()
             + Cpu::mat_bytes(&self.embedding())
@@ -167,7 +169,7 @@ impl Plan {
             + Runner::<Cpu>::scratch_bytes(&self.shape, &self.limits, self.kv_dtype, 0)
     }
 
-    /// And what it runs with.
+    /// Makes the model, and names the instruction set that it runs with.
     pub fn make(&self, threads: usize) -> (Runner<Cpu>, String) {
         let shape = &self.shape;
         let half = shape.head_dim / 2;

@@ -1,4 +1,5 @@
-"""Scaling curves of a record: plot.py RECORD.jsonl OUT.svg. Of several figures of one kind the last counts."""
+"""Scaling curves of a record: plot.py RECORD.jsonl OUT.svg. Of several figures of one kind the
+last counts."""
 
 import json
 import sys

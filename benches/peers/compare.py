@@ -1,11 +1,13 @@
-"""The same checkpoint in llamabi, llama.cpp, OpenVINO and PyTorch, in turns: compare.py DIR LIBRARY.
+"""Compares llamabi, llama.cpp, OpenVINO and PyTorch on the same checkpoint: compare.py DIR LIBRARY.
 
-DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`), LIBRARY libllamabi.so. The peers
-get the same weights in their own formats, made once (convert.py). Engines of one group run in turns, each in a
-process of its own that is stopped while the others run; one of them measures what the machine can read and compute.
-Every engine has all processors and the defaults of its makers. Every prompt is another one, so that nobody's cache
-helps. Medians over the rounds, with the range; ratios are of medians, and > 1 where llamabi is faster. Rounds in
-which other programs had more than 5 % of the processors do not count, except the three quietest.
+DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`), LIBRARY is
+libllamabi.so. The peers get the same weights in their own formats, made once (convert.py). The
+engines of a group run in turns, each in a separate process that is stopped while the others run;
+one of these processes measures what the machine can read and compute. Every engine has all
+processors and the defaults of its makers. No prompt is repeated, so that no engine's cache helps.
+Medians over the rounds, with the range; ratios are ratios of medians, and > 1 if llamabi is faster.
+Rounds in which other programs had more than 5 % of the processors do not count, except the three
+quietest.
 
 | variable | |
 |---|---|
@@ -66,10 +68,11 @@ BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 
 
 
 def others_busy():
-    """Ticks that the processors worked (or were taken by the host) for others than this process and its children;
-    and all ticks, the idle ones among them."""
+    """Ticks in which the processors worked (or were taken by the host) for anything but this
+    process and its children; and all ticks, including idle ones."""
     with open("/proc/stat") as f:
-        ticks = list(map(int, f.readline().split()[1:9]))  # user nice system idle iowait irq softirq steal
+        # user nice system idle iowait irq softirq steal
+        ticks = list(map(int, f.readline().split()[1:9]))
     ours, group = 0, os.getpgrp()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -83,7 +86,7 @@ def others_busy():
 
 
 class Process:
-    """A process that answers lines with lines, and does not run between them."""
+    """A process that answers lines with lines and is stopped in between."""
 
     def __init__(self, name, command, environment, log):
         self.name, self.log = name, log
@@ -113,12 +116,13 @@ class Process:
 
 
 def prompts(seed, batch, n):
-    """Other tokens from the first on for every seed."""
+    """Prompts that differ from the first token on for every seed."""
     return [[3 + ((64 * seed + b) * 1009 + i * 7919) % 31000 for i in range(n)] for b in range(batch)]
 
 
 def work(config, dtype, batch, prompt, steps):
-    """What the job must read (decode) or multiply and add (prefill), a token of every sequence."""
+    """What the job must read (decode) or multiply and add (prefill), for a token of every
+    sequence."""
     dim, layers, heads = (config[k] for k in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
     kv = 2 * dim // heads * config["num_key_value_heads"]
     matrices = layers * (dim * (2 * dim + kv) + 3 * dim * config["intermediate_size"])
@@ -132,7 +136,7 @@ def work(config, dtype, batch, prompt, steps):
 
 
 def start(group, directory, library):
-    """The group's processes, ours first; without the peers that are not there."""
+    """The processes of the group, ours first; peers that are not installed are left out."""
     wanted = os.environ.get("BENCH_PEERS", "llama.cpp OpenVINO PyTorch").split()
     engines = []
     for engine, form, dtype, environment in GROUPS[group]:

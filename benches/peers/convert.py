@@ -1,9 +1,11 @@
-"""The checkpoint in the peers' own formats, written beside it once: convert.py DIR FORMAT...
+"""Converts a checkpoint to the peers' own formats, beside it and only once: convert.py DIR
+FORMAT...
 
-DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`). Formats:
-bf16.gguf and, made from it by llama.cpp itself, f16.gguf, q8_0.gguf, q4_0.gguf, q4_k_m.gguf;
-ov-16 (optimum-intel's export) and, made from it by nncf, ov-int8 (a scale and zero point for each row, as
-optimum-intel does by itself) and ov-int4 (symmetric, groups of 128, which it runs fastest; embedding and head in int8).
+DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`). Formats: bf16.gguf
+and, made from it by llama.cpp itself, f16.gguf, q8_0.gguf, q4_0.gguf, q4_k_m.gguf; ov-16
+(optimum-intel's export) and, made from it by nncf, ov-int8 (a scale and a zero point for each row,
+which is optimum-intel's default) and ov-int4 (symmetric, in groups of 128, which it runs fastest;
+embedding and head in int8).
 """
 
 import json
@@ -89,7 +91,7 @@ def compress_openvino(source, path, mode, **options):
 
 
 def converted(directory, form):
-    """The path of `form`, which is made where it is not there."""
+    """The path of `form`, which is made if it does not exist."""
     path = os.path.join(directory, form)
     if os.path.exists(path):
         return path

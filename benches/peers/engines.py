@@ -1,9 +1,9 @@
-"""One engine in a process of its own, which compare.py talks to: engines.py ENGINE PATH DTYPE.
+"""Runs one engine in a separate process, which compare.py talks to: engines.py ENGINE PATH DTYPE.
 
-A line on standard input is a job in JSON: `prompts`, all of one length, and `tokens`. 0 tokens: the answer is the
-seconds until the logits after the prompts are there. Otherwise it is the seconds of that many decode steps for all
-prompts together, without the prompts. Every engine has all processors of this process; what they print goes to
-standard error.
+A line on standard input is a job in JSON: `prompts`, all of the same length, and `tokens`. With 0
+tokens, the answer is the seconds until the logits after the prompts are there. Otherwise it is the
+seconds of that many decode steps for all prompts together, without the prompts. Every engine has
+all processors of this process. What engines print goes to standard error.
 """
 
 import json
@@ -26,7 +26,8 @@ class Llamabi:
         stats = self.handle.generate(prompts, tokens + 1)
         if tokens == 0:
             return time.perf_counter() - start
-        # The others cannot begin to decode before all prompts are done; so neither counts what it did until then.
+        # The other engines cannot begin to decode before all prompts are done, so what either does
+        # until then is not counted.
         return (max(s.total_ms for s in stats) - min(s.first_token_ms for s in stats)) / 1e3
 
 
@@ -53,7 +54,8 @@ class LlamaCpp:
         self.batch = llama_cpp.llama_batch_init(512, 0, MAX_BATCH)
 
     def decode(self, sequences, position):
-        """New tokens of each sequence, all from `position` on; logits of the last of each."""
+        """Decodes new tokens of each sequence, all from `position` on; gives the logits of the
+        last."""
         flat = [(s, position + i, token, i == len(row) - 1)
                 for s, row in enumerate(sequences) for i, token in enumerate(row)]
         for first in range(0, len(flat), 512):
@@ -117,7 +119,8 @@ class OpenVino:
 
 
 def last_logits(model):
-    """Only the last row of the head's input, as openvino-genai does it; the export computes all of them."""
+    """Computes only the last row of the head's input, as openvino-genai does; the export has
+    all."""
     from openvino import opset13
 
     node = model.output("logits").get_node().input_value(0).get_node()

@@ -1,4 +1,5 @@
-"""llamabi through its C API, as much of it as a benchmark needs; tests/gpu/model.py adds what a test needs."""
+"""llamabi through its C API, as much of it as a benchmark needs; tests/gpu/model.py adds what a
+test needs."""
 
 import ctypes
 import os
@@ -9,7 +10,8 @@ IGNORE_EOS = 8
 HEADER = os.path.join(os.path.dirname(__file__), "../../include/llamabi.h")
 
 
-# Both option structs begin with their size: a shorter one is an older one, and the rest has its defaults.
+# Both option structs begin with their size. A shorter struct counts as an older one, and the rest
+# has its defaults.
 class BuildOptions(ctypes.Structure):
     _fields_ = (
         [(n, ctypes.c_uint32) for n in ("struct_size", "abi_version", "max_seq_len", "max_batch_size")]
@@ -66,7 +68,7 @@ class Handle:
             raise RuntimeError(self.error.message.decode())
 
     def generate(self, prompts, n):
-        """The figures of every sequence; `n` tokens are generated after each of `prompts`, at temperature 0."""
+        """Statistics of every sequence; `n` tokens follow each of `prompts`, at temperature 0."""
         all_stats = self.timed(prompts, n)
         assert all(stats.cached == 0 for stats in all_stats), "the prompt was cached"
         return all_stats

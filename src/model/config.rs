@@ -1,6 +1,6 @@
 //! `params.json` (Meta) and `config.json` (Hugging Face, transformers 4 and 5) -> [`Config`].
 //!
-//! Sizes must be given; what may be absent, and what it then means:
+//! Sizes must be given. This is what may be absent, and what it then means:
 //!
 //! | key | where absent | source |
 //! |---|---|---|
@@ -33,9 +33,9 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form of the checkpoint in `ckpt_dir`: Meta's where there are both.
+    /// The form of the checkpoint in `ckpt_dir`; Meta's if it has both.
     pub fn of(ckpt_dir: &Path) -> Result<Form> {
-        // Not `exists()`: a link that leads nowhere is an error of its own.
+        // Not `exists()`: a link that leads nowhere is an error by itself.
         let holds = |name: &str| ckpt_dir.join(name).symlink_metadata().is_ok();
         if holds("params.json") {
             Ok(Form::Meta)
@@ -74,12 +74,12 @@ pub enum RopeScaling {
     },
 }
 
-/// Everything about a model that its weights do not say.
+/// Everything about a model that its weights do not show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Which form the directory has.
     pub form: Form,
-    /// Sizes. `vocab_size` is the tokenizer's where the file leaves it open (-1).
+    /// Sizes. `vocab_size` is the tokenizer's if the file leaves it open (-1).
     pub shape: Shape,
     /// Base of the RoPE frequencies.
     pub rope_theta: f64,
@@ -89,8 +89,8 @@ pub struct Config {
     pub attention_bias: bool,
     /// Whether the embedding serves as the head.
     pub tied_embeddings: bool,
-    /// The format that the checkpoint's weights are quantised in already (`quantization_config`, as
-    /// [`super::quantised`] writes it).
+    /// The format in which the checkpoint's weights are already quantised (`quantization_config`,
+    /// as [`super::quantised`] writes it).
     pub quantised: Option<Quant>,
     /// Tokens that end a sequence, beyond the tokenizer's EOS (Hugging Face only; may be empty).
     pub eos_ids: Vec<Token>,
@@ -107,11 +107,11 @@ const MAX_LAYERS: usize = 1 << 12;
 const DEFAULT_THETA: f64 = 10_000.0;
 
 impl Config {
-    /// Read `params.json` or `config.json` of `ckpt_dir` (`params.json` where there are both).
-    /// `tokenizer_vocab` stands in where `params.json` says `"vocab_size": -1`.
+    /// Reads `params.json` or `config.json` of `ckpt_dir` (`params.json` if there are both).
+    /// `tokenizer_vocab` is used if `params.json` says `"vocab_size": -1`.
     ///
-    /// Keys that are not known are ignored, except those that mean another computation than
-    /// Llama's. `generation_config.json` adds its `eos_token_id`.
+    /// Unknown keys are ignored, except those that mean another computation than Llama's.
+    /// `generation_config.json` adds its `eos_token_id`.
     pub fn read(ckpt_dir: &Path, tokenizer_vocab: usize) -> Result<Config> {
         match Form::of(ckpt_dir)? {
             Form::Meta => meta(&Keys::read(&ckpt_dir.join("params.json"))?, tokenizer_vocab),
@@ -135,7 +135,7 @@ impl Config {
     pub fn open(&self, ckpt_dir: &Path) -> Result<Checkpoint> {
         match (self.form, self.quantised) {
             (Form::Meta, None) => Checkpoint::open_meta(ckpt_dir),
-            // Also beside Meta's params.json.
+            // Quantised checkpoints are safetensors even beside Meta's params.json.
             (Form::Meta, Some(_)) | (Form::HuggingFace, _) => {
                 Checkpoint::open_hugging_face(ckpt_dir)
             }
@@ -207,7 +207,7 @@ fn ffn_dim(keys: &Keys, dim: usize) -> Result<usize> {
     Ok(multiple_of * width.div_ceil(multiple_of))
 }
 
-/// Meta's code stretches by constants; later ModelArgs have keys for two of them.
+/// Meta's code stretches by constants; newer ModelArgs have keys for two of them.
 fn meta_scaling(keys: &Keys) -> Result<RopeScaling> {
     if !keys.flag("use_scaled_rope")? {
         for key in ["rope_scaling_factor", "rope_high_freq_factor"] {
@@ -285,7 +285,8 @@ fn hugging_face(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
     })
 }
 
-/// `{"quant_method": "llamabi", "format": "int4"}`; what other programs write is not supported.
+/// Reads `{"quant_method": "llamabi", "format": "int4"}`; what other programs write is not
+/// supported.
 fn quantised(keys: &Keys) -> Result<Option<Quant>> {
     let Some(inner) = keys.object("quantization_config")? else {
         return Ok(None);
@@ -293,7 +294,7 @@ fn quantised(keys: &Keys) -> Result<Option<Quant>> {
     if inner.optional_name("quant_method", &["llamabi"])?.is_none() {
         return Err(inner.wrong("quant_method", "llamabi"));
     }
-    // Another library's option here changes what codes mean.
+    // An option of another library here would change what codes mean.
     let known = ["quant_method", "format"];
     if let Some(key) = inner.names().find(|key| !known.contains(key)) {
         return Err(inner.wrong(key, format!("no such key beside {}", known.join(" and "))));
@@ -305,7 +306,8 @@ fn quantised(keys: &Keys) -> Result<Option<Quant>> {
     }
 }
 
-/// transformers 5: everything in `rope_parameters`; 4: `rope_theta` beside `rope_scaling`.
+/// transformers 5 has everything in `rope_parameters`; transformers 4 has `rope_theta` beside
+/// `rope_scaling`.
 fn hugging_face_rope(keys: &Keys) -> Result<(f64, RopeScaling)> {
     let outer = theta(keys)?;
     let (new, old) = (
@@ -358,7 +360,7 @@ fn hugging_face_rope(keys: &Keys) -> Result<(f64, RopeScaling)> {
                 original_context: rope.size(key, u32::MAX as usize)? as f64,
             }
         }
-        // Only a bare theta can mean nothing else than the default.
+        // Only if theta is the only key can the type be nothing but the default.
         None if rope.names().all(|key| key == "rope_theta") => RopeScaling::None,
         None => return Err(rope.wrong("rope_type", format!("one of {}", known.join(", ")))),
     };
@@ -418,7 +420,7 @@ fn n_kv_heads(keys: &Keys, key: &str, n_heads: usize) -> Result<usize> {
 
 fn norm_eps(keys: &Keys, key: &str, default: Option<f64>) -> Result<f32> {
     let expected = "a number over 0 and under 1";
-    // Judged as a float32: 1e-60 would become 0.
+    // Checked as a float32, because 1e-60 would become 0.
     let eps = keys.optional_number(key, expected, |x| x as f32 > 0.0 && x < 1.0)?;
     let eps = eps.or(default).ok_or_else(|| keys.wrong(key, expected))?;
     Ok(eps as f32)
@@ -430,7 +432,7 @@ fn theta(keys: &Keys) -> Result<Option<f64>> {
     })
 }
 
-/// transformers and Meta stretch, they never shrink.
+/// transformers and Meta only stretch, they never shrink.
 fn factor(keys: &Keys, key: &str) -> Result<Option<f64>> {
     keys.optional_number(key, "a number from 1 to 1e30", |x| {
         (1.0..=1e30).contains(&x)

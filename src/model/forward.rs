@@ -1,4 +1,5 @@
-//! What a Llama computes: the only statement of it. Meta's `Transformer.forward` in llama/model.py.
+//! What a Llama computes. This is its only statement; it follows Meta's `Transformer.forward` in
+//! llama/model.py.
 
 use crate::backend::{Backend, Weights};
 
@@ -16,7 +17,7 @@ pub struct Scratch<B: Backend> {
     pub logits: B::Buf,
 }
 
-/// One step; afterwards `s.logits` holds the wanted rows.
+/// Runs one step; afterwards `s.logits` holds the wanted rows.
 pub fn forward<B: Backend>(b: &mut B, w: &Weights<B>, kv: &mut B::Kv, s: &mut Scratch<B>) {
     b.embed(&mut s.x, &w.embedding);
     for layer in &w.layers {

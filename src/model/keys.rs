@@ -1,4 +1,5 @@
-//! Typed access to the keys of a configuration file, with errors that name file, key and both values.
+//! Typed access to the keys of a configuration file, with errors that name file, key and both
+//! values.
 
 use crate::file::read_small;
 use crate::{Error, Result};
@@ -11,7 +12,7 @@ const MAX_LEN: u64 = 1 << 20;
 /// An object of a configuration file, or of an object inside it.
 pub(super) struct Keys {
     path: PathBuf,
-    /// `outer.` of the inner object's keys.
+    /// `outer.` in the keys of an inner object.
     prefix: String,
     map: Map<String, Value>,
 }
@@ -47,7 +48,7 @@ impl Keys {
         }
     }
 
-    /// A value; `null` is as good as none.
+    /// The value of a key; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -116,8 +117,8 @@ impl Keys {
         number.ok_or_else(|| self.wrong(key, expected))
     }
 
-    /// `true` or `false`; absent is `false`, which is every such key's default in LlamaConfig and in
-    /// ModelArgs.
+    /// `true` or `false`. An absent key is `false`, which is the default of every such key in
+    /// LlamaConfig and ModelArgs.
     pub fn flag(&self, key: &str) -> Result<bool> {
         match self.get(key) {
             None => Ok(false),

@@ -6,7 +6,8 @@
 //! - [`weights`]: reads them, tensor by tensor, into a backend's matrices
 //! - [`rope`]: the table of cosines and sines
 //! - [`forward`](mod@forward): what a Llama computes, once, over any backend
-//! - [`runner`]: weights + KV pool + scratch buffers on one backend, as the engine's [`crate::backend::Run`]
+//! - [`runner`]: weights, KV pool and scratch buffers on one backend, as the engine's
+//!   [`crate::backend::Run`]
 
 pub mod config;
 pub mod forward;

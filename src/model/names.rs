@@ -223,12 +223,12 @@ pub fn is_ignored(name: &str) -> bool {
     name == "rope.freqs" || name.ends_with("rotary_emb.inv_freq")
 }
 
-/// In which formats the matrices of a model are kept.
+/// The formats in which the matrices of a model are kept.
 ///
-/// Weights that are quantised are those of the layers. The head is kept as int8 then, also beside 4-bit
-/// layers: it is a small part of a model, and its errors go straight into the logits. An embedding that
-/// is looked up stays in 16 bits; one that serves as the head too is kept once, as int8, and looked up
-/// there.
+/// Only weights of the layers are kept in the quantised format. The head is then kept as int8, even
+/// beside 4-bit layers: it is a small part of a model, and its errors go straight into the logits.
+/// An embedding that is only looked up stays in 16 bits. An embedding that also serves as the head
+/// is kept once, as int8, and looked up there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dtypes {
     /// q, k, v, o, gate, up, down.
@@ -240,7 +240,7 @@ pub struct Dtypes {
 }
 
 impl Dtypes {
-    /// Weights as `dtype`; `stored` is the format that the checkpoint's floats have.
+    /// Formats for weights of `dtype`; `stored` is the format of the checkpoint's floats.
     pub fn new(dtype: Dtype, stored: Dtype) -> Dtypes {
         match dtype.quant() {
             None => Dtypes {
@@ -259,11 +259,11 @@ impl Dtypes {
         }
     }
 
-    /// As the checkpoint is; or as `dtype`, where that is given.
+    /// The formats for `dtype` if it is given, otherwise those of the checkpoint.
     pub fn choose(dtype: Option<Dtype>, checkpoint: &Checkpoint, config: &Config) -> Dtypes {
         let stored = match config.quantised {
             None => checkpoint.stored_dtype(),
-            // Scales have a format of their own.
+            // Scales have a format of their own, so the embedding decides.
             Some(_) => {
                 let name = EMBEDDING.parts[0].stored_name(config.form, None) + ".weight";
                 let find = |file: &TensorFile| file.tensors.get(&name).map(|info| info.dtype);
@@ -278,7 +278,7 @@ impl Dtypes {
         Self::new(dtype.unwrap_or(as_stored), stored)
     }
 
-    /// The embedding's, whatever it is used for.
+    /// The format of the embedding, whatever it is used for.
     pub fn of_embedding(&self, config: &Config) -> Dtype {
         match embedding_usage(config) {
             MatUse::Lookup => self.embedding,
@@ -287,7 +287,7 @@ impl Dtypes {
     }
 }
 
-/// The embedding's: it is multiplied with where it is the head too.
+/// What the embedding is used for: it is multiplied with if it is also the head.
 pub fn embedding_usage(config: &Config) -> MatUse {
     if config.tied_embeddings {
         MatUse::Product
@@ -297,7 +297,7 @@ pub fn embedding_usage(config: &Config) -> MatUse {
 }
 
 impl Matrix {
-    /// What a backend is asked to make.
+    /// The matrix that a backend is asked to make.
     pub fn spec(&self, config: &Config, dtype: Dtype, usage: MatUse) -> MatSpec {
         MatSpec {
             parts: self

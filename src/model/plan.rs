@@ -47,13 +47,13 @@ pub(super) struct LayerPlan<'a> {
     pub w2: MatPlan<'a>,
 }
 
-/// Where every byte comes from and goes to.
+/// Where every byte comes from and where it goes.
 pub(super) struct Plan<'a> {
     pub embedding: MatPlan<'a>,
     pub layers: Vec<LayerPlan<'a>>,
     pub norm: Source<'a>,
     pub head: Option<MatPlan<'a>>,
-    /// Embedding and head that must be equal.
+    /// The embedding and the head, which must be equal.
     pub twins: Option<(Source<'a>, Source<'a>)>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Plan<'a> {
         if !config.tied_embeddings {
             head = Some(finder.matrix(&names::HEAD, None, MatUse::Product, dtypes.head)?);
         } else if config.quantised.is_some() {
-            // Ours never store a twin.
+            // Our quantised checkpoints never store a copy of the embedding as the head.
         } else if finder.holds(&head_name) {
             let stored = finder.matrix(&names::HEAD, None, MatUse::Product, dtypes.head)?;
             twins = Some((embedding.weights[0].source, stored.weights[0].source));
@@ -133,7 +133,7 @@ impl<'a> Plan<'a> {
 struct Finder<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a Config,
-    /// Which file holds a tensor. Meta's shards: all hold all.
+    /// The file that holds a tensor. Not used for Meta's shards, which all hold every tensor.
     owner: HashMap<&'a str, usize>,
     used: HashSet<(usize, &'a str)>,
 }
@@ -154,7 +154,7 @@ impl<'a> Finder<'a> {
         self.owner.contains_key(name)
     }
 
-    /// Whether tensors are cut, and every file has a piece of each.
+    /// Whether tensors are cut, so that every file has a piece of each.
     fn is_cut(&self) -> bool {
         self.config.form == Form::Meta && self.config.quantised.is_none()
     }
@@ -241,7 +241,8 @@ impl<'a> Finder<'a> {
             let order = part.row_order(config);
             let (rows, cols) = (spec.parts[index], spec.cols);
             let weight = name.clone() + ".weight";
-            // A width that the shards do not divide has no right shape; the uncut one names it.
+            // If the shards do not divide the width, no shape is right; the error then names the
+            // uncut shape.
             let share = |width: usize| {
                 if width.is_multiple_of(n) {
                     width / n
@@ -278,7 +279,7 @@ impl<'a> Finder<'a> {
                 quantised.push(tensors.into_iter().map(place).collect());
                 continue;
             }
-            // The first shard decides where there is a choice.
+            // If either cut is possible, the first shard decides.
             let first = self.tensor(0, &weight, shapes)?;
             if let Some(quant) = dtype.quant().filter(|quant| !quant.takes(cols)) {
                 return Err(Error::Tensor {

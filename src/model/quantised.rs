@@ -1,4 +1,4 @@
-//! Quantised checkpoints: how their tensors are called and shaped, and how they are written.
+//! Quantised checkpoints: the names and shapes of their tensors, and how they are written.
 //!
 //! A matrix `NAME.weight`, `[rows, cols]`, of a float checkpoint is stored as
 //!
@@ -13,11 +13,12 @@
 //! | | `NAME.weight.nested_absmax` | F32 | `[rows * cols / 64 / 256, rounded up]` |
 //! | | `NAME.weight.nested_offset` | F32 | `[1]` |
 //!
-//! [`crate::quant`] says what the codes mean. Names and the order of rows are those of the source (Meta's
-//! or Hugging Face's), shards merged. `params.json` or `config.json` has
-//! `"quantization_config": {"quant_method": "llamabi", "format": "int8" | "int4" | "nf4"}`: the format of the
-//! layers' matrices. The head is int8 ([`super::names::Dtypes`]); a looked-up embedding, norms and biases are
-//! floats. All lie in `model.safetensors`, beside Meta's `params.json` too.
+//! [`crate::quant`] says what the codes mean. Names and the order of rows are those of the source
+//! (Meta's or Hugging Face's), with shards merged. `params.json` or `config.json` has
+//! `"quantization_config": {"quant_method": "llamabi", "format": "int8" | "int4" | "nf4"}`: the
+//! format of the layers' matrices. The head is int8 ([`super::names::Dtypes`]); an embedding that
+//! is only looked up, norms and biases are floats. All tensors lie in `model.safetensors`, also
+//! beside Meta's `params.json`.
 
 use super::config::{Config, Form};
 use super::names::Dtypes;
@@ -34,10 +35,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// A tensor that a quantised matrix is stored in.
+/// One of the tensors in which a quantised matrix is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// Behind `NAME.weight`.
+    /// What follows `NAME.weight` in its name.
     pub suffix: &'static str,
     /// Its format.
     pub dtype: Dtype,
@@ -70,15 +71,18 @@ pub fn stored(quant: Quant, rows: usize, cols: usize) -> Vec<Stored> {
     }
 }
 
-/// Read the checkpoint in `from` (floats, of either form) and write it to the new directory `to`, quantised.
+/// Reads the checkpoint in `from` (floats, in either form) and writes it, quantised, to the new
+/// directory `to`.
 ///
-/// Loading the result gives bit for bit what loading `from` with that `weights_dtype` gives. Beside the
-/// weights, `to` gets the configuration with its `quantization_config`, `generation_config.json`, and
-/// `tokenizer.model`, where `from` has them. One tensor is in memory at a time.
+/// Loading the result gives bit for bit what loading `from` with that `weights_dtype` gives. Beside
+/// the weights, `to` gets the configuration with its `quantization_config`, and
+/// `generation_config.json` and `tokenizer.model` if `from` has them. One tensor is in memory at a
+/// time.
 ///
 /// # Errors
-/// Those of [`super::weights::load`]; [`Error::Io`] with what cannot be written;
-/// [`Error::InvalidArgument`] where `to` exists or `from` is quantised already, and for [`Quant::Fp8`].
+/// Those of [`super::weights::load`]; [`Error::Io`] for what cannot be written;
+/// [`Error::InvalidArgument`] if `to` exists or `from` is already quantised, and for
+/// [`Quant::Fp8`].
 pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
     if !Quant::ALL.contains(&quant) {
         let dtype = quant.dtype();
@@ -108,7 +112,7 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
             copied.map_err(|e| Error::io(to.join(name), &e))?;
         }
     }
-    // Quantises on all cores, and computes nothing.
+    // The backend only quantises, on all cores; it computes nothing.
     let rope = rope::table(&config, 1)?;
     let backend = Cpu::new(&config.shape, rope, 0, 1)?;
     write_weights(&backend, &plan, &to.join("model.safetensors"))
@@ -132,7 +136,7 @@ fn write_json(from: &Path, to: &Path, form: Form, quant: Quant) -> Result<()> {
     std::fs::write(to.join(name), json).map_err(|e| Error::io(to.join(name), &e))
 }
 
-/// A tensor to be written, and what it is made of.
+/// A tensor to write, and where its content comes from.
 struct Output<'a> {
     name: String,
     dtype: Dtype,
@@ -141,11 +145,12 @@ struct Output<'a> {
 }
 
 enum Content<'a> {
-    /// Codes of these pieces, `[rows, cols]` together; what belongs to them follows.
+    /// Codes of these pieces, which together are `[rows, cols]`; the tensors of their scales
+    /// follow.
     Quantised(Quant, usize, &'a [Placed<'a>]),
-    /// Scales of the tensor before.
+    /// Scales of the preceding tensor.
     Scales,
-    /// These pieces as they are, or as another float.
+    /// These pieces as they are, or converted to another float.
     Floats(&'a [Placed<'a>], usize),
     /// A vector as it is.
     Vector(&'a Source<'a>),
@@ -212,7 +217,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
         progress: &mut progress,
     };
     let mut loader = Loader::new(backend, &mut control, plan.bytes());
-    // What the scales of the tensor before are, tensor by tensor.
+    // The scale tensors of the preceding tensor, one by one.
     let mut scales: std::vec::IntoIter<Vec<u8>> = Vec::new().into_iter();
     for output in &outputs {
         match &output.source {
@@ -251,7 +256,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
     file.flush().map_err(failed)
 }
 
-/// The tensors behind the codes, as bytes.
+/// The tensors that follow the codes, as bytes.
 fn scale_tensors(quant: Quant, scales: &[f32]) -> Result<Vec<Vec<u8>>> {
     Ok(match quant {
         Quant::Int8 | Quant::Int4 | Quant::Fp8 => {
@@ -267,7 +272,7 @@ fn scale_tensors(quant: Quant, scales: &[f32]) -> Result<Vec<Vec<u8>>> {
     })
 }
 
-/// A safetensors header, its length in front.
+/// A safetensors header, preceded by its length.
 fn header(outputs: &[Output]) -> Vec<u8> {
     let mut tensors = serde_json::Map::new();
     tensors.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));

@@ -1,7 +1,7 @@
 //! The table of cosines and sines that RoPE multiplies with.
 //!
-//! Su et al. 2021 (RoFormer); Meta's `precompute_freqs_cis` in llama/model.py; the `llama3` stretching
-//! is `apply_scaling` in llama-models' models/llama3/model.py.
+//! Su et al. 2021 (RoFormer); Meta's `precompute_freqs_cis` in llama/model.py; the `llama3`
+//! stretching is `apply_scaling` in llama-models' models/llama3/model.py.
 
 use super::Config;
 use super::config::RopeScaling;
@@ -14,15 +14,14 @@ pub fn table_bytes(config: &Config, max_seq_len: usize) -> u64 {
     per_position.saturating_mul(max_seq_len as u64)
 }
 
-/// The table for positions `0..max_seq_len`. Frequencies and angles are computed as Meta does.
-///
-/// That is: in float32, each operation rounded. At position 100,000 an angle in float32 is off by up
-/// to 0.004 from the exact one, so a more exact table would be a different model. Only cosine and
-/// sine themselves (and the power) are taken in float64 and rounded once, within half a unit of
-/// what a float32 library gives.
+/// The table for positions `0..max_seq_len`. Frequencies and angles are computed as Meta computes
+/// them: in float32, with each operation rounded. At position 100,000 an angle in float32 is off by
+/// up to 0.004 from the exact one, so a more exact table would be a different model. Only cosine
+/// and sine themselves (and the power) are computed in float64 and rounded once, which is within
+/// half a unit of what a float32 library gives.
 ///
 /// # Errors
-/// [`Error::Refused`](crate::Error::Refused) where the table cannot be had.
+/// [`Error::Refused`](crate::Error::Refused) if there is no memory for the table.
 pub fn table(config: &Config, max_seq_len: usize) -> Result<RopeTable> {
     let frequencies = frequencies(config);
     let mut table = RopeTable {
@@ -60,8 +59,8 @@ fn frequencies(config: &Config) -> Vec<f32> {
         .collect()
 }
 
-/// One frequency, stretched. PyTorch computes `scalar / tensor` as the reciprocal times the
-/// scalar, which rounds twice; so do we.
+/// Stretches one frequency. PyTorch computes `scalar / tensor` as the reciprocal times the scalar,
+/// which rounds twice; so do we.
 fn stretch(scaling: RopeScaling, frequency: f32) -> f32 {
     match scaling {
         RopeScaling::None => frequency,

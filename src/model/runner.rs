@@ -15,7 +15,7 @@ pub struct Runner<B: Backend> {
 
 impl<B: Backend> Runner<B> {
     /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's own
-    /// with `n_threads` threads (0: as many as this process may use).
+    /// for `n_threads` threads (0: as many as this process may use).
     pub fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64 {
         let per_row = shape.dim + 2 * shape.q_dim() + shape.ffn_dim;
         let rows = (limits.max_rows as u64).saturating_mul(4 * per_row as u64);
@@ -24,7 +24,7 @@ impl<B: Backend> Runner<B> {
             .saturating_add(B::scratch_bytes(shape, limits, kv_dtype, n_threads))
     }
 
-    /// Allocate pool and scratch beside weights that are loaded already.
+    /// Allocates pool and scratch buffers beside weights that are already loaded.
     pub fn new(
         backend: B,
         weights: Weights<B>,

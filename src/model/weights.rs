@@ -14,22 +14,22 @@ use crate::{Cancel, Dtype, Error, Result, reserve};
 use half::{bf16, f16};
 use std::sync::Mutex;
 
-/// What loading tells its caller, and how it is told to stop.
+/// How loading reports progress, and how it is told to stop.
 pub struct LoadControl<'a> {
-    /// Looked at before every tensor.
+    /// Checked before every tensor.
     pub cancel: Option<&'a Cancel>,
-    /// Called with the share of bytes read, ascending, 1.0 last; `false` stops.
+    /// Called with the share of bytes that has been read, ascending, 1.0 last; `false` stops.
     pub progress: &'a mut dyn FnMut(f32) -> bool,
 }
 
-/// The slab: large enough that a read costs more than its call, small enough for the L2 cache.
+/// The slab: so large that a read costs more than its call, so small that it fits in L2.
 const SLAB: usize = 2 << 20;
 
-/// Slabs start at multiples of this many rows, so that backends that pack rows in strips mostly get
-/// whole ones.
+/// Slabs begin at multiples of this many rows, so that backends that pack rows in strips mostly get
+/// whole strips.
 const SLAB_ROWS: usize = 64;
 
-/// Bytes the packed weights will take on `B`, before anything is allocated.
+/// Bytes that the packed weights will take on `B`, before anything is allocated.
 pub fn weight_bytes<B: Backend>(config: &Config, dtypes: Dtypes) -> u64 {
     let bytes = |matrix: &Matrix, dtype, usage| B::mat_bytes(&matrix.spec(config, dtype, usage));
     let norm = 4 * config.shape.dim as u64;
@@ -54,19 +54,19 @@ pub fn weight_bytes<B: Backend>(config: &Config, dtypes: Dtypes) -> u64 {
         .saturating_add(norm)
 }
 
-/// Read every tensor once, in slabs, into matrices of these formats; quantised on the way where the
-/// checkpoint is of floats and they are not.
+/// Reads every tensor once, in slabs, into matrices of these formats. Quantises on the way if the
+/// formats are quantised and the checkpoint has floats.
 ///
 /// Every name, shape and dtype is checked before the first byte of data is read; surplus tensors
 /// are an error (except `rope.freqs` and `rotary_emb.inv_freq`).
 ///
-/// A tied Hugging Face checkpoint may store `lm_head.weight` all the same. Where it equals the
-/// embedding bit by bit it is not kept, as in transformers. Where it differs, transformers 4 ignores
-/// it and transformers 5 uses it: that is an error here.
+/// A tied Hugging Face checkpoint may still store `lm_head.weight`. If it equals the embedding bit
+/// by bit, it is not kept, as in transformers. If it differs, transformers 4 ignores it and
+/// transformers 5 uses it; here that is an error.
 ///
 /// # Errors
-/// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Io`] where a file
-/// ends too soon; [`Error::Cancelled`]; and what the backend gives where memory is lacking.
+/// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Io`] if a file
+/// ends too soon; [`Error::Cancelled`]; and the backend's error if memory is lacking.
 pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
@@ -176,7 +176,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(mat)
     }
 
-    /// Hand a matrix on as codes and scales, part by part: as stored, or quantised here.
+    /// Hands a matrix to the backend as codes and scales, part by part: as stored, or quantised
+    /// here.
     fn quantised(
         &mut self,
         quant: Quant,
@@ -216,7 +217,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// A part of a quantised checkpoint.
+    /// Reads a part of a quantised checkpoint.
     fn stored_part(
         &mut self,
         quant: Quant,
@@ -256,8 +257,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// Quantise a part that is stored as floats in these pieces, whole rows at a time: the first row's
-    /// number, codes, and float32 scales.
+    /// Quantises a part that is stored as floats in these pieces, whole rows at a time. Passes on
+    /// the number of the first row, codes, and float32 scales.
     pub fn quantise_part(
         &mut self,
         quant: Quant,
@@ -269,7 +270,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         self.float_rows(cols, pieces, |values| {
             let rows = values.len() / cols;
-            // Never more than for the first slab.
+            // Later slabs never need more than the first.
             let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
             codes.clear();
             reserve::vec("codes of rows", &mut codes, n_codes)?;
@@ -284,8 +285,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         })
     }
 
-    /// The rows of a part that is stored in these pieces, in order, as float32. Pieces of the same rows
-    /// lie side by side.
+    /// Reads the rows of a part that is stored in these pieces, in order, as float32. Pieces of the
+    /// same rows lie side by side.
     pub fn float_rows(
         &mut self,
         cols: usize,
@@ -338,7 +339,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(values)
     }
 
-    /// Hand a tensor to `take` in whole rows: the first row's number and the rows' bytes.
+    /// Passes a tensor to `take` in whole rows: the number of the first row, and the bytes of the
+    /// rows.
     pub fn slabs(
         &mut self,
         source: &Source,
@@ -363,7 +365,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// The head of a tied checkpoint must be its embedding.
+    /// Checks that the head of a tied checkpoint is its embedding.
     fn check_twins(&mut self, embedding: &Source, head: &Source) -> Result<()> {
         let mut equal = embedding.info.dtype == head.info.dtype;
         if equal {
@@ -407,10 +409,11 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     }
 }
 
-/// Bytes from `offset` of a tensor on, read by all threads: two copy 2.2 GB from the page cache in 0.14 s, one
-/// in 0.27 s while the other would wait for it.
+/// Reads bytes from `offset` of a tensor on, with all threads. Two threads copy 2.2 GB from the
+/// page cache in 0.14 s; one thread takes 0.27 s, while the other waits for it.
 fn read<B: Backend>(backend: &B, source: &Source, offset: u64, bytes: &mut [u8]) -> Result<()> {
-    /// Of eight pieces in a slab the last one to be ready does not keep the others waiting for long.
+    /// With eight pieces in a slab, the last piece to be ready does not keep the others waiting for
+    /// long.
     const PIECE: usize = SLAB / 8;
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     backend.fill(bytes, PIECE, &|at, piece| {
@@ -427,7 +430,7 @@ fn read<B: Backend>(backend: &B, source: &Source, offset: u64, bytes: &mut [u8])
     }
 }
 
-/// What was read of what there is to read.
+/// How much has been read of how much there is to read.
 struct Progress {
     done: u64,
     total: u64,
@@ -436,8 +439,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// The share to report, if it is another one than before; 1.0 at the end and not before, whatever
-    /// rounding makes of it.
+    /// The share to report, if it differs from the last one. It is 1.0 at the end and never before,
+    /// whatever rounding gives.
     fn advance(&mut self, bytes: u64) -> Option<f32> {
         self.done += bytes;
         let share = if self.done == self.total {
@@ -451,7 +454,7 @@ impl Progress {
     }
 }
 
-/// Rows of a slab, of a tensor of `rows` rows.
+/// Number of rows in a slab of a tensor with `rows` rows.
 fn slab_rows(rows: usize, row_bytes: usize) -> usize {
     let step = (SLAB / row_bytes).clamp(1, rows);
     match step > SLAB_ROWS {
@@ -515,7 +518,8 @@ mod tests {
 
     #[test]
     fn progress_is_news_and_ends_once() {
-        // A billion-fold larger than its parts: most steps change nothing that a float32 shows.
+        // The total is a billion times larger than its parts, so most steps change nothing that a
+        // float32 shows.
         let total = 1 << 40;
         let mut progress = Progress {
             done: 0,

@@ -1,11 +1,13 @@
-"""Greedy tokens and log probabilities against transformers: against_transformers.py FOLDER SHAPE:DTYPE...
+"""Compares greedy tokens and log probabilities with transformers: against_transformers.py FOLDER
+SHAPE:DTYPE...
 
-Weights are random, made in FOLDER. The truth is transformers' float32 on the same weights, for f32 without TF32. The
-library's tokens are forced on it, so that one near tie does not make all that follows differ. A token is wrong
-where transformers' two likeliest (of those that the tokenizer has pieces for) are farther apart than the tolerance and it is
-not the first of them. The tolerance
-of log probabilities is 1e-3 in float32, and where 16 bits are rounded to what transformers' own bfloat16 is off from its
-float32, or 0.15 where that is less. Compared are those of the tokens and of 20 alternatives each.
+Weights are random and are made in FOLDER. The truth is transformers' float32 on the same weights,
+for f32 without TF32. transformers is forced along the library's tokens, so that one near tie does
+not change everything after it. A token is wrong if transformers' two likeliest tokens (of those
+that the tokenizer has pieces for) differ by more than the tolerance and the library's token is not
+the likeliest. The tolerance of log probabilities is 1e-3 in float32. With 16 bits it is the
+difference between transformers' own bfloat16 and its float32, or 0.15 if that is less. Log
+probabilities of the tokens and of 20 alternatives each are compared.
 """
 
 import gc
@@ -15,7 +17,7 @@ import sys
 from model import CUDA, IGNORE_EOS, LOGPROBS, Model
 
 TOLERANCE = {"f32": 1e-3, "bf16": 0.15}
-TOP = 20  # alternatives whose log probabilities are compared, too
+TOP = 20  # alternatives whose log probabilities are compared too
 FULL = {"f32": "float32", "bf16": "bfloat16"}
 
 
@@ -24,12 +26,14 @@ def prompts(n_pieces, lengths):
 
 
 def forced(directory, dtype, texts, n):
-    """Log probabilities of the whole vocabulary before each of the last `n` tokens of each text, on the CPU."""
+    """Log probabilities of the whole vocabulary before each of the last `n` tokens of each text,
+    on the CPU."""
     import torch
     from random_model import device
     from transformers import LlamaForCausalLM
 
-    # As stored to the device, and widened there: a copy of 8 B in float32 is 32 GB. Never narrowed: RoPE's frequencies would be.
+    # Copied to the device as stored and widened there, because a copy of 8B weights in float32 is
+    # 32 GB. Never narrowed: that would also narrow RoPE's frequencies.
     model = LlamaForCausalLM.from_pretrained(directory, dtype="auto").to(device()).eval()
     if dtype == torch.float32:
         model = model.float()

@@ -1,5 +1,6 @@
-"""What benches/gpu_cost.py says a step takes, against what the library does: the bytes of weights and cache that
-llama_get_info tells, and, where the stand-in driver runs the kernels, the launches that it counts.
+"""Compares what benches/gpu_cost.py predicts for a step with what the library does: the bytes of
+weights and cache that llama_get_info reports and, if the stand-in driver runs the kernels, the
+launches that it counts.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ TINY = os.environ.get("DAY_TINY") == "1"
 
 def launches():
     """Kernels that the stand-in driver has run so far."""
-    # The copy that the library has open: it has the same name.
+    # This is the copy that the library has open, because it has the same name.
     driver = ctypes.CDLL("libcuda.so.1")
     text = ctypes.create_string_buffer(2048)
     driver.emu_cuda_report(text, ctypes.c_size_t(len(text)))
@@ -31,7 +32,7 @@ def shape_of(model, tied):
 
 
 def told(directory, tied, weights, kv, length, batch):
-    """Bytes that llama_get_info tells."""
+    """Compares the bytes that llama_get_info reports."""
     what = f"{label(directory)} {weights}, cache {kv}"
     with Model(directory, CUDA, weights, kv, length=length, batch=batch) as model:
         shape = shape_of(model, tied)
@@ -43,7 +44,8 @@ def told(directory, tied, weights, kv, length, batch):
 
 
 def counted(directory, tied, weights, kv, n, batch, room):
-    """Launches of a call: `batch` prompts of `n` tokens that one step has room for, then two steps of decode."""
+    """Compares the launches of a call: `batch` prompts of `n` tokens, for which one step has
+    room, then two decode steps."""
     what = f"{label(directory)} {weights}, cache {kv}, {batch} x {n}"
     with Model(directory, CUDA, weights, kv, length=64, batch=room) as model:
         shape = shape_of(model, tied)

@@ -1,33 +1,39 @@
 #!/usr/bin/env bash
-# All that takes a GPU, in one command:
+# Runs everything that needs a GPU, in one command:
 #
 #   tests/gpu/day.sh [--steps LIST] [--seconds N] [--kernels] [--tiny DRIVER_DIR] OUT
 #
-# For a bare x86-64 machine: an NVIDIA driver (CUDA 13), Python 3 with torch and transformers, nvcc, compute-sanitizer
-# and ncu; no Rust. It runs where tests/gpu/pack.sh put it, or in a checkout that has build/gpu-day;
-# $LLAMABI_LIBRARY names another library.
+# For a bare x86-64 machine with an NVIDIA driver (CUDA 13), Python 3 with torch and transformers,
+# nvcc, compute-sanitizer and ncu; no Rust. It runs from where tests/gpu/pack.sh put it, or in a
+# checkout that has build/gpu-day. $LLAMABI_LIBRARY names another library.
 #
-#   --steps    some of these, with commas between; all by default, the most important first:
-#              device        what is there, and whether the library runs on it
-#              kernels       each kernel against the CPU backend and against itself: the tests of tests/*.rs
-#              reference     recorded cases, every format and company through the C API, CUDA against the CPU
-#              fp8           weights and cache in fp8 against the CPU without it, and company
-#              transformers  tokens and log probabilities of the 1b and 8b shapes against transformers; company of the 1b shape
+#   --steps    some of these, separated by commas; all by default, the most important first:
+#              device        what the machine has, and whether the library runs on it
+#              kernels       each kernel against the CPU backend and against itself: tests/*.rs
+#              reference     recorded cases, every format, and batch invariance through the C API,
+#                            CUDA against the CPU
+#              fp8           weights and cache in fp8 against the CPU without fp8; batch invariance
+#              transformers  tokens and log probabilities of the 1b and 8b shapes against
+#                            transformers; batch invariance of the 1b shape
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
 #              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
-#              speed         this machine's limits, decode, prefill and start, beside what benches/gpu_cost.py predicts; on compute
-#                            capability 9.0 prefill by its own kernels and by those of all others
+#              speed         this machine's limits, decode, prefill and start, beside what
+#                            benches/gpu_cost.py predicts; on compute capability 9.0, prefill with
+#                            its own kernels and with those of all other devices
 #              peers         torch, torch.compile and transformers on the same weights
-#              llamacpp      llama.cpp, where llama-bench and Python's gguf are there
-#              ncu           every kernel's time, and the three slowest in detail
-#   --seconds  all must be over by then: a step gets what is left, and one for which nothing is left has failed
-#   --kernels  compile the kernels here, with source lines for the tools, and use them instead of the library's
-#   --tiny     little of each, on a driver that stands in for NVIDIA's (DRIVER_DIR/libcuda.so.1, which
-#              `kernels/test.sh library plain` leaves in build/kernels/plain): a rehearsal, whose timings mean nothing
+#              llamacpp      llama.cpp, if llama-bench and Python's gguf are installed
+#              ncu           the time of every kernel, and the three slowest in detail
+#   --seconds  time limit for everything: a step gets what is left, and fails if nothing is left
+#   --kernels  compile the kernels here, with source lines for the tools, and use them instead of
+#              the library's
+#   --tiny     a little of each, on a driver that stands in for NVIDIA's: DRIVER_DIR/libcuda.so.1,
+#              which `kernels/test.sh library plain` leaves in build/kernels/plain. It is a
+#              rehearsal, and its timings mean nothing
 #
-# OUT gets logs, numbers, and record.txt: all of it in a page, for benches/record. A step that needs what is not there is
-# skipped, and says so. Exits with 1 if any has failed, and if none has passed.
+# OUT gets logs, numbers, and record.txt, which has all of it on a page for benches/record. A step
+# that lacks something it needs is skipped and says so. Exits with 1 if any step has failed or if
+# none has passed.
 set -uo pipefail
 began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
@@ -55,7 +61,7 @@ pack=$root
 export LLAMABI_LIBRARY=${LLAMABI_LIBRARY:-$pack/libllamabi.so}
 [[ -e $LLAMABI_LIBRARY ]] || { echo "$LLAMABI_LIBRARY is not there: tests/gpu/pack.sh makes it" >&2 && exit 2; }
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 TQDM_DISABLE=1
-# Where the toolkit leaves them, for shells that have not been told.
+# Directories where the toolkit leaves its tools, for shells that do not know them.
 for bin in /usr/local/cuda/bin /opt/nvidia/nsight-compute/*/; do PATH=$PATH:${bin%/}; done
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -74,8 +80,8 @@ row() { # row NAME OUTCOME SECONDS WORDS
   case $2 in ok) ((passed += 1)) ;; skipped) ;; *) ((failed += 1)) ;; esac
   echo "$line"
 }
-# run NAME LIMIT LOG COMMAND...: a row of the table, whose words are the last that the command says. It is skipped
-# where it exits with 77.
+# run NAME LIMIT LOG COMMAND...: adds a row to the table, with the last words that the command
+# prints. The row says `skipped` if the command exits with 77.
 run() {
   local name=$1 limit=$2 log=$out/$3.log start=$SECONDS left rc outcome
   shift 3
@@ -103,7 +109,8 @@ run() {
 skip() { row "$1" skipped 0 "$2"; }
 has() { command -v "$1" >/dev/null; }
 wanted() { [[ ,$steps, == *,$1,* ]]; }
-# Where the library does not run on CUDA nothing more can be learnt; what was asked for still has its row.
+# If the library does not run on CUDA, nothing more can be learnt; the steps that were asked for
+# still get their rows.
 usable=1
 gpu() {
   if ((usable)); then run "$@"; else row "$1" FAILED 0 "not run: the library does not run on CUDA"; return 1; fi
@@ -141,13 +148,13 @@ if ((kernels)); then
     skip "kernels compiled here" "there is no nvcc"
   fi
 fi
-# All others need this one's answer.
+# All other steps need the answer of this one.
 if wanted device; then (describe) >>"$out/device.log" 2>&1 || row "driver" FAILED 0 "$(tail -n1 "$out/device.log")"; fi
 run "device: the library on CUDA" 90 device python3 "$here/parity.py" device || usable=0
 
 if wanted kernels; then
   for name in cuda gpu gpu_quantised gpu_sampling; do
-    # What of these only the emulated device can do says so and passes.
+    # Tests that only the emulated device can run say so and pass.
     filter=()
     if [[ $name == cuda ]]; then filter=(--exact on_a_real_device); fi
     if [[ -n $tiny && $name == gpu ]]; then filter=(--exact page_tables_grow auto_takes_what_there_is); fi
@@ -161,7 +168,7 @@ if wanted kernels; then
   done
 fi
 wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
-# Otherwise compute capability 9.0 would never run the kernels that all others do.
+# Without this, compute capability 9.0 would never run the kernels that all other devices run.
 wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
 wanted fp8 && gpu "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
 if wanted transformers; then
@@ -187,7 +194,7 @@ if wanted sanitizer; then
     fi
   done
 fi
-# Seconds for a step that looks at the clock itself.
+# Seconds for a step that watches the clock itself.
 share() { local left=$((seconds - (SECONDS - began))); echo $((($1 < left ? $1 : left) - 15)); }
 if wanted speed; then gpu "speed" 1200 speed python3 "$here/speed.py" ours "$work/models" "$out/speed.jsonl" "$(share 1200)"; fi
 if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$work/models" "$out/speed.jsonl" "$(share 600)"; fi

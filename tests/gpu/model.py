@@ -1,4 +1,4 @@
-"""A model behind the C API: what benches/peers/llamabi.py has, and what it says of its tokens."""
+"""A model behind the C API: adds tokens and their scores to what benches/peers/llamabi.py has."""
 
 import ctypes
 import os
@@ -14,7 +14,8 @@ LIBRARY = os.environ.get("LLAMABI_LIBRARY") or os.path.join(ROOT, "build/gpu-day
 CPU, CUDA = 1, 2
 ECHO, LOGPROBS = 1, 2
 
-# `logprobs` are floats of the library, not rounded: == compares bits. `top` has a dict {token: logprob} for each token.
+# `logprobs` are floats of the library, not rounded, so == compares bits. `top` has a dict {token:
+# logprob} for each token.
 Sequence = namedtuple("Sequence", "tokens logprobs text top")
 
 
@@ -37,7 +38,7 @@ class Alternative(ctypes.Structure):
 
 
 class Model(Handle):
-    """Frees itself at the end of a `with`: two models of 8 B do not fit beside each other."""
+    """Frees itself at the end of a `with`, because two 8B models do not fit beside each other."""
 
     def __init__(self, directory, device, dtype="auto", kv="auto", length=128, batch=16, tokenizer=None):
         super().__init__(LIBRARY, directory, dtype, length, batch, device, kv, tokenizer)
@@ -76,7 +77,7 @@ class Model(Handle):
         return self._run("llama_chat_completion", messages, dialogs, self.options(n))
 
     def scores(self, tokens, top=0):
-        """Of every token of a text; those of a first one are nothing."""
+        """Scores of every token of a text; the first token has none."""
         return self.one(tokens, 0, flags=LOGPROBS | ECHO | IGNORE_EOS, top=top)
 
     def _run(self, function, items, lens, options):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds what tests/gpu/day.sh needs on a machine without Rust, and puts it into one folder of less than 64 MiB:
-# `tests/gpu/pack.sh [DIR]`, build/gpu-day by default, and into DIR.tar.xz. Copy either to the machine with the GPU and
-# run DIR/tests/gpu/day.sh there. That machine's glibc must be this one's or a newer one.
+# Builds what tests/gpu/day.sh needs on a machine without Rust, and puts it into one folder of less
+# than 64 MiB and into DIR.tar.xz: `tests/gpu/pack.sh [DIR]`; DIR is build/gpu-day by default. Copy
+# either to the machine with the GPU and run DIR/tests/gpu/day.sh there. That machine's glibc must
+# be at least as new as this machine's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=${1:-build/gpu-day}
@@ -9,7 +10,7 @@ if [[ -e $dir && ! -e $dir/tests/gpu/day.sh && -n $(ls -A "$dir") ]]; then
   echo "$dir: has something else in it" >&2
   exit 2
 fi
-# Without it the library would have no kernels.
+# Without nvcc the library would have no kernels.
 scripts/nvcc >/dev/null
 cargo build --release --locked
 binaries=(gpu gpu_quantised gpu_sampling cuda)
@@ -31,7 +32,7 @@ cp -r demo/meta "$dir/demo/"
 cp kernels/*.cu kernels/*.h kernels/nvcc.flags kernels/pack.sh "$dir/kernels/"
 git rev-parse HEAD >"$dir/commit" 2>/dev/null || echo unknown >"$dir/commit"
 git diff --quiet HEAD 2>/dev/null || echo "and changes" >>"$dir/commit"
-# A fatbin begins with these four bytes; the library itself has them as a constant, too.
+# A fatbin begins with these four bytes; the library also contains them as a constant.
 images=$(LC_ALL=C grep -oaP '\x50\xed\x55\xba' "$dir/libllamabi.so" | wc -l)
 ((images >= 5)) || { echo "$dir/libllamabi.so has no kernels" >&2 && exit 1; }
 size=$(du -sm "$dir" | cut -f1)

@@ -1,11 +1,16 @@
-"""The recorded reference and the CPU backend against the GPU: parity.py device|reference|fp8|tiles|quantised|short.
+"""Compares the GPU with the recorded reference and with the CPU backend:
+parity.py device|reference|fp8|tiles|quantised|short.
 
-device: what is there, and that the library runs on it. reference: every case of tests/data/reference that
-tests/reference_cases has a test for, with its tolerances; every format of weights and cache against the CPU
-backend; alone against in company, to the last bit. fp8: the same of that format, which the CPU has not, so that it is
-compared with what is not rounded. tiles FOLDER: prompts of a large model alone and in company. quantised FOLDER FORMAT: it in this
-format against the CPU backend. short: a few steps of each kind of kernel, for compute-sanitizer. DAY_TINY=1 takes a few of
-each, where an emulated device computes.
+device: what the machine has, and that the library runs on it.
+reference: every case of tests/data/reference that tests/reference_cases has a test for, with its
+    tolerances; every format of weights and cache against the CPU backend; batch invariance, to the
+    last bit.
+fp8: the same for fp8. The CPU has no fp8, so it is compared with what is not rounded.
+tiles FOLDER: prompts of a large model, alone and beside others.
+quantised FOLDER FORMAT: a large model in this format against the CPU backend.
+short: a few steps of each kind of kernel, for compute-sanitizer.
+
+DAY_TINY=1 takes a few cases of each, for emulated devices.
 """
 
 import json
@@ -20,9 +25,11 @@ REFERENCE = os.path.join(ROOT, "tests/data/reference")
 MODELS = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"]
 WEIGHTS = ["f32", "bf16", "f16", "int8", "int4", "nf4"]
 TINY = os.environ.get("DAY_TINY") == "1"
-# Of a log probability of the 1b shape, whose logits deviate by 5: the CPU rounds a prompt's activations to bfloat16.
+# Tolerance for a log probability of the 1b shape, whose logits have a standard deviation of 5: the
+# CPU rounds a prompt's activations to bfloat16.
 QUANTISED = 0.15 if TINY else 0.5
-# Of the tiny models', against what is not rounded: 0.46 off with weights and cache in fp8, and two of those between two tokens.
+# Tolerance for the tiny models against what is not rounded: weights and cache in fp8 are off by
+# 0.46, and the difference of two tokens by two such errors.
 FP8 = 1.0
 checked, failed = 0, 0
 
@@ -49,7 +56,7 @@ def check(holds, what):
 
 
 def attempt(what, function, *arguments):
-    """A failure of one part leaves the others to be seen."""
+    """Runs one part; its failure does not hide the others."""
     before = checked, failed
     try:
         function(*arguments)
@@ -59,7 +66,7 @@ def attempt(what, function, *arguments):
 
 
 def farthest(got, want):
-    """NaN, and another number of values, are as far as can be."""
+    """The largest distance; infinite for NaN and for another number of values."""
     if len(got) != len(want):
         return math.inf
     distances = [abs(g - w) for g, w in zip(got, want)]
@@ -80,7 +87,7 @@ def log_softmax(logits):
 def same_logits(model, prompt, logits, what):
     top = model.one(prompt, 1, flags=LOGPROBS | IGNORE_EOS, top=model.info.vocab_size).top[0]
     got = [top.get(token, math.nan) for token in range(len(logits))]
-    # An error in the logit and one in the normaliser, 2e-4 of the largest each.
+    # An error in the logit and one in the normaliser, each 2e-4 of the largest logit.
     close(got, log_softmax(logits), 4e-4 * max(map(abs, logits)), what)
 
 
@@ -136,7 +143,8 @@ def recorded(name, form):
 
 
 def as_stored(name, form):
-    """Weights and cache as stored, forced along the reference's tokens; tests/gpu.rs has these tolerances."""
+    """Weights and cache as stored, forced along the tokens of the reference; tests/gpu.rs has
+    the same tolerances."""
     tolerance = {"mha-f32": 1e-3, "gqa-f16-mp2": 0.05}.get(name, 0.15)
     with Model(path(f"{name}/{form}"), CUDA, length=64) as model:
         for case in read(f"{name}/cases.json")["cases"]:
@@ -171,8 +179,8 @@ def prompt(n, seed):
 
 
 def against_cpu(directory, weights, kv, tolerance=None, pieces=1 << 30):
-    """Greedy tokens of the GPU, scored by the CPU: its choice is another only where it hardly prefers it. Tokens that
-    the tokenizer has no pieces for are never chosen."""
+    """Greedy tokens of the GPU, scored by the CPU. The CPU may choose another token only where it
+    hardly prefers it. Tokens without a piece in the tokenizer are never chosen."""
     what = f"{label(directory)} {weights}, cache {kv}"
     prompts = [prompt(n, n) for n in ([17] if TINY else [1, 16, 35])]
     n, farthest_off, clear = 8 if TINY else 24, 0.0, 0
@@ -181,7 +189,8 @@ def against_cpu(directory, weights, kv, tolerance=None, pieces=1 << 30):
     if tolerance is None and "fp8" in (weights, kv):
         tolerance = FP8
     if tolerance is None:
-        # The float32 mode, and where 16 bits are rounded to in prompts (and a code of the cache to either side).
+        # The float32 mode; otherwise prompts are rounded to 16 bits (and codes of the cache may
+        # fall to either side).
         tolerance = 1e-3 if (weights, kv) == ("f32", "f32") else 0.15
     with Model(directory, CUDA, weights, kv) as gpu, Model(directory, CPU, *theirs) as cpu:
         check(gpu.info.device == CUDA and cpu.info.device == CPU, f"{what}: device {gpu.info.device}")
@@ -208,7 +217,8 @@ def in_company(directory, weights, kv, lengths=None, **limits):
     with Model(directory, CUDA, weights, kv, **limits) as model:
         alone = [model.one(p, **options) for p in prompts]
     with Model(directory, CUDA, weights, kv, **limits) as model:
-        # Cold, then with what the prefix cache kept; tokens and log probabilities by ==.
+        # Cold, then with what the prefix cache kept; tokens and log probabilities are compared with
+        # ==.
         for again in range(2):
             got = model.complete(prompts, **options)
             for i, (a, b) in enumerate(zip(alone, got)):
@@ -224,7 +234,7 @@ def device():
 
 
 def reference():
-    # The driver sets its context up anew where nobody has it open.
+    # Kept open, because the driver sets its context up anew when nobody has it open.
     with Model(path("mha-f32/meta"), CUDA, "f32"):
         all_of_reference()
 
@@ -241,7 +251,8 @@ def all_of_reference():
     fits = [(d, w, kv) for d in models for w in WEIGHTS for kv in ["f32", "bf16", "f16", "int8"]
             if not (w == "nf4" and "gqa-bf16" in d)]
     for i, (directory, weights, kv) in enumerate(fits):
-        # All of them on the demo; every third, or seventh, still meets each format of both.
+        # All combinations on the demo model; every third (or seventh) of the others still covers
+        # each format of both.
         if i % (7 if TINY else 1 if "demo" in directory else 3) == 0:
             where = f"{label(directory)} {weights}, cache {kv}"
             attempt(f"{where}: the CPU's", against_cpu, directory, weights, kv)
@@ -269,8 +280,10 @@ def quantised(folder, weights):
 
 
 def tiles(folder):
-    """On compute capability 9.0 the products of a prompt alone use tiles of 128 columns, beside others of 256 (of quantised weights:
-    of 128 and 256 rows), the shortest in blocks of one warpgroup: the same bits, which no emulator can promise of wgmma of two widths."""
+    """On compute capability 9.0, a prompt's products use tiles of 128 columns if it is alone and
+    of 256 beside others (quantised weights: of 128 and 256 rows); the shortest prompts use
+    blocks of one warpgroup. The bits must be the same, which no emulator can promise for
+    wgmma of two widths."""
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)
@@ -288,7 +301,7 @@ def short():
 
 
 def outcome():
-    """The last line, and the exit status."""
+    """Prints the last line; returns the exit status."""
     print(f"{checked} checks, {failed} failed")
     return int(failed > 0 or checked == 0)
 

@@ -9,8 +9,9 @@ from model import ROOT
 sys.path.insert(0, os.path.join(ROOT, "benches"))
 import gpu_cost  # noqa: E402
 
-# tiny and wide are for the rehearsal; the others are those of Llama 3.2 1B and Llama 3.1 8B, as benches/gpu_cost.py
-# has them. A tokenizer may have fewer pieces than the head has rows; those are never drawn.
+# tiny and wide are for the rehearsal. The others are those of Llama 3.2 1B and Llama 3.1 8B, from
+# benches/gpu_cost.py. A tokenizer may have fewer pieces than the head has rows; tokens without a
+# piece are never drawn.
 SHAPES = {
     "tiny": gpu_cost.Shape(64, 2, 4, 2, 16, 192, 512, False),
     "wide": gpu_cost.Shape(256, 2, 4, 1, 64, 320, 1000, True),
@@ -26,12 +27,12 @@ def tokenizer(shape):
 
 
 def pieces(shape):
-    """Tokens that can be drawn."""
+    """Number of tokens that can be drawn."""
     return tokenizer(shape)[1]
 
 
 def device():
-    """The GPU that torch sees; the CPU only where an emulated driver stands in for it."""
+    """The GPU that torch sees; the CPU only if an emulated driver stands in for the GPU."""
     import torch
 
     if os.environ.get("DAY_TINY") == "1":
@@ -42,7 +43,7 @@ def device():
 
 
 def checkpoint(shape, folder, dtype="bfloat16"):
-    """Its directory, made once."""
+    """The checkpoint's directory; it is made once."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -63,8 +64,9 @@ def checkpoint(shape, folder, dtype="bfloat16"):
     finally:
         torch.set_default_dtype(default)
     with torch.no_grad():
-        # As they are drawn all logits are nearly equal, and no token is ever clearly the likeliest. Where embedding and head are one,
-        # and few layers are between them, a larger one would have every token repeat itself.
+        # With these weights all logits are nearly equal, and no token is ever clearly the
+        # likeliest, so the head is scaled. If embedding and head are the same matrix and there are
+        # few layers between them, a larger one would make every token repeat itself.
         if s.dim >= 1024 or not s.tied:
             model.lm_head.weight.mul_(6)
         if not s.tied:

@@ -1,4 +1,5 @@
-"""The kernels by the time they took together, from ncu's CSV: slowest.py CSV NAMES. NAMES gets the first three."""
+"""Sorts kernels by their total time in ncu's CSV: slowest.py CSV NAMES. NAMES gets the first
+three."""
 
 import csv
 import sys
@@ -10,7 +11,7 @@ def main(table, names):
         times = {}
         for row in rows:
             if row["Metric Name"] == "gpu__time_duration.sum":
-                # Older ones print the parameters, too.
+                # Older versions print the parameters too.
                 kernel = row["Kernel Name"].split("(")[0].split()[-1]
                 times.setdefault(kernel, []).append(float(row["Metric Value"].replace(",", "")))
     order = sorted(times, key=lambda kernel: -sum(times[kernel]))

@@ -1,11 +1,13 @@
-"""How fast, of what limit, and what was predicted: speed.py ours|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and
-steps FOLDER for a profiler.
+"""Measures speed, its share of the limit, and compares it with the prediction:
+speed.py ours|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and steps FOLDER for a profiler.
 
-ours measures the machine with torch first: what the memory gives to a sum over 8 GB, and a bf16 product of 8192^3; then
-decode, prefill and start. A decode step has to read the weights (of the embedding: a row for each token) and the cache,
-prefill has to multiply: `share` is that time over the time taken. Predictions are those of benches/gpu_cost.py with the
-limits just measured. Medians of three, in order of importance, until SECONDS are over; RECORD gets a line of JSON for
-each number. DAY_TINY=1: a few points of a tiny shape, to see that all of this works.
+ours first measures the machine with torch: the memory bandwidth of a sum over 8 GB, and a bf16
+product of 8192^3. Then it measures decode, prefill and start. A decode step has to read the weights
+(of the embedding, one row for each token) and the cache; prefill has to multiply. `share` is the
+time which that takes at the limit over the time that was taken. Predictions are those of
+benches/gpu_cost.py with the limits just measured. Medians of three, in order of importance, until
+SECONDS are over. RECORD gets a line of JSON for each number. DAY_TINY=1: a few points of a tiny
+shape, to see that all of this works.
 """
 
 import json
@@ -23,14 +25,14 @@ START = time.monotonic()
 TINY = os.environ.get("DAY_TINY") == "1"
 DTYPES = {1: "f32", 2: "f16", 3: "bf16", 4: "int8", 7: "fp8"}
 LAST = 3 if TINY else 128  # steps of decode that are timed
-# Beyond this many tokens of prompts a point is measured once.
+# A point with more tokens of prompts than this is measured once.
 LARGE = 40_000
-PIECES = 500 if TINY else 31_000  # of the tokenizers; without the first few
+PIECES = 500 if TINY else 31_000  # pieces of the tokenizers, without the first few
 seed = 0
 
 
 def prompts(n, batch):
-    """Never twice the same first page: the prefix cache would know it."""
+    """Never repeats a first page, because the prefix cache would know it."""
     global seed
     seed += batch
     return [[1] + [3 + (i * i * 31 + i * 17 + (seed - b) * 7919) % PIECES for i in range(n - 1)] for b in range(batch)]
@@ -38,7 +40,7 @@ def prompts(n, batch):
 
 class Record:
     def __init__(self, path, seconds):
-        # The steps that write it follow each other.
+        # The steps that write to this file run one after the other.
         self.file, self.seconds = open(path, "a", encoding="utf-8"), seconds
 
     def __call__(self, what, value, unit, share=None, predicted=None):
@@ -65,7 +67,7 @@ def table(path):
 
 
 def limits(record):
-    """The machine as gpu_cost describes one, with what this one does."""
+    """The machine in the terms of gpu_cost, with the limits of this one."""
     if device() == "cpu":
         print("no GPU: predictions are for an H100, and say nothing of what is measured here")
         return gpu_cost.H100
@@ -98,8 +100,8 @@ def limits(record):
 
 
 def decode(model, batch, context):
-    """Seconds of a step. The prompts are known to the prefix cache, so that all sequences begin at nearly the same time, and
-    graphs of such steps are recorded."""
+    """Seconds of a step. The prefix cache knows the prompts, so that all sequences begin at
+    nearly the same time, and graphs of such steps are already recorded."""
     def once():
         texts = prompts(context, batch)
         model.complete(texts, 3, flags=IGNORE_EOS)
@@ -114,14 +116,14 @@ def first_token(model, n):
 
 
 def blaslt():
-    """cuBLASLt as torch brings it along."""
+    """Path of the cuBLASLt that torch brings along."""
     names = ["nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"]
     paths = [os.path.join(folder, name) for folder in sys.path for name in names]
     return next(filter(os.path.exists, paths), None)
 
 
 def by_library(record, directory, what, dtype, room, lengths):
-    """Prefill again, where its products can be cuBLASLt's."""
+    """Measures prefill again if cuBLASLt can do its products."""
     library = blaslt()
     if dtype not in ("f16", "bf16") or not lengths or not library:
         return
@@ -137,7 +139,8 @@ def by_library(record, directory, what, dtype, room, lengths):
 
 
 def ours(record, machine, directory, name, dtypes, room, points, lengths):
-    """`dtypes`: of weights, and of the cache behind a slash. `room`: positions and sequences of the handle."""
+    """`dtypes`: type of weights and, after a slash, of the cache. `room`: positions and
+    sequences of the handle."""
     shape, start = SHAPES[name], time.monotonic()
     what, (dtype, _, cache) = f"{name} {dtypes}", dtypes.partition("/")
     with Model(directory, CUDA, dtype, cache or "auto", length=room[0], batch=room[1]) as model:
@@ -174,7 +177,7 @@ def ours(record, machine, directory, name, dtypes, room, points, lengths):
 
 
 def is_hopper(model):
-    """Whether prompts go through kernels for compute capability 9.0."""
+    """Whether prompts go through the kernels for compute capability 9.0."""
     return b"compute capability 9.0" in model.info.device_name and os.environ.get("LLAMABI_CUDA_HOPPER") != "0"
 
 
@@ -192,7 +195,8 @@ def prefill(record, machine, model, shape, dtype, room, lengths, what):
     return True
 
 
-# What is measured: positions and sequences of a handle, (batch, context) of decode, lengths of prompts.
+# What is measured: (positions, sequences) of a handle, (batch, context) of decode, lengths of
+# prompts.
 BATCHES = [1, 2, 4, 8, 16, 32, 64]
 SHORT = ((2304, 64), [(b, 16) for b in BATCHES], [128, 512, 2048])
 WIDE = ((2304, 64), [(b, 2048) for b in (1, 8, 32, 64)] + [(32, 512)], [])
@@ -227,7 +231,7 @@ def torch_speed(record, directory, name, compiled):
     on = device()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).to(on).eval()
     kind = "transformers, torch.compile with a static cache" if compiled else "transformers, torch eager"
-    # A static cache has transformers compile the decode step, with CUDA graphs.
+    # With a static cache, transformers compiles the decode step, with CUDA graphs.
     options = {"cache_implementation": "static"} if compiled else {"disable_compile": True}
     steps = 24 if TINY else 64
 
@@ -253,7 +257,7 @@ def torch_speed(record, directory, name, compiled):
             break
         for n in (8, 8 + steps, 8 + steps):
             run(batch, n)
-        # What both have, the prompt among it, is not decoding.
+        # What both runs have in common, including the prompt, is not decoding.
         seconds = statistics.median(run(batch, 8 + steps) - run(batch, 8) for _ in range(3)) / steps
         if seconds <= 0:
             raise RuntimeError(f"{steps} more tokens took no longer: something else ran")
@@ -282,7 +286,7 @@ def peers(record, folder):
 
 
 def llamacpp(record, folder):
-    """Its own benchmark, of the 1b shape: the converter reads checkpoints of one file."""
+    """llama.cpp's own benchmark with the 1b shape; the converter reads checkpoints of one file."""
     try:
         from convert import converted
 
@@ -298,7 +302,7 @@ def llamacpp(record, folder):
 
 
 def steps(folder):
-    """A prompt and some steps of the 1b shape, for ncu."""
+    """Runs a prompt and some steps of the 1b shape, for ncu."""
     with Model(checkpoint("1b", folder), CUDA, "bf16", length=2304, batch=8) as model:
         model.generate(prompts(2048, 1), 3)
 

@@ -107,7 +107,6 @@ fn run_as<D: Device>(
     };
     // SAFETY: every caller below pairs a kernel with its own struct. The addresses in it are
     // addresses of live memory that `mod.rs` allocated for this use.
-    // memory that `mod.rs` allocated for this use.
     unsafe { device.launch(kernel, geometry, params.bytes()) }
 }
 
@@ -116,8 +115,6 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
     // SAFETY: the launches were recorded from functions below, so their addresses are those of the
     // backend's own memory and of the runner's weights, cache and buffers. All of these live as
     // long as steps are run (`Backend::record`'s contract).
-    // and of the runner's weights, cache and buffers. All of these live as long as steps are run
-    // (`Backend::record`'s contract).
     unsafe { device.replay(graph) }
 }
 
