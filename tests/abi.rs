@@ -2,8 +2,8 @@
 //! and run against the shared library, plainly, under sanitizers and under valgrind; and what the
 //! library exports, needs and is called.
 //!
-//! The library is the one cargo built for this test, or that in `LLAMABI_LIB_DIR` (`make test` gives
-//! the release build).
+//! The library is the one cargo built for this test, or that in `LLAMABI_LIB_DIR` (`make test`
+//! gives the release build).
 
 #[path = "emu/build.rs"]
 mod build;

@@ -1,5 +1,5 @@
-//! Law two: a step allocates nothing, whatever it does: on the CPU, and on a GPU's side of the driver (a
-//! stand-in's). The binary's allocator counts. (U)
+//! Law two: a step allocates nothing, whatever it does: on the CPU, and on a GPU's side of the
+//! driver (a stand-in's). The binary's allocator counts. (U)
 #![allow(unsafe_code)]
 
 #[path = "emu/build.rs"]

@@ -1,5 +1,5 @@
-//! The driver's side of the GPU backend, on a stand-in driver that runs the kernels on the CPU and is as
-//! asynchronous as a driver may be (`kernels/emu/cuda`).
+//! The driver's side of the GPU backend, on a stand-in driver that runs the kernels on the CPU and
+//! is as asynchronous as a driver may be (`kernels/emu/cuda`).
 #![allow(unsafe_code)]
 
 #[path = "emu/build.rs"]
@@ -59,7 +59,7 @@ fn greedy(llama: &Llama, prompts: Vec<Vec<Token>>, n: usize) -> llamabi::Result<
     Ok(completion.sequences.into_iter().map(|s| s.tokens).collect())
 }
 
-/// Work as late as can be, and at random.
+/// Work runs as late as possible, and at random.
 #[test]
 fn reference_tokens_whenever_the_work_runs() {
     for (seed, model) in [(0, "mha-f32/meta"), (7, "mha-f32/hf"), (8, "gqa-bf16/hf")] {
@@ -93,7 +93,7 @@ fn reference_tokens_whenever_the_work_runs() {
     }
 }
 
-/// What of `memory` comes to the host.
+/// Copies `n` floats of `memory` to the host.
 fn fetched(cuda: &Arc<Cuda>, memory: &Memory<Cuda>, n: usize) -> Vec<f32> {
     let mut landing = Landing::new(cuda, n).unwrap();
     landing.fetch(memory, n).unwrap();
@@ -110,8 +110,8 @@ fn bytes(floats: &[f32]) -> Vec<u8> {
     floats.iter().flat_map(|f| f.to_le_bytes()).collect()
 }
 
-/// Everything that goes through the two page-locked buffers of 4 MiB: less, more, rows with gaps, rows
-/// that are longer than a buffer, and many small ones.
+/// Covers everything that goes through the two page-locked buffers of 4 MiB: less than a buffer,
+/// more, rows with gaps, rows longer than a buffer, and many small rows.
 #[test]
 fn copies_arrive_whatever_their_shape() {
     for seed in [0, 5] {
@@ -122,7 +122,7 @@ fn copies_arrive_whatever_their_shape() {
 }
 
 fn copies_arrive(cuda: Arc<Cuda>, what: &str) {
-    const MIB: usize = 1 << 18; // of floats
+    const MIB: usize = 1 << 18; // number of floats
     for (width, pitch, rows) in [
         (1, 1, 1),
         (3, 7, 5),
@@ -167,7 +167,7 @@ fn pages_are_copied_over_any_distance() {
         let before = standin.count("copies");
         memory.copy(512, 0, 256, 4 * 2048, 4).unwrap();
         cuda.synchronize().unwrap();
-        // One copy, or one for each layer: the stand-in counts rows.
+        // One copy, or one for each layer; the stand-in counts rows.
         assert_eq!(standin.count("copies") - before, 4);
         drop((memory, cuda));
         standin.assert_clean();
@@ -190,7 +190,7 @@ fn pages_are_copied(cuda: &Arc<Cuda>) {
     }
 }
 
-/// What of this a real driver can show: `LLAMABI_TEST_DEVICE=cuda`.
+/// The part of this file that a real driver can run: `LLAMABI_TEST_DEVICE=cuda`.
 #[test]
 fn on_a_real_device() {
     match real::cuda() {
@@ -202,8 +202,8 @@ fn on_a_real_device() {
     }
 }
 
-/// Whatever the driver refuses, and whenever: a sentence with the function's name, nothing left behind, and
-/// the next one works.
+/// Whatever call the driver refuses, and whenever: the error names the function, nothing is left
+/// behind, and the next attempt works.
 #[test]
 fn any_call_may_fail() {
     let log = Arc::new(Log::new(Some(Level::Warn)));
@@ -221,10 +221,10 @@ fn any_call_may_fail() {
     standin.assert_clean();
     let calls = standin.count("calls");
     assert!(calls > 500, "{calls}");
-    // What cannot be given back is left behind.
+    // Memory whose release fails is left behind.
     let giving_back = ["Free", "Destroy", "Unload", "Release", "Ctx", "Synchronize"];
     let (mut failures, mut unrecorded) = (0, 0);
-    // All of the first, then every so many: a prime, so that it meets each kind of call.
+    // All of the first calls, then one in every 13: a prime, so that it meets each kind of call.
     for n in (1..60).chain((60..calls).step_by(13)) {
         let standin = Standin::new(&format!("fail=*:{n}:12345"));
         let outcome = once(&standin);
@@ -235,12 +235,12 @@ fn any_call_may_fail() {
         let words = format!("{function}: an error without a name (12345)");
         let warned = warnings(&log).iter().any(|line| line.contains(&words));
         match outcome {
-            // While launches are recorded: then they are not.
+            // The call failed while launches were being recorded, so they are not recorded.
             Ok(()) if warned => unrecorded += 1,
             Ok(()) => assert!(forgiven, "call {n}: {function}"),
             Err(error) => {
                 let text = error.to_string();
-                // Without its context nobody can tell the driver that a record ends.
+                // Without its context, nobody can tell the driver that a recording ends.
                 let open = function == "cuCtxPushCurrent_v2" && text.contains("CAPTURE");
                 assert!(
                     text.contains(&words) || open,
@@ -254,7 +254,8 @@ fn any_call_may_fail() {
     assert!(unrecorded > 0);
 }
 
-/// An error of the device itself, noticed by a later call: the handle is of no more use, the process is.
+/// An error of the device itself, which a later call notices: the handle cannot be used any more,
+/// the process can.
 #[test]
 fn a_device_that_fails_poisons_the_handle() {
     for work in [1, 10, 40] {
@@ -270,7 +271,7 @@ fn a_device_that_fails_poisons_the_handle() {
         let error = greedy(&llama, prompt.clone(), 4).unwrap_err();
         assert!(matches!(error, Error::Poisoned(_)), "{error}");
         drop(llama);
-        // What lived in the broken context went with it; the next one is a new context.
+        // What lived in the broken context is gone with it; the next one is a new context.
         standin.assert_clean();
         let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
         assert_eq!(greedy(&llama, prompt, 4).unwrap(), want);
@@ -286,7 +287,7 @@ fn memory_that_the_driver_refuses() {
     let text = error.to_string();
     assert!(matches!(error, Error::DeviceMemory { .. }), "{text}");
     assert!(text.contains("400000 bytes are available"), "{text}");
-    // There when it is planned, gone when it is asked for.
+    // The memory is there when it is planned, and gone when it is requested.
     standin.set("memory=100000000 fail=cuMemAlloc_v2:9:2");
     let error = build(standin.open().unwrap(), "mha-f32/meta")
         .err()
@@ -337,7 +338,7 @@ fn images_that_do_not_load() {
     standin.assert_clean();
 }
 
-/// A copy out of memory that is not all there is refused before the driver sees it.
+/// A copy beyond the end of memory is refused before the driver sees it.
 #[test]
 fn copies_stay_inside() {
     let standin = Standin::new("");
@@ -349,7 +350,7 @@ fn copies_stay_inside() {
     let mut short = Landing::new(&cuda, 2).unwrap();
     assert!(short.fetch(&memory, 3).is_err());
     assert!(memory.copy(0, 32, 16, 32, 2).is_err());
-    // And what the driver is asked for by mistake it refuses, without taking note.
+    // And the driver refuses what it is asked for by mistake, without reporting a misuse.
     let rows = Rows {
         at: memory.at(),
         width: 68,
@@ -365,7 +366,7 @@ fn copies_stay_inside() {
     standin.assert_clean();
 }
 
-/// Where the driver will not record, launches go one by one, with the same tokens and a word about it.
+/// If the driver does not record, launches go one by one, with the same tokens and a warning.
 #[test]
 fn steps_run_where_they_cannot_be_recorded() {
     let prompt = || vec![vec![1, 500, 243, 283, 146]];
@@ -390,7 +391,8 @@ fn steps_run_where_they_cannot_be_recorded() {
         };
         let standin = Standin::new("seed=3");
         let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
-        // The prompt alone, and then the third launch after that of the same prompt.
+        // Counts the launches of the prompt alone. In the next call, the third launch after those of
+        // the same prompt fails.
         greedy(&llama, prompt(), 1).unwrap();
         let launches = standin.count("launches");
         let failure = failure.replace(":0:", &format!(":{}:", launches + 3));
@@ -412,7 +414,8 @@ fn steps_run_where_they_cannot_be_recorded() {
     }
 }
 
-/// What may not happen while launches are recorded the stand-in driver reports; other threads are free.
+/// The stand-in driver reports what may not happen while launches are recorded; other threads are
+/// not restricted.
 #[test]
 fn a_record_is_spoilt_by_its_own_thread() {
     let standin = Standin::new("");
@@ -445,12 +448,12 @@ fn a_record_is_spoilt_by_its_own_thread() {
         assert!(error.contains("CAPTURE_INVALIDATED (901)"), "{error}");
         let (n, text) = standin.report();
         assert!(n > 0 && text.contains(words), "{text}");
-        // And everything runs again.
+        // Afterwards everything runs again.
         memory.write_floats(0, &[1.0]).unwrap();
     }
 }
 
-/// The next step is in the stream when a token is waited for, unless LLAMABI_CUDA_AHEAD=0 says no.
+/// The next step is already in the stream when a token is waited for, unless LLAMABI_CUDA_AHEAD=0.
 #[test]
 fn steps_are_launched_ahead() {
     const VARIABLE: &str = "LLAMABI_CUDA_AHEAD";
@@ -458,14 +461,14 @@ fn steps_are_launched_ahead() {
     let standin = Standin::new("");
     let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
     let prompt = || vec![vec![1, 500, 243, 283, 146]];
-    // Until the weights are there.
+    // Waits until the weights have arrived.
     greedy(&llama, prompt(), 1).unwrap();
     let before = standin.count("ahead");
     let tokens = greedy(&llama, prompt(), 12).unwrap();
     let ahead = standin.count("ahead") - before;
     assert_eq!(tokens[0].len(), 12, "no EOS among them");
-    // The first is the prompt's, which the next step waits for, and nothing follows the last. (Copies to the device
-    // wait for earlier ones, too.)
+    // The first token is the prompt's, and the next step waits for it; nothing follows the last
+    // token. (Copies to the device also wait for earlier ones.)
     assert!(if off { ahead == 0 } else { ahead >= 10 }, "{ahead}");
     drop(llama);
     standin.assert_clean();
@@ -479,8 +482,8 @@ fn steps_are_launched_ahead() {
     }
 }
 
-/// Kernels for compute capability 9.0 alone: where the GPU is one, has the memory that they take and nobody says no, and then
-/// with the same tokens.
+/// The kernels for compute capability 9.0 are used if the GPU is one, has the shared memory that
+/// they take, and nobody forbids it; the tokens are then the same.
 #[test]
 fn kernels_for_one_architecture() {
     const SWITCH: &str = "LLAMABI_CUDA_HOPPER";
@@ -505,7 +508,7 @@ fn kernels_for_one_architecture() {
         assert_eq!(got, *want.get_or_insert(got.clone()), "{settings}");
         drop(llama);
         standin.assert_clean();
-        // Only those need a map.
+        // Only these kernels need a tensor map.
         standin.set("fail=cuTensorMapEncodeTiled:3:12345");
         let outcome = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options);
         let error = outcome.err().map(|error| error.to_string());
@@ -513,7 +516,7 @@ fn kernels_for_one_architecture() {
         assert_eq!(error.as_deref(), used.then_some(words), "{settings}");
         standin.assert_clean();
     }
-    // An image that was compiled for others.
+    // An image that was compiled for other architectures.
     let standin = Standin::new("shared=232448");
     let mut images = standin::images();
     for (_, image) in &mut images.fatbins {
@@ -550,7 +553,8 @@ fn of_prompts(log: &Arc<Log>) -> BuildOptions {
     }
 }
 
-/// Log probabilities of two tokens behind each of the prompts of so many tokens, those of a call at the same time.
+/// Log probabilities of two tokens after each prompt. `calls` has the lengths of the prompts of
+/// each call; those of one call run at the same time.
 fn of_calls(llama: &Llama, calls: &[&[usize]]) -> Vec<f32> {
     let prompt =
         |&n: &usize| Prompt::Tokens((0..n).map(|i| 1 + ((i * 37 + n) % 500) as Token).collect());
@@ -578,8 +582,9 @@ fn assert_close(got: &[f32], want: &[f32], what: &str) {
     }
 }
 
-/// cuBLASLt where it is asked for: the same numbers within rounding, its advice asked once for each shape. Where it
-/// is not there, too old or fails, whenever, our own kernels do the work, and it is said once.
+/// cuBLASLt, if it is asked for, gives the same numbers within rounding, and is asked for an
+/// algorithm once for each shape. If it is missing, too old, or fails at any time, our own kernels
+/// do the work, and that is logged once.
 #[test]
 fn products_by_a_library() {
     let walk = |settings: &str,
@@ -602,14 +607,14 @@ fn products_by_a_library() {
         (logprobs, counts, warnings(&log))
     };
     let same = |_: &mut BuildOptions| ();
-    // Two shapes by rows, the first twice; small ones are no library's.
+    // Two shapes by rows, the first of them twice; small prompts do not go to the library.
     let calls: [&[usize]; 4] = [&[100], &[130], &[90], &[20]];
     let (want, counts, words) = walk("", None, &calls, &same);
     assert_eq!((counts, words.len()), ((0, 0), 0));
     for settings in ["", "seed=5"] {
         let (got, counts, words) = walk(settings, Some(&this), &calls, &same);
         assert!(words.is_empty(), "{words:?}");
-        // Of two layers four products of three prompts, of up to 128 rows and up to 256.
+        // Two layers, four products, three prompts; of up to 128 and up to 256 rows.
         assert_eq!(counts, (4 * 2, 2 * 4 * 3));
         assert_close(&got, &want, settings);
         assert_eq!(got[6..], want[6..], "a small one");
@@ -641,7 +646,8 @@ fn products_by_a_library() {
         assert!(words[0].contains(reason), "{words:?}");
         assert_close(&got, &want, reason);
     }
-    // More rows than the sums have room for: twice 260 of them. It may fail between the two.
+    // More rows than the sums have room for, so two groups of 260. The library may fail between the
+    // two.
     let calls: [&[usize]; 1] = [&[520]];
     let (want, ..) = walk("", None, &calls, &same);
     let (got, counts, words) = walk("", Some(&this), &calls, &same);
@@ -650,7 +656,7 @@ fn products_by_a_library() {
     let (got, (_, products), words) = walk("fail=cublasLtMatmul:2:13", Some(&this), &calls, &same);
     assert_eq!((products, words.len()), (1, 1), "{words:?}");
     assert_close(&got, &want, "half a product");
-    // Rows of a prompt behind one of decode, and a cache with scales.
+    // Rows of a prompt after a decode row, and an 8-bit cache.
     let calls: [&[usize]; 1] = [&[5, 150]];
     let mixed = |options: &mut BuildOptions| {
         options.prefill_chunk = Some(80);
@@ -666,7 +672,8 @@ fn products_by_a_library() {
     assert_close(&got, &want, "beside decode");
 }
 
-/// The library and its buffers count in the limit, and are given up where the model would not fit beside them.
+/// The library and its buffers count towards the limit, and are given up if the model would not fit
+/// beside them.
 #[test]
 fn a_library_takes_what_is_left() {
     let log = Arc::new(Log::new(Some(Level::Warn)));
@@ -704,22 +711,23 @@ fn a_library_takes_what_is_left() {
         words.len() == 1 && words[0].ends_with("the model leaves 0"),
         "{words:?}"
     );
-    // 512 rows, of gate and up, and the workspace.
+    // The sums of gate and up for 512 rows, and the workspace.
     assert_eq!(most - least, (32 << 20) + 512 * 672 * 4);
     assert!(taken(needed + (most - least), Dtype::Bf16).1);
     assert!(warnings(&log).is_empty());
     let (bytes, used, got) = taken(needed + (most - least) - 1, Dtype::Bf16);
     assert_eq!((bytes, used, warnings(&log).len()), (least, false, 1));
     assert_close(&got, &want, "by our own kernels");
-    // What it would never be asked for it does not keep memory for.
+    // It keeps no memory for a library that it would never ask.
     let (bytes, used, _) = taken(0, Dtype::Int8);
     assert!(!used && bytes < 32 << 20, "{bytes}");
     assert!(warnings(&log).is_empty());
-    // So much is free when it is opened, and no more.
+    // This much is free when it is opened, and no more.
     standin.set(&format!("memory={}", needed + (32 << 20) + 1000));
     assert!(!taken(0, Dtype::Bf16).1);
     assert_eq!(warnings(&log).len(), 1);
-    // There when it is counted, gone when it is asked for: of the first allocations (behind the workspace) one is not the model's.
+    // The memory is there when it is counted and gone when it is requested. Of the first
+    // allocations (after the workspace), one is not the model's.
     standin.set("memory=100000000");
     let mut without = 0;
     for n in 2..16 {
@@ -737,7 +745,8 @@ fn a_library_takes_what_is_left() {
     assert_eq!(without, 1);
 }
 
-/// What the driver takes for graphs is said, and where it is not there steps run without them.
+/// The log says how much memory the driver takes for graphs. If there is not enough, steps run
+/// without graphs.
 #[test]
 fn graphs_take_memory() {
     let log = Arc::new(Log::new(Some(Level::Debug)));
@@ -761,7 +770,7 @@ fn graphs_take_memory() {
     drop(llama);
     standin.assert_clean();
     let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
-    // As much as the model has, and a little.
+    // As much as the model needs, and a little more.
     let replays = standin.count("replays");
     standin.set(&format!("memory={}", standin.count("bytes") + 2_999_999));
     assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
@@ -774,7 +783,7 @@ fn graphs_take_memory() {
     );
     drop(llama);
     standin.assert_clean();
-    // One that is refused does not take those with it that there are.
+    // A graph that is refused does not affect existing ones.
     standin.set("memory=1000000000");
     let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
     assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
@@ -792,8 +801,9 @@ fn graphs_take_memory() {
     standin.assert_clean();
 }
 
-/// Launches that start before the one before them has ended: kernels that see nothing of what it wrote until they
-/// have waited for it compute the same, bit for bit. Where the kernels or the driver are older, none is launched so.
+/// Launches that start before the previous one has ended: kernels see nothing of what it wrote
+/// until they have waited for it, and compute the same, bit for bit. If the kernels or the driver
+/// are older, no launch starts early.
 #[test]
 fn kernels_wait_for_the_launch_before() {
     let walk = |settings: &str, kv_dtype: Dtype| -> (Vec<(Token, u32)>, u64) {

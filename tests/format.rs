@@ -448,7 +448,8 @@ fn our_directory_reader_agrees_with_the_zip_crate() {
     assert_eq!(found, 39);
 }
 
-/// The entries of a small file, ready to be spoilt. 0: pickle, 1: byteorder, 2: storage, 3: version.
+/// The entries of a small file, ready to be spoilt. 0: pickle, 1: byteorder, 2: storage, 3:
+/// version.
 fn entries() -> Vec<ZipEntry> {
     let t = Tensor::f32("a", &[2, 2], 0);
     pth_entries(pickle(&[Pickled::new(&t, 0)]), &[t.bytes])

@@ -13,7 +13,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The system's allocator, with an account per thread: bytes held, the most held, the largest block.
+/// The system's allocator, with an account per thread: bytes held, the most held, the largest
+/// block.
 struct Counting;
 
 thread_local! {

@@ -1,7 +1,7 @@
 //! The whole GPU path: packing, page tables, launch geometry, bucket padding, memory, failures.
 //!
-//! On the emulated device of `emu`; with `LLAMABI_TEST_DEVICE=cuda` on a real one, where what only the
-//! emulated one can do is left out. `EMU_SCHEDULES` is how often schedules are changed.
+//! Runs on the emulated device of `emu`; with `LLAMABI_TEST_DEVICE=cuda`, on a real one, without
+//! the tests that only the emulated device can run. `EMU_SCHEDULES` says on how many schedules.
 
 mod common;
 mod emu;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
 
-/// A model on the device, on the schedules of this seed.
+/// A model on the device, with the schedules of this seed.
 fn build(dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions, seed: u64) -> Result<Llama> {
     if real() {
         let options = BuildOptions {
@@ -80,7 +80,7 @@ fn on_cpu(dir: &str, options: &BuildOptions) -> Llama {
     Llama::build(&reference(dir), None, &options, &mut |_| true).unwrap()
 }
 
-/// Greedy and with log probabilities, past EOS.
+/// Greedy and with log probabilities; goes on past EOS.
 fn going_on(n: usize) -> GenerateOptions {
     GenerateOptions {
         temperature: 0.0,
@@ -135,14 +135,15 @@ fn assert_near(got: &Tokens, want: &Tokens, tolerance: f32, what: &str) {
     }
 }
 
-/// On any schedule the same bits, which are the CPU's numbers: prompts in chunks and company, pages that
-/// fill up and grow, decoding.
+/// Every schedule gives the same bits, and the CPU's numbers: prompts in chunks and beside other
+/// sequences, pages that fill up and grow, decoding.
 #[test]
 fn any_schedule_gives_the_same_bits() {
     let schedules = std::env::var("EMU_SCHEDULES").map_or(5, |n| n.parse().unwrap());
     let mut options = options(Some(Dtype::F32));
     options.prefill_chunk = Some(24);
-    // A sanitizer watches where there is but one, and takes its time: fewer, but still chunks, company, a page more.
+    // Only one schedule means that a sanitizer is watching, which takes time: fewer sequences, but
+    // still several chunks, other sequences, and one page more.
     let lengths: &[usize] = if schedules > 1 {
         &[1, 16, 17, 40]
     } else {
@@ -171,7 +172,7 @@ fn any_schedule_gives_the_same_bits() {
     }
 }
 
-/// What is to be preloaded for kernels that were compiled with a sanitizer.
+/// The library to preload for kernels that were compiled with a sanitizer.
 fn runtime(mode: &str) -> String {
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/test.sh"))
         .args(["runtime", mode])
@@ -183,8 +184,8 @@ fn runtime(mode: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The same with a sanitizer watching every access of every kernel. And it does watch: a planted bug is
-/// reported.
+/// The same with a sanitizer that watches every access of every kernel. A planted bug shows that it
+/// does watch.
 #[test]
 fn under_sanitizers() {
     if real() {
@@ -207,7 +208,7 @@ fn under_sanitizers() {
                     "ASAN_OPTIONS",
                     "detect_leaks=0:detect_stack_use_after_return=0",
                 )
-                // What is not compiled with it, Rust's locks among it, it cannot judge.
+                // It cannot judge code that was not compiled with it, such as Rust's locks.
                 .env(
                     "TSAN_OPTIONS",
                     "halt_on_error=1:ignore_noninstrumented_modules=1",
@@ -230,8 +231,9 @@ fn under_sanitizers() {
     }
 }
 
-/// Alone or in company of one to nine, whole or in chunks, cold or from the prefix cache: the same bits.
-/// The numbers of decode rows pass through the buckets 1, 2, 4, 8 and 16 with all their padding.
+/// Alone or beside one to nine others, whole or in chunks, cold or from the prefix cache: the bits
+/// are the same. The number of decode rows passes through the buckets 1, 2, 4, 8 and 16 with all
+/// their padding.
 #[test]
 fn rows_do_not_see_each_other() {
     const LENGTHS: [usize; 9] = [1, 16, 17, 40, 5, 33, 2, 8, 48];
@@ -265,8 +267,8 @@ fn rows_do_not_see_each_other() {
     }
 }
 
-/// Steps that are recorded once and repeated give the bits that launches one by one give: sequences that come and
-/// go, of all lengths, with draws, penalties, probabilities and alternatives.
+/// Steps that are recorded once and repeated give the same bits as single launches: with sequences
+/// of all lengths that come and go, with draws, penalties, probabilities and alternatives.
 #[test]
 fn graphs_change_nothing() {
     if real() {
@@ -302,7 +304,7 @@ fn graphs_change_nothing() {
     }
 }
 
-/// What a reader sees of a sequence, figures of time and of the cache apart.
+/// What a reader sees of a sequence, without figures of time and of the cache.
 type Seen = (Vec<(Token, u32, String, Vec<(Token, u32)>)>, String);
 
 /// The first events up to `cancel_at` tokens, then a cancellation, then the rest.
@@ -328,9 +330,10 @@ fn seen(stream: &Stream, cancel_at: usize) -> Seen {
     }
 }
 
-/// A step that begins before the tokens of the last one are read changes nothing that is seen: sequences that come
-/// and go, ended by their length, by a stop string, by a token, by their reader; with draws, penalties, probabilities
-/// and alternatives; and what later ones find in the cache.
+/// A step that begins before the tokens of the previous one are read changes nothing that a reader
+/// sees: with sequences that come and go and are ended by their length, a stop string, a token or
+/// their reader; with draws, penalties, probabilities and alternatives. Nor does it change what
+/// later sequences find in the cache.
 #[test]
 fn steps_ahead_change_nothing() {
     const NEVER: usize = usize::MAX;
@@ -365,7 +368,8 @@ fn steps_ahead_change_nothing() {
         assert_eq!(alone.len(), 6);
         let order = device.order();
         let mut all = Vec::new();
-        // With common beginnings, and pages of the first round in the second, which reads them again.
+        // They share beginnings. The second round includes pages of the first, which it reads
+        // again.
         for _ in 0..2 {
             let streams: Vec<_> = (0..8)
                 .map(|i| start(&llama, &prompt(3 + i * 17 % 40, i % 3), options(i)))
@@ -426,7 +430,7 @@ fn page_tables_grow() {
             assert_eq!(got.len(), 30);
             assert_near(got, want, 1e-3, model);
         }
-        // In the formats they are stored in, forced along the same tokens.
+        // In the formats in which they are stored, forced along the same tokens.
         let echo = || GenerateOptions {
             echo: true,
             ..going_on(0)
@@ -444,10 +448,12 @@ fn page_tables_grow() {
     }
 }
 
-/// Kernels for compute capability 9.0 alone, in chunks, in company and from the prefix cache, on a step's last rows and on more than
-/// a tile of them. Products of floats give the bits of the others (the emulated tensor cores add in one order). Attention, which has
-/// other tiles of keys and is for caches of 16 bits, gives the same bits whatever the chunks, near those of the others; so do products
-/// with codes (tests/gpu_quantised.rs has them beside the CPU's).
+/// The kernels for compute capability 9.0, in chunks, beside other sequences and from the prefix
+/// cache, on the last rows of a step and on more rows than a tile has. Products of floats give the
+/// same bits as the other kernels (the emulated tensor cores add in one order). Attention has other
+/// tiles of keys and is for 16-bit caches; it gives the same bits for all chunks, close to those of
+/// the other kernels. So do products with codes (tests/gpu_quantised.rs compares them with the
+/// CPU's).
 #[test]
 fn kernels_for_one_architecture() {
     if real() {
@@ -474,7 +480,7 @@ fn kernels_for_one_architecture() {
             let without = Emu::new(GIB, 1);
             let mut want = walk(&without, 150);
             assert_eq!(without.hoppers(), (0, 0));
-            // The more multiprocessors, the more tiles of 128 columns.
+            // With more multiprocessors, more tiles have 128 columns.
             for (chunk, units) in [(29, 132), (150, 2)] {
                 let with = Emu::hopper(GIB, 2 + chunk as u64, units);
                 let got = walk(&with, chunk);
@@ -531,7 +537,7 @@ fn on(device: &Arc<Emu>, options: &BuildOptions) -> Result<Llama> {
     Llama::build_on(device.clone(), &dir, None, options, &mut |_| true)
 }
 
-/// Until the engine's thread has let go of everything.
+/// Waits until the engine's thread has released everything.
 #[track_caller]
 fn assert_returned(device: &Emu) {
     let start = Instant::now();
@@ -571,7 +577,7 @@ fn memory_that_is_not_there_is_said_with_the_plan() {
     }
 }
 
-/// What the plan asks for is enough, a byte less is not, and no more is ever taken.
+/// What the plan asks for is enough, a byte less is not, and never is more taken.
 #[test]
 fn the_limit_is_a_limit() {
     if real() {
@@ -589,7 +595,7 @@ fn the_limit_is_a_limit() {
     let llama = on(&device, &options).unwrap();
     let built = device.allocated().1;
     assert!(built <= needed, "{built} bytes of {needed} allowed");
-    // It is a plan of this model, not just any large number.
+    // The number belongs to this model; it is not just any large number.
     assert!(
         built > needed - needed / 8,
         "{built} bytes of {needed} planned"
@@ -629,7 +635,7 @@ fn builds_that_fail_half_way_leave_nothing() {
     }
 }
 
-/// A failure of a copy or a launch, at any place of a step, ends the handle and nothing else.
+/// A failure of a copy or launch at any point of a step ends the handle and nothing else.
 #[test]
 fn a_device_error_poisons_the_handle() {
     if real() {
@@ -649,7 +655,7 @@ fn a_device_error_poisons_the_handle() {
         let (status, text) = call().unwrap_err();
         assert_eq!(status, LLAMA_E_POISONED, "{n}: {text}");
         assert!(text.contains("a planted failure"), "{text}");
-        // The engine's thread ends, with all there was on the device, while the handle lives.
+        // The engine's thread ends, and frees all that was on the device, while the handle lives.
         assert_returned(&device);
         assert_eq!(model.timings().pages_used, 0);
         drop(model);
@@ -657,7 +663,7 @@ fn a_device_error_poisons_the_handle() {
     }
 }
 
-/// CUDA says why there is none, AUTO says it too and takes the CPU.
+/// CUDA says why there is no GPU; AUTO says it too and uses the CPU.
 #[test]
 fn auto_takes_what_there_is() {
     let log = Arc::new(Log::new(Some(Level::Info)));

@@ -1,5 +1,5 @@
-//! `tests/gpu/day.sh`, what it takes no PyTorch for, on the stand-in driver: that it runs, that what it says is so,
-//! and that nothing that goes wrong passes for success.
+//! Runs the part of `tests/gpu/day.sh` that needs no PyTorch, on the stand-in driver: it works,
+//! what it reports is true, and no failure passes for success.
 
 #[path = "emu/build.rs"]
 mod build;
@@ -24,7 +24,7 @@ fn library() -> PathBuf {
     path
 }
 
-/// Whether it was content, and the record; `settings` are the stand-in's.
+/// Whether it succeeded, and its record; `settings` are the stand-in driver's.
 fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu-day-{name}"));
     let _ = std::fs::remove_dir_all(&tmp);
@@ -40,7 +40,7 @@ fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
         .env("LLAMABI_LIBRARY", library())
         .env("LLAMABI_KERNELS", &kernels)
         .env("EMU_CUDA", settings)
-        // Cargo's points at its own folders.
+        // Cargo's value names its own folders.
         .env_remove("LD_LIBRARY_PATH")
         .output()
         .expect("bash");
@@ -53,7 +53,7 @@ fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
     (output.status.success(), record + &words)
 }
 
-/// What one step's row says.
+/// The outcome in the row of a step.
 fn outcome<'a>(record: &'a str, step: &str) -> &'a str {
     let row = record.lines().find(|line| line.starts_with(step));
     row.unwrap_or_else(|| panic!("no row for {step}: {record}"))[36..46].trim()
@@ -62,7 +62,7 @@ fn outcome<'a>(record: &'a str, step: &str) -> &'a str {
 /// The predicted bytes and launches are those of the library and its driver.
 #[test]
 fn the_cost_model_counts_what_is_launched() {
-    // With the memory that kernels for compute capability 9.0 alone take.
+    // With the shared memory that the kernels for compute capability 9.0 take.
     let (content, record) = day(
         "cost",
         &["--steps", "device,fp8,cost,sanitizer"],
@@ -90,7 +90,7 @@ fn a_device_that_is_not_usable_fails_every_step() {
     assert!(record.contains("0 passed, 3 failed, 0 skipped"), "{record}");
 }
 
-/// An error in the middle of a step: that one has failed, others are still done.
+/// After an error in the middle of a step, that step has failed and the others still run.
 #[test]
 fn what_fails_leaves_the_rest() {
     let fails = "fail=work:2500:700";

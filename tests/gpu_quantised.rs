@@ -1,5 +1,6 @@
-//! Quantised weights and the int8 cache on an emulated device: the CPU backend's logits within what rounding
-//! explains, and law four to the last bit. With `LLAMABI_TEST_DEVICE=cuda` on a real one.
+//! Quantised weights and the int8 cache on an emulated device: logits are those of the CPU backend
+//! within what rounding explains, and law four holds to the last bit. With
+//! `LLAMABI_TEST_DEVICE=cuda`, on a real device.
 
 mod common;
 mod emu;
@@ -59,7 +60,7 @@ fn runner<B: Backend + 'static>(
     Box::new(runner)
 }
 
-/// In float32, with activations in 16 bits where rows are decoded.
+/// In float32; decode rows have activations in 16 bits.
 fn on_cpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
     runner(dir, weights, kv, |shape, rope, limits| {
         let tier = Tier::named("portable").unwrap();
@@ -82,10 +83,10 @@ fn on_emulated(device: Arc<Emu>, dir: &str, weights: Dtype, kv: Dtype) -> Box<dy
     })
 }
 
-/// Logits of every row of one sequence, `cuts` saying how many rows of which kind each step has.
+/// Logits of every row of one sequence; `cuts` says how many rows of which kind each step has.
 fn logits(runner: &mut dyn Run, tokens: &[Token], cuts: &[(usize, RowKind)]) -> Vec<f32> {
     let (mut all, mut position) = (Vec::new(), 0);
-    // Not in order, as after some life.
+    // Not in order, as in a pool that has been used for a while.
     let pages: Vec<u32> = [3, 0, 7, 1, 6, 2, 5, 4].into();
     for &(n, kind) in cuts {
         let step = Step {
@@ -109,7 +110,7 @@ fn logits(runner: &mut dyn Run, tokens: &[Token], cuts: &[(usize, RowKind)]) -> 
     all
 }
 
-/// The greatest distance, of the greatest logit.
+/// The greatest distance, relative to the greatest logit.
 fn apart(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let most = a.iter().fold(0f32, |m, x| m.max(x.abs()));
@@ -120,16 +121,17 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     })
 }
 
-/// What rounding makes of logits, of the greatest: each product's input is off by at most 2^-11 of each number (f16),
-/// and what four products a layer and the head add is independent, so that it grows with the root of their number.
-/// (The CPU takes activations as 16-bit integers in decode, which is far less.)
+/// The error that rounding makes in logits, relative to the greatest. The input of each product is
+/// off by at most 2^-11 of each number (f16). The errors of four products a layer and of the head
+/// are independent, so their sum grows with the root of their number. (In decode, the CPU takes
+/// activations as 16-bit integers, whose error is far smaller.)
 fn rounding(dir: &str) -> f32 {
     let config = Config::read(&reference(dir), 512).unwrap();
     let products = 4 * config.shape.n_layers + 1;
     (products as f32).sqrt() / 2048.0
 }
 
-/// The greatest distances that steps of decoding, and a prompt before them, may have.
+/// Checks the greatest distances of decode steps and of a prompt before them.
 fn assert_close(dir: &str, weights: Dtype, kv: Dtype, decoded: f32, prefilled: f32) {
     let mut cpu = on_cpu(dir, weights, kv);
     let mut gpu = on_gpu(dir, weights, kv);
@@ -162,20 +164,21 @@ fn logits_are_those_of_the_cpu() {
         ("gqa-f16-mp2/meta", Dtype::Int8),
         ("mha-f32/hf", Dtype::Int4),
         ("mha-f32/meta", Dtype::Nf4),
-        // The embedding is the int8 head too.
+        // The embedding is also the int8 head.
         ("variants/tied", Dtype::Int4),
         ("variants/attn-bias", Dtype::Int8),
     ] {
-        // The CPU has nf4's table as multiples of 1/1722 in decode: 1/3444 of the greatest weight, several times what f16
-        // is off.
+        // In decode, the CPU has nf4's table as multiples of 1/1722. This is an error of 1/3444 of
+        // the greatest weight, several times that of f16.
         let table = if weights == Dtype::Nf4 { 2e-3 } else { 0.0 };
         let decoded = rounding(dir);
-        // Products of a prompt have their weights in f16, too.
+        // Products of a prompt also have their weights in f16.
         assert_close(dir, weights, Dtype::F32, decoded + table, 2.0 * decoded);
     }
 }
 
-/// Prompts through the kernels for compute capability 9.0, each attention before them, steps of both kinds in turns.
+/// Prompts go through the kernels for compute capability 9.0, with each kind of attention before
+/// them, and steps of both kinds in turns.
 #[test]
 fn prompts_by_wgmma_are_those_of_the_cpu() {
     let tokens = prompt(35, 1);
@@ -196,7 +199,7 @@ fn prompts_by_wgmma_are_those_of_the_cpu() {
         assert_eq!((products, attended > 0), (2 * 4 * 3, attention));
         let want = logits(&mut *on_cpu(dir, weights, kv), &tokens, &cuts);
         let apart = apart(&want, &got);
-        // As above: nf4's table, numbers on the edge between two codes of the cache.
+        // As above: nf4's table, and numbers on the edge between two codes of the cache.
         let more = match kv {
             Dtype::Int8 => 2e-3 + 6.0 * (1.0 / 2048.0 / 127.0f32).sqrt(),
             _ => 0.0,
@@ -209,10 +212,11 @@ fn prompts_by_wgmma_are_those_of_the_cpu() {
     }
 }
 
-/// A number on the edge between two codes may fall to either side, by a step of 1/127 of its vector's greatest: those
-/// do that are nearer to the edge than they are off, so that a share of off / step of all numbers moves by a step, the
-/// root of off * step on average. The greatest is some three times what a number usually is; twice for luck. In
-/// float32 hardly any do.
+/// A number near the edge between two codes may fall to either side; it then differs by a step,
+/// 1/127 of the greatest number of its vector. This happens to numbers that are nearer to the edge
+/// than their error, which is a share error / step of all numbers. So the error becomes the root of
+/// (error * step) on average. The greatest number is some three times a usual one; the bound
+/// doubles that for safety. In float32 it happens to hardly any number.
 #[test]
 fn the_int8_cache_is_that_of_the_cpu() {
     for (dir, weights) in [
@@ -229,8 +233,8 @@ fn the_int8_cache_is_that_of_the_cpu() {
     }
 }
 
-/// A copy of a checkpoint of float32 in which every weight is what its format makes of it: layers in fp8, the head in
-/// int8, the embedding in bf16.
+/// A copy of a float32 checkpoint in which every weight has the value that its format gives: layers
+/// in fp8, the head in int8, the embedding in bf16.
 fn rounded_to_fp8(dir: &str) -> PathBuf {
     let to = std::env::temp_dir().join(format!("llamabi-gpu-rounded-{}", std::process::id()));
     std::fs::create_dir_all(&to).unwrap();
@@ -273,7 +277,7 @@ fn rounded_to_fp8(dir: &str) -> PathBuf {
     to
 }
 
-/// Weights in fp8 against the same numbers in float32, decoded one by one and behind a prompt.
+/// Weights in fp8 against the same numbers in float32, decoded one by one and after a prompt.
 #[test]
 fn fp8_weights_are_those_of_the_format() {
     let dir = "mha-f32/hf";
@@ -303,7 +307,7 @@ fn fp8_weights_are_those_of_the_format() {
     assert_eq!(generate(&llama, &[prompt(9, 1)])[0].0.len(), 5);
 }
 
-/// The fp8 cache keeps 4 bits of every number: a vector of it is off by a 16th of each of its numbers at most.
+/// The fp8 cache keeps 4 bits of every number, so each number of a vector is off by at most a 16th.
 #[test]
 fn the_fp8_cache_is_near() {
     for (dir, weights) in [("gqa-bf16/meta", Dtype::F32), ("mha-f32/hf", Dtype::Int8)] {
@@ -313,7 +317,7 @@ fn the_fp8_cache_is_near() {
             let want = logits(&mut *on_cpu(dir, weights, Dtype::F32), &tokens, &cuts);
             let got = logits(&mut *on_gpu(dir, weights, Dtype::Fp8), &tokens, &cuts);
             let apart = apart(&want, &got);
-            // And it is this cache: that in float32 is a hundred times nearer.
+            // This shows that it is this cache: a float32 cache is a hundred times closer.
             assert!(
                 (1e-3..1.0 / 16.0).contains(&apart),
                 "{dir} {weights}: {apart}"
@@ -361,7 +365,7 @@ fn build(dir: &Path, weights: Option<Dtype>, kv: Dtype, chunk: usize, seed: u64)
     .unwrap()
 }
 
-/// Alone or with eight others, whole or in chunks, on any schedule.
+/// Alone or beside eight others, whole or in chunks, on any schedule.
 #[test]
 fn company_changes_no_bit() {
     let prompts: Vec<_> = [1, 16, 17, 33, 2, 5, 9, 3, 4]

@@ -1,5 +1,5 @@
-//! Tokens chosen on the device, here the emulated one, are those that the host's sampler chooses from the
-//! same logits: equal, not close. With `LLAMABI_TEST_DEVICE=cuda` on a real one.
+//! Tokens that the (emulated) device chooses are those that the host's sampler chooses from the
+//! same logits: equal, not close. With `LLAMABI_TEST_DEVICE=cuda`, on a real device.
 
 mod common;
 mod emu;
@@ -23,7 +23,7 @@ const GIB: u64 = 1 << 30;
 const ROWS: usize = 12;
 const PAGE: usize = 16;
 
-/// From a linear congruential generator.
+/// Numbers from a linear congruential generator.
 struct Random(u64);
 
 impl Random {
@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// A model without layers: whatever the token, its logits are roughly these.
+/// A model without layers, whose logits are roughly these for every token.
 fn model(logits: &[f32]) -> Box<dyn Run> {
     match real::cuda() {
         Some(cuda) => model_on(cuda, logits),
@@ -168,7 +168,7 @@ fn picks(runner: &mut dyn Run, step: &Step) -> Vec<Option<(Token, Score)>> {
 
 type Bits = Option<(Token, u32, Vec<(Token, u32)>)>;
 
-/// With log probabilities as bits, so that NaN would not pass for anything.
+/// With log probabilities as bits, because NaN must not equal everything.
 fn bits(got: &Option<(Token, Score)>) -> Bits {
     let (token, score) = got.as_ref()?;
     let top = score.top.iter();
@@ -231,7 +231,7 @@ fn the_device_chooses_what_the_host_chooses() {
                     drawn += usize::from(choice.given.is_none() && want.is_some());
                     impossible += usize::from(want.is_none());
                 }
-                // Alone, a row gives what it gives in company.
+                // A row alone gives the same result as among others.
                 let at = random.below(ROWS);
                 let mut alone = step(1);
                 alone.choices = vec![chosen.choices[at].clone()];
@@ -243,7 +243,7 @@ fn the_device_chooses_what_the_host_chooses() {
     assert!(drawn > 350 && impossible > 20, "{drawn} {impossible}");
 }
 
-/// What the kernel has no room for comes as logits: of the whole step.
+/// If a row wants more than the kernel has room for, the whole step gives logits.
 #[test]
 fn more_alternatives_than_the_device_finds_come_from_the_host() {
     let mut runner = model(&[1.0; 300]);
@@ -258,7 +258,8 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
     assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
 }
 
-/// A step that follows another uses the masks that are there: one that says otherwise would use another row's, and is none.
+/// A step that follows another uses the masks on the device. If its choices asked for other masks,
+/// it would use those of another row, so it is refused.
 #[test]
 fn masks_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
@@ -307,7 +308,7 @@ fn masks_of_a_step_that_follows_are_those_there() {
     }
 }
 
-/// What there is no room for is an error, before a kernel would write or read behind it.
+/// A step that exceeds the room is an error, before a kernel would write or read beyond it.
 #[test]
 fn steps_beyond_what_there_is_room_for() {
     let ending_at = |position: usize| {
@@ -340,7 +341,7 @@ fn steps_beyond_what_there_is_room_for() {
     }
 }
 
-/// Wherever a sequence is sampled, it is the same one.
+/// A sequence is the same wherever it is sampled.
 #[test]
 fn generations_are_the_same_on_device_and_host() {
     let open = || {
@@ -433,7 +434,8 @@ fn generations_are_the_same_on_device_and_host() {
             .map(|s| shown(s, 3))
             .collect();
         assert_eq!(got, want, "{options:?}");
-        // The seed's stream is the sequence's number, so only the first is the same alone.
+        // The seed's stream depends on the number of the sequence, so only the first is the same
+        // alone.
         let alone = generate(&device, &prompts[..1], options);
         assert_eq!(alone[0].tokens, want[0].0);
         let bits: Vec<u32> = alone[0].logprobs.iter().map(|l| l.to_bits()).collect();

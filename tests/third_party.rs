@@ -163,8 +163,9 @@ fn third_party_licences_are_current() {
     );
 }
 
-/// The library that `cargo test` tests is the one that `cargo build` makes, down to the features of what it depends on.
-/// Otherwise it would be compiled anew by each after the other, three times in a `make test`.
+/// The library that `cargo test` tests is the one that `cargo build` makes, down to the features of
+/// what it depends on. Otherwise it would be compiled anew by each after the other, three times in
+/// a `make test`.
 #[test]
 fn one_library_is_built_and_tested() {
     let packages = |edges: &str| -> BTreeSet<String> {

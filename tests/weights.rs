@@ -416,8 +416,8 @@ fn shards_of_either_generation_merge() {
         expected.embedding.values,
         to_f32(Dtype::F32, &tensors[0].bytes)
     );
-    // Llama 2 cuts the embedding by columns, Llama 3 by rows; 4 heads' worth of k rows cut four ways
-    // would cut heads, which no real checkpoint does, but merging does not care.
+    // Llama 2 cuts the embedding by columns, Llama 3 by rows; 4 heads' worth of k rows cut four
+    // ways would cut heads, which no real checkpoint does, but merging does not care.
     for n in [2, 4] {
         for embedding_by_rows in [false, true] {
             let dir = TempDir::new();

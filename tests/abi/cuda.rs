@@ -1,5 +1,6 @@
-//! The shared library with a driver in the library path: one that stands in for NVIDIA's and runs the
-//! kernels on the CPU (`kernels/emu/cuda`). What `tests/cuda.rs` cannot see: which driver is opened, and when.
+//! The shared library with a driver in the library path: one that stands in for NVIDIA's and runs
+//! the kernels on the CPU (`kernels/emu/cuda`). What `tests/cuda.rs` cannot see: which driver is
+//! opened, and when.
 
 use super::{compile, link_dir, root, standin, succeed};
 use std::fs;

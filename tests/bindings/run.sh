@@ -2,7 +2,8 @@
 # Installs the library once into a temporary prefix, and runs every binding, the services and the
 # packaging tests against it, never against the build tree.
 #
-#   tests/bindings/run.sh [SECTION...]     cpp go node services playground packaging; all of them without one
+#   tests/bindings/run.sh [SECTION...]     cpp go node services playground packaging; all of them
+#                                          without one
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"

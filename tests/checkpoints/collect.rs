@@ -15,7 +15,8 @@ pub struct Mat {
     pub values: Vec<f32>,
     /// Empty, or one per row.
     pub bias: Vec<f32>,
-    /// Of a quantised matrix, `[sum of parts, ..]`: codes, and scales as f16 bits; which rows have them.
+    /// Of a quantised matrix, `[sum of parts, ..]`: codes, and scales as f16 bits; which rows have
+    /// them.
     pub codes: Vec<u8>,
     pub scales: Vec<u16>,
     pub packed: [Vec<bool>; 2],

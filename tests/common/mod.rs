@@ -1,8 +1,9 @@
 //! The C API as tests want it: owned handles, vectors, and errors as `(status, sentence)`. (U)
 //!
 //! Every call goes through the exported functions, never through the crate's Rust types, so that
-//! what these tests prove holds for C callers. What is `unsafe` here is what it is for C callers too:
-//! the pointers and lengths passed are those of live slices, strings and structs of the caller.
+//! what these tests prove holds for C callers. What is `unsafe` here is what it is for C callers
+//! too: the pointers and lengths passed are those of live slices, strings and structs of the
+//! caller.
 
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each test binary uses its part
@@ -16,8 +17,8 @@ use std::ptr::{null, null_mut};
 
 pub type Failure = (i32, String);
 
-/// `tests/data/reference`: outputs of Meta's and Hugging Face's implementations. In the tree that cargo runs tests
-/// of; elsewhere (tests/gpu/day.sh) the variable says where it is.
+/// `tests/data/reference`: outputs of Meta's and Hugging Face's implementations. In the tree that
+/// cargo runs tests of; elsewhere (tests/gpu/day.sh) the variable says where it is.
 pub fn reference(path: &str) -> PathBuf {
     let root = std::env::var_os("CARGO_MANIFEST_DIR");
     root.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)

@@ -1,5 +1,5 @@
-//! `kernels/emu`: the emulator, and the stand-in driver on top of it. kernels/test.sh compiles them, each file again
-//! only after a change of it or of a header.
+//! Builds `kernels/emu`: the emulator, and the stand-in driver on top of it. kernels/test.sh
+//! compiles each file only after it or a header has changed.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ pub fn emulator() -> PathBuf {
     LIBRARY.get_or_init(|| built(&["plain"])).clone()
 }
 
-/// The stand-in driver, called as the real one.
+/// The stand-in driver, whose file has the name of the real one.
 pub fn driver() -> PathBuf {
     emulator().with_file_name("libcuda.so.1")
 }
 
-/// The emulator in a mode of `kernels/test.sh`, and maybe with a planted bug.
+/// The emulator in a mode of `kernels/test.sh`, perhaps with a planted bug.
 pub fn built(what: &[&str]) -> PathBuf {
     let _share = Share::new();
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/test.sh"))
@@ -35,11 +35,11 @@ pub fn built(what: &[&str]) -> PathBuf {
     PathBuf::from(text.lines().last().expect("a path"))
 }
 
-/// While there is one, something emulated is in use: the seconds of this process in which that is so are
-/// what `kernels/test.sh` adds to its own.
+/// While a Share lives, something emulated is in use. The seconds during which this is so in a
+/// process are what `kernels/test.sh` adds to its own.
 pub struct Share(());
 
-/// How many there are, since when there has been one, and the time before that.
+/// How many there are, since when there has been at least one, and the time before that.
 static SHARES: Mutex<(usize, Option<Instant>, Duration)> = Mutex::new((0, None, Duration::ZERO));
 
 impl Share {
@@ -53,7 +53,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // A test that has failed holds no lock here.
+        // A test that has failed does not hold a lock here.
         let mut shares = SHARES.lock().unwrap();
         shares.0 -= 1;
         if shares.0 == 0 {

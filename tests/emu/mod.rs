@@ -1,7 +1,8 @@
 //! `Device` on the CPU: `kernels/*.cu` compiled as C++, run by the emulator of `kernels/emu`. (U)
 //!
-//! The library is built once per change of `kernels/` and opened at run time; none of it is part of
-//! libllamabi. `LLAMABI_EMU` names another one (built with a sanitizer, say), `EMU_SEED` the schedules.
+//! The library is built once after each change of `kernels/` and opened at run time; none of it is
+//! part of libllamabi. `LLAMABI_EMU` names another build (with a sanitizer, say); `EMU_SEED` picks
+//! the schedules.
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each test binary uses its part
 
@@ -60,7 +61,7 @@ fn library() -> Library {
         assert!(!handle.is_null(), "{} cannot be opened", path.display());
         let symbol = |name: &str| {
             let c_name = CString::new(name).unwrap();
-            // SAFETY: the handle is open for ever.
+            // SAFETY: the handle is never closed.
             let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
             assert!(!symbol.is_null(), "no {name}");
             symbol
@@ -94,19 +95,20 @@ pub struct Emu {
     live: Mutex<HashMap<u64, u64>>,
     most: AtomicU64,
     memory: u64,
-    /// What `available` says beyond what there is, as where another process took it in the meantime.
+    /// How much more memory `available` reports than there is, as if another process took it in the
+    /// meantime.
     promised: u64,
-    /// Calls until every one fails; [`NEVER`].
+    /// How many more calls succeed before all fail; or [`NEVER`].
     good: AtomicU64,
     records: bool,
     runs_ahead: bool,
-    /// Steps that began and answers that were waited for, in their order.
+    /// Steps that began and answers that were waited for, in order.
     order: Mutex<String>,
-    /// Compute capability 9.0, with kernels for it alone.
+    /// Whether it has compute capability 9.0, with the kernels for it.
     hopper: bool,
-    /// Launches of those: products, attention.
+    /// Launches of these kernels: products, attention.
     hoppers: [AtomicU64; 2],
-    /// Of the products, on tiles of 128 columns.
+    /// How many of the products used tiles of 128 columns.
     halves: AtomicU64,
     units: u32,
     /// Launches since `begin_capture`.
@@ -125,27 +127,28 @@ pub struct Recorded {
 const NEVER: u64 = u64::MAX;
 
 impl Emu {
-    /// With this much memory. Launches follow the schedules of this seed, moved by `EMU_SEED`.
+    /// A device with this much memory. Launches follow the schedules of this seed, moved by
+    /// `EMU_SEED`.
     pub fn new(memory: u64, seed: u64) -> Arc<Emu> {
         Self::with_promise(memory, 0, seed)
     }
 
-    /// With less memory than it says, by `promised` bytes.
+    /// A device with `promised` bytes less memory than it reports.
     pub fn with_promise(memory: u64, promised: u64, seed: u64) -> Arc<Emu> {
         Arc::new(Self::made(memory, promised, seed, true, true))
     }
 
-    /// One that cannot record launches.
+    /// A device that cannot record launches.
     pub fn without_graphs(memory: u64, seed: u64) -> Arc<Emu> {
         Arc::new(Self::made(memory, 0, seed, false, true))
     }
 
-    /// One on which a step begins when the one before it has been read.
+    /// A device on which a step begins only when the answer of the previous one has been read.
     pub fn step_by_step(memory: u64, seed: u64) -> Arc<Emu> {
         Arc::new(Self::made(memory, 0, seed, true, false))
     }
 
-    /// One of compute capability 9.0, with so many multiprocessors.
+    /// A device of compute capability 9.0 with so many multiprocessors.
     pub fn hopper(memory: u64, seed: u64, units: u32) -> Arc<Emu> {
         let hopper = true;
         Arc::new(Emu {
@@ -178,7 +181,8 @@ impl Emu {
         }
     }
 
-    /// Of everything so far: `<` for a step's first launch, `>` for an answer that was waited for.
+    /// The order of everything so far: `<` is the first launch of a step, `>` an answer that was
+    /// waited for.
     pub fn order(&self) -> String {
         self.order.lock().unwrap().clone()
     }
@@ -188,7 +192,7 @@ impl Emu {
         self.replays.load(Ordering::SeqCst)
     }
 
-    /// How often a kernel for compute capability 9.0 alone has run: of products, of attention.
+    /// How often a kernel for compute capability 9.0 has run: products, attention.
     pub fn hoppers(&self) -> (u64, u64) {
         let [products, attention] = &self.hoppers;
         (
@@ -197,23 +201,23 @@ impl Emu {
         )
     }
 
-    /// On tiles of 128 columns.
+    /// How many of the products used tiles of 128 columns.
     pub fn halves(&self) -> u64 {
         self.halves.load(Ordering::SeqCst)
     }
 
-    /// Bytes allocated now, and the most there ever were.
+    /// Bytes that are allocated now, and the most that ever were.
     pub fn allocated(&self) -> (u64, u64) {
         let now = self.live.lock().unwrap().values().sum();
         (now, self.most.load(Ordering::SeqCst))
     }
 
-    /// Let the device do `n` more things and then nothing but fail.
+    /// Lets the device do `n` more things; afterwards everything fails.
     pub fn break_after(&self, n: u64) {
         self.good.store(n, Ordering::SeqCst);
     }
 
-    /// Count one thing that the device is asked to do now.
+    /// Counts one thing that the device is asked to do.
     fn work(&self, what: &str) -> Result<()> {
         let recording = self.recording.lock().unwrap().is_some();
         assert!(!recording, "{what} while launches are recorded");
@@ -230,7 +234,7 @@ impl Emu {
         }
     }
 
-    /// Run something that fails with a sentence.
+    /// Runs something that returns a message if it fails.
     fn call(what: &str, call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
         let mut text = [0u8; 600];
         if call(text.as_mut_ptr().cast(), text.len()) == 0 {
@@ -349,7 +353,7 @@ unsafe impl Device for Emu {
             grid,
             block,
             shared,
-            // The emulator shares no memory with others only in the stand-in driver, which looks at this.
+            // Only the stand-in driver pays attention to this.
             dependent: _,
         } = geometry;
         self.work(kernel.name())?;
@@ -361,8 +365,8 @@ unsafe impl Device for Emu {
         self.hoppers[which].fetch_add(hopper, Ordering::SeqCst);
         let half = u64::from(kernel.name().contains("_hopper_half_"));
         self.halves.fetch_add(half, Ordering::SeqCst);
-        // SAFETY: name and parameters are live, the emulator checks their size and every access of the
-        // kernel; `e` has `n` bytes.
+        // SAFETY: name and parameters are live; the emulator checks their size and every access of
+        // the kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
             (self.library.launch)(
                 name.as_ptr(),
@@ -384,7 +388,8 @@ unsafe impl Device for Emu {
         }
         let mut map = TensorMap::default();
         let (columns, rows, pitch) = (of.width as u64 / 2, rows as u64, of.pitch as u64);
-        // SAFETY: `map` is as large and aligned as it must be, the emulator checks the rest; `e` has `n` bytes.
+        // SAFETY: `map` has the right size and alignment; the emulator checks the rest; `e` has `n`
+        // bytes.
         Self::call("a tensor map", |e, n| unsafe {
             (self.library.tensor_map)(
                 &mut map, of.at, columns, rows, pitch, BOX[1], box_rows, e, n,

@@ -1,5 +1,5 @@
-//! A real GPU in place of the emulated one: what `LLAMABI_TEST_DEVICE=cuda` asks for. Then nothing is compiled,
-//! and a test that only the emulated one can run says so and passes.
+//! A real GPU in place of the emulated one, if `LLAMABI_TEST_DEVICE=cuda` asks for it. Nothing is
+//! compiled then, and a test that only the emulated device can run says so and passes.
 #![allow(dead_code)] // each test binary uses its part
 
 use llamabi::backend::gpu::cuda::Cuda;
@@ -7,7 +7,7 @@ use llamabi::backend::gpu::driver::LIBRARIES;
 use llamabi::backend::gpu::images::Images;
 use std::sync::Arc;
 
-/// Whether a real GPU is meant.
+/// Whether a real GPU is asked for.
 pub fn real() -> bool {
     match std::env::var("LLAMABI_TEST_DEVICE").as_deref() {
         Ok("cuda") => true,
@@ -16,7 +16,7 @@ pub fn real() -> bool {
     }
 }
 
-/// The GPU, if one is meant.
+/// The GPU, if it is asked for.
 pub fn cuda() -> Option<Arc<Cuda>> {
     real().then(|| {
         let images = Images::choose().unwrap_or_else(|reason| panic!("{reason}"));

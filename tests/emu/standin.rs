@@ -1,4 +1,4 @@
-//! The stand-in driver (`kernels/emu/cuda`), each time one of its own. (U)
+//! The stand-in driver (`kernels/emu/cuda`); each test has its own copy. (U)
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each test binary uses its part
 
@@ -10,7 +10,7 @@ use std::ffi::{CString, c_char, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Images as the stand-in reads them: some kernels each, as files of `kernels/` have.
+/// Images that the stand-in can read: some kernels each, as the files of `kernels/` have.
 pub fn images() -> Images {
     let image = |(i, names): (usize, &[&str])| {
         let mut text = String::from("emu\n");
@@ -25,7 +25,7 @@ pub fn images() -> Images {
     }
 }
 
-/// A fatbin's header and something in it.
+/// A fatbin's header, followed by some contents.
 pub fn fatbin(contents: &[u8]) -> Vec<u8> {
     let mut bytes = 0xba55_ed50_u32.to_le_bytes().to_vec();
     bytes.extend([1, 0, 16, 0]);
@@ -34,7 +34,7 @@ pub fn fatbin(contents: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What [`images`] gives, as a folder that LLAMABI_KERNELS can name.
+/// The content of [`images`] as a folder that LLAMABI_KERNELS can name.
 pub fn kernel_folder(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     let params = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/params.h");
@@ -46,7 +46,7 @@ pub fn kernel_folder(dir: &Path) {
     }
 }
 
-/// A driver that nobody else uses: the loader takes a copy for another library.
+/// A driver that nobody else uses: the loader takes a copy of the file for another library.
 pub struct Standin {
     path: PathBuf,
     set: unsafe extern "C" fn(*const c_char),
@@ -55,7 +55,7 @@ pub struct Standin {
 }
 
 impl Standin {
-    /// With these settings (`kernels/emu/cuda/state.h`).
+    /// A driver with these settings (`kernels/emu/cuda/state.h`).
     pub fn new(settings: &str) -> Standin {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let driver = build::driver();
@@ -63,9 +63,10 @@ impl Standin {
         let copy = std::env::temp_dir().join(format!("libcuda-{}-{n}.so", std::process::id()));
         std::fs::copy(driver, &copy).unwrap();
         let name = CString::new(copy.to_str().unwrap()).unwrap();
-        // SAFETY: a library that was built for this, whose initialisers touch nothing of ours.
+        // SAFETY: a library that was built for this; its initialisers touch nothing of ours.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        // SAFETY: dlopen has just failed on this thread, so there is a message, which lives until the next such call.
+        // SAFETY: if dlopen has just failed on this thread, there is a message, which lives until
+        // the next such call.
         assert!(!handle.is_null(), "{:?}", unsafe {
             std::ffi::CStr::from_ptr(libc::dlerror())
         });
@@ -99,10 +100,10 @@ impl Standin {
         unsafe { (self.set)(settings.as_ptr()) }
     }
 
-    /// How much is left over or was misused, and in words.
+    /// How much is left over or was misused; and a text that says what.
     pub fn report(&self) -> (u32, String) {
         let mut text = [0u8; 1024];
-        // SAFETY: it writes at most so many bytes, and a NUL among them.
+        // SAFETY: it writes at most this many bytes, including a NUL.
         let n = unsafe { (self.report)(text.as_mut_ptr().cast(), text.len()) };
         let end = text.iter().position(|&b| b == 0).unwrap();
         (n, String::from_utf8_lossy(&text[..end]).into_owned())
@@ -122,7 +123,7 @@ impl Standin {
         words[at - 1].parse().unwrap()
     }
 
-    /// The file, which is a libcublasLt as well.
+    /// The file, which also contains a libcublasLt.
     pub fn path(&self) -> &str {
         self.path.to_str().unwrap()
     }

@@ -2,8 +2,8 @@
 //! the bytes do not justify.
 //!
 //! They run twice: `tests/fuzz_formats.rs` mutates the committed corpus on stable Rust in every
-//! `cargo test`, and `fuzz/` hands the same functions to cargo-fuzz. A new target is a function here,
-//! a folder in `tests/corpus/`, three lines in `tests/fuzz_formats.rs` and a file of four in
+//! `cargo test`, and `fuzz/` hands the same functions to cargo-fuzz. A new target is a function
+//! here, a folder in `tests/corpus/`, three lines in `tests/fuzz_formats.rs` and a file of four in
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
@@ -87,7 +87,8 @@ pub fn index(data: &[u8]) -> Result<()> {
     })
 }
 
-/// A `params.json` if it has a `dim`, else a `config.json` that is its own `generation_config.json`.
+/// A `params.json` if it has a `dim`, else a `config.json` that is its own
+/// `generation_config.json`.
 pub fn config(data: &[u8]) -> Result<()> {
     let meta = data.windows(5).any(|w| w == b"\"dim\"");
     let config = SCRATCH.with(|dir| {

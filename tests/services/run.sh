@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with the official
-# openai clients of PyPI and npm, then under load for SECONDS (5).
+# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with
+# the official openai clients of PyPI and npm, then under load for SECONDS (5).
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: $0 PREFIX [SECONDS]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
@@ -99,7 +99,8 @@ check() { # check NAME COMMAND [COMMAND under load]
 
 check "Go service" "$work/go-server-race" "$work/go-server"
 if [ -d "$root/examples/node-server" ]; then
-  # As its README says, but in a folder of its own: npm packs the binding and builds it against the installed library.
+  # As its README says, but in a folder of its own: npm packs the binding and builds it against the
+  # installed library.
   rm -rf "$work/node-server" "$work"/llamabi-*.tgz
   cp -R "$root/examples/node-server" "$work/node-server"
   rm -rf "$work/node-server/node_modules" "$work/node-server/package-lock.json"

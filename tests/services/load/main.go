@@ -1,8 +1,10 @@
-// load is many streaming clients of a service that speaks the OpenAI protocol, of which some hang up.
+// load is many streaming clients of a service that speaks the OpenAI protocol, of which some hang
+// up.
 //
-// It first asks alone, and keeps the answers: under load every answer that is read to its end must be
-// the same. At the end nothing may run, wait or hold pages in the service, and its memory must be what
-// it was after warming up. A garbage collector may still have had room to take: then the same again must not grow it.
+// It first asks alone, and keeps the answers: under load every answer that is read to its end must
+// be the same. At the end nothing may run, wait or hold pages in the service, and its memory must
+// be what it was after warming up. A garbage collector may still have had room to take: then the
+// same again must not grow it.
 package main
 
 import (
