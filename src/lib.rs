@@ -1,7 +1,7 @@
 //! **llamabi**: Llama-family inference as one shared library.
 //!
 //! The crate is what `libllamabi.so` is made of; [`Llama`] is the same handle for Rust callers that
-//! `llama_t` is for C callers. A map, in the direction text travels:
+//! `llama_t` is for C callers. This is a map, in the direction in which text travels:
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -17,13 +17,15 @@
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
-//! tokenizer` and `llama -> model -> {format, quant, backend}`. A backend knows nothing above [`backend::Step`]; the
-//! engine knows a model only as [`backend::Run`].
+//! tokenizer` and `llama -> model -> {format, quant, backend}`. A backend knows nothing above
+//! [`backend::Step`]; the engine knows a model only as [`backend::Run`].
+//!
+//! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!
 //! The four laws, which most of the tests are about:
-//! 1. operations of a backend write into buffers their caller owns,
+//! 1. operations of a backend write into buffers that their caller owns,
 //! 2. they never allocate,
-//! 3. they never wait (except to load a step and to read its logits), and
+//! 3. they never wait (except to load a step and to read its answer), and
 //! 4. **batch invariance**: what is computed for one row does not depend on the other rows of the
 //!    step, on the number of threads, or on how a prompt was cut into chunks.
 //!
@@ -38,7 +40,8 @@
 //! # Ok::<(), llamabi::Error>(())
 //! ```
 //!
-//! `unsafe` is denied here and allowed again only in files that say so at their head.
+//! `unsafe` is denied here and allowed again only in files that say so at their head. Lists of files
+//! mark these files with (U).
 
 #![deny(unsafe_code, missing_docs)]
 

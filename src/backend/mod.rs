@@ -351,7 +351,8 @@ pub trait Backend: Sized + Send {
     /// Bytes that one page takes on all layers together.
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64;
     /// Bytes that the backend keeps for itself, beside the buffers that it is asked for, with a
-    /// cache of `kv_dtype` and `n_threads` threads of the host (0: as many as this process may use).
+    /// cache of `kv_dtype` and `n_threads` threads of the host (0: as many as this process may
+    /// use).
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64;
     /// A matrix of zeros.
     fn new_mat(&self, spec: &MatSpec) -> Result<Self::Mat>;

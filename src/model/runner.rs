@@ -14,8 +14,8 @@ pub struct Runner<B: Backend> {
 }
 
 impl<B: Backend> Runner<B> {
-    /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's own
-    /// for `n_threads` threads (0: as many as this process may use).
+    /// Bytes of the scratch buffers: those that [`Runner::new`] will allocate, and the backend's
+    /// own for `n_threads` threads (0: as many as this process may use).
     pub fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, n_threads: usize) -> u64 {
         let per_row = shape.dim + 2 * shape.q_dim() + shape.ffn_dim;
         let rows = (limits.max_rows as u64).saturating_mul(4 * per_row as u64);
