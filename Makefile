@@ -6,8 +6,9 @@ export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 
-# Whether GPU kernels are compiled in: auto (where an nvcc is installed), none, or required (the one that `make nvcc`
-# fetched will do then). build.rs reads it; auto is what it does unasked, so that plain `cargo build` makes the same.
+# Whether GPU kernels are compiled in: auto (where an nvcc is installed), none, or required (the one
+# that `make nvcc` fetched will do then). build.rs reads it; auto is what it does unasked, so that
+# plain `cargo build` makes the same.
 KERNELS_ASKED := $(KERNELS)
 KERNELS ?= auto
 ifneq ($(KERNELS),auto)
@@ -67,8 +68,9 @@ memcheck: setup ## the code that packs weights under valgrind, on the tiers that
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
 	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
 
-# What is installed or packed is what `make build` left, as it is: another shell, or root, may have another nvcc in
-# its PATH. It is built first where there is none, or where KERNELS says what it shall be.
+# What is installed or packed is what `make build` left, as it is: another shell, or root, may have
+# another nvcc in its PATH. It is built first where there is none, or where KERNELS says what it
+# shall be.
 BUILT := $(if $(KERNELS_ASKED)$(if $(wildcard $(RELEASE)/libllamabi.so),,none),build)
 
 install: $(BUILT) ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR

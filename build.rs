@@ -11,8 +11,8 @@ use std::sync::Mutex;
 /// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types.rs`; a test compares them through `readelf`.
 const ABI_VERSION: u32 = 0;
 
-/// Whether GPU kernels are compiled in: `auto` (where an nvcc is installed), `none`, or `required`. The
-/// Makefile sets it to KERNELS.
+/// Whether GPU kernels are compiled in: `auto` (where an nvcc is installed), `none`, or `required`.
+/// The Makefile sets it to KERNELS.
 const CHOICE: &str = "LLAMABI_BUILD_KERNELS";
 
 /// Where `scripts/nvcc` puts the one that it fetches.
@@ -48,8 +48,8 @@ fn libstdcxx_dir() -> Option<String> {
     (!dir.is_empty()).then_some(dir)
 }
 
-/// Compile every `kernels/*.cu` and write the table that `src/backend/gpu/images.rs` includes; without
-/// nvcc the table is empty.
+/// Compile every `kernels/*.cu` and write the table that `src/backend/gpu/images.rs` includes.
+/// Without nvcc the table is empty.
 fn kernels() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // Not the directory: it holds the emulator and its tests too. A new kernel is in params.h as well.

@@ -718,7 +718,8 @@ class Model {
   llama_t *get() const noexcept { return handle_.get(); }
 
  private:
-  /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library refuses it.
+  /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library
+  /// refuses it.
   llama_t *live() const {
     if (!handle_) throw error(LLAMA_E_INVALID_ARGUMENT, "the model was moved from");
     if (*handle_.get_deleter().closed) throw error(LLAMA_E_INVALID_ARGUMENT, "the model is closed");

@@ -69,8 +69,8 @@ func invalid(format string, args ...any) error {
 	return &Error{Status: ErrInvalidArgument, Message: fmt.Sprintf(format, args...)}
 }
 
-// missing is why a checkpoint or its tokenizer cannot be found, nil if they can. C has a sentence for
-// people; which error of the system's it was is looked up again here.
+// missing is why a checkpoint or its tokenizer cannot be found, nil if they can. C has a sentence
+// for people; which error of the system's it was is looked up again here.
 func missing(dir, tokenizer string) error {
 	if tokenizer == "" {
 		tokenizer = filepath.Join(dir, "tokenizer.model")

@@ -13,7 +13,8 @@ import (
 	"llamabi"
 )
 
-// Sets every option to what tests/bindings/fields.txt has, with the library of tests/bindings/fields.sh.
+// Sets every option to what tests/bindings/fields.txt has, with the library of
+// tests/bindings/fields.sh.
 func TestEveryField(t *testing.T) {
 	if isChild() {
 		everyField(t)

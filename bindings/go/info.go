@@ -26,10 +26,11 @@ type Info struct {
 	GPUKernels bool
 }
 
-// Timings are totals of a model since it was opened, but for Running, Waiting, Parked and PagesUsed,
-// which are of now.
+// Timings are totals of a model since it was opened, but for Running, Waiting, Parked and
+// PagesUsed, which are of now.
 type Timings struct {
-	// Running and Waiting are sequences: in a slot, and waiting for one. Parked ones gave their slot up.
+	// Running and Waiting are sequences: in a slot, and waiting for one. Parked ones gave their
+	// slot up.
 	Running, Waiting, Parked int
 	// Load is how long Open took; Prefill and Decode are in steps with and without prompt tokens.
 	Load, Prefill, Decode time.Duration

@@ -58,8 +58,8 @@ type buildOptions struct {
 	err       error
 }
 
-// number checks that v fits into what C takes, and remembers the first that does not. The sentence is C's, with the
-// limits that C has: it cannot say it of a number that it cannot be given.
+// number checks that v fits into what C takes, and remembers the first that does not. The sentence
+// is C's, with the limits that C has: it cannot say it of a number that it cannot be given.
 func number[T C.uint32_t | C.int32_t](err *error, name string, v, least, most int) T {
 	if *err == nil {
 		switch {
@@ -166,8 +166,8 @@ func WithMaxWaiting(n int) Option {
 	}
 }
 
-// WithMaxStall sets how long a sequence whose reader is behind keeps its slot while others wait, to a
-// millisecond. Then it is set aside, and goes on when the reader has caught up. 0: one second.
+// WithMaxStall sets how long a sequence whose reader is behind keeps its slot while others wait, to
+// a millisecond. Then it is set aside, and goes on when the reader has caught up. 0: one second.
 func WithMaxStall(d time.Duration) Option {
 	return func(o *buildOptions) { o.c.max_stall_ms = milliseconds32(&o.err, "max_stall_ms", d) }
 }
@@ -187,9 +187,9 @@ func WithMaxUnread(d time.Duration) Option {
 	}
 }
 
-// WithStallMemory sets the most bytes of host memory for sequences that [WithMaxStall] sets aside. Where
-// it is not enough, the stream that has gone unread the longest ends with [FinishUnread]. 0: as many as
-// the KV cache has.
+// WithStallMemory sets the most bytes of host memory for sequences that [WithMaxStall] sets aside.
+// Where it is not enough, the stream that has gone unread the longest ends with [FinishUnread]. 0:
+// as many as the KV cache has.
 func WithStallMemory(bytes uint64) Option {
 	return func(o *buildOptions) { o.c.stall_memory_bytes = C.uint64_t(bytes) }
 }

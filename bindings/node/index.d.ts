@@ -5,7 +5,10 @@ declare global {
   }
 }
 
-/** `AbortSignal`, as the DOM's or Node's types declare it; where neither is there, what is needed of one. */
+/**
+ * `AbortSignal`, as the DOM's or Node's types declare it; where neither is there, what is needed of
+ * one.
+ */
 export type Signal = typeof globalThis extends { AbortSignal: { prototype: infer S } }
   ? S
   : { readonly aborted: boolean; addEventListener(type: 'abort', listener: () => void): void };
@@ -69,20 +72,26 @@ export interface OpenOptions {
   kvDtype?: Dtype;
   /** Seeds the generator that gives a seed to calls whose own is 0. 1. */
   seed?: number | bigint;
-  /** Most bytes of GPU memory that the model allocates; what does not fit is LLAMA_E_DEVICE_MEMORY. 0: as many as are free. */
+  /**
+   * Most bytes of GPU memory that the model allocates; what does not fit is LLAMA_E_DEVICE_MEMORY.
+   * 0: as many as are free.
+   */
   gpuMemoryBytes?: number | bigint;
   /** Most calls that wait for slots; one more is LLAMA_E_BUSY. 0: 1024. */
   maxWaiting?: number;
   /**
-   * How long a sequence whose reader is behind keeps its slot while others wait. Then it is set aside, and goes on when
-   * the reader has caught up. 0: 1000.
+   * How long a sequence whose reader is behind keeps its slot while others wait. Then it is set
+   * aside, and goes on when the reader has caught up. 0: 1000.
    */
   maxStallMs?: number;
-  /** After how long a stream whose reader is behind and takes no event ends as 'unread'. 0: 60000. Infinity: never. */
+  /**
+   * After how long a stream whose reader is behind and takes no event ends as 'unread'. 0: 60000.
+   * Infinity: never.
+   */
   maxUnreadMs?: number;
   /**
-   * Most bytes of host memory for sequences that `maxStallMs` sets aside. Where it is not enough, the stream that has
-   * gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
+   * Most bytes of host memory for sequences that `maxStallMs` sets aside. Where it is not enough,
+   * the stream that has gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
    */
   stallMemoryBytes?: number | bigint;
   /** Least severe lines that `onLog` hears. 'info'. */

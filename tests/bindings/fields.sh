@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Whether a binding has every field of the header's option structs and of its figures, and every finish reason.
+# Whether a binding has every field of the header's option structs and of its figures, and every
+# finish reason.
 #
-#   fields.sh lib DIR     a libllamabi.so.0 in DIR that does nothing but say which options it was given, in the
-#                         sentence of its error, and give the figures of fields.txt
-#   fields.sh check       what a binding's program said with that library, on standard input: lines that begin with
-#                         the name of a struct, and have the library's sentence, or the figures in any form, or
-#                         "same" where the binding hands out the C struct itself
+#   fields.sh lib DIR   a libllamabi.so.0 in DIR that does nothing but say which options it was given,
+#                       in the sentence of its error, and give the figures of fields.txt
+#   fields.sh check     what a binding's program said with that library, on standard input: lines that
+#                       begin with the name of a struct, and have the library's sentence, or the
+#                       figures in any form, or "same" where the binding hands out the C struct itself
 #
 # Both fail where the header has a field that fields.txt does not name, or the other way round.
 set -euo pipefail
@@ -29,7 +30,7 @@ missing=$(diff <(fields | cut -d' ' -f1,2) <(grep -v '^#' "$table" | cut -d' ' -
   fail "llamabi.h (<) and tests/bindings/fields.txt (>) have other fields: give a new one a name in every binding" \
     "(C++, Go, Node: option or figure, test, docs), then a line in fields.txt:"$'\n'"$missing"
 
-# joined: fields with their values, "STRUCT FIELD KIND VALUE [WORD]", without those that bindings have no name for
+# "STRUCT FIELD KIND VALUE [WORD]", without the fields that bindings have no name for
 joined() { paste -d' ' <(fields) <(grep -v '^#' "$table" | cut -d' ' -f3-) | awk '$4 != "-"'; }
 
 lib() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# kernels.sh: KERNELS. Which nvcc each choice gives; that `make install` installs what `make build` left, whatever the
-# shell that installs would have built; and the library with kernels, in a target directory of its own: what
-# `make build` left is not touched. Where no nvcc can be had, a stand-in takes its place, and the kernels are not checked.
+# kernels.sh: KERNELS. Which nvcc each choice gives; that `make install` installs what `make build`
+# left, whatever the shell that installs would have built; and the library with kernels, in a target
+# directory of its own: what `make build` left is not touched. Where no nvcc can be had, a stand-in
+# takes its place, and the kernels are not checked.
 #
 #   kernels.sh [choice]    choice: only the first of these, in seconds
 set -euo pipefail
@@ -12,9 +13,8 @@ need rustc make cc strip
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 asked=${LLAMABI_BUILD_KERNELS:-auto}
-own_nvcc=${LLAMABI_NVCC:-}
 release=${CARGO_TARGET_DIR:-target}/release
-unset KERNELS LLAMABI_BUILD_KERNELS LLAMABI_NVCC CUDA_HOME CUDA_PATH VIRTUAL_ENV MAKEFLAGS MAKELEVEL MFLAGS
+unset KERNELS LLAMABI_BUILD_KERNELS MAKEFLAGS MAKELEVEL MFLAGS
 fail() { echo "kernels: $*" >&2; exit 1; }
 
 # nvcc_at FILE RELEASE: a compiler of nothing.
@@ -87,8 +87,8 @@ int main(int argc, char **argv) {
   return 0;
 }
 END
-# installed TARGET WITH: what lies there, installed by a shell that has no cargo and asks for nothing, is the same bytes;
-# and says 0 or 1.
+# installed TARGET WITH: what lies there, installed by a shell that has no cargo and asks for
+# nothing, is the same bytes; and says 0 or 1.
 installed() {
   local says
   rm -rf "$work/prefix"
@@ -115,18 +115,20 @@ if [[ $asked == none ]]; then
   exit
 fi
 target=$(dirname "$release")
-nvcc=''
+standin=$root/build/with-kernels/stand-in/nvcc
+before=$(cksum "$release/libllamabi.so")
+[[ $asked == auto ]] || export LLAMABI_BUILD_KERNELS=$asked
 if [[ $(with "$target") == 0 ]]; then
   target=build/with-kernels
-  nvcc=$(LLAMABI_NVCC=$own_nvcc scripts/nvcc) || { (($? == 3)) || exit 1; }
-  if [[ -z $nvcc ]]; then
-    nvcc=$root/build/with-kernels/stand-in/nvcc
-    [[ -e $nvcc ]] || nvcc_at "$nvcc" 13.0
-  fi
-  export LLAMABI_NVCC=$nvcc LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=$target
+  export LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=$target
+  scripts/nvcc >/dev/null || {
+    (($? == 3)) || exit 1
+    [[ -e $standin ]] || nvcc_at "$standin" 13.0
+    export LLAMABI_NVCC=$standin
+  }
   cargo build --release --locked --quiet
 fi
-if [[ $nvcc == */stand-in/nvcc ]]; then
+if [[ ${LLAMABI_NVCC:-} == "$standin" ]]; then
   echo "kernels: SKIPPED: no nvcc, and none can be fetched. The GPU kernels were not compiled for any architecture:" \
     "their spills, stack frames, shared memory and instructions are NOT checked"
 else
@@ -134,4 +136,5 @@ else
 fi
 unset LLAMABI_NVCC LLAMABI_BUILD_KERNELS CARGO_TARGET_DIR
 installed "$target" 1
+[[ $before == "$(cksum "$release/libllamabi.so")" ]] || fail "this has changed what \`make build\` left"
 echo "kernels: everything passed"

@@ -1,4 +1,5 @@
-// Sets every option to what tests/bindings/fields.txt has, with the library of tests/bindings/fields.sh, and prints what it says.
+// Sets every option to what tests/bindings/fields.txt has, with the library of
+// tests/bindings/fields.sh, and prints what it says.
 #include <llamabi.hpp>
 
 #include <cstdio>

@@ -34,7 +34,8 @@ void check(napi_env env, llama_status status, const llama_error &err) {
   if (status < 0) throw_llama(env, status, err.message);
 }
 
-// Half of a pair, which no UTF-8 has. Node-API makes U+FFFD of it; the library would continue another text.
+// Half of a pair, which no UTF-8 has. Node-API makes U+FFFD of it; the library would continue
+// another text.
 static void refuse_lone_surrogates(napi_env env, napi_value value, const std::string &name) {
   size_t len;
   check(env, napi_get_value_string_utf16(env, value, nullptr, 0, &len));

@@ -47,7 +47,8 @@ behaviour('other_abi', async () => {
   rmSync(dir, { recursive: true });
 });
 
-// Sets every option to what tests/bindings/fields.txt has, with the library of tests/bindings/fields.sh.
+// Sets every option to what tests/bindings/fields.txt has, with the library of
+// tests/bindings/fields.sh.
 behaviour('every_field', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'llamabi-'));
   const script = (...args) => spawnSync('bash', [root('tests/bindings/fields.sh'), ...args], { encoding: 'utf8' });
