@@ -6,6 +6,23 @@ export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 
+# Whether GPU kernels are compiled in: auto (where an nvcc is installed), none, or required (the one
+# that `make nvcc` fetched will do then). build.rs reads it; auto is what it does unasked, so that
+# plain `cargo build` makes the same.
+KERNELS_ASKED := $(KERNELS)
+KERNELS ?= auto
+ifneq ($(KERNELS),auto)
+export LLAMABI_BUILD_KERNELS := $(KERNELS)
+endif
+# SETUP=no: nothing is installed or fetched; what is missing is an error that says how to get it.
+export SETUP
+ifeq ($(SETUP),no)
+export CARGO_NET_OFFLINE := true
+export npm_config_offline := true
+export PIP_NO_INDEX := 1
+export GOPROXY := off
+endif
+
 RELEASE := $(CARGO_TARGET_DIR)/release
 CKPT_DIR ?= demo/meta
 PROMPT ?= Once upon a time
@@ -23,9 +40,10 @@ demo: setup ## build everything, then let the small model that comes along tell 
 	@$(MAKE) --no-print-directory examples
 	@build/generate --ckpt_dir "$(CKPT_DIR)" --prompt "$(PROMPT)"
 
-build: setup ## target/release/libllamabi.so and .a
+build: setup ## target/release/libllamabi.so and .a; KERNELS=auto, none or required: with GPU kernels or without
 	cargo build --release --locked
 	@ln -sf libllamabi.so $(RELEASE)/libllamabi.so.0
+	@scripts/built
 
 examples: build ## build/generate, build/chat and build/worker, with the system's compilers
 	@mkdir -p build
@@ -36,35 +54,35 @@ examples: build ## build/generate, build/chat and build/worker, with the system'
 	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
 	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
 
-# The library that is tested has GPU kernels, unless there is no nvcc and none can be fetched.
-NO_NVCC := make test: SKIPPED: no nvcc, and PyPI cannot be reached. The GPU kernels were not compiled for any \
-  architecture: their spills, stack frames, shared memory and instructions are NOT checked, nor is a library with kernels
-
 test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
-	@scripts/nvcc >/dev/null || { test $$? = 3 && echo "$(NO_NVCC)"; }
 	@$(MAKE) --no-print-directory examples
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
 	kernels/test.sh
-	@if scripts/nvcc >/dev/null 2>&1; then kernels/ptxas.sh --built; else echo "$(NO_NVCC)"; fi
 	tests/bindings/run.sh
+	tests/bindings/kernels.sh
 	@echo "make test: everything passed"
 
 memcheck: setup ## the code that packs weights under valgrind, on the tiers that it knows (portable, AVX2)
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
 	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
 
-install: build ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR
+# What is installed or packed is what `make build` left, as it is: another shell, or root, may have
+# another nvcc in its PATH. It is built first where there is none, or where KERNELS says what it
+# shall be.
+BUILT := $(if $(KERNELS_ASKED)$(if $(wildcard $(RELEASE)/libllamabi.so),,none),build)
+
+install: $(BUILT) ## library, headers, pkg-config and CMake files under PREFIX (/usr/local), within DESTDIR
 	scripts/install --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
 
 uninstall: ## remove what install put there
 	scripts/install --uninstall --prefix "$(PREFIX)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
 
-deb: build ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
+deb: $(BUILT) ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
 	scripts/deb build
 
-bench-services: ## tokens/s of the example services, 64 clients for a minute against one client
+bench-services: build ## tokens/s of the example services, 64 clients for a minute against one client
 	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=
 	tests/services/run.sh build/bench-prefix 60
 
@@ -87,7 +105,7 @@ build/bench-1b:
 kernels: ## the CUDA kernels through nvcc for every architecture: registers, spills, instructions
 	kernels/ptxas.sh
 
-nvcc: ## build/nvcc: the CUDA compiler from PyPI, where none is installed
+nvcc: ## build/nvcc: the CUDA compiler from PyPI, where none is installed; KERNELS=required takes it
 	@scripts/nvcc
 
 setup: ## install what is missing, or say how

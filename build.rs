@@ -11,6 +11,13 @@ use std::sync::Mutex;
 /// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types.rs`; a test compares them through `readelf`.
 const ABI_VERSION: u32 = 0;
 
+/// Whether GPU kernels are compiled in: `auto` (where an nvcc is installed), `none`, or `required`.
+/// The Makefile sets it to KERNELS.
+const CHOICE: &str = "LLAMABI_BUILD_KERNELS";
+
+/// Where `scripts/nvcc` puts the one that it fetches.
+const FETCHED: &str = "build/nvcc/nvidia/cu13/bin/nvcc";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for arg in [
@@ -44,7 +51,7 @@ fn libstdcxx_dir() -> Option<String> {
 }
 
 /// Compiles every `kernels/*.cu` and writes the table that `src/backend/gpu/images.rs` includes.
-/// Without nvcc the table is empty, unless LLAMABI_REQUIRE_CUDA is 1.
+/// Without nvcc the table is empty.
 fn kernels() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // The files are listed instead of the directory, because it holds the emulator and its tests
@@ -55,24 +62,20 @@ fn kernels() {
     for path in sources.iter().chain(&others) {
         println!("cargo:rerun-if-changed={}", path.display());
     }
-    for name in [
-        "LLAMABI_NVCC",
-        "LLAMABI_REQUIRE_CUDA",
-        "CUDA_HOME",
-        "CUDA_PATH",
-    ] {
+    for name in [CHOICE, "LLAMABI_NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    let required = env::var("LLAMABI_REQUIRE_CUDA").is_ok_and(|v| v == "1");
-    let Some(nvcc) = nvcc() else {
-        assert!(
-            !required,
-            "LLAMABI_REQUIRE_CUDA is 1 and there is no nvcc: `make nvcc`, or set LLAMABI_NVCC"
-        );
-        return write_table(&out, 0, &[]);
+    let nvcc = match choose() {
+        Ok(nvcc) => nvcc,
+        Err(reason) => {
+            let built = format!("built without GPU kernels ({reason})");
+            return write_table(&out, &built, 0, &[]);
+        }
     };
-    assert!(!required || !sources.is_empty(), "there is no kernels/*.cu");
-    let (version, driver) = version(&nvcc);
+    assert!(!sources.is_empty(), "there is no kernels/*.cu");
+    let (version, release) = version(&nvcc);
+    let major = release.split('.').next().and_then(|n| n.parse().ok());
+    let major: u32 = major.unwrap_or_else(|| panic!("{}: release {release}", nvcc.display()));
     let name = |path: &Path| {
         path.file_stem()
             .unwrap_or_default()
@@ -101,7 +104,9 @@ fn kernels() {
             });
         }
     });
-    write_table(&out, driver, &names);
+    let built = format!("built with GPU kernels (nvcc {release})");
+    // The driver interface that loads them: that of nvcc's major version.
+    write_table(&out, &built, 1000 * major, &names);
 }
 
 /// Files of a directory with this extension, in order.
@@ -115,13 +120,28 @@ fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Looks for nvcc in $LLAMABI_NVCC (`none`: as if there were none), in the toolkit's usual places,
-/// in that of `make nvcc`, and in Python's.
-fn nvcc() -> Option<PathBuf> {
-    if let Some(path) = env::var_os("LLAMABI_NVCC") {
-        if path == "none" {
-            return None;
-        }
+/// The nvcc that the user's choice gives, or why there are to be no kernels.
+fn choose() -> Result<PathBuf, &'static str> {
+    let choice = env::var(CHOICE).unwrap_or_default();
+    match choice.as_str() {
+        "" | "auto" => installed().ok_or("no nvcc was found"),
+        "none" => Err("KERNELS was none"),
+        // The one that `make nvcc` fetched is for who insists: `make test` fetches it too, and what
+        // `make build` makes must not depend on whether that has run.
+        "required" => Ok(installed()
+            .or_else(|| Some(PathBuf::from(FETCHED)).filter(|path| path.is_file()))
+            .unwrap_or_else(|| {
+                panic!(
+                    "KERNELS is required and there is no nvcc: `make nvcc` fetches one, LLAMABI_NVCC names one"
+                )
+            })),
+        _ => panic!("KERNELS ({CHOICE}) is {choice:?}, must be auto, none or required"),
+    }
+}
+
+/// $LLAMABI_NVCC, that of the toolkit's usual places, or of Python's.
+fn installed() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("LLAMABI_NVCC").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         assert!(path.is_file(), "LLAMABI_NVCC: no file {}", path.display());
         return Some(path);
@@ -132,7 +152,7 @@ fn nvcc() -> Option<PathBuf> {
     }
     dirs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     dirs.extend(children("/usr/local", "cuda").map(|home| home.join("bin")));
-    let mut packages = vec![PathBuf::from("build/nvcc")];
+    let mut packages = Vec::new();
     let home = env::var("HOME").unwrap_or_default();
     let venv = env::var("VIRTUAL_ENV").unwrap_or_default();
     let roots = [
@@ -202,23 +222,25 @@ fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &P
     fs::write(record, asked).expect("OUT_DIR can be written");
 }
 
-/// nvcc's version text, and the driver interface that can load what it makes: that of its major
-/// version.
-fn version(nvcc: &Path) -> (String, u32) {
+/// nvcc's version text, and its release, "13.0".
+fn version(nvcc: &Path) -> (String, String) {
     let output = Command::new(nvcc).arg("--version").output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
     let text = text.unwrap_or_default();
-    let major = text
+    let release = text
         .split("release ")
         .nth(1)
-        .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-    let major = major.unwrap_or_else(|| panic!("{}: no version in {text:?}", nvcc.display()));
-    (text, 1000 * major)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap_or_else(|| panic!("{}: no version in {text:?}", nvcc.display()));
+    let release = release.trim().to_owned();
+    (text, release)
 }
 
-fn write_table(out: &Path, driver: u32, names: &[String]) {
+fn write_table(out: &Path, built: &str, driver: u32, names: &[String]) {
+    // scripts/built looks for the sentence in the library.
     let mut table = format!(
-        "/// The kernels of this build.\nconst EMBEDDED: (i32, &[(&str, &[u8])]) = ({driver}, &["
+        "/// How this library was built.\npub(super) const BUILT: &str = {built:?};\n\
+         /// The kernels of this build.\nconst EMBEDDED: (i32, &[(&str, &[u8])]) = ({driver}, &["
     );
     for name in names {
         let _ = write!(

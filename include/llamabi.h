@@ -375,6 +375,11 @@ typedef struct llama_info {
   uint64_t kv_bytes;
   /// The device in words, NUL-terminated.
   char device_name[128];
+  /// 1 if the library was built with GPU kernels, else 0. `LLAMABI_KERNELS` may name others at
+  /// run time.
+  uint32_t gpu_kernels;
+  /// 0.
+  uint32_t reserved0;
 } llama_info;
 
 /// Totals of a handle since it was built.

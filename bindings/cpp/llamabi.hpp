@@ -21,6 +21,7 @@
 #include <llamabi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -213,6 +214,11 @@ struct Options {
   std::function<void(std::int32_t level, std::string_view line)> log{};
   /// `LLAMA_LOG_*`
   std::int32_t log_level = detail::build_defaults().log_level;
+  std::uint64_t gpu_memory_bytes = detail::build_defaults().gpu_memory_bytes;
+  std::uint32_t max_waiting = detail::build_defaults().max_waiting;
+  std::uint32_t max_stall_ms = detail::build_defaults().max_stall_ms;
+  std::uint32_t max_unread_ms = detail::build_defaults().max_unread_ms;
+  std::uint64_t stall_memory_bytes = detail::build_defaults().stall_memory_bytes;
 };
 
 /// Something that happened to one sequence of a call; see `llama_event`. Its own copy of everything.
@@ -302,6 +308,8 @@ using Log = std::function<void(std::int32_t, std::string_view)>;
 /// Frees a model, and only then lets go of what its log lines are given to.
 struct Destroy {
   std::shared_ptr<const Log> log;
+  /// Set by `close`, which may run beside other calls.
+  std::unique_ptr<std::atomic<bool>> closed = std::make_unique<std::atomic<bool>>(false);
   void operator()(llama_t *model) const noexcept { llama_destroy(model); }
 };
 
@@ -541,7 +549,7 @@ class Stream {
   bool unopened_ = false;
 };
 
-/// A loaded model. Move-only; on a closed or moved-from one every call throws.
+/// A loaded model. Move-only; on a closed or moved-from one every call throws, and says so.
 class Model {
  public:
   /// Loads a checkpoint, see `llama_build`.
@@ -557,6 +565,11 @@ class Model {
     o.kv_dtype = options.kv_dtype;
     o.seed = options.seed;
     o.log_level = options.log_level;
+    o.gpu_memory_bytes = options.gpu_memory_bytes;
+    o.max_waiting = options.max_waiting;
+    o.max_stall_ms = options.max_stall_ms;
+    o.max_unread_ms = options.max_unread_ms;
+    o.stall_memory_bytes = options.stall_memory_bytes;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;
@@ -582,6 +595,8 @@ class Model {
 
   /// Cancels what runs and unloads; again does nothing. Calls and streams that run end as cancelled.
   void close() {
+    if (!handle_) return;
+    handle_.get_deleter().closed->store(true);
     detail::Call call;
     llama_destroy(handle_.get());
     call.finish(LLAMA_OK);
@@ -657,7 +672,7 @@ class Model {
     const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
     return detail::filled<std::vector<Token>>(
         text.size() + 8, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_encode_text(get(), detail::data(text), text.size(), flags, buf, cap, n, err);
+          return llama_encode_text(live(), detail::data(text), text.size(), flags, buf, cap, n, err);
         });
   }
   /// Tokens of a dialog; see `llama_encode_dialog`.
@@ -665,14 +680,14 @@ class Model {
     const std::vector<llama_message> m = detail::Dialogs(&dialog, 1).messages;
     return detail::filled<std::vector<Token>>(
         256, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_encode_dialog(get(), m.data(), m.size(), buf, cap, n, err);
+          return llama_encode_dialog(live(), m.data(), m.size(), buf, cap, n, err);
         });
   }
   /// Text of tokens; see `llama_decode_tokens`.
   std::string decode(Tokens tokens) const {
     return detail::filled<std::string>(
         8 * tokens.size() + 8, [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_decode_tokens(get(), tokens.data(), tokens.size(), buf, cap, n, err);
+          return llama_decode_tokens(live(), tokens.data(), tokens.size(), buf, cap, n, err);
         });
   }
   /// What a token contributes in the middle of a text, perhaps part of a code point.
@@ -680,7 +695,7 @@ class Model {
     const char *p = nullptr;
     std::size_t n = 0;
     detail::Call call;
-    call.finish(llama_token_bytes(get(), token, &p, &n, call.err()));
+    call.finish(llama_token_bytes(live(), token, &p, &n, call.err()));
     return {p, n};
   }
 
@@ -688,14 +703,14 @@ class Model {
     Info info{};
     info.struct_size = sizeof info;
     detail::Call call;
-    call.finish(llama_get_info(get(), &info, call.err()));
+    call.finish(llama_get_info(live(), &info, call.err()));
     return info;
   }
   Timings timings() const {
     Timings timings{};
     timings.struct_size = sizeof timings;
     detail::Call call;
-    call.finish(llama_get_timings(get(), &timings, call.err()));
+    call.finish(llama_get_timings(live(), &timings, call.err()));
     return timings;
   }
 
@@ -703,6 +718,14 @@ class Model {
   llama_t *get() const noexcept { return handle_.get(); }
 
  private:
+  /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library
+  /// refuses it.
+  llama_t *live() const {
+    if (!handle_) throw error(LLAMA_E_INVALID_ARGUMENT, "the model was moved from");
+    if (*handle_.get_deleter().closed) throw error(LLAMA_E_INVALID_ARGUMENT, "the model is closed");
+    return handle_.get();
+  }
+
   template <class F>
   std::vector<Completion> run(const GenerateOptions &options, F &&function) const {
     detail::GenerateArguments arguments(options, false);
@@ -716,17 +739,17 @@ class Model {
   std::vector<Completion> run_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
                                      const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_generate(get(), tokens, lens, n, o, out, err);
+      return llama_generate(live(), tokens, lens, n, o, out, err);
     });
   }
   std::vector<Completion> run_texts(const detail::Texts &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_text_completion(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_text_completion(live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
   std::vector<Completion> run_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_chat_completion(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_chat_completion(live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
 
@@ -737,17 +760,17 @@ class Model {
   Stream stream_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
                        const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open(get(), tokens, lens, n, o, out, err);
+      return llama_stream_open(live(), tokens, lens, n, o, out, err);
     });
   }
   Stream stream_texts(const detail::Texts &p, const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open_text(get(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_stream_open_text(live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
   Stream stream_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open_chat(get(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_stream_open_chat(live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
 

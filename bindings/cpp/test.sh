@@ -76,6 +76,12 @@ LD_LIBRARY_PATH=$prefix/lib "$work/probe" "$root/demo/meta" >"$work/out" || rc=$
 [[ $rc == 3 ]] || { echo "C++: the right library is refused: $(cat "$work/out")" >&2; exit 1; }
 echo 'behaviour other_abi ok'
 
+# Every field of the C structs.
+"$root/tests/bindings/fields.sh" lib "$work/says"
+g++ -std=c++17 "${warnings[@]}" "${cflags[@]}" "$here/test/fields.cc" "${libs[@]}" -o "$work/fields"
+LD_LIBRARY_PATH=$work/says "$work/fields" | "$root/tests/bindings/fields.sh" check
+echo 'behaviour every_field ok'
+
 # examples/worker.cc
 build() { "$1" -std=c++17 -g "${warnings[@]}" "${cflags[@]}" "${@:2}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib"; }
 build g++ "${sanitizers[@]}" "$root/examples/worker.cc" -o "$work/worker"

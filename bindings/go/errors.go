@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"unsafe"
 )
 
@@ -40,7 +42,8 @@ var ErrClosed = errors.New("llamabi: the model is closed")
 func (s Status) Error() string { return C.GoString(C.llama_status_string(C.llama_status(s))) }
 
 // Error is what calls fail with, for errors.As. It also is its Status and, where a context or
-// Close ended the call, the context's error or [ErrClosed].
+// Close ended the call, the context's error or [ErrClosed]; where [Open] found a path missing,
+// [fs.ErrNotExist].
 type Error struct {
 	Status Status
 	// Message is the library's sentence: it names the file, tensor or argument and both values.
@@ -53,7 +56,7 @@ func (e *Error) Error() string {
 	if e.Message == "" {
 		s = "llamabi: " + e.Status.Error()
 	}
-	if len(e.causes) > 0 {
+	if e.Status == ErrCancelled && len(e.causes) > 0 { // of others the sentence has it
 		s += ": " + e.causes[len(e.causes)-1].Error()
 	}
 	return s
@@ -66,6 +69,24 @@ func invalid(format string, args ...any) error {
 	return &Error{Status: ErrInvalidArgument, Message: fmt.Sprintf(format, args...)}
 }
 
+// missing is why a checkpoint or its tokenizer cannot be found, nil if they can. C has a sentence
+// for people; which error of the system's it was is looked up again here.
+func missing(dir, tokenizer string) error {
+	if tokenizer == "" {
+		tokenizer = filepath.Join(dir, "tokenizer.model")
+	}
+	for _, path := range []string{dir, tokenizer} {
+		if _, err := os.Stat(path); err != nil {
+			return err
+		}
+	}
+	_, err := os.Stat(filepath.Join(dir, "params.json"))
+	if _, hf := os.Stat(filepath.Join(dir, "config.json")); hf == nil {
+		return nil
+	}
+	return err
+}
+
 // cError is where C writes its sentence.
 type cError struct{ c C.llama_error }
 
@@ -75,7 +96,7 @@ func (e *cError) init() *C.llama_error {
 }
 
 // toError is the error of a status that is not LLAMA_OK; ctx and h (nil: none) may be why.
-func (e *cError) toError(ctx context.Context, status C.llama_status, h *handle) error {
+func (e *cError) toError(ctx context.Context, status C.llama_status, h *handle) *Error {
 	err := &Error{Status: Status(status), Message: C.GoString((*C.char)(unsafe.Pointer(&e.c.message)))}
 	if err.Status == ErrCancelled {
 		if ctx.Err() != nil {

@@ -27,7 +27,7 @@ func Example() {
 	fmt.Println(results[0].FinishReason)
 	// Output:
 	// there was a kind boy named Felix
-	// stop string
+	// stop_string
 }
 
 func ExampleModel_StreamChat() {

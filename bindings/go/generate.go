@@ -6,6 +6,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"strconv"
 	"unsafe"
 )
 
@@ -13,22 +14,52 @@ import (
 type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
-// not given to the model; a sentence that says so is the text.
+// not given to the model; a sentence that says so is the text. FinishUnread: nobody read the stream
+// for too long, see [WithMaxUnread].
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
 	FinishCancelled  FinishReason = C.LLAMA_FINISH_CANCELLED
 	FinishStopString FinishReason = C.LLAMA_FINISH_STOP_STRING
 	FinishUnsafe     FinishReason = C.LLAMA_FINISH_UNSAFE
+	FinishUnread     FinishReason = C.LLAMA_FINISH_UNREAD
 )
 
-var finishReasons = [...]string{"none", "stop", "length", "cancelled", "stop string", "unsafe"}
+var finishReasons = map[FinishReason]string{
+	0:                "none",
+	FinishStop:       "stop",
+	FinishLength:     "length",
+	FinishCancelled:  "cancelled",
+	FinishStopString: "stop_string",
+	FinishUnsafe:     "unsafe",
+	FinishUnread:     "unread",
+}
 
+// String is the reason's name, "stop_string"; the number of one that only a newer library knows.
 func (f FinishReason) String() string {
-	if f < 0 || int(f) >= len(finishReasons) {
-		return "unknown"
+	if name, known := finishReasons[f]; known {
+		return name
 	}
-	return finishReasons[f]
+	return strconv.Itoa(int(f))
+}
+
+// MarshalText gives what String gives: a reason is its name in JSON, too.
+func (f FinishReason) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText takes what MarshalText gives.
+func (f *FinishReason) UnmarshalText(text []byte) error {
+	for reason, name := range finishReasons {
+		if name == string(text) {
+			*f = reason
+			return nil
+		}
+	}
+	number, err := strconv.ParseInt(string(text), 10, 32)
+	if err != nil {
+		return invalid("finish reason %q is not known", text)
+	}
+	*f = FinishReason(number)
+	return nil
 }
 
 // Alternative is a token and the natural log of its probability.

@@ -22,13 +22,16 @@ type Info struct {
 	// WeightBytes and KVBytes are what they take of the device's memory.
 	WeightBytes, KVBytes uint64
 	DeviceName           string
+	// GPUKernels says whether the library was built with GPU kernels.
+	GPUKernels bool
 }
 
-// Timings are totals of a model since it was opened, but for Running, Waiting and PagesUsed, which
-// are of now.
+// Timings are totals of a model since it was opened, but for Running, Waiting, Parked and
+// PagesUsed, which are of now.
 type Timings struct {
-	// Running and Waiting are sequences: in a slot, and waiting for one.
-	Running, Waiting int
+	// Running and Waiting are sequences: in a slot, and waiting for one. Parked ones gave their
+	// slot up.
+	Running, Waiting, Parked int
 	// Load is how long Open took; Prefill and Decode are in steps with and without prompt tokens.
 	Load, Prefill, Decode time.Duration
 	// CachedTokens are those of PromptTokens that were taken from the prefix cache.
@@ -64,6 +67,7 @@ func (m *Model) Info() (Info, error) {
 		Device: Device(i.device), WeightsDtype: Dtype(i.weights_dtype), KVDtype: Dtype(i.kv_dtype),
 		WeightBytes: uint64(i.weight_bytes), KVBytes: uint64(i.kv_bytes),
 		DeviceName: C.GoString((*C.char)(unsafe.Pointer(&i.device_name))),
+		GPUKernels: i.gpu_kernels != 0,
 	}, nil
 }
 
@@ -80,7 +84,7 @@ func (m *Model) Timings() (Timings, error) {
 		return Timings{}, cerr.toError(context.Background(), status, m.handle)
 	}
 	return Timings{
-		Running: int(t.running), Waiting: int(t.waiting),
+		Running: int(t.running), Waiting: int(t.waiting), Parked: int(t.parked),
 		Load: milliseconds(t.load_ms), Prefill: milliseconds(t.prefill_ms), Decode: milliseconds(t.decode_ms),
 		PromptTokens: uint64(t.prompt_tokens), CachedTokens: uint64(t.cached_tokens),
 		GeneratedTokens: uint64(t.generated_tokens), Steps: uint64(t.steps),

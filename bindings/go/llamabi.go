@@ -42,8 +42,8 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	}
 	var o buildOptions
 	C.llama_build_options_init(&o.c, C.sizeof_llama_build_options, C.LLAMABI_ABI_VERSION)
-	for _, opt := range opts {
-		opt(&o)
+	if err := apply(opts, &o); err != nil {
+		return nil, err
 	}
 	ckptDir := o.path("ckpt_dir", dir)
 	var tokenizer *C.char
@@ -81,7 +81,13 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 		if progress.panicked != nil {
 			panic(progress.panicked)
 		}
-		return nil, cerr.toError(ctx, status, nil)
+		err := cerr.toError(ctx, status, nil)
+		if err.Status == ErrIO {
+			if cause := missing(dir, o.tokenizer); cause != nil {
+				err.causes = append(err.causes, cause)
+			}
+		}
+		return nil, err
 	}
 	// A net for models that nobody closed; the handle does not refer to the Model.
 	m.cleanup = runtime.AddCleanup(m, (*handle).close, m.handle)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"time"
 	"unsafe"
 )
 
@@ -57,12 +58,38 @@ type buildOptions struct {
 	err       error
 }
 
-// number checks that v fits into what C takes, and remembers the first that does not.
-func number[T C.uint32_t | C.int32_t](err *error, name string, v, lowest, highest int) T {
-	if (v < lowest || v > highest) && *err == nil {
-		*err = invalid("%s is %d, must be %d to %d", name, v, lowest, highest)
+// number checks that v fits into what C takes, and remembers the first that does not. The sentence
+// is C's, with the limits that C has: it cannot say it of a number that it cannot be given.
+func number[T C.uint32_t | C.int32_t](err *error, name string, v, least, most int) T {
+	if *err == nil {
+		switch {
+		case v < least:
+			*err = invalid("%s is %d, must be at least %d", name, v, least)
+		case v > most:
+			*err = invalid("%s is %d, must be at most %d", name, v, most)
+		}
 	}
 	return T(v)
+}
+
+// milliseconds32 is a duration for C, rounded up: what is not 0 shall not become the default.
+func milliseconds32(err *error, name string, d time.Duration) C.uint32_t {
+	ms := d / time.Millisecond
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return number[C.uint32_t](err, name, int(ms), 0, math.MaxUint32-1)
+}
+
+// apply applies options in order. One that is nil is a mistake of the caller's, not a default.
+func apply[O any, F ~func(*O)](opts []F, o *O) error {
+	for i, opt := range opts {
+		if opt == nil {
+			return invalid("option %d of %d is nil", i, len(opts))
+		}
+		opt(o)
+	}
+	return nil
 }
 
 // path is a path for C.
@@ -79,21 +106,21 @@ func WithTokenizer(path string) Option { return func(o *buildOptions) { o.tokeni
 // WithMaxSeqLen sets the most tokens of a sequence, prompt included. 512.
 func WithMaxSeqLen(n int) Option {
 	return func(o *buildOptions) {
-		o.c.max_seq_len = number[C.uint32_t](&o.err, "max_seq_len", n, 0, math.MaxUint32)
+		o.c.max_seq_len = number[C.uint32_t](&o.err, "max_seq_len", n, 1, math.MaxUint32)
 	}
 }
 
 // WithMaxBatchSize sets the most sequences that run at the same time; more wait. 8.
 func WithMaxBatchSize(n int) Option {
 	return func(o *buildOptions) {
-		o.c.max_batch_size = number[C.uint32_t](&o.err, "max_batch_size", n, 0, math.MaxUint32)
+		o.c.max_batch_size = number[C.uint32_t](&o.err, "max_batch_size", n, 1, math.MaxUint32)
 	}
 }
 
 // WithModelParallelSize says how many shards the checkpoint must have. 0: any number.
 func WithModelParallelSize(n int) Option {
 	return func(o *buildOptions) {
-		o.c.model_parallel_size = number[C.int32_t](&o.err, "model_parallel_size", n, math.MinInt32, math.MaxInt32)
+		o.c.model_parallel_size = number[C.int32_t](&o.err, "model_parallel_size", n, 0, math.MaxInt32)
 	}
 }
 
@@ -101,16 +128,19 @@ func WithModelParallelSize(n int) Option {
 func WithDevice(d Device, index int) Option {
 	return func(o *buildOptions) {
 		o.c.device = C.int32_t(d)
-		o.c.device_index = number[C.int32_t](&o.err, "device_index", index, math.MinInt32, math.MaxInt32)
+		o.c.device_index = number[C.int32_t](&o.err, "device_index", index, 0, math.MaxInt32)
 	}
 }
 
 // WithThreads sets the threads of the CPU backend. 0: as many as the process may use.
 func WithThreads(n int) Option {
 	return func(o *buildOptions) {
-		o.c.n_threads = number[C.uint32_t](&o.err, "n_threads", n, 0, math.MaxUint32)
+		o.c.n_threads = number[C.uint32_t](&o.err, "n_threads", n, 0, maxThreads)
 	}
 }
+
+// maxThreads is as llamabi.h says of n_threads.
+const maxThreads = 1024
 
 // WithWeightsDtype converts the weights as they are read. DtypeAuto.
 func WithWeightsDtype(d Dtype) Option {
@@ -122,6 +152,47 @@ func WithKVDtype(d Dtype) Option { return func(o *buildOptions) { o.c.kv_dtype =
 
 // WithSeed seeds the generator that gives a seed to calls without one. 1.
 func WithSeed(seed uint64) Option { return func(o *buildOptions) { o.c.seed = C.uint64_t(seed) } }
+
+// WithGPUMemory sets the most bytes of GPU memory that the model allocates; what does not fit is
+// [ErrDeviceMemory]. 0: as many as are free.
+func WithGPUMemory(bytes uint64) Option {
+	return func(o *buildOptions) { o.c.gpu_memory_bytes = C.uint64_t(bytes) }
+}
+
+// WithMaxWaiting sets the most calls that wait for slots; one more is [ErrBusy]. 0: 1024.
+func WithMaxWaiting(n int) Option {
+	return func(o *buildOptions) {
+		o.c.max_waiting = number[C.uint32_t](&o.err, "max_waiting", n, 0, math.MaxUint32)
+	}
+}
+
+// WithMaxStall sets how long a sequence whose reader is behind keeps its slot while others wait, to
+// a millisecond. Then it is set aside, and goes on when the reader has caught up. 0: one second.
+func WithMaxStall(d time.Duration) Option {
+	return func(o *buildOptions) { o.c.max_stall_ms = milliseconds32(&o.err, "max_stall_ms", d) }
+}
+
+// Never is for [WithMaxUnread].
+const Never time.Duration = math.MaxInt64
+
+// WithMaxUnread sets after how long a stream whose reader is behind and takes no event ends with
+// [FinishUnread], to a millisecond. 0: one minute.
+func WithMaxUnread(d time.Duration) Option {
+	return func(o *buildOptions) {
+		if d == Never {
+			o.c.max_unread_ms = math.MaxUint32
+			return
+		}
+		o.c.max_unread_ms = milliseconds32(&o.err, "max_unread_ms", d)
+	}
+}
+
+// WithStallMemory sets the most bytes of host memory for sequences that [WithMaxStall] sets aside.
+// Where it is not enough, the stream that has gone unread the longest ends with [FinishUnread]. 0:
+// as many as the KV cache has.
+func WithStallMemory(bytes uint64) Option {
+	return func(o *buildOptions) { o.c.stall_memory_bytes = C.uint64_t(bytes) }
+}
 
 // WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on
 // the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
@@ -166,7 +237,7 @@ func TopP(p float32) GenerateOption { return func(o *generateOptions) { o.c.top_
 // TopK keeps the k most likely tokens; 0: all. 0.
 func TopK(k int) GenerateOption {
 	return func(o *generateOptions) {
-		o.c.top_k = number[C.int32_t](&o.err, "top_k", k, math.MinInt32, math.MaxInt32)
+		o.c.top_k = number[C.int32_t](&o.err, "top_k", k, 0, math.MaxInt32)
 	}
 }
 
@@ -203,6 +274,9 @@ func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c
 // TopLogprobs reports the n most likely tokens at each position.
 func TopLogprobs(n int) GenerateOption {
 	return func(o *generateOptions) {
+		if n > math.MaxUint32 && o.err == nil {
+			o.err = invalid("top_logprobs is %d, must be at most the vocabulary", n)
+		}
 		o.c.top_logprobs = number[C.uint32_t](&o.err, "top_logprobs", n, 0, math.MaxUint32)
 	}
 }
@@ -212,8 +286,8 @@ func TopLogprobs(n int) GenerateOption {
 func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, error) {
 	var o generateOptions
 	C.llama_generate_options_init(&o.c, C.sizeof_llama_generate_options)
-	for _, opt := range opts {
-		opt(&o)
+	if err := apply(opts, &o); err != nil {
+		return nil, err
 	}
 	for i, s := range o.stop {
 		if strings.ContainsRune(s, 0) && o.err == nil {

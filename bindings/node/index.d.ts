@@ -1,3 +1,18 @@
+// Declares what it needs of Node, so that it compiles without @types/node, and agrees with it.
+declare global {
+  interface SymbolConstructor {
+    readonly asyncDispose: unique symbol;
+  }
+}
+
+/**
+ * `AbortSignal`, as the DOM's or Node's types declare it; where neither is there, what is needed of
+ * one.
+ */
+export type Signal = typeof globalThis extends { AbortSignal: { prototype: infer S } }
+  ? S
+  : { readonly aborted: boolean; addEventListener(type: 'abort', listener: () => void): void };
+
 /** Version of the library that was loaded. */
 export const version: string;
 /** Version of its binary interface. */
@@ -34,7 +49,7 @@ export type StatusName =
 
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
-export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe';
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'unread';
 
 export interface OpenOptions {
   /** Meta's directory (params.json, consolidated.NN.pth) or Hugging Face's (config.json, *.safetensors). */
@@ -57,13 +72,35 @@ export interface OpenOptions {
   kvDtype?: Dtype;
   /** Seeds the generator that gives a seed to calls whose own is 0. 1. */
   seed?: number | bigint;
+  /**
+   * Most bytes of GPU memory that the model allocates; what does not fit is LLAMA_E_DEVICE_MEMORY.
+   * 0: as many as are free.
+   */
+  gpuMemoryBytes?: number | bigint;
+  /** Most calls that wait for slots; one more is LLAMA_E_BUSY. 0: 1024. */
+  maxWaiting?: number;
+  /**
+   * How long a sequence whose reader is behind keeps its slot while others wait. Then it is set
+   * aside, and goes on when the reader has caught up. 0: 1000.
+   */
+  maxStallMs?: number;
+  /**
+   * After how long a stream whose reader is behind and takes no event ends as 'unread'. 0: 60000.
+   * Infinity: never.
+   */
+  maxUnreadMs?: number;
+  /**
+   * Most bytes of host memory for sequences that `maxStallMs` sets aside. Where it is not enough,
+   * the stream that has gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
+   */
+  stallMemoryBytes?: number | bigint;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
   /** The fraction read, 0 to 1. Returning false stops the loading, throwing too. */
   onProgress?: (fraction: number) => boolean | void;
   /** Stops the loading: `open` rejects with LLAMA_CANCELLED. */
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 export interface GenerateOptions {
@@ -94,7 +131,7 @@ export interface GenerateOptions {
   /** Go on after an end-of-sequence token. */
   ignoreEos?: boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 export interface Message {
@@ -222,6 +259,8 @@ export interface Info {
   kvDtype: Dtype;
   weightBytes: number;
   kvBytes: number;
+  /** Whether the library was built with GPU kernels. */
+  gpuKernels: boolean;
 }
 
 export interface Timings {
@@ -229,6 +268,8 @@ export interface Timings {
   running: number;
   /** Sequences waiting for a slot now. */
   waiting: number;
+  /** Sequences that have given their slot up now, because their reader is behind. */
+  parked: number;
   loadMs: number;
   /** Time in steps that had prompt tokens. */
   prefillMs: number;

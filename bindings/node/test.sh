@@ -35,11 +35,16 @@ sh -eu readme.sh >readme.out
 say "README.md's commands and program ran: $(grep -o 'there was .*' readme.out | head -c 60)..."
 rm llamabi
 cp -R "$here/test" .
+# Without Node's types, with the DOM's, and with Node's.
+tsc=$work/package/node_modules/typescript/bin/tsc
+node "$tsc" -p test/tsconfig.bare.json
+node "$tsc" -p test/tsconfig.bare.json --lib es2022,dom
 mkdir -p node_modules/@types
 cp -R "$work/package/node_modules/@types/node" node_modules/@types
 cp -R "$work/package/node_modules/undici-types" node_modules
-node "$work/package/node_modules/typescript/bin/tsc" -p test/tsconfig.json
-say "types ok ($(node "$work/package/node_modules/typescript/bin/tsc" --version))"
+node "$tsc" -p test/tsconfig.json
+node "$tsc" -p test/tsconfig.bare.json --types node
+say "types ok, with and without @types/node ($(node "$tsc" --version))"
 
 node --test --test-reporter=tap test/*.test.js >"$work/tap" || { cat "$work/tap" >&2; echo "node: tests failed, see above" >&2; exit 1; }
 cut -d: -f1 "$LLAMABI_SOURCE/bindings/behaviours.txt" | while read -r name; do

@@ -47,6 +47,8 @@ pub unsafe extern "C" fn llama_get_info(
             weight_bytes: info.weight_bytes,
             kv_bytes: info.kv_bytes,
             device_name,
+            gpu_kernels: u32::from(info.gpu_kernels),
+            reserved0: 0,
         });
         Ok(LLAMA_OK)
     })

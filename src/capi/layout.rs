@@ -91,7 +91,9 @@ layout!(llama_info {
     kv_dtype,
     weight_bytes,
     kv_bytes,
-    device_name
+    device_name,
+    gpu_kernels,
+    reserved0
 });
 layout!(llama_timings {
     struct_size,

@@ -349,6 +349,11 @@ pub struct llama_info {
     pub kv_bytes: u64,
     /// The device in words, NUL-terminated.
     pub device_name: [c_char; 128],
+    /// 1 if the library was built with GPU kernels, else 0. `LLAMABI_KERNELS` may name others at
+    /// run time.
+    pub gpu_kernels: u32,
+    /// 0.
+    pub reserved0: u32,
 }
 
 /// Totals of a handle since it was built.

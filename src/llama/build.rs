@@ -244,6 +244,7 @@ impl<'a> Order<'a> {
             weight_bytes,
             kv_bytes,
             device_name,
+            gpu_kernels: !Images::embedded().fatbins.is_empty(),
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,
             config: setting.config,
         };

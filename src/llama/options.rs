@@ -107,6 +107,8 @@ pub struct Info {
     pub kv_bytes: u64,
     /// The device in words.
     pub device_name: String,
+    /// Whether this library was built with GPU kernels.
+    pub gpu_kernels: bool,
     /// Time [`Llama::build`] took.
     pub load_ms: f64,
 }

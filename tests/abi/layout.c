@@ -102,7 +102,9 @@ FIELD(llama_info, kv_dtype, 60, 4);
 FIELD(llama_info, weight_bytes, 64, 8);
 FIELD(llama_info, kv_bytes, 72, 8);
 FIELD(llama_info, device_name, 80, 128);
-SIZE(llama_info, 208);
+FIELD(llama_info, gpu_kernels, 208, 4);
+FIELD(llama_info, reserved0, 212, 4);
+SIZE(llama_info, 216);
 
 FIELD(llama_timings, struct_size, 0, 4);
 FIELD(llama_timings, running, 4, 4);

@@ -10,14 +10,15 @@ if [[ -e $dir && ! -e $dir/tests/gpu/day.sh && -n $(ls -A "$dir") ]]; then
   echo "$dir: has something else in it" >&2
   exit 2
 fi
-# Without nvcc the library would have no kernels.
+# A target directory of its own: what `make build` left is not touched.
+export LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-build/with-kernels}
 scripts/nvcc >/dev/null
 cargo build --release --locked
 binaries=(gpu gpu_quantised gpu_sampling cuda)
 built=$(cargo test --release --locked --no-run --message-format=json "${binaries[@]/#/--test=}")
 rm -rf "$dir"
 mkdir -p "$dir"/{bin,include,benches/peers,tests/data,tests/gpu,demo,kernels}
-strip --strip-unneeded -o "$dir/libllamabi.so" "${CARGO_TARGET_DIR:-target}/release/libllamabi.so"
+strip --strip-unneeded -o "$dir/libllamabi.so" "$CARGO_TARGET_DIR/release/libllamabi.so"
 for name in "${binaries[@]}"; do
   executable=$(sed -nE 's/.*"executable":"([^"]*\/'"$name"'-[0-9a-f]*)".*/\1/p' <<<"$built" | tail -n1)
   [[ -x $executable ]] || { echo "cargo does not say where the test $name is" >&2 && exit 1; }

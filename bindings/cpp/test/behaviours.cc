@@ -308,17 +308,17 @@ BEHAVIOUR(use_after_close) {
   model.close();
   model.close();
   const auto invalid = LLAMA_E_INVALID_ARGUMENT;
-  THROWS(invalid, "", model.generate(Ids{1}));
-  THROWS(invalid, "", model.text_completion("a"));
-  THROWS(invalid, "", model.chat_completion({{"user", "hi"}}));
-  THROWS(invalid, "", model.stream(Ids{1}));
-  THROWS(invalid, "", model.stream("a"));
-  THROWS(invalid, "", model.stream({{"user", "hi"}}));
-  THROWS(invalid, "", model.encode("a"));
-  THROWS(invalid, "", model.decode(Ids{1}));
-  THROWS(invalid, "", model.token_bytes(1));
-  THROWS(invalid, "", model.info());
-  THROWS(invalid, "", model.timings());
+  THROWS(invalid, "the model is closed", model.generate(Ids{1}));
+  THROWS(invalid, "the model is closed", model.text_completion("a"));
+  THROWS(invalid, "the model is closed", model.chat_completion({{"user", "hi"}}));
+  THROWS(invalid, "the model is closed", model.stream(Ids{1}));
+  THROWS(invalid, "the model is closed", model.stream("a"));
+  THROWS(invalid, "the model is closed", model.stream({{"user", "hi"}}));
+  THROWS(invalid, "the model is closed", model.encode("a"));
+  THROWS(invalid, "the model is closed", model.decode(Ids{1}));
+  THROWS(invalid, "the model is closed", model.token_bytes(1));
+  THROWS(invalid, "the model is closed", model.info());
+  THROWS(invalid, "the model is closed", model.timings());
 
   const auto other = test::demo_model();
   auto stream = other.stream("Once", test::endless());

@@ -149,10 +149,15 @@ TEST(loading_is_cancelled) {
 TEST(moves) {
   auto a = test::demo_model();
   llamabi::Model b = std::move(a);
-  THROWS(LLAMA_E_INVALID_ARGUMENT, "", a.info());  // NOLINT(bugprone-use-after-move)
-  THROWS(LLAMA_E_INVALID_ARGUMENT, "", a.stream("x"));
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.info());  // NOLINT(bugprone-use-after-move)
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.stream("x"));
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.encode("x"));
   a.close();
   CHECK(b.info().vocab_size == 1024);
+  auto closed = test::demo_model();
+  closed.close();
+  const auto moved = std::move(closed);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model is closed", moved.info());
 
   // What is assigned over is freed with its log still there.
   llamabi::Options o;

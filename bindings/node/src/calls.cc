@@ -272,10 +272,11 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
     : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)), options_(env, options) {
   kind_ = kind == "tokens" ? kTokens : kind == "text" ? kText : kDialog;
   for (napi_value element : to_elements(env, input, "input")) {
+    const std::string i = "[" + std::to_string(lens_.size()) + "]";
     if (kind_ == kTokens) lens_.push_back(to_tokens(env, element, tokens_));
-    else if (kind_ == kDialog) lens_.push_back(to_messages(env, element, messages_));
+    else if (kind_ == kDialog) lens_.push_back(to_messages(env, element, "dialogs" + i, messages_));
     else {
-      texts_.push_back(to_text(env, element, "prompt"));
+      texts_.push_back(to_text(env, element, "prompts" + i));
       lens_.push_back(texts_.back().size());
     }
   }

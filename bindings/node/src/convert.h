@@ -31,15 +31,17 @@ class Scope {
 };
 
 napi_value number(napi_env env, double value);
+napi_value boolean(napi_env env, bool value);
 napi_value string(napi_env env, const std::string &text);
 napi_value string(napi_env env, const char *text, size_t len);
 napi_value undefined(napi_env env);
 napi_value null(napi_env env);
 void set(napi_env env, napi_value object, const char *name, napi_value value);
 
-std::string to_text(napi_env env, napi_value value, const char *name);
+// A string that is text: half of a surrogate pair is LLAMA_E_UTF8, with `name` and its index.
+std::string to_text(napi_env env, napi_value value, const std::string &name);
 // As `to_text`, for what goes to C as a NUL-terminated string.
-std::string to_c_text(napi_env env, napi_value value, const char *name);
+std::string to_c_text(napi_env env, napi_value value, const std::string &name);
 bool to_bool(napi_env env, napi_value value, const char *name);
 int32_t to_int(napi_env env, napi_value value, const char *name);
 uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least = 0);
@@ -52,8 +54,8 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out);
 struct Message {
   std::string role, content;
 };
-// Appends a dialog's messages; returns how many.
-size_t to_messages(napi_env env, napi_value value, std::vector<Message> &out);
+// Appends the messages of the dialog `name`; returns how many.
+size_t to_messages(napi_env env, napi_value value, const std::string &name, std::vector<Message> &out);
 // Borrows from `messages`.
 std::vector<llama_message> borrow(const std::vector<Message> &messages);
 

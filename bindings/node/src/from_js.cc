@@ -34,20 +34,39 @@ void check(napi_env env, llama_status status, const llama_error &err) {
   if (status < 0) throw_llama(env, status, err.message);
 }
 
-std::string to_text(napi_env env, napi_value value, const char *name) {
+// Half of a pair, which no UTF-8 has. Node-API makes U+FFFD of it; the library would continue
+// another text.
+static void refuse_lone_surrogates(napi_env env, napi_value value, const std::string &name) {
+  size_t len;
+  check(env, napi_get_value_string_utf16(env, value, nullptr, 0, &len));
+  std::u16string text(len, 0);
+  check(env, napi_get_value_string_utf16(env, value, text.data(), len + 1, &len));
+  const auto within = [&](size_t i, char16_t first) { return i < len && text[i] >= first && text[i] < first + 0x400; };
+  for (size_t i = 0; i < len; i++) {
+    if (within(i, 0xD800) && within(i + 1, 0xDC00)) i++;
+    else if (within(i, 0xD800) || within(i, 0xDC00)) {
+      char sentence[100];
+      std::snprintf(sentence, sizeof sentence, " has a lone surrogate, U+%04X, at index %zu", unsigned{text[i]}, i);
+      throw_llama(env, LLAMA_E_UTF8, name + sentence);
+    }
+  }
+}
+
+std::string to_text(napi_env env, napi_value value, const std::string &name) {
   size_t len;
   if (napi_get_value_string_utf8(env, value, nullptr, 0, &len) != napi_ok) {
-    throw_type_error(env, std::string(name) + " must be a string");
+    throw_type_error(env, name + " must be a string");
   }
   std::string text(len, 0);
   check(env, napi_get_value_string_utf8(env, value, text.data(), len + 1, &len));
+  if (text.find("\xEF\xBF\xBD") != std::string::npos) refuse_lone_surrogates(env, value, name);
   return text;
 }
 
-std::string to_c_text(napi_env env, napi_value value, const char *name) {
+std::string to_c_text(napi_env env, napi_value value, const std::string &name) {
   std::string text = to_text(env, value, name);
   if (std::strlen(text.c_str()) != text.size()) {
-    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " contains a NUL character");
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, name + " contains a NUL character");
   }
   return text;
 }
@@ -150,16 +169,17 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
   return out.size() - before;
 }
 
-size_t to_messages(napi_env env, napi_value value, std::vector<Message> &out) {
+size_t to_messages(napi_env env, napi_value value, const std::string &name, std::vector<Message> &out) {
   const auto elements = to_elements(env, value, "a dialog", "an array of {role, content}");
-  for (napi_value element : elements) {
-    napi_value role, content;
+  for (size_t i = 0; i < elements.size(); i++) {
+    napi_value element = elements[i], role, content;
     napi_valuetype type;
     check(env, napi_typeof(env, element, &type));
     if (type != napi_object) throw_type_error(env, "a message must be an object with role and content");
     check(env, napi_get_named_property(env, element, "role", &role));
     check(env, napi_get_named_property(env, element, "content", &content));
-    out.push_back({to_text(env, role, "role"), to_text(env, content, "content")});
+    const std::string message = name + "[" + std::to_string(i) + "].";
+    out.push_back({to_text(env, role, message + "role"), to_text(env, content, message + "content")});
   }
   return elements.size();
 }
@@ -232,6 +252,11 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     else if (name == "weightsDtype") c.weights_dtype = to_dtype(env, v, "weightsDtype");
     else if (name == "kvDtype") c.kv_dtype = to_dtype(env, v, "kvDtype");
     else if (name == "seed") c.seed = to_uint64(env, v, "seed");
+    else if (name == "gpuMemoryBytes") c.gpu_memory_bytes = to_uint64(env, v, "gpuMemoryBytes");
+    else if (name == "maxWaiting") c.max_waiting = to_uint(env, v, "maxWaiting");
+    else if (name == "maxStallMs") c.max_stall_ms = to_uint(env, v, "maxStallMs");
+    else if (name == "maxUnreadMs") c.max_unread_ms = to_double(env, v, "maxUnreadMs") == HUGE_VAL ? UINT32_MAX : to_uint(env, v, "maxUnreadMs");
+    else if (name == "stallMemoryBytes") c.stall_memory_bytes = to_uint64(env, v, "stallMemoryBytes");
     else if (name == "logLevel") c.log_level = to_number(env, v, "logLevel", {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN}, {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
     else return false;
     return true;
@@ -261,7 +286,7 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       napi_valuetype type;
       check(env, napi_typeof(env, v, &type));
       if (type == napi_string) stop.push_back(to_c_text(env, v, "stop"));
-      else for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts")) stop.push_back(to_c_text(env, element, "stop"));
+      else for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts")) stop.push_back(to_c_text(env, element, "stop[" + std::to_string(stop.size()) + "]"));
     } else return false;
     return true;
   });

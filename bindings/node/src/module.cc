@@ -111,7 +111,7 @@ static napi_value encode(napi_env env, const Arguments &a) {
 static napi_value encode_dialog(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   std::vector<Message> messages;
-  to_messages(env, a[1], messages);
+  to_messages(env, a[1], "messages", messages);
   const auto borrowed = borrow(messages);
   const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
     return llama_encode_dialog(handle->llama, borrowed.data(), borrowed.size(), buf, cap, n, err);

@@ -10,6 +10,12 @@ napi_value number(napi_env env, double value) {
   return v;
 }
 
+napi_value boolean(napi_env env, bool value) {
+  napi_value v;
+  check(env, napi_get_boolean(env, value, &v));
+  return v;
+}
+
 napi_value string(napi_env env, const char *text, size_t len) {
   napi_value v;
   check(env, napi_create_string_utf8(env, text, len, &v));
@@ -79,6 +85,7 @@ static napi_value finish_reason(napi_env env, int32_t reason) {
     case LLAMA_FINISH_CANCELLED: return string(env, "cancelled");
     case LLAMA_FINISH_STOP_STRING: return string(env, "stop_string");
     case LLAMA_FINISH_UNSAFE: return string(env, "unsafe");
+    case LLAMA_FINISH_UNREAD: return string(env, "unread");
   }
   return string(env, std::to_string(reason));  // of a newer library
 }
@@ -152,6 +159,7 @@ napi_value to_js(napi_env env, const llama_info &i) {
   set(env, v, "kvDtype", string(env, dtype_name(i.kv_dtype)));
   set(env, v, "weightBytes", number(env, static_cast<double>(i.weight_bytes)));
   set(env, v, "kvBytes", number(env, static_cast<double>(i.kv_bytes)));
+  set(env, v, "gpuKernels", boolean(env, i.gpu_kernels != 0));
   return v;
 }
 
@@ -159,6 +167,7 @@ napi_value to_js(napi_env env, const llama_timings &t) {
   napi_value v = object(env);
   set(env, v, "running", number(env, t.running));
   set(env, v, "waiting", number(env, t.waiting));
+  set(env, v, "parked", number(env, t.parked));
   set(env, v, "loadMs", number(env, t.load_ms));
   set(env, v, "prefillMs", number(env, t.prefill_ms));
   set(env, v, "decodeMs", number(env, t.decode_ms));

@@ -195,6 +195,23 @@ behaviour('bad_arguments', async () => {
   await model.close();
 });
 
+test('half of a surrogate pair is refused, with argument and index', async () => {
+  const model = await demo();
+  const refused = async (what, ...sentence) => assertFails(await failure(what), 'LLAMA_E_UTF8', ...sentence);
+  await refused(model.textCompletion('ab\ud83d'), 'prompts[0] has a lone surrogate, U+D83D, at index 2');
+  await refused(model.textCompletion(['a', '\udc00']), 'prompts[1]', 'U+DC00', 'index 0');
+  await refused(model.stream(['a', '\ud83d\ud83d\ude00']).next(), 'prompts[1]', 'U+D83D', 'index 0');
+  await refused(model.textCompletion('a', { stop: ['b', 'c\ud83d'] }), 'stop[1]', 'index 1');
+  await refused(model.chatCompletion([{ role: 'user', content: 'a\ud83d!' }]), 'dialogs[0][0].content', 'index 1');
+  await refused(model.chatCompletion([[{ role: 'user', content: 'a' }], [{ role: 'us\udfffer', content: 'a' }]]), 'dialogs[1][0].role', 'index 2');
+  await refused(() => model.encodeDialog([{ role: 'user', content: '\ud83d' }]), 'messages[0].content');
+  await refused(() => model.encode('x'.repeat(100_000) + '\ud83d'), 'text has', 'index 100000');
+  await refused(Model.open('\ud83d'), 'ckptDir');
+  // Whole pairs, and a U+FFFD that was meant, are text.
+  for (const text of ['\ud83d\ude00', '\ufffd', '\ufffd\ud83d\ude00\ufffd']) assert.equal(model.decode(model.encode(text)), text);
+  await model.close();
+});
+
 behaviour('missing_checkpoint', async () => {
   assertFails(await failure(Model.open('/no/such/model')), 'LLAMA_E_IO', '/no/such/model');
   const empty = mkdtempSync(join(tmpdir(), 'llamabi-'));

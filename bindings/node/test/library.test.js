@@ -1,7 +1,7 @@
 'use strict';
 // What require() says of a library that is not there, or is another one.
 const { spawnSync } = require('node:child_process');
-const { cpSync, mkdtempSync, realpathSync, rmSync, symlinkSync, unlinkSync } = require('node:fs');
+const { cpSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, unlinkSync } = require('node:fs');
 const { tmpdir } = require('node:os');
 const { dirname, join } = require('node:path');
 const { assert, test, behaviour, node, root, assertRan } = require('./support.js');
@@ -44,6 +44,43 @@ behaviour('other_abi', async () => {
   const refused = await caught(node(['-e', report(`require('llamabi'); console.log('{}')`)], { env: { LD_LIBRARY_PATH: dir } }));
   assert.deepEqual([refused.name, refused.code, refused.status], ['LlamaError', 'LLAMA_E_ABI', -2]);
   assert.match(refused.message, /99\.0\.0 has ABI version 99, this package was built for ABI version 0/);
+  rmSync(dir, { recursive: true });
+});
+
+// Sets every option to what tests/bindings/fields.txt has, with the library of
+// tests/bindings/fields.sh.
+behaviour('every_field', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'llamabi-'));
+  const script = (...args) => spawnSync('bash', [root('tests/bindings/fields.sh'), ...args], { encoding: 'utf8' });
+  const made = script('lib', dir);
+  assert.equal(made.status, 0, made.stderr);
+  const said = await node(['-e', `
+    const { Model } = require('llamabi');
+    const { signal } = new AbortController();
+    const all = async () => {
+      const say = (name) => (error) => console.log(name, error.message);
+      await Model.open({ ckptDir: 'say', maxSeqLen: 101, maxBatchSize: 102, modelParallelSize: 103, device: 'cuda', deviceIndex: 104,
+        nThreads: 105, weightsDtype: 'nf4', kvDtype: 'int8', seed: 5000000106n, signal, onProgress: () => {}, onLog: () => {},
+        logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, maxStallMs: 109, maxUnreadMs: 110,
+        stallMemoryBytes: 5000000111n }).catch(say('llama_build_options'));
+      const model = await Model.open('a model');
+      await model.textCompletion('a', { maxGenLen: 201, temperature: 0.5, topP: 0.25, topK: 202, minP: 0.125,
+        repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, echo: true, logprobs: true, noWait: true,
+        ignoreEos: true, signal }).catch(say('llama_generate_options'));
+      console.log('llama_info', JSON.stringify(model.info()));
+      console.log('llama_timings', JSON.stringify(model.timings()));
+      const events = [];
+      for await (const event of model.stream('a')) events.push(event);
+      console.log('llama_finish', events.map((event) => event.finishReason).join(' '));
+      console.log('llama_request_stats', JSON.stringify(events[0].stats));
+    };
+    all().then(() => process.exit());`], { env: { LD_LIBRARY_PATH: dir } });
+  const checked = spawnSync('bash', [root('tests/bindings/fields.sh'), 'check'], { encoding: 'utf8', input: assertRan(said) });
+  assert.equal(checked.status, 0, checked.stderr);
+  // What is told of them in TypeScript too.
+  const types = readFileSync(join(dirname(require.resolve('llamabi/package.json')), 'index.d.ts'), 'utf8');
+  const told = ['unread', 'gpuMemoryBytes', ...assertRan(said).match(/(?<=")[a-zA-Z]+(?=":)/g)];
+  for (const name of told) assert(new RegExp(`\\b${name}\\b`).test(types), `index.d.ts does not have ${name}`);
   rmSync(dir, { recursive: true });
 });
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::{COMPUTE_CAPABILITY, Driver, Failed, NO_DEVICE, STUB_LIBRARY};
-use super::images::Images;
+use super::images::{BUILT, Images};
 use crate::Error;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -15,8 +15,8 @@ pub const MIN_ARCH: (i32, i32) = (8, 0);
 /// Why there is no usable GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// This library was built without nvcc, and no other kernels are named.
-    #[error("this build has no GPU kernels (nvcc was not found when it was built)")]
+    /// This library was built without kernels, and no others are named.
+    #[error("this library was {BUILT}")]
     NoKernels,
     /// The kernels cannot be used.
     #[error("the GPU kernels cannot be used: {0}")]

@@ -1,0 +1,58 @@
+// Sets every option to what tests/bindings/fields.txt has, with the library of
+// tests/bindings/fields.sh, and prints what it says.
+#include <llamabi.hpp>
+
+#include <cstdio>
+
+// Figures are the C structs themselves, finish reasons their numbers.
+static_assert(std::is_same_v<llamabi::Info, llama_info> && std::is_same_v<llamabi::Timings, llama_timings> &&
+              std::is_same_v<llamabi::Stats, llama_request_stats>);
+
+template <class F>
+static void print(const char *name, F &&call) {
+  try {
+    call();
+    std::printf("%s was not refused\n", name);
+  } catch (const llamabi::error &e) {
+    std::printf("%s %s\n", name, e.what());
+  }
+}
+
+int main() {
+  llamabi::Options o;
+  o.max_seq_len = 101;
+  o.max_batch_size = 102;
+  o.model_parallel_size = 103;
+  o.device = LLAMA_DEVICE_CUDA;
+  o.device_index = 104;
+  o.n_threads = 105;
+  o.weights_dtype = LLAMA_DTYPE_NF4;
+  o.kv_dtype = LLAMA_DTYPE_INT8;
+  o.seed = 5000000106;
+  o.cancel.emplace();
+  o.progress = [](float) { return true; };
+  o.log = [](std::int32_t, std::string_view) {};
+  o.log_level = LLAMA_LOG_DEBUG;
+  o.gpu_memory_bytes = 5000000107;
+  o.max_waiting = 108;
+  o.max_stall_ms = 109;
+  o.max_unread_ms = 110;
+  o.stall_memory_bytes = 5000000111;
+  print("llama_build_options", [&] { llamabi::Model("say", o); });
+
+  llamabi::GenerateOptions g;
+  g.max_gen_len = 201;
+  g.temperature = 0.5F;
+  g.top_p = 0.25F;
+  g.top_k = 202;
+  g.min_p = 0.125F;
+  g.repetition_penalty = 1.5F;
+  g.seed = 5000000203;
+  g.stop = {"a", "b"};
+  g.top_logprobs = 204;
+  g.echo = g.logprobs = g.no_wait = g.ignore_eos = true;
+  g.cancel.emplace();
+  const llamabi::Model model("a model");
+  print("llama_generate_options", [&] { model.text_completion("a", g); });
+  for (const char *name : {"llama_info", "llama_timings", "llama_request_stats", "llama_finish"}) std::printf("%s same\n", name);
+}

@@ -1,0 +1,110 @@
+package llamabi_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"llamabi"
+)
+
+// A path that is missing is fs.ErrNotExist, too, whichever of a checkpoint's it is.
+func TestNotExist(t *testing.T) {
+	empty := t.TempDir()
+	half := t.TempDir() // a tokenizer, and no checkpoint
+	tokenizer := must(os.ReadFile(filepath.Join(demo, "tokenizer.model")))(t)
+	if err := os.WriteFile(filepath.Join(half, "tokenizer.model"), tokenizer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, opts := range map[string][]llamabi.Option{
+		"no/such/model": nil,
+		empty:           nil,
+		half:            nil,
+		demo:            {llamabi.WithTokenizer("no/such/tokenizer")},
+	} {
+		_, err := llamabi.Open(t.Context(), dir, opts...)
+		wantError(t, err, llamabi.ErrIO)
+		if !errors.Is(err, os.ErrNotExist) || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v is not os.ErrNotExist", dir, err)
+		}
+		var e *llamabi.Error
+		if errors.As(err, &e) && err.Error() != "llamabi: "+e.Message {
+			t.Errorf("%s: %q has more than the library's sentence", dir, err)
+		}
+	}
+	// A directory that is there and no checkpoint is another error, as is a file in its place.
+	_, err := llamabi.Open(t.Context(), filepath.Join(demo, "tokenizer.model"))
+	if err == nil || errors.Is(err, os.ErrNotExist) && !errors.Is(err, llamabi.ErrIO) {
+		t.Errorf("got %v", err)
+	}
+	_, err = llamabi.Open(t.Context(), demo, llamabi.WithTokenizer(filepath.Join(demo, "consolidated.00.pth")))
+	if errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v is os.ErrNotExist", err)
+	}
+}
+
+func TestNilOptions(t *testing.T) {
+	_, err := llamabi.Open(t.Context(), demo, llamabi.WithMaxSeqLen(64), nil)
+	wantError(t, err, llamabi.ErrInvalidArgument, "option 1 of 2 is nil")
+	model := open(t, demo)
+	_, err = model.TextCompletion(t.Context(), []string{"a"}, nil)
+	wantError(t, err, llamabi.ErrInvalidArgument, "option 0 of 1 is nil")
+	for _, err := range model.StreamText(t.Context(), []string{"a"}, llamabi.Seed(1), nil) {
+		wantError(t, err, llamabi.ErrInvalidArgument, "option 1 of 2 is nil")
+	}
+}
+
+// The limits that are checked before C can be asked are C's.
+func TestLimits(t *testing.T) {
+	build := func(sentence string, opt llamabi.Option) {
+		t.Helper()
+		_, err := llamabi.Open(t.Context(), demo, opt)
+		wantError(t, err, llamabi.ErrInvalidArgument, sentence)
+	}
+	build("max_seq_len is -8, must be at least 1", llamabi.WithMaxSeqLen(-8))
+	build("max_seq_len is 0, must be at least 1", llamabi.WithMaxSeqLen(0))
+	build("max_batch_size is -8, must be at least 1", llamabi.WithMaxBatchSize(-8))
+	build("n_threads is 1025, must be at most 1024", llamabi.WithThreads(1025))
+	build("n_threads is 1099511627776, must be at most 1024", llamabi.WithThreads(1<<40))
+	build("model_parallel_size is -1, must be at least 0", llamabi.WithModelParallelSize(-1))
+	build("device_index is -1, must be at least 0", llamabi.WithDevice(llamabi.DeviceCPU, -1))
+	build("max_waiting is -1, must be at least 0", llamabi.WithMaxWaiting(-1))
+	build("max_stall_ms is -2, must be at least 0", llamabi.WithMaxStall(-2*time.Millisecond))
+	build("max_unread_ms is 4294968000, must be at most 4294967294", llamabi.WithMaxUnread(4294968*time.Second))
+	open(t, demo, llamabi.WithMaxUnread(llamabi.Never), llamabi.WithMaxStall(time.Nanosecond))
+
+	model := open(t, demo)
+	generate := func(sentence string, opt llamabi.GenerateOption) {
+		t.Helper()
+		_, err := model.TextCompletion(t.Context(), []string{"a"}, opt)
+		wantError(t, err, llamabi.ErrInvalidArgument, sentence)
+	}
+	generate("top_k is -3, must be at least 0", llamabi.TopK(-3))
+	generate("top_k is -1099511627776, must be at least 0", llamabi.TopK(-1<<40))
+	generate("max_gen_len is -1, must be at least 0", llamabi.MaxGenLen(-1))
+	generate("top_logprobs is 1025, must be at most the vocabulary, 1024", llamabi.TopLogprobs(1025))
+	generate("top_logprobs is 1099511627776, must be at most the vocabulary", llamabi.TopLogprobs(1<<40))
+}
+
+func TestFinishReasonText(t *testing.T) {
+	type answer struct{ Finish llamabi.FinishReason }
+	for reason, text := range map[llamabi.FinishReason]string{
+		0:                        `{"Finish":"none"}`,
+		llamabi.FinishStop:       `{"Finish":"stop"}`,
+		llamabi.FinishStopString: `{"Finish":"stop_string"}`,
+		llamabi.FinishUnread:     `{"Finish":"unread"}`,
+		77:                       `{"Finish":"77"}`,
+	} {
+		equal(t, string(must(json.Marshal(answer{reason}))(t)), text)
+		var back answer
+		if err := json.Unmarshal([]byte(text), &back); err != nil || back.Finish != reason {
+			t.Errorf("%s became %v, %v", text, back, err)
+		}
+	}
+	var back answer
+	wantError(t, json.Unmarshal([]byte(`{"Finish":"bored"}`), &back), llamabi.ErrInvalidArgument, "bored")
+}
