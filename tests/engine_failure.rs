@@ -204,6 +204,15 @@ impl Run for Broken {
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
         Ok(())
     }
+    fn page_bytes(&self) -> usize {
+        0
+    }
+    fn save_pages(&mut self, _: &[u32], _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn load_pages(&mut self, _: &[u32], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
     fn limits(&self) -> Limits {
         Setup::default().limits()
     }

@@ -164,6 +164,16 @@ pub trait Run: Send {
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
+    /// Bytes of a page on all layers.
+    fn page_bytes(&self) -> usize;
+
+    /// Copy whole pages out, as the steps submitted so far leave them: [`Run::page_bytes`] each, end to end. What the bytes
+    /// mean is the backend's own business.
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()>;
+
+    /// Copy what [`Run::save_pages`] gave into pages, perhaps others, for the steps submitted from now on.
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()>;
+
     /// What fits into a step and into the pool.
     fn limits(&self) -> Limits;
 }
@@ -414,4 +424,8 @@ pub trait Backend: Sized + Send {
     fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copy whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
+    /// Copy whole pages to the host, as the steps so far leave them: [`Backend::page_bytes`] each, end to end.
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[u32], to: &mut [u8]) -> Result<()>;
+    /// Copy what [`Backend::save_pages`] gave into pages, for the steps that are loaded from now on.
+    fn load_pages(&mut self, kv: &mut Self::Kv, pages: &[u32], from: &[u8]) -> Result<()>;
 }

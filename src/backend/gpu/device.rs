@@ -130,6 +130,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Both lie inside live allocations and do not overlap.
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
 
+    /// Copy rows to the host, end to end, and wait for them.
+    ///
+    /// # Safety
+    /// The rows lie inside one live allocation; `to.len()` is a multiple of `from.width`.
+    unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()>;
+
     /// Begin to copy floats to the host.
     ///
     /// # Safety
@@ -261,6 +267,21 @@ impl<D: Device> Memory<D> {
         }
     }
 
+    /// Copy rows of `width` bytes, from `offset`, `offset + pitch`, ..., to `to`, end to end, and wait for them.
+    pub fn read(&self, offset: usize, width: usize, pitch: usize, to: &mut [u8]) -> Result<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        self.check(offset, width, pitch, to.len())?;
+        let from = Rows {
+            at: self.at + offset as u64,
+            width,
+            pitch,
+        };
+        // SAFETY: just compared with the allocation's end.
+        unsafe { self.device.read(from, to) }
+    }
+
     /// A map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`; not to be used after it. None where
     /// [`Device::tensor_map`] gives none.
     pub fn tensor_map(
@@ -299,24 +320,31 @@ impl<D: Device> Memory<D> {
         if from.is_empty() {
             return Ok(());
         }
-        let rows = from.len() / width;
-        let last = (rows - 1)
-            .checked_mul(pitch)
-            .and_then(|n| n.checked_add(offset)?.checked_add(width));
-        if !from.len().is_multiple_of(width) || last.is_none_or(|last| last > self.bytes) {
-            return Err(Error::Internal(format!(
-                "{} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
-                from.len(),
-                self.bytes
-            )));
-        }
+        self.check(offset, width, pitch, from.len())?;
         let to = Rows {
             at: self.at + offset as u64,
             width,
             pitch,
         };
-        // SAFETY: the last row's end was compared with the allocation's.
+        // SAFETY: just compared with the allocation's end.
         unsafe { self.device.write(to, from) }
+    }
+
+    /// Whether `bytes` bytes, which are not none, in rows of `width` lie inside.
+    fn check(&self, offset: usize, width: usize, pitch: usize, bytes: usize) -> Result<()> {
+        let rows = bytes / width;
+        let last = rows.checked_sub(1).and_then(|n| {
+            n.checked_mul(pitch)?
+                .checked_add(offset)?
+                .checked_add(width)
+        });
+        match bytes.is_multiple_of(width) && last.is_some_and(|last| last <= self.bytes) {
+            true => Ok(()),
+            false => Err(Error::Internal(format!(
+                "{bytes} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
+                self.bytes
+            ))),
+        }
     }
 }
 
