@@ -108,7 +108,7 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// Report the log probability of each token.
 #define LLAMA_GEN_LOGPROBS 2
 
-/// Fail with `LLAMA_E_BUSY` rather than wait for a free slot.
+/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
 #define LLAMA_GEN_NO_WAIT 4
 
 /// Go on after an end-of-sequence token, which then is part of the result.
@@ -160,7 +160,7 @@ typedef struct llama_build_options {
   uint32_t abi_version;
   /// Most tokens of a sequence, prompt included. 512.
   uint32_t max_seq_len;
-  /// Most sequences that run at the same time; more calls wait. 8.
+  /// Most sequences that run at the same time; more wait, of one call or of several. 8.
   uint32_t max_batch_size;
   /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
   int32_t model_parallel_size;
@@ -451,7 +451,7 @@ typedef struct llama_timings {
 /// A prompt longer than `max_seq_len`.
 #define LLAMA_E_TOO_LONG -9
 
-/// No prompts, or more than `max_batch_size`.
+/// No prompts, or more than 65,536.
 #define LLAMA_E_BATCH -10
 
 /// Text that is not UTF-8; the message names the argument and the byte.
@@ -528,11 +528,15 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 /// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
 /// run on this thread. Not from inside a callback.
 ///
+/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
+/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
+/// prompts before it is the next one's turn, so that no call keeps the others out.
+///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
-/// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`, `_INTERNAL`; `*out` is not written then.
+/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
+/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,
                             const int32_t *tokens,
                             const size_t *lens,

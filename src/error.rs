@@ -118,8 +118,8 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// No prompts, or more than `max_batch_size`.
-    #[error("the call has {n} prompts, must be 1 to max_batch_size = {max}")]
+    /// No prompts, or too many.
+    #[error("the call has {n} prompts, must be 1 to {max}")]
     Batch {
         /// Prompts given.
         n: usize,

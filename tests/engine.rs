@@ -183,6 +183,15 @@ impl Run for Slow {
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         self.0.copy_pages(pairs)
     }
+    fn page_bytes(&self) -> usize {
+        self.0.page_bytes()
+    }
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        self.0.save_pages(pages, to)
+    }
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
+        self.0.load_pages(pages, from)
+    }
     fn limits(&self) -> Limits {
         self.0.limits()
     }

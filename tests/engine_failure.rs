@@ -204,6 +204,15 @@ impl Run for Broken {
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
         Ok(())
     }
+    fn page_bytes(&self) -> usize {
+        0
+    }
+    fn save_pages(&mut self, _: &[u32], _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn load_pages(&mut self, _: &[u32], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
     fn limits(&self) -> Limits {
         Setup::default().limits()
     }
@@ -239,7 +248,6 @@ fn a_failure_is_logged() {
     let engine = Engine::new(Box::new(model), Arc::new(Toy), setup.options(), log.clone()).unwrap();
     let limits = llamabi::engine::request::RequestLimits {
         max_seq_len: 64,
-        max_batch_size: 4,
         vocab_size: VOCAB,
     };
     let host = Host::new(engine, limits);

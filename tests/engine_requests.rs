@@ -11,7 +11,6 @@ use llamabi::{Error, Token};
 
 const LIMITS: RequestLimits = RequestLimits {
     max_seq_len: 8,
-    max_batch_size: 2,
     vocab_size: 300,
 };
 
@@ -29,11 +28,14 @@ fn lengths_are_checked_before_tokens_and_tokens_before_options() {
     let wrong = |token| Prompt::Tokens(vec![3, token]);
     assert!(matches!(
         refused(vec![], bad()),
-        Error::Batch { n: 0, max: 2 }
+        Error::Batch { n: 0, max: 65_536 }
     ));
     assert!(matches!(
-        refused(vec![long(); 3], bad()),
-        Error::Batch { n: 3, max: 2 }
+        refused(vec![long(); 65_537], bad()),
+        Error::Batch {
+            n: 65_537,
+            max: 65_536
+        }
     ));
     let error = refused(vec![wrong(-1), long()], bad());
     assert!(

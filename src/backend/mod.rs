@@ -169,6 +169,17 @@ pub trait Run: Send {
     /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
+    /// Bytes of a page on all layers.
+    fn page_bytes(&self) -> usize;
+
+    /// Copies whole pages out, as the steps submitted so far leave them: [`Run::page_bytes`] each,
+    /// end to end. What the bytes mean is the backend's own business.
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()>;
+
+    /// Copies what [`Run::save_pages`] gave into pages, perhaps others, for the steps submitted
+    /// from now on.
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()>;
+
     /// The most that fits into a step and into the pool.
     fn limits(&self) -> Limits;
 }
@@ -425,4 +436,10 @@ pub trait Backend: Sized + Send {
     fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
+    /// Copies whole pages to the host, as the steps so far leave them: [`Backend::page_bytes`] each,
+    /// end to end.
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[u32], to: &mut [u8]) -> Result<()>;
+    /// Copies what [`Backend::save_pages`] gave into pages, for the steps that are loaded from now
+    /// on.
+    fn load_pages(&mut self, kv: &mut Self::Kv, pages: &[u32], from: &[u8]) -> Result<()>;
 }

@@ -7,7 +7,7 @@ use super::result::{ResultData, alternatives, with_nul};
 use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::chat::{Message, Role};
-use crate::engine::request::MAX_STOP_BYTES;
+use crate::engine::request::{MAX_PROMPTS, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
 use crate::llama::Completion;
 use crate::{Cancel, Error, reserve};
@@ -129,12 +129,15 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
 }
 
 /// Check the number of prompts, before an array of that length is looked at.
-fn check_batch(handle: &Handle, n: usize) -> Outcome<()> {
-    let max = handle.llama.request_limits().max_batch_size;
-    if n == 0 || n > max {
-        return Err(Error::Batch { n, max }.into());
+fn check_batch(n: usize) -> Outcome<()> {
+    match n {
+        1..=MAX_PROMPTS => Ok(()),
+        _ => Err(Error::Batch {
+            n,
+            max: MAX_PROMPTS,
+        }
+        .into()),
     }
-    Ok(())
 }
 
 /// Prompts from tokens that lie end to end: every length is checked before any token is read.
@@ -147,7 +150,7 @@ pub(super) unsafe fn token_prompts(
     lens: *const usize,
     n: usize,
 ) -> Outcome<Vec<Prompt>> {
-    check_batch(handle, n)?;
+    check_batch(n)?;
     // SAFETY: by this function's contract.
     let lens = unsafe { args::slice("lens", lens, n) }?;
     let max = handle.llama.request_limits().max_seq_len;
@@ -185,7 +188,7 @@ pub(super) unsafe fn text_prompts(
     n: usize,
     cancel: Option<&Cancel>,
 ) -> Outcome<Vec<Prompt>> {
-    check_batch(handle, n)?;
+    check_batch(n)?;
     // SAFETY: by this function's contract.
     let prompts = unsafe { args::slice("prompts", prompts, n) }?;
     // SAFETY: as above.
@@ -214,7 +217,7 @@ pub(super) unsafe fn dialog_prompts(
     n: usize,
     cancel: Option<&Cancel>,
 ) -> Outcome<Vec<Prompt>> {
-    check_batch(handle, n)?;
+    check_batch(n)?;
     // SAFETY: by this function's contract.
     let lens = unsafe { args::slice("dialog_lens", dialog_lens, n) }?;
     let max = handle.llama.request_limits().max_seq_len;
@@ -381,11 +384,15 @@ unsafe fn run(
 /// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
 /// run on this thread. Not from inside a callback.
 ///
+/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
+/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
+/// prompts before it is the next one's turn, so that no call keeps the others out.
+///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above max_batch_size), `_TOO_LONG` (a prompt is longer than max_seq_len),
-/// `_UTF8` (a stop string), `_BUSY` (only with `LLAMA_GEN_NO_WAIT`), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`, `_INTERNAL`; `*out` is not written then.
+/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
+/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_generate(
     l: *mut llama_t,

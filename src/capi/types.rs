@@ -38,7 +38,7 @@ pub const LLAMA_E_DEVICE: llama_status = -7;
 pub const LLAMA_E_DEVICE_MEMORY: llama_status = -8;
 /// A prompt longer than `max_seq_len`.
 pub const LLAMA_E_TOO_LONG: llama_status = -9;
-/// No prompts, or more than `max_batch_size`.
+/// No prompts, or more than 65,536.
 pub const LLAMA_E_BATCH: llama_status = -10;
 /// Text that is not UTF-8; the message names the argument and the byte.
 pub const LLAMA_E_UTF8: llama_status = -11;
@@ -94,7 +94,7 @@ pub const LLAMA_LOG_DEBUG: i32 = 4;
 pub const LLAMA_GEN_ECHO: u32 = 1;
 /// Report the log probability of each token.
 pub const LLAMA_GEN_LOGPROBS: u32 = 2;
-/// Fail with `LLAMA_E_BUSY` rather than wait for a free slot.
+/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
 pub const LLAMA_GEN_NO_WAIT: u32 = 4;
 /// Go on after an end-of-sequence token, which then is part of the result.
 pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
@@ -158,7 +158,7 @@ pub struct llama_build_options {
     pub abi_version: u32,
     /// Most tokens of a sequence, prompt included. 512.
     pub max_seq_len: u32,
-    /// Most sequences that run at the same time; more calls wait. 8.
+    /// Most sequences that run at the same time; more wait, of one call or of several. 8.
     pub max_batch_size: u32,
     /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
     pub model_parallel_size: i32,

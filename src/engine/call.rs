@@ -10,14 +10,15 @@ use super::shared::{Shared, lock};
 use super::stream::{Event, Finish, FinishReason, Next, RequestStats};
 use super::text::Stops;
 use crate::log::Level;
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A call whose reader is further behind than this sits out the steps: alternatives for a whole
-/// vocabulary are 256 KiB per token and would otherwise fill the memory.
+/// A reader for whom more than this is queued is behind: its call sits out the steps, because alternatives for a
+/// whole vocabulary are 256 KiB per token and would otherwise fill the memory. It has caught up when half
+/// of this is left: one that takes an event now and then would else never be behind for long.
 const MAX_QUEUED_EVENTS: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 
@@ -37,19 +38,63 @@ pub(super) struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not queued: refused, or answered without the model.
+    /// Not begun. Those that wait for their turn are in [`State::prompts`].
     New,
-    /// From here until it has ended it counts in [`Shared::occupied`].
-    Waiting,
+    /// It has a slot, and counts in [`Shared::occupied`].
     Running,
     Ended,
+}
+
+/// A prompt that has not begun.
+pub(super) struct Waiting {
+    /// Its number in the call.
+    pub index: u32,
+    pub tokens: Vec<Token>,
+}
+
+/// A prompt that begins.
+pub(super) struct Begun {
+    /// Its number in the call.
+    pub index: u32,
+    pub tokens: Vec<Token>,
+    /// The call's.
+    pub seed: u64,
+}
+
+/// Why no prompt of a call begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Blocked {
+    /// All have begun, or the call has ended.
+    NothingLeft,
+    /// What it needs is not there.
+    NoRoom,
+}
+
+/// Whether a call in the line for slots may begin another prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Ready,
+    /// Its reader is behind: what it began would sit out.
+    Behind,
+    /// Nothing of it waits any more.
+    Gone,
 }
 
 struct State {
     queue: VecDeque<Event>,
     queued_bytes: usize,
-    /// Per sequence: its phase, and the length of its prompt.
-    sequences: Vec<(Phase, u32)>,
+    /// The reader is too far behind.
+    behind: bool,
+    /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped as soon as the call
+    /// is cancelled, whatever the engine does meanwhile.
+    prompts: VecDeque<Waiting>,
+    aside: bool,
+    /// Whether the call counts in [`Shared::waiting_calls`].
+    counts: bool,
+    seed: u64,
+    phases: Vec<Phase>,
+    /// Sequences that have not ended.
+    unended: usize,
     /// Whether a cancellation ended a sequence.
     cut_short: bool,
     error: Option<Error>,
@@ -61,13 +106,12 @@ struct State {
 
 impl State {
     fn ended(&self) -> bool {
-        self.sequences
-            .iter()
-            .all(|(phase, _)| *phase == Phase::Ended)
+        self.unended == 0
     }
 
-    fn is_full(&self) -> bool {
-        self.queue.len() > MAX_QUEUED_EVENTS || self.queued_bytes > MAX_QUEUED_BYTES
+    /// Whether more than one `part`th of what may be queued is.
+    fn holds_over(&self, part: usize) -> bool {
+        self.queue.len() > MAX_QUEUED_EVENTS / part || self.queued_bytes > MAX_QUEUED_BYTES / part
     }
 
     fn push(&mut self, event: Event) {
@@ -75,6 +119,7 @@ impl State {
         if !self.closed && self.error.is_none() {
             self.queued_bytes += bytes(&event);
             self.queue.push_back(event);
+            self.behind |= self.holds_over(1);
         }
     }
 
@@ -103,12 +148,8 @@ fn bytes(event: &Event) -> usize {
 }
 
 impl Call {
-    /// A call with nothing queued yet; the length of each prompt.
-    pub fn new(options: GenerateOptions, prompt_lens: Vec<u32>, shared: Arc<Shared>) -> Arc<Self> {
-        let sequences = prompt_lens
-            .into_iter()
-            .map(|len| (Phase::New, len))
-            .collect();
+    /// A call of `n` prompts, none of which is queued yet.
+    pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             stops: Stops::new(&options.stop),
             options,
@@ -117,7 +158,13 @@ impl Call {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 queued_bytes: 0,
-                sequences,
+                behind: false,
+                prompts: VecDeque::new(),
+                aside: false,
+                counts: false,
+                seed: 0,
+                phases: vec![Phase::New; n],
+                unended: n,
                 cut_short: false,
                 error: None,
                 closed: false,
@@ -131,20 +178,63 @@ impl Call {
 
     // ---- the engine's side ----
 
-    /// From now on the sequence needs a slot.
-    pub fn enqueue(&self, index: u32) {
-        lock(&self.state).sequences[index as usize].0 = Phase::Waiting;
-        self.shared.occupied.fetch_add(1, Relaxed);
+    /// From now on these prompts need slots; `counts`: the call is one of those that wait. Under the inbox's lock.
+    pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
+        let mut state = lock(&self.state);
+        self.shared.occupied.fetch_add(prompts.len(), Relaxed);
+        self.shared
+            .waiting_calls
+            .fetch_add(usize::from(counts), Relaxed);
+        (state.prompts, state.seed, state.counts) = (prompts, seed, counts);
     }
 
-    /// Whether the sequence may begin; not if it was withdrawn or the call has failed.
-    pub fn start(&self, index: u32) -> bool {
-        let phase = &mut lock(&self.state).sequences[index as usize].0;
-        let waiting = *phase == Phase::Waiting;
-        if waiting {
-            *phase = Phase::Running;
+    /// Whether another prompt may begin.
+    pub fn standing(&self) -> Standing {
+        let state = lock(&self.state);
+        match (state.prompts.is_empty(), state.behind) {
+            (true, _) => Standing::Gone,
+            (_, true) => Standing::Behind,
+            _ => Standing::Ready,
         }
-        waiting
+    }
+
+    /// Begin the first prompt that waits if `reserve` gives what it needs.
+    pub fn begin<R>(
+        &self,
+        reserve: impl FnOnce(&[Token]) -> Option<R>,
+    ) -> std::result::Result<(Begun, R), Blocked> {
+        let mut state = lock(&self.state);
+        let first = state.prompts.front().ok_or(Blocked::NothingLeft)?;
+        let reserved = reserve(&first.tokens).ok_or(Blocked::NoRoom)?;
+        let Waiting { index, tokens } = state.prompts.pop_front().ok_or(Blocked::NothingLeft)?;
+        state.phases[index as usize] = Phase::Running;
+        self.waits_no_longer(&mut state);
+        let seed = state.seed;
+        Ok((
+            Begun {
+                index,
+                tokens,
+                seed,
+            },
+            reserved,
+        ))
+    }
+
+    /// Nobody keeps a slot for what waits of this call, until [`Call::line_up`].
+    pub fn stand_aside(&self) {
+        let mut state = lock(&self.state);
+        self.free_the_waiting(&mut state);
+        state.aside = true;
+    }
+
+    /// What waits needs slots again.
+    pub fn line_up(&self) {
+        self.shared.claiming(|| {
+            let mut state = lock(&self.state);
+            if std::mem::take(&mut state.aside) {
+                self.shared.occupied.fetch_add(state.prompts.len(), Relaxed);
+            }
+        });
     }
 
     /// Whether someone has asked for an end.
@@ -159,12 +249,12 @@ impl Call {
 
     /// Whether the sequence has ended, perhaps with its call and without the engine's doing.
     pub fn has_ended(&self, index: u32) -> bool {
-        lock(&self.state).sequences[index as usize].0 == Phase::Ended
+        lock(&self.state).phases[index as usize] == Phase::Ended
     }
 
     /// Whether the reader is too far behind.
-    pub fn is_full(&self) -> bool {
-        lock(&self.state).is_full()
+    pub fn is_behind(&self) -> bool {
+        lock(&self.state).behind
     }
 
     pub fn push(&self, event: Event) {
@@ -182,8 +272,10 @@ impl Call {
             if state.ended() {
                 return;
             }
-            for (phase, _) in &mut state.sequences {
-                self.set_ended(phase);
+            self.free_the_waiting(state);
+            state.prompts = VecDeque::new();
+            for index in 0..state.phases.len() {
+                self.set_ended(state, index);
             }
             state.error = Some(error);
         });
@@ -196,41 +288,57 @@ impl Call {
 
     fn withdraw_from(&self, state: &mut State) {
         let total_ms = self.age_ms();
-        for index in 0..state.sequences.len() {
-            let (phase, prompt_tokens) = state.sequences[index];
-            if phase == Phase::Waiting {
-                let stats = RequestStats {
-                    prompt_tokens,
-                    queue_ms: total_ms,
-                    total_ms,
-                    ..Default::default()
-                };
-                self.end(
-                    state,
-                    Finish {
-                        stats,
-                        ..Finish::cancelled(index as u32)
-                    },
-                );
-            }
+        self.free_the_waiting(state);
+        for Waiting { index, tokens } in std::mem::take(&mut state.prompts) {
+            let stats = RequestStats {
+                prompt_tokens: tokens.len() as u32,
+                queue_ms: total_ms,
+                total_ms,
+                ..Default::default()
+            };
+            let finish = Finish {
+                stats,
+                ..Finish::cancelled(index)
+            };
+            self.end(state, finish);
         }
     }
 
     fn end(&self, state: &mut State, finish: Finish) {
-        let phase = &mut state.sequences[finish.index as usize].0;
-        if *phase != Phase::Ended {
-            self.set_ended(phase);
+        if self.set_ended(state, finish.index as usize) {
             state.cut_short |= finish.reason == FinishReason::Cancelled;
             self.shared.log.write(Level::Debug, || finish.to_string());
             state.push(Event::Finish(finish));
         }
     }
 
-    fn set_ended(&self, phase: &mut Phase) {
-        if matches!(phase, Phase::Waiting | Phase::Running) {
+    /// Whether it had not ended before.
+    fn set_ended(&self, state: &mut State, index: usize) -> bool {
+        let before = std::mem::replace(&mut state.phases[index], Phase::Ended);
+        if before == Phase::Ended {
+            return false;
+        }
+        if before == Phase::Running {
             self.shared.occupied.fetch_sub(1, Relaxed);
         }
-        *phase = Phase::Ended;
+        state.unended -= 1;
+        if state.ended() {
+            self.waits_no_longer(state);
+        }
+        true
+    }
+
+    /// The prompts that wait no longer count as needing slots.
+    fn free_the_waiting(&self, state: &mut State) {
+        if !state.aside {
+            self.shared.occupied.fetch_sub(state.prompts.len(), Relaxed);
+        }
+    }
+
+    fn waits_no_longer(&self, state: &mut State) {
+        if std::mem::take(&mut state.counts) {
+            self.shared.waiting_calls.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Milliseconds since the call was submitted.
@@ -259,10 +367,10 @@ impl Call {
                 self.withdraw_from(&mut state);
                 self.ready.notify_all();
             }
-            let was_full = state.is_full();
             if let Some(event) = state.queue.pop_front() {
                 state.queued_bytes -= bytes(&event);
-                let caught_up = was_full && !state.is_full();
+                let caught_up = state.behind && !state.holds_over(2);
+                state.behind &= !caught_up;
                 state.signal();
                 drop(state);
                 if caught_up {
@@ -319,6 +427,7 @@ impl Call {
             state.closed = true;
             state.queue = VecDeque::new();
             state.queued_bytes = 0;
+            state.behind = false;
             self.withdraw_from(state);
             state.fd = None;
         });

@@ -7,6 +7,7 @@
 //! - `worker`: the thread: admit, plan, run, absorb; catches its own panics
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
+//! - `line`: who waits for a slot
 //! - `sequence`: one prompt on its way through the model
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
@@ -14,6 +15,7 @@
 //! - `os`: eventfd and signals
 
 mod call;
+mod line;
 mod os;
 mod pace;
 pub mod request;
@@ -34,10 +36,10 @@ use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
-use call::Call;
+use call::{Call, Waiting};
 use scheduler::Scheduler;
-use sequence::Sequence;
 use shared::{Shared, lock};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
@@ -97,8 +99,6 @@ pub struct Timings {
 /// A running engine. Dropping it cancels what runs, joins the thread and drops the model.
 pub struct Engine {
     shared: Arc<Shared>,
-    tokenizer: Arc<dyn Tokenizer>,
-    max_seq_len: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -117,9 +117,8 @@ impl Engine {
         let limits = run.limits();
         check(&limits, &options)?;
         let n_pages = limits.n_pages as u64;
-        let shared = Shared::new(options.seed, options.max_batch_size, n_pages, log);
-        let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
-        let scheduler = Scheduler::new(limits, n_tokens, &options, shared.clone())?;
+        let shared = Shared::new(&options, n_pages, log);
+        let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
         let thread_shared = shared.clone();
         let thread = os::without_signals(|| {
             std::thread::Builder::new()
@@ -129,19 +128,17 @@ impl Engine {
         .map_err(|e| Error::Device(format!("cannot start the engine thread: {e}")))?;
         Ok(Engine {
             shared,
-            tokenizer,
-            max_seq_len: options.max_seq_len,
             thread: Some(thread),
         })
     }
 
-    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start.
+    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start, with
+    /// [`Error::Waiting`] if as many calls wait as may.
     /// After [`Engine::shutdown`] the stream only says that everything was cancelled.
     pub fn submit(&self, request: Request) -> Result<Stream> {
         let Request { prompts, options } = request;
-        let lens = prompts.iter().map(Prompt::len).collect();
-        let call = Call::new(options, lens, self.shared.clone());
-        let mut sequences = Vec::new();
+        let call = Call::new(options, prompts.len(), self.shared.clone());
+        let mut waiting = VecDeque::new();
         let mut prompt_tokens = 0;
         for (index, prompt) in (0..).zip(prompts) {
             match prompt {
@@ -153,21 +150,11 @@ impl Engine {
                 }),
                 Prompt::Tokens(tokens) => {
                     prompt_tokens += tokens.len() as u64;
-                    let (call, tokenizer) = (call.clone(), self.tokenizer.clone());
-                    let mut sequence =
-                        Sequence::new(call, index, tokens, self.max_seq_len, tokenizer);
-                    if sequence.prefill_len() > 0 {
-                        sequences.push(sequence);
-                    } else if sequence.call.is_cancelled() {
-                        sequence.finish(FinishReason::Cancelled);
-                    } else {
-                        // Nothing to generate and nothing to score.
-                        sequence.finish(FinishReason::Length);
-                    }
+                    waiting.push_back(Waiting { index, tokens });
                 }
             }
         }
-        self.shared.submit(&call, sequences)?;
+        self.shared.submit(&call, waiting)?;
         lock(&self.shared.totals).prompt_tokens += prompt_tokens;
         Ok(Stream::new(call))
     }

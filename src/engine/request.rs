@@ -6,6 +6,9 @@ use crate::{Cancel, Error, Result, Token};
 /// the tables of all of them are small.
 pub const MAX_STOP_BYTES: usize = 4096;
 
+/// Most prompts of a call. They run as slots come free.
+pub const MAX_PROMPTS: usize = 65_536;
+
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
@@ -69,16 +72,6 @@ pub enum Prompt {
     Refused(&'static str),
 }
 
-impl Prompt {
-    /// Its tokens' number.
-    pub(super) fn len(&self) -> u32 {
-        match self {
-            Prompt::Tokens(tokens) => tokens.len() as u32,
-            Prompt::Refused(_) => 0,
-        }
-    }
-}
-
 /// A request whose every number is in range.
 #[derive(Debug)]
 pub struct Request {
@@ -93,8 +86,6 @@ pub struct Request {
 pub struct RequestLimits {
     /// Most tokens of a sequence.
     pub max_seq_len: usize,
-    /// Most sequences of a call.
-    pub max_batch_size: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
 }
@@ -162,10 +153,10 @@ impl Request {
         options: GenerateOptions,
         limits: &RequestLimits,
     ) -> Result<Self> {
-        if !(1..=limits.max_batch_size).contains(&prompts.len()) {
+        if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
             return Err(Error::Batch {
                 n: prompts.len(),
-                max: limits.max_batch_size,
+                max: MAX_PROMPTS,
             });
         }
         let token_prompts = || {

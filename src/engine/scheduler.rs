@@ -1,16 +1,17 @@
 //! Which rows go into the next step; who begins, who ends, and whose pages are whose.
 
 use super::EngineOptions;
-use super::call::Call;
+use super::call::{Blocked, Call};
+use super::line::Line;
 use super::pace::Pace;
 use super::sampler::{Sampler, picked};
-use super::sequence::Sequence;
+use super::sequence::{Extent, Sequence};
 use super::shared::{Shared, lock};
 use super::stream::FinishReason;
 use crate::backend::{Answer, Limits, RowKind, Span, Step};
-use crate::kv::Pool;
+use crate::kv::{Hit, Pool};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,9 +34,9 @@ impl Plan {
     }
 }
 
-/// All sequences that were received and have not ended.
+/// All calls that were received and have not ended.
 pub(super) struct Scheduler {
-    waiting: VecDeque<Sequence>,
+    line: Line,
     /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
     /// nothing is ever preempted.
     running: Vec<Sequence>,
@@ -47,7 +48,9 @@ pub(super) struct Scheduler {
     /// Ids from here on are never sampled.
     n_tokens: usize,
     limits: Limits,
+    tokenizer: Arc<dyn Tokenizer>,
     max_batch_size: usize,
+    max_seq_len: usize,
     eos_ids: Vec<Token>,
     shared: Arc<Shared>,
 }
@@ -55,14 +58,15 @@ pub(super) struct Scheduler {
 impl Scheduler {
     pub fn new(
         limits: Limits,
-        n_tokens: usize,
+        tokenizer: Arc<dyn Tokenizer>,
         options: &EngineOptions,
         shared: Arc<Shared>,
     ) -> Result<Self> {
+        let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
         Ok(Self {
-            waiting: VecDeque::new(),
+            line: Line::new(options.max_batch_size),
             running: Vec::with_capacity(options.max_batch_size),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size),
@@ -70,26 +74,22 @@ impl Scheduler {
             sampler,
             n_tokens,
             limits,
+            tokenizer,
             max_batch_size: options.max_batch_size,
+            max_seq_len: options.max_seq_len,
             eos_ids: options.eos_ids.clone(),
             shared,
         })
     }
 
     pub fn is_empty(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.line.is_empty()
     }
 
-    /// Queue what has come, end what was cancelled, and admit in order of arrival while there are
-    /// slots and pages.
-    pub fn admit(&mut self, new: Vec<Sequence>) {
-        self.waiting.extend(new);
-        self.waiting.retain(|sequence| {
-            if sequence.call.is_cancelled() {
-                sequence.call.withdraw();
-            }
-            !sequence.call.has_ended(sequence.index)
-        });
+    /// Queue what has come, end what was cancelled, and begin prompts while there are slots and pages.
+    pub fn admit(&mut self, new: Vec<Arc<Call>>) {
+        self.line.join(new);
+        self.line.look();
         for sequence in &mut self.running {
             if sequence.call.is_cancelled() || sequence.call.has_ended(sequence.index) {
                 sequence.end = Some(Ok(FinishReason::Cancelled));
@@ -97,31 +97,42 @@ impl Scheduler {
         }
         self.retire();
         while self.running.len() < self.max_batch_size
-            && let Some(first) = self.waiting.front()
-        {
-            let hits = match first.scores_prompt() {
-                true => Vec::new(),
-                false => self.pool.find_all(&first.tokens[..first.prefill_len()]),
-            };
-            let total = first.most_positions().div_ceil(self.pool.page_size());
-            let Some(pages) = self.pool.reserve(&hits, total) else {
-                break;
-            };
-            let Some(mut sequence) = self.waiting.pop_front() else {
-                break;
-            };
-            if sequence.call.start(sequence.index) {
-                self.admitted += 1;
-                sequence.admit(self.admitted, pages);
-                for hit in hits {
-                    sequence.adopt(hit.node, self.pool.page_size());
-                }
-                self.running.push(sequence);
-            } else {
-                pages.iter().rev().for_each(|page| self.pool.release(*page));
-            }
-        }
+            && let Some(call) = self.line.first()
+            && self.begin(call)
+        {}
         self.report();
+    }
+
+    /// Begin a prompt of the call whose turn it is. Whether there may be room for another.
+    fn begin(&mut self, call: Arc<Call>) -> bool {
+        let extent = |tokens: &[Token]| Extent::new(&call.options, tokens.len(), self.max_seq_len);
+        let (pool, mut hits) = (&mut self.pool, Vec::new());
+        let begun = call.begin(|tokens| {
+            let extent = extent(tokens);
+            if !extent.scores_prompt() {
+                hits = pool.find_all(&tokens[..extent.prefill_len()]);
+            }
+            pool.reserve(&hits, extent.most_positions().div_ceil(pool.page_size()))
+        });
+        let (begun, pages) = match begun {
+            Ok(begun) => begun,
+            Err(blocked) => return blocked == Blocked::NothingLeft,
+        };
+        self.line.has_begun();
+        self.admitted += 1;
+        let extent = extent(&begun.tokens);
+        let tokenizer = self.tokenizer.clone();
+        let mut sequence = Sequence::new(call, begun, extent, tokenizer, self.admitted, pages);
+        if extent.prefill_len() == 0 {
+            // Nothing to generate and nothing to score.
+            sequence.finish(FinishReason::Length);
+            return true;
+        }
+        for Hit { node, .. } in hits {
+            sequence.adopt(node, self.pool.page_size());
+        }
+        self.running.push(sequence);
+        true
     }
 
     /// Fill `plan` with one row per running stream and a chunk of the prompts; leave it empty if
@@ -129,7 +140,7 @@ impl Scheduler {
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
         for sequence in &mut self.running {
-            sequence.sits_out = sequence.call.is_full();
+            sequence.sits_out = sequence.call.is_behind();
         }
         for sequence in &self.running {
             if !sequence.sits_out && !sequence.in_prefill() {
@@ -162,7 +173,10 @@ impl Scheduler {
         // The same rows again, and nobody comes or goes: neither a prompt nor a reader who has caught up.
         if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
             || !rows().all(Sequence::goes_on)
-            || self.running.iter().any(|s| s.sits_out != s.call.is_full())
+            || self
+                .running
+                .iter()
+                .any(|s| s.sits_out != s.call.is_behind())
         {
             return;
         }
@@ -179,7 +193,7 @@ impl Scheduler {
     fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
         let (this, size) = (&self.running[at], self.pool.page_size());
         let page = this.computed..this.computed + size;
-        if this.scores_prompt()
+        if this.extent.scores_prompt()
             || page.start != this.known_pages * size
             || page.end > this.prompt_len
         {
@@ -199,12 +213,12 @@ impl Scheduler {
     /// Returns the rows taken from the budget.
     fn plan_prefill(&mut self, at: usize, budget: usize, plan: &mut Plan) -> usize {
         let sequence = &self.running[at];
-        let end = sequence.prefill_len();
+        let end = sequence.extent.prefill_len();
         // A fully cached prompt still computes its last token, without writing it again.
         let position = sequence.computed.min(end - 1);
         let mut rows = (end - position).min(budget);
         let room = self.limits.max_wanted - plan.step.wanted.len();
-        if sequence.scores_prompt() {
+        if sequence.extent.scores_prompt() {
             rows = rows.min(room);
         } else if room == 0 && position + rows == end {
             rows -= rows.min(1);
@@ -221,7 +235,7 @@ impl Scheduler {
             tokens,
             &self.pool,
         );
-        let wanted_from = match sequence.scores_prompt() {
+        let wanted_from = match sequence.extent.scores_prompt() {
             true => 0,
             false if position + rows == sequence.prompt_len => rows - 1,
             false => rows,
@@ -254,7 +268,7 @@ impl Scheduler {
             sequence.computed = sequence.computed.max(span.position + span.rows.len());
             if span.kind == RowKind::Prefill {
                 sequence.publish(&mut self.pool);
-                if !sequence.scores_prompt() {
+                if !sequence.extent.scores_prompt() {
                     sequence.echo(sequence.computed);
                 }
             }
@@ -277,8 +291,8 @@ impl Scheduler {
             // Nothing to generate, and every prompt token has its score.
             if sequence.end.is_none()
                 && sequence.in_prefill()
-                && sequence.prefill_len() < sequence.prompt_len
-                && sequence.computed == sequence.prefill_len()
+                && sequence.extent.prefill_len() < sequence.prompt_len
+                && sequence.computed == sequence.extent.prefill_len()
             {
                 sequence.end = Some(Ok(FinishReason::Length));
             }
@@ -342,9 +356,7 @@ impl Scheduler {
             sequence.end = Some(Ok(FinishReason::Cancelled));
         }
         self.retire();
-        for sequence in self.waiting.drain(..) {
-            sequence.call.withdraw();
-        }
+        self.line.cancel_all();
     }
 
     /// Bring the totals up to date.
@@ -359,7 +371,7 @@ impl Scheduler {
 /// which are still empty.
 fn adopt_found_pages(sequence: &mut Sequence, pool: &mut Pool) {
     let size = pool.page_size();
-    while !sequence.scores_prompt()
+    while !sequence.extent.scores_prompt()
         && sequence.computed == sequence.known_pages * size
         && sequence.computed + size <= sequence.prompt_len
     {

@@ -1,6 +1,7 @@
 //! One prompt on its way through the model.
 
-use super::call::Call;
+use super::call::{Begun, Call};
+use super::request::GenerateOptions;
 use super::sampler::{Params, Score, uniform};
 use super::stream::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::text::TextStream;
@@ -10,7 +11,50 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
-/// A sequence: waiting, in prefill (no token generated yet), or decoding.
+/// How far a prompt goes.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    prompt_len: usize,
+    /// Most tokens to generate.
+    max_new: usize,
+    scores_prompt: bool,
+}
+
+impl Extent {
+    pub fn new(options: &GenerateOptions, prompt_len: usize, max_seq_len: usize) -> Self {
+        let room = max_seq_len.saturating_sub(prompt_len);
+        Self {
+            prompt_len,
+            max_new: options.max_gen_len.map_or(room, |most| most.min(room)),
+            scores_prompt: options.echo && (options.logprobs || options.top_logprobs > 0),
+        }
+    }
+
+    /// Whether the prompt's own tokens are scored. Cached rows have no logits, so such a sequence
+    /// does not use the prefix cache.
+    pub fn scores_prompt(&self) -> bool {
+        self.scores_prompt
+    }
+
+    /// Prompt rows to compute: all of them, but the last one predicts the first generated token only.
+    pub fn prefill_len(&self) -> usize {
+        match (self.max_new > 0, self.scores_prompt) {
+            (true, _) => self.prompt_len,
+            (false, true) => self.prompt_len - 1,
+            (false, false) => 0,
+        }
+    }
+
+    /// Positions that will be computed at most. The last generated token is never fed back.
+    pub fn most_positions(&self) -> usize {
+        match self.max_new {
+            0 => self.prefill_len(),
+            n => self.prompt_len + n - 1,
+        }
+    }
+}
+
+/// A sequence that has begun: in prefill (no token generated yet), or decoding.
 pub(super) struct Sequence {
     pub call: Arc<Call>,
     /// Its number in the call.
@@ -21,8 +65,7 @@ pub(super) struct Sequence {
     /// Prompt and output.
     pub tokens: Vec<Token>,
     pub prompt_len: usize,
-    /// Most tokens to generate.
-    max_new: usize,
+    pub extent: Extent,
     /// Pages of all positions it can ever have; reserved when it is admitted.
     pub pages: Vec<u32>,
     /// Positions whose keys and values are in the pages.
@@ -45,20 +88,25 @@ pub(super) struct Sequence {
 impl Sequence {
     pub fn new(
         call: Arc<Call>,
-        index: u32,
-        tokens: Vec<Token>,
-        max_seq_len: usize,
+        begun: Begun,
+        extent: Extent,
         tokenizer: Arc<dyn Tokenizer>,
+        id: u64,
+        pages: Vec<u32>,
     ) -> Self {
-        let room = max_seq_len.saturating_sub(tokens.len());
+        let Begun {
+            index,
+            tokens,
+            seed,
+        } = begun;
         Self {
             index,
-            id: 0,
-            seed: 0,
+            id,
+            seed,
             prompt_len: tokens.len(),
-            max_new: call.options.max_gen_len.map_or(room, |most| most.min(room)),
+            extent,
             tokens,
-            pages: Vec::new(),
+            pages,
             computed: 0,
             cached: 0,
             known_pages: 0,
@@ -67,33 +115,9 @@ impl Sequence {
             end: None,
             echoed: 0,
             text: TextStream::new(tokenizer, &call.stops),
-            queue_ms: 0.0,
+            queue_ms: call.age_ms(),
             first_token_ms: 0.0,
             call,
-        }
-    }
-
-    /// Whether the prompt's own tokens are scored. Cached rows have no logits, so such a sequence
-    /// does not use the prefix cache.
-    pub fn scores_prompt(&self) -> bool {
-        let options = &self.call.options;
-        options.echo && (options.logprobs || options.top_logprobs > 0)
-    }
-
-    /// Prompt rows to compute: all of them, but the last one predicts the first generated token only.
-    pub fn prefill_len(&self) -> usize {
-        match (self.max_new > 0, self.scores_prompt()) {
-            (true, _) => self.prompt_len,
-            (false, true) => self.prompt_len - 1,
-            (false, false) => 0,
-        }
-    }
-
-    /// Positions that will be computed at most. The last generated token is never fed back.
-    pub fn most_positions(&self) -> usize {
-        match self.max_new {
-            0 => self.prefill_len(),
-            n => self.prompt_len + n - 1,
         }
     }
 
@@ -104,14 +128,7 @@ impl Sequence {
     /// Whether it goes on after the row of decode that is under way, unless the token or a reader ends it: then all
     /// but that token is known of its next row.
     pub fn goes_on(&self) -> bool {
-        !self.in_prefill() && self.generated() + 1 < self.max_new
-    }
-
-    /// It has got its slot and its pages.
-    pub fn admit(&mut self, id: u64, pages: Vec<u32>) {
-        self.id = id;
-        self.pages = pages;
-        self.queue_ms = self.call.age_ms();
+        !self.in_prefill() && self.generated() + 1 < self.extent.max_new
     }
 
     /// The next page's keys and values are in the cache already.
@@ -215,7 +232,7 @@ impl Sequence {
         self.emit(token, score, text);
         if stopped {
             self.end = Some(Ok(FinishReason::StopString));
-        } else if self.generated() == self.max_new {
+        } else if self.generated() == self.extent.max_new {
             self.end = Some(Ok(FinishReason::Length));
         }
     }

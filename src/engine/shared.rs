@@ -1,12 +1,12 @@
 //! What every caller of a handle and its engine thread share.
 
-use super::Timings;
-use super::call::{Call, FLAG_POLL};
-use super::sequence::Sequence;
+use super::call::{Call, FLAG_POLL, Waiting};
+use super::{EngineOptions, Timings};
 use crate::log::Log;
 use crate::{Error, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
@@ -22,15 +22,22 @@ pub(super) struct Shared {
     /// Sequences that hold a slot or wait for one. Grows only under the inbox's lock, so a call that
     /// must not wait sees a number that cannot grow before it is queued.
     pub occupied: AtomicUsize,
+    /// Calls that had to wait and of which nothing has begun. Grows only under the inbox's lock.
+    pub waiting_calls: AtomicUsize,
     pub totals: Mutex<Timings>,
     pub log: Arc<Log>,
     max_batch_size: usize,
+    max_waiting: usize,
 }
 
 struct Inbox {
-    new: Vec<Sequence>,
+    /// Calls with prompts that wait.
+    new: Vec<Arc<Call>>,
     /// All calls that may have unfinished sequences, wherever those are.
     calls: Vec<Weak<Call>>,
+    /// Calls that are gone are swept out when there are so many: twice those that the last time left, so that a call
+    /// costs the same however many there are.
+    sweep_at: usize,
     state: State,
     seeds: ChaCha8Rng,
     nudged: bool,
@@ -43,60 +50,68 @@ enum State {
 }
 
 impl Shared {
-    pub fn new(seed: u64, max_batch_size: usize, pages_total: u64, log: Arc<Log>) -> Arc<Self> {
+    pub fn new(options: &EngineOptions, pages_total: u64, log: Arc<Log>) -> Arc<Self> {
         Arc::new(Self {
             inbox: Mutex::new(Inbox {
                 new: Vec::new(),
                 calls: Vec::new(),
+                sweep_at: LEAST_SWEPT,
                 state: State::Open,
-                seeds: ChaCha8Rng::seed_from_u64(seed),
+                seeds: ChaCha8Rng::seed_from_u64(options.seed),
                 nudged: false,
             }),
             wake: Condvar::new(),
             occupied: AtomicUsize::new(0),
+            waiting_calls: AtomicUsize::new(0),
             totals: Mutex::new(Timings {
                 pages_total,
                 ..Timings::default()
             }),
             log,
-            max_batch_size,
+            max_batch_size: options.max_batch_size,
+            max_waiting: options.max_waiting as usize,
         })
     }
 
-    /// Queue the sequences of a call, or refuse them.
-    pub fn submit(&self, call: &Arc<Call>, mut sequences: Vec<Sequence>) -> Result<()> {
+    /// Queue the prompts of a call, or refuse them.
+    pub fn submit(&self, call: &Arc<Call>, prompts: VecDeque<Waiting>) -> Result<()> {
         let mut inbox = lock(&self.inbox);
         if let State::Poisoned(reason) = &inbox.state {
             return Err(Error::Poisoned(reason.clone()));
         }
         let cancelled = call.is_cancelled() || matches!(inbox.state, State::Closed);
-        let (needed, occupied) = (sequences.len(), self.occupied.load(Relaxed));
+        let (needed, occupied) = (prompts.len(), self.occupied.load(Relaxed));
         let free = self.max_batch_size.saturating_sub(occupied);
         if call.options.no_wait && needed > free && !cancelled {
             return Err(Error::Busy { needed, free });
+        }
+        // A call waits where not even its first prompt has a slot.
+        let waits = needed > 0 && free == 0 && !cancelled;
+        let waiting = self.waiting_calls.load(Relaxed);
+        if waits && waiting >= self.max_waiting {
+            let max = self.max_waiting;
+            return Err(Error::Waiting { waiting, max });
         }
         let seed = match call.options.seed {
             0 => inbox.seeds.next_u64(),
             seed => seed,
         };
-        for sequence in &mut sequences {
-            sequence.seed = seed;
-            call.enqueue(sequence.index);
-        }
+        call.enqueue(prompts, seed, waits);
         if cancelled {
             call.withdraw();
             return Ok(());
         }
-        inbox.calls.retain(|call| call.strong_count() > 0);
-        inbox.calls.push(Arc::downgrade(call));
-        inbox.new.extend(sequences);
+        inbox.remember(call);
+        if needed > 0 {
+            inbox.new.push(call.clone());
+        }
         self.wake.notify_one();
         Ok(())
     }
 
     /// What was queued since the last time, for the engine thread; `None` when it must end. With
     /// `idle` it waits for something to do, and with `live` it looks up often enough to see a flag.
-    pub fn receive(&self, idle: bool, live: bool) -> Option<Vec<Sequence>> {
+    pub fn receive(&self, idle: bool, live: bool) -> Option<Vec<Arc<Call>>> {
         let mut inbox = lock(&self.inbox);
         let nothing = |i: &Inbox| i.new.is_empty() && !i.nudged && matches!(i.state, State::Open);
         if idle && live && nothing(&inbox) {
@@ -148,13 +163,30 @@ impl Shared {
         }
     }
 
-    /// Sequences that were queued and not received: nobody will.
-    pub fn abandon(&self) -> Vec<Sequence> {
+    /// Let `claim` add to [`Shared::occupied`]. It may take a call's lock.
+    pub fn claiming(&self, claim: impl FnOnce()) {
+        let _inbox = lock(&self.inbox);
+        claim();
+    }
+
+    /// Calls that were queued and not received: nobody will.
+    pub fn abandon(&self) -> Vec<Arc<Call>> {
         std::mem::take(&mut lock(&self.inbox).new)
     }
 }
 
+/// Fewer are never swept.
+pub(super) const LEAST_SWEPT: usize = 64;
+
 impl Inbox {
+    fn remember(&mut self, call: &Arc<Call>) {
+        if self.calls.len() >= self.sweep_at {
+            self.calls.retain(|call| call.strong_count() > 0);
+            self.sweep_at = LEAST_SWEPT.max(2 * self.calls.len());
+        }
+        self.calls.push(Arc::downgrade(call));
+    }
+
     fn calls(&self) -> Vec<Arc<Call>> {
         self.calls.iter().filter_map(Weak::upgrade).collect()
     }

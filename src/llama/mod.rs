@@ -50,7 +50,6 @@ impl Llama {
     pub fn request_limits(&self) -> RequestLimits {
         RequestLimits {
             max_seq_len: self.info.max_seq_len,
-            max_batch_size: self.info.max_batch_size,
             vocab_size: self.info.config.shape.vocab_size,
         }
     }

@@ -11,6 +11,7 @@ pub struct Runner<B: Backend> {
     kv: B::Kv,
     scratch: Scratch<B>,
     limits: Limits,
+    page_bytes: usize,
 }
 
 impl<B: Backend> Runner<B> {
@@ -47,6 +48,7 @@ impl<B: Backend> Runner<B> {
             kv,
             scratch,
             limits,
+            page_bytes: B::page_bytes(shape, kv_dtype) as usize,
         })
     }
 }
@@ -78,6 +80,18 @@ impl<B: Backend> Run for Runner<B> {
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         self.backend.copy_pages(&mut self.kv, pairs)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        self.backend.save_pages(&self.kv, pages, to)
+    }
+
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
+        self.backend.load_pages(&mut self.kv, pages, from)
     }
 
     fn limits(&self) -> Limits {

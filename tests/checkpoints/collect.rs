@@ -166,4 +166,10 @@ impl Backend for Collect {
     fn copy_pages(&mut self, kv: &mut (), pairs: &[(u32, u32)]) -> Result<()> {
         unreachable!("nothing runs on this backend")
     }
+    fn save_pages(&mut self, kv: &(), pages: &[u32], to: &mut [u8]) -> Result<()> {
+        unreachable!("nothing runs on this backend")
+    }
+    fn load_pages(&mut self, kv: &mut (), pages: &[u32], from: &[u8]) -> Result<()> {
+        unreachable!("nothing runs on this backend")
+    }
 }

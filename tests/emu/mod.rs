@@ -325,6 +325,18 @@ unsafe impl Device for Emu {
         Ok(())
     }
 
+    unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()> {
+        self.work("a copy of rows to the host")?;
+        for (i, row) in to.chunks_exact_mut(from.width).enumerate() {
+            let at = from.at + (i * from.pitch) as u64;
+            // SAFETY: `row` is live, the emulator checks the other end; `e` has `n` bytes.
+            Self::call("a copy of rows to the host", |e, n| unsafe {
+                (self.library.to_host)(row.as_mut_ptr().cast(), at, row.len(), e, n)
+            })?;
+        }
+        Ok(())
+    }
+
     unsafe fn fetch(&self, to: &mut Vec<f32>, from: u64, floats: usize) -> Result<()> {
         self.work("a copy to the host")?;
         // SAFETY: the emulator checks both ends; `e` has `n` bytes.

@@ -112,7 +112,6 @@ impl Setup {
             Engine::new(run, Arc::new(Toy), self.options(), Arc::new(Log::new(None))).unwrap();
         let limits = RequestLimits {
             max_seq_len: self.max_seq_len,
-            max_batch_size: self.max_batch_size,
             vocab_size: VOCAB,
         };
         Host::new(engine, limits)

@@ -161,6 +161,11 @@ impl Model {
         }
     }
 
+    fn slots(&self, page: u32) -> std::ops::Range<usize> {
+        let first = page as usize * self.limits.page_size;
+        first..first + self.limits.page_size
+    }
+
     /// Everything a step promises.
     fn check(&self, step: &Step) {
         let Limits {
@@ -324,6 +329,33 @@ impl Run for Model {
 
     fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
         unreachable!("nothing forks")
+    }
+
+    /// A position is its token and the arithmetic; nothing is `i32::MIN`.
+    fn page_bytes(&self) -> usize {
+        5 * self.limits.page_size
+    }
+
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        assert_eq!(to.len(), pages.len() * self.page_bytes());
+        let slots = pages.iter().flat_map(|page| self.slots(*page));
+        for (slot, to) in slots.zip(to.chunks_mut(5)) {
+            let (token, kind) = self.cache[slot].unwrap_or((Token::MIN, RowKind::Decode));
+            to[..4].copy_from_slice(&token.to_ne_bytes());
+            to[4] = u8::from(kind == RowKind::Prefill);
+        }
+        Ok(())
+    }
+
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
+        assert_eq!(from.len(), pages.len() * self.page_bytes());
+        let slots: Vec<usize> = pages.iter().flat_map(|page| self.slots(*page)).collect();
+        for (slot, from) in slots.into_iter().zip(from.chunks(5)) {
+            let token = Token::from_ne_bytes(from[..4].try_into().unwrap());
+            let kinds = [RowKind::Decode, RowKind::Prefill];
+            self.cache[slot] = (token != Token::MIN).then(|| (token, kinds[from[4] as usize]));
+        }
+        Ok(())
     }
 
     fn limits(&self) -> Limits {

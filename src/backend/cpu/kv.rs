@@ -17,6 +17,7 @@ use super::pool::{Grid, Pool, Rect};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
+use std::ops::Range;
 
 /// The paged KV cache.
 #[derive(Debug)]
@@ -94,6 +95,53 @@ impl CpuKv {
             Data::Single(m) => copy(m, layer, page, pairs),
             Data::Half(m) => copy(m, layer, page, pairs),
         }
+    }
+}
+
+impl CpuKv {
+    /// Copy whole pages out, layer by layer; `to` has room for exactly these pages.
+    pub(super) fn save_pages(&self, pages: &[u32], to: &mut [u8]) {
+        fn save<T: Copy, const N: usize>(from: &[T], to: &mut [u8], bytes: fn(T) -> [u8; N]) {
+            for (x, to) in from.iter().zip(to.as_chunks_mut::<N>().0) {
+                *to = bytes(*x);
+            }
+        }
+        let len = self.page_len() * self.dtype.size();
+        for (at, to) in self.parts(pages).zip(to.chunks_exact_mut(len.max(1))) {
+            match &self.data {
+                Data::Byte(m) => save(&m[at], to, i8::to_ne_bytes),
+                Data::Single(m) => save(&m[at], to, f32::to_ne_bytes),
+                Data::Half(m) => save(&m[at], to, u16::to_ne_bytes),
+            }
+        }
+    }
+
+    /// Copy back what [`CpuKv::save_pages`] gave.
+    pub(super) fn load_pages(&mut self, pages: &[u32], from: &[u8]) {
+        fn load<T, const N: usize>(to: &mut [T], from: &[u8], number: fn([u8; N]) -> T) {
+            for (to, bytes) in to.iter_mut().zip(from.as_chunks::<N>().0) {
+                *to = number(*bytes);
+            }
+        }
+        let len = self.page_len() * self.dtype.size();
+        for (at, from) in self.parts(pages).zip(from.chunks_exact(len.max(1))) {
+            match &mut self.data {
+                Data::Byte(m) => load(&mut m[at], from, i8::from_ne_bytes),
+                Data::Single(m) => load(&mut m[at], from, f32::from_ne_bytes),
+                Data::Half(m) => load(&mut m[at], from, u16::from_ne_bytes),
+            }
+        }
+    }
+
+    /// Where the layers of these pages lie, page after page.
+    fn parts(&self, pages: &[u32]) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (layer, page) = (self.layer_len(), self.page_len());
+        let layers = self.data.len().checked_div(layer).unwrap_or(0);
+        let pages = pages.to_vec();
+        pages.into_iter().flat_map(move |at| {
+            let first = at as usize * page;
+            (0..layers).map(move |n| n * layer + first..n * layer + first + page)
+        })
     }
 }
 

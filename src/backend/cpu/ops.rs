@@ -213,4 +213,14 @@ impl Backend for Cpu {
         kv.copy_pages(pairs);
         Ok(())
     }
+
+    fn save_pages(&mut self, kv: &CpuKv, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        kv.save_pages(pages, to);
+        Ok(())
+    }
+
+    fn load_pages(&mut self, kv: &mut CpuKv, pages: &[u32], from: &[u8]) -> Result<()> {
+        kv.load_pages(pages, from);
+        Ok(())
+    }
 }

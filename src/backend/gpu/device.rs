@@ -133,6 +133,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Both lie inside live allocations and do not overlap.
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
 
+    /// Copy rows to the host, end to end, and wait for them.
+    ///
+    /// # Safety
+    /// The rows lie inside one live allocation; `to.len()` is a multiple of `from.width`.
+    unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()>;
+
     /// Begins to copy floats to the host.
     ///
     /// # Safety
@@ -268,6 +274,22 @@ impl<D: Device> Memory<D> {
         }
     }
 
+    /// Copies rows of `width` bytes, from `offset`, `offset + pitch`, ..., to `to`, end to end, and
+    /// waits for them.
+    pub fn read(&self, offset: usize, width: usize, pitch: usize, to: &mut [u8]) -> Result<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        self.check(offset, width, pitch, to.len())?;
+        let from = Rows {
+            at: self.at + offset as u64,
+            width,
+            pitch,
+        };
+        // SAFETY: the end of the last row was compared with the end of the allocation.
+        unsafe { self.device.read(from, to) }
+    }
+
     /// A tensor map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`
     /// rows. The map may not be used once this memory is dropped. `None` where
     /// [`Device::tensor_map`] returns `None`.
@@ -308,17 +330,7 @@ impl<D: Device> Memory<D> {
         if from.is_empty() {
             return Ok(());
         }
-        let rows = from.len() / width;
-        let last = (rows - 1)
-            .checked_mul(pitch)
-            .and_then(|n| n.checked_add(offset)?.checked_add(width));
-        if !from.len().is_multiple_of(width) || last.is_none_or(|last| last > self.bytes) {
-            return Err(Error::Internal(format!(
-                "{} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
-                from.len(),
-                self.bytes
-            )));
-        }
+        self.check(offset, width, pitch, from.len())?;
         let to = Rows {
             at: self.at + offset as u64,
             width,
@@ -326,6 +338,23 @@ impl<D: Device> Memory<D> {
         };
         // SAFETY: the end of the last row was compared with the end of the allocation.
         unsafe { self.device.write(to, from) }
+    }
+
+    /// Whether `bytes` bytes, which are not none, in rows of `width` lie inside.
+    fn check(&self, offset: usize, width: usize, pitch: usize, bytes: usize) -> Result<()> {
+        let rows = bytes / width;
+        let last = rows.checked_sub(1).and_then(|n| {
+            n.checked_mul(pitch)?
+                .checked_add(offset)?
+                .checked_add(width)
+        });
+        match bytes.is_multiple_of(width) && last.is_some_and(|last| last <= self.bytes) {
+            true => Ok(()),
+            false => Err(Error::Internal(format!(
+                "{bytes} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
+                self.bytes
+            ))),
+        }
     }
 }
 

@@ -191,6 +191,12 @@ impl<D: Device> GpuKv<D> {
     fn layer(&self) -> usize {
         self.n_pages * self.page
     }
+
+    /// K and V of these pages, page after page, each with all layers.
+    fn halves<'a>(&'a self, pages: &'a [u32]) -> impl Iterator<Item = (usize, &'a Memory<D>)> {
+        let halves = |&page| [(page as usize, &self.k), (page as usize, &self.v)];
+        pages.iter().flat_map(halves)
+    }
 }
 
 /// A model's share of a GPU.

@@ -604,6 +604,28 @@ impl<D: Device> Backend for Gpu<D> {
         });
         self.check()
     }
+
+    fn save_pages(&mut self, kv: &GpuKv<D>, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        self.check()?;
+        let halves = to.chunks_exact_mut(kv.page * self.shape.n_layers);
+        for ((page, memory), to) in kv.halves(pages).zip(halves) {
+            memory.read(page * kv.page, kv.page, kv.layer(), to)?;
+        }
+        Ok(())
+    }
+
+    fn load_pages(&mut self, kv: &mut GpuKv<D>, pages: &[u32], from: &[u8]) -> Result<()> {
+        self.check()?;
+        let halves = from.chunks_exact(kv.page * self.shape.n_layers);
+        for ((page, memory), from) in kv.halves(pages).zip(halves) {
+            // Layers of a large pool may lie farther apart than one copy of rows can.
+            for (layer, row) in from.chunks_exact(kv.page).enumerate() {
+                let at = layer * kv.layer() + page * kv.page;
+                memory.write(at, row.len(), row.len(), row)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn scale(shape: &Shape) -> f32 {

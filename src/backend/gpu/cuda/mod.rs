@@ -300,6 +300,26 @@ unsafe impl Device for Cuda {
         Ok(())
     }
 
+    unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()> {
+        let _current = self.context.enter()?;
+        // Row by row: layers of a large pool lie farther apart than a 2D copy can.
+        let rows = to.chunks_exact_mut(from.width).enumerate();
+        let copied = rows.map(|(i, row)| {
+            let (at, n) = (from.at + (i * from.pitch) as u64, row.len());
+            // SAFETY: by this function's contract; `to` is not looked at before the stream is idle.
+            unsafe {
+                self.driver()
+                    .cuMemcpyDtoHAsync_v2(row.as_mut_ptr().cast(), at, n, self.stream.raw)
+            }
+        });
+        let copied = copied.collect::<std::result::Result<(), _>>();
+        // Also where a copy has failed: others may be under way.
+        // SAFETY: the context is current.
+        let idle = unsafe { self.driver().cuStreamSynchronize(self.stream.raw) };
+        copied?;
+        Ok(idle?)
+    }
+
     unsafe fn fetch(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
         let _current = self.context.enter()?;
         let (at, stream) = (to.memory.at.cast(), self.stream.raw);
