@@ -101,7 +101,10 @@ impl Scheduler {
         {
             let hits = match first.scores_prompt() {
                 true => Vec::new(),
-                false => self.pool.find_all(&first.tokens[..first.prefill_len()]),
+                false => self.pool.find_all(
+                    first.call.options.cache_salt,
+                    &first.tokens[..first.prefill_len()],
+                ),
             };
             let total = first.most_positions().div_ceil(self.pool.page_size());
             let Some(pages) = self.pool.reserve(&hits, total) else {
