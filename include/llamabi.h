@@ -303,6 +303,10 @@ typedef struct llama_generate_options {
   uint32_t top_logprobs;
   /// 0.
   uint32_t reserved1;
+  /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the same salt, so
+  /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
+  /// results do not depend on it. 0: those of all who give 0.
+  uint64_t cache_salt;
 } llama_generate_options;
 
 /// One message of a dialog.

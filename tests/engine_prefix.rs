@@ -262,3 +262,38 @@ fn what_a_cancelled_prefill_has_written_is_found() {
     expect("abcdefghijklmnopqrst", &got);
     assert_eq!(got.stats.cached_tokens, 8);
 }
+
+#[test]
+fn prompts_find_the_prefixes_of_their_own_salt_only_and_get_the_same_tokens() {
+    let (host, _) = Setup::default().start(hash_think);
+    for (salt, cached) in [(0, 0), (7, 0), (u64::MAX, 0), (7, 8), (0, 8), (u64::MAX, 8)] {
+        let options = GenerateOptions {
+            cache_salt: salt,
+            ..short()
+        };
+        let got = host.one(of("abcdefghij"), options);
+        expect("abcdefghij", &got);
+        assert_eq!(got.stats.cached_tokens, cached, "salt {salt}");
+    }
+    host.assert_empty();
+}
+
+#[test]
+fn running_sequences_with_different_salts_do_not_wait_for_each_others_pages() {
+    let (host, probe) = Setup::default().start(hash_think);
+    probe.hold();
+    let streams = [0, 7].map(|salt| {
+        let options = GenerateOptions {
+            cache_salt: salt,
+            ..short()
+        };
+        host.submit(vec![of("abcdefghijkl")], options).unwrap()
+    });
+    probe.release();
+    for stream in &streams {
+        let got = collect(stream, 1).unwrap().0.remove(0);
+        expect("abcdefghijkl", &got);
+        assert_eq!(got.stats.cached_tokens, 0);
+    }
+    host.assert_empty();
+}

@@ -255,6 +255,7 @@ struct GenerateOptions {
   std::uint64_t seed = detail::generate_defaults().seed;
   std::vector<std::string> stop{};
   std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
+  std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false;
   std::optional<Cancel> cancel{};
@@ -345,6 +346,7 @@ class GenerateArguments {
     c_.repetition_penalty = o.repetition_penalty;
     c_.seed = o.seed;
     c_.top_logprobs = o.top_logprobs;
+    c_.cache_salt = o.cache_salt;
     for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();

@@ -254,6 +254,12 @@ func Seed(seed uint64) GenerateOption {
 	return func(o *generateOptions) { o.c.seed = C.uint64_t(seed) }
 }
 
+// CacheSalt keeps prefixes apart: the call takes pages from the prefix cache only of calls with the same
+// salt. Results do not depend on it. 0: of all calls with 0.
+func CacheSalt(salt uint64) GenerateOption {
+	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
+}
+
 // Stop sets texts that end a sequence and are cut off.
 func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
 

@@ -126,6 +126,8 @@ export interface GenerateOptions {
   logprobs?: boolean;
   /** Most likely tokens to report per token; 0: none. */
   topLogprobs?: number;
+  /** The prompt takes pages from the prefix cache only of calls with the same salt; results do not depend on it. 0: of all with 0. */
+  cacheSalt?: number | bigint;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
@@ -227,6 +229,10 @@ export class Model {
   encode(text: string, options?: { bos?: boolean; eos?: boolean }): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
   decode(tokens: Tokens): string;
+  /** The same three on a thread of their own, for texts that would hold up the event loop. */
+  encodeAsync(text: string, options?: { bos?: boolean; eos?: boolean }): Promise<Int32Array>;
+  encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
+  decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
   tokenBytes(token: number): Uint8Array;
 

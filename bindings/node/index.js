@@ -164,6 +164,18 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
+  async encodeAsync(text, { bos = false, eos = false } = {}) {
+    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos)));
+  }
+
+  async encodeDialogAsync(messages) {
+    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false)));
+  }
+
+  async decodeAsync(tokens) {
+    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false)));
+  }
+
   tokenBytes(token) {
     return native.tokenBytes(this.#handle, token);
   }

@@ -80,6 +80,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if request.Logprobs {
 		opts = append(opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
 	}
+	opts = append(opts, llamabi.CacheSalt(recordOf(r).salt))
 	dialog := make([]llamabi.Message, len(request.Messages))
 	for i, m := range request.Messages {
 		if m.Role == "developer" { // the newer name of the same

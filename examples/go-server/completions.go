@@ -68,6 +68,7 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	if request.Logprobs != nil {
 		opts = append(opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
 	}
+	opts = append(opts, llamabi.CacheSalt(recordOf(r).salt))
 	if request.Echo {
 		opts = append(opts, llamabi.Echo())
 	}

@@ -54,6 +54,7 @@ type scored struct {
 // progress is how far a choice has come.
 type progress struct {
 	begun  bool // it has had an event
+	last   time.Time
 	offset int
 	text   strings.Builder
 	tokens []scored
@@ -64,9 +65,9 @@ type usage struct {
 	PromptTokens        int `json:"prompt_tokens"`
 	CompletionTokens    int `json:"completion_tokens"`
 	TotalTokens         int `json:"total_tokens"`
-	PromptTokensDetails struct {
+	PromptTokensDetails *struct {
 		CachedTokens int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
+	} `json:"prompt_tokens_details,omitempty"` // nil: that is not reported
 }
 
 type answer struct {
@@ -81,6 +82,9 @@ type answer struct {
 
 // errLeft is why nothing more can be written.
 var errLeft = errors.New("the client has left")
+
+// errTimedOut is the end of a request that has taken too long.
+var errTimedOut = errors.New("the request's time is over")
 
 const statusLeft = 499 // as nginx has it
 
@@ -99,7 +103,19 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.request.Stream), Created: time.Now().Unix(),
 		Model: s.name, SystemFingerprint: "llamabi-" + llamabi.Version(),
 	}}
-	err := s.generate(r.Context(), j, out)
+	ctx := r.Context()
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimedOut)
+		defer cancel()
+		// A moment more than the request, so that its client hears of that.
+		out.deadline = time.Now().Add(s.timeout + time.Second)
+		out.control.SetWriteDeadline(out.deadline)
+	}
+	err := s.generate(ctx, j, out, recordOf(r))
+	if err != nil && context.Cause(ctx) == errTimedOut {
+		err = errTimedOut
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, errLeft), r.Context().Err() != nil && !s.abandoning.Load():
@@ -115,8 +131,13 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 }
 
 // generate gives a job's events to out.
-func (s *server) generate(ctx context.Context, j job, out *sink) error {
+func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) error {
 	var total usage
+	if s.cached {
+		total.PromptTokensDetails = new(struct {
+			CachedTokens int `json:"cached_tokens"`
+		})
+	}
 	choices := make([]progress, j.sequences)
 	for ev, err := range j.events(ctx) {
 		if err != nil {
@@ -125,9 +146,8 @@ func (s *server) generate(ctx context.Context, j job, out *sink) error {
 		c := &choices[ev.Index]
 		p := piece{text: ev.Text}
 		if ev.Kind == llamabi.EventFinish {
-			if ev.Stats.FirstToken > 0 {
-				s.metrics.firstToken.observe(ev.Stats.FirstToken)
-			}
+			s.metrics.sequence(ev.Stats)
+			rec.GeneratedTokens += ev.Stats.GeneratedTokens
 			switch ev.FinishReason {
 			case llamabi.FinishCancelled:
 				continue // the error comes next
@@ -139,7 +159,15 @@ func (s *server) generate(ctx context.Context, j job, out *sink) error {
 				p.finish = "stop"
 			}
 			total.add(ev.Stats, ev.Index%*j.request.N == 0)
-		} else if j.logprobs {
+			rec.PromptTokens = total.PromptTokens
+		} else {
+			now := time.Now()
+			if c.begun && !j.echo { // of a prompt that is echoed, the tokens were not generated
+				s.metrics.betweenTokens.observe(now.Sub(c.last))
+			}
+			c.last = now
+		}
+		if ev.Kind != llamabi.EventFinish && j.logprobs {
 			token, err := s.score(ev)
 			if err != nil {
 				return err
@@ -166,7 +194,9 @@ func (s *server) generate(ctx context.Context, j job, out *sink) error {
 func (u *usage) add(stats llamabi.RequestStats, first bool) {
 	if first {
 		u.PromptTokens += stats.PromptTokens
-		u.PromptTokensDetails.CachedTokens += stats.CachedTokens
+		if u.PromptTokensDetails != nil {
+			u.PromptTokensDetails.CachedTokens += stats.CachedTokens
+		}
 	}
 	u.CompletionTokens += stats.GeneratedTokens
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
@@ -196,6 +226,8 @@ type sink struct {
 	job     job
 	base    answer
 	started bool
+	// When the last byte must have been written; zero: whenever.
+	deadline time.Time
 }
 
 // chunk streams what an event brought, if that is anything.
@@ -248,7 +280,11 @@ func (o *sink) send(v any) error {
 }
 
 func (o *sink) sendData(data []byte) error {
-	o.control.SetWriteDeadline(time.Now().Add(30 * time.Second))
+	patience := time.Now().Add(30 * time.Second)
+	if !o.deadline.IsZero() && o.deadline.Before(patience) {
+		patience = o.deadline
+	}
+	o.control.SetWriteDeadline(patience)
 	fmt.Fprintf(o.w, "data: %s\n\n", data) // what fails here fails in Flush too
 	if err := o.control.Flush(); err != nil {
 		return fmt.Errorf("%w: %v", errLeft, err)

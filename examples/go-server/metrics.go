@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -11,13 +12,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"llamabi"
 )
 
 type metrics struct {
-	mu         sync.Mutex
-	requests   map[request]uint64
-	abandoned  atomic.Uint64
-	firstToken histogram
+	mu            sync.Mutex
+	requests      map[request]uint64
+	durations     map[string]*histogram // by route
+	running       atomic.Int64          // requests that have no whole answer yet
+	abandoned     atomic.Uint64
+	queue         histogram
+	firstToken    histogram
+	betweenTokens histogram
 }
 
 type request struct {
@@ -25,22 +32,61 @@ type request struct {
 	code  int
 }
 
-// count counts the requests of a handler by route and status.
-func (m *metrics) count(handler *http.ServeMux) http.Handler {
-	m.requests = map[request]uint64{}
+func newMetrics() metrics {
+	return metrics{requests: map[request]uint64{}, durations: map[string]*histogram{},
+		queue: newHistogram(waits), firstToken: newHistogram(waits), betweenTokens: newHistogram(gaps)}
+}
+
+// count counts the requests of a handler by route and status, and writes them down.
+func (s *server) count(mux *http.ServeMux, handler http.Handler) http.Handler {
+	m := &s.metrics
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		m.running.Add(1)
+		defer m.running.Add(-1)
+		rec, r := recorded(w, r)
 		recorder := &recorder{ResponseWriter: w, code: http.StatusOK}
 		handler.ServeHTTP(recorder, r)
-		_, route, _ := strings.Cut(r.Pattern, " ")
+		if r.Pattern == "" { // refused before its route was looked for
+			_, r.Pattern = mux.Handler(r)
+		}
+		_, route, _ := strings.Cut(strings.ReplaceAll(r.Pattern, "...", ""), " ")
+		took := time.Since(begin)
+		rec.Route, rec.Status, rec.Bytes = cmp.Or(route, r.Pattern, "/"), recorder.code, recorder.bytes
+		if r.Method == http.MethodHead {
+			rec.Bytes = 0
+		}
+		rec.DurationMs = float64(took.Microseconds()) / 1e3
+		s.accessLog.write(rec)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.requests[request{cmp.Or(route, r.Pattern), recorder.code}]++
+		m.requests[request{rec.Route, rec.Status}]++
+		if m.durations[rec.Route] == nil {
+			h := newHistogram(durations)
+			m.durations[rec.Route] = &h
+		}
+		m.durations[rec.Route].observe(took)
 	})
+}
+
+// sequence counts a sequence that has ended.
+func (m *metrics) sequence(stats llamabi.RequestStats) {
+	m.queue.observe(stats.Queue)
+	if stats.FirstToken > 0 {
+		m.firstToken.observe(stats.FirstToken)
+	}
 }
 
 type recorder struct {
 	http.ResponseWriter
-	code int
+	code  int
+	bytes int64
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	n, err := r.ResponseWriter.Write(b)
+	r.bytes += int64(n)
+	return n, err
 }
 
 func (r *recorder) WriteHeader(code int) {
@@ -51,33 +97,48 @@ func (r *recorder) WriteHeader(code int) {
 // Unwrap lets http.ResponseController flush and set deadlines.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
+// Upper bounds of buckets, in seconds.
+var (
+	waits     = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
+	gaps      = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5}
+	durations = []float64{0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+)
+
 // histogram of seconds, as Prometheus has them.
 type histogram struct {
-	mu     sync.Mutex
-	counts [len(bounds) + 1]uint64
+	mu     *sync.Mutex
+	bounds []float64
+	counts []uint64
 	sum    float64
 }
 
-var bounds = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
+func newHistogram(bounds []float64) histogram {
+	return histogram{mu: &sync.Mutex{}, bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
 
 func (h *histogram) observe(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i, _ := slices.BinarySearch(bounds[:], d.Seconds())
+	i, _ := slices.BinarySearch(h.bounds, d.Seconds())
 	h.counts[i]++
 	h.sum += d.Seconds()
 }
 
-func (h *histogram) write(w http.ResponseWriter, name string) {
+// write writes its lines; labels is what stands before le, with a comma.
+func (h *histogram) write(w io.Writer, name, labels string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var total uint64
-	for i, bound := range bounds {
+	for i, bound := range h.bounds {
 		total += h.counts[i]
-		fmt.Fprintf(w, "%s_bucket{le=\"%v\"} %d\n", name, bound, total)
+		fmt.Fprintf(w, "%s_bucket{%sle=\"%v\"} %d\n", name, labels, bound, total)
 	}
-	total += h.counts[len(bounds)]
-	fmt.Fprintf(w, "%s_bucket{le=\"+Inf\"} %d\n%s_sum %v\n%s_count %d\n", name, total, name, h.sum, name, total)
+	total += h.counts[len(h.bounds)]
+	own := ""
+	if labels != "" {
+		own = "{" + strings.TrimSuffix(labels, ",") + "}"
+	}
+	fmt.Fprintf(w, "%s_bucket{%sle=\"+Inf\"} %d\n%s_sum%s %v\n%s_count%s %d\n", name, labels, total, name, own, h.sum, name, own, total)
 }
 
 func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
@@ -95,7 +156,7 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_sequences_running", "gauge", "Sequences that run now.", now.Running)
 	one("llamabi_sequences_waiting", "gauge", "Sequences that wait for a slot.", now.Waiting)
 	one("llamabi_kv_pages_used", "gauge", "Pages of the KV cache that sequences hold.", now.PagesUsed)
-	one("llamabi_kv_pages_total", "gauge", "Pages of the KV cache.", now.PagesTotal)
+	one("llamabi_kv_pages", "gauge", "Pages of the KV cache.", now.PagesTotal)
 	one("llamabi_prompt_tokens_total", "counter", "Prompt tokens of all requests.", now.PromptTokens)
 	one("llamabi_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache.", now.CachedTokens)
 	one("llamabi_generated_tokens_total", "counter", "Tokens generated.", now.GeneratedTokens)
@@ -103,15 +164,24 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_prefill_seconds_total", "counter", "Time in steps with prompt tokens.", now.Prefill.Seconds())
 	one("llamabi_decode_seconds_total", "counter", "Time in steps without prompt tokens.", now.Decode.Seconds())
 	one("llamabi_abandoned_requests_total", "counter", "Requests whose client left.", s.metrics.abandoned.Load())
-	head("llamabi_first_token_seconds", "histogram", "From a request to the first token of each of its sequences that has ended.")
-	s.metrics.firstToken.write(w, "llamabi_first_token_seconds")
+	buckets := func(name, help string, h *histogram) {
+		head(name, "histogram", help)
+		h.write(w, name, "")
+	}
+	buckets("llamabi_queue_seconds", "From the call to the first step, of each sequence that has ended.", &s.metrics.queue)
+	buckets("llamabi_first_token_seconds", "From the call to the first token, of each sequence that has ended.", &s.metrics.firstToken)
+	buckets("llamabi_between_tokens_seconds", "From one generated token of a sequence to the next, as they come out of the model.", &s.metrics.betweenTokens)
 	if bytes, ok := residentBytes(); ok {
 		one("process_resident_memory_bytes", "gauge", "Resident memory.", bytes)
 	}
 
-	head("llamabi_requests_total", "counter", "Requests answered, by route and status.")
 	s.metrics.mu.Lock()
 	defer s.metrics.mu.Unlock()
+	head("llamabi_request_duration_seconds", "histogram", "From a request to the end of its answer, by route.")
+	for _, route := range slices.Sorted(maps.Keys(s.metrics.durations)) {
+		s.metrics.durations[route].write(w, "llamabi_request_duration_seconds", fmt.Sprintf("route=%q,", route))
+	}
+	head("llamabi_requests_total", "counter", "Requests answered, by route and status.")
 	sorted := slices.SortedFunc(maps.Keys(s.metrics.requests), func(a, b request) int {
 		return cmp.Or(cmp.Compare(a.route, b.route), cmp.Compare(a.code, b.code))
 	})

@@ -84,6 +84,12 @@ func (o *oneOrMany) UnmarshalJSON(b []byte) error {
 
 // read parses a request's body into v.
 func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
+		// A form of another site's page can send other types, without the browser asking first.
+		return &apiError{http.StatusUnsupportedMediaType, "invalid_request_error", "", "unsupported_media_type",
+			"The request's Content-Type must be application/json."}
+	}
 	control := http.NewResponseController(w)
 	control.SetReadDeadline(time.Now().Add(30 * time.Second))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody))
@@ -97,6 +103,9 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
 	}
 	if !utf8.Valid(body) {
 		return badRequest("", "The request is not UTF-8.")
+	}
+	if nestedTooDeep(body) {
+		return badRequest("", "The request is nested more than %d deep.", mostNested)
 	}
 	var fields map[string]any
 	if err = json.Unmarshal(body, &fields); err == nil {
@@ -118,6 +127,28 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
 		return badRequest("", "The request is not valid JSON: %v.", err)
 	}
 	return nil
+}
+
+const mostNested = 64 // as deep as nothing is that the protocol has
+
+func nestedTooDeep(body []byte) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			if depth++; depth > mostNested {
+				return true
+			}
+		case c == ']', c == '}':
+			depth--
+		}
+	}
+	return false
 }
 
 // check finds what cannot be done, and turns the rest into the model's options.

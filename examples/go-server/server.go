@@ -21,6 +21,10 @@ type server struct {
 	created    int64
 	slots      int
 	maxBody    int64
+	timeout    time.Duration // of a request in all; 0: none
+	access     access
+	cached     bool // say in usage what came from the prefix cache
+	accessLog  *accessLog
 	queue      queue
 	metrics    metrics
 	loaded     atomic.Bool
@@ -29,20 +33,23 @@ type server struct {
 	broken     atomic.Bool // the model cannot be used any more
 }
 
-func newServer(name string, slots, waiting int, maxBody int64) *server {
-	return &server{name: name, created: time.Now().Unix(), slots: slots, maxBody: maxBody,
-		queue: queue{limit: slots + waiting}}
+func newServer(set settings, log *accessLog) *server {
+	return &server{name: set.name, created: time.Now().Unix(), slots: set.maxBatchSize, maxBody: int64(set.maxBody),
+		timeout: set.timeout, access: set.access, cached: set.cachedTokens, accessLog: log,
+		queue: queue{limit: set.maxBatchSize + set.queue}, metrics: newMetrics()}
 }
 
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/completions", s.completions)
 	mux.HandleFunc("POST /v1/chat/completions", s.chatCompletions)
+	mux.HandleFunc("POST /tokenize", s.tokenize)
+	mux.HandleFunc("POST /detokenize", s.detokenize)
 	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("GET /v1/models/{id...}", s.models)
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /metrics", s.showMetrics)
-	for _, path := range []string{"/v1/completions", "/v1/chat/completions"} {
+	for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", "POST")
 			writeError(w, &apiError{http.StatusMethodNotAllowed, "invalid_request_error", "", "", r.Method + " is not allowed here; use POST"})
@@ -51,13 +58,33 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &apiError{http.StatusNotFound, "invalid_request_error", "", "unknown_url", fmt.Sprintf("unknown URL: %s %s", r.Method, r.URL.Path)})
 	})
-	counted := s.metrics.count(mux)
+	counted := s.count(mux, s.guard(mux))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.loaded.Load() && r.URL.Path != "/healthz" {
 			writeError(w, &apiError{http.StatusServiceUnavailable, "server_error", "", "loading", "The model is being loaded. Try again later."})
 			return
 		}
 		counted.ServeHTTP(w, r)
+	})
+}
+
+// guard lets those through who may ask.
+func (s *server) guard(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.access.checkHost(r); err != nil {
+			writeError(w, err)
+			return
+		}
+		if s.access.cors(w, r) {
+			return
+		}
+		salt, err := s.access.admit(r)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		recordOf(r).salt = salt
+		mux.ServeHTTP(w, r)
 	})
 }
 
@@ -160,6 +187,9 @@ func (s *server) asAPIError(err error, input string) *apiError {
 		return &apiError{http.StatusBadRequest, "invalid_request_error", "stop", "", message}
 	case errors.Is(err, llamabi.ErrInvalidArgument), errors.Is(err, llamabi.ErrUTF8), errors.Is(err, llamabi.ErrBatch):
 		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "", message}
+	case errors.Is(err, errTimedOut):
+		return &apiError{http.StatusServiceUnavailable, "server_error", "", "timeout",
+			fmt.Sprintf("The request took longer than %v s, the most that this server allows.", s.timeout.Seconds())}
 	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
 		return &apiError{http.StatusServiceUnavailable, "server_error", "", "shutting_down", "The server is shutting down."}
 	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 )
 
 func TestAnswers503UntilTheModelIsLoaded(t *testing.T) {
-	s := newServer("model", 1, 0, 1<<20)
+	s := newServer(settings{name: "model", maxBatchSize: 1}, &accessLog{out: io.Discard})
 	routes := s.routes()
 	status := func(path string) int {
 		answer := httptest.NewRecorder()

@@ -1,6 +1,6 @@
 // Runs a job and answers it, whole or as server-sent events.
 import { randomUUID } from 'node:crypto';
-import { badRequest, sendJson, shuttingDown } from './http.mjs';
+import { ApiError, badRequest, sendJson } from './http.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
@@ -81,22 +81,29 @@ export async function answer(service, job, res, signal) {
     system_fingerprint: service.fingerprint,
   };
   const out = job.stream ? new EventStream(res, base, shape, job) : null;
-  const choices = Array.from({ length: job.sequences }, () => ({ text: '', offset: 0, seen: 0, scored: [], finish: null }));
+  const choices = Array.from({ length: job.sequences }, () => ({ text: '', offset: 0, seen: 0, scored: [], finish: null, last: null }));
   const bytesOf = (token) => Buffer.from(model.tokenBytes(token));
-  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0, prompt_tokens_details: { cached_tokens: 0 } };
+  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
+  if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
   let timings;
 
-  for await (const event of model.stream(job.input, { ...job.options, signal })) {
+  for await (const event of model.stream(job.input, { ...job.options, cacheSalt: job.cacheSalt, signal })) {
     const choice = choices[event.index];
     let scored = job.logprobs ? [] : null;
     if (event.type === 'finish') {
-      if (event.stats.firstTokenMs > 0) metrics.firstToken(event.stats.firstTokenMs / 1000);
-      if (event.finishReason === 'cancelled') throw shuttingDown(); // or nobody is there to be told
+      metrics.sequence(event.stats);
+      job.access.generatedTokens += event.stats.generatedTokens;
+      if (event.finishReason === 'cancelled') throw signal.reason; // or nobody is there to be told
       if (event.finishReason === 'unsafe') throw badRequest('messages', event.text);
       choice.finish = FINISH[event.finishReason] ?? event.finishReason;
       count(usage, event.stats, event.index % job.n === 0);
+      job.access.promptTokens = usage.prompt_tokens;
       if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };
     } else {
+      const now = performance.now();
+      // Of a prompt that is echoed, the tokens were not generated.
+      if (choice.last !== null && !job.echo) metrics.betweenTokens.observe((now - choice.last) / 1000);
+      choice.last = now;
       if (job.logprobs) {
         const nothingBefore = job.echo && choice.seen === 0;
         const top = event.top.map((a) => ({ bytes: bytesOf(a.token), logprob: a.logprob }));
@@ -122,7 +129,7 @@ export async function answer(service, job, res, signal) {
 function count(usage, stats, isFirst) {
   if (isFirst) {
     usage.prompt_tokens += stats.promptTokens;
-    usage.prompt_tokens_details.cached_tokens += stats.cachedTokens;
+    if (usage.prompt_tokens_details) usage.prompt_tokens_details.cached_tokens += stats.cachedTokens;
   }
   usage.completion_tokens += stats.generatedTokens;
   usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
@@ -176,24 +183,36 @@ class EventStream {
 // first, and the texts of the first few.
 export async function nextToken(service, job, res, signal) {
   const { model, vocabSize } = service;
-  let tokens;
-  if (job.dialog) {
-    const answer = model.encode(job.answer);
-    tokens = [...model.encodeDialog(job.dialog), ...(job.answer === '' ? [] : answer)];
-  } else {
-    tokens = model.encode(job.prompt, { bos: true });
-  }
-  const options = { maxGenLen: 1, temperature: 0, ignoreEos: true, topLogprobs: vocabSize, signal };
-  const { top, stats, finishReason } = await model.generate(tokens, options);
-  if (finishReason === 'cancelled') throw shuttingDown();
+  const options = { maxGenLen: 1, temperature: 0, ignoreEos: true, topLogprobs: vocabSize, cacheSalt: job.cacheSalt, signal };
+  // Texts and dialogs as they are: the model encodes them elsewhere than here, and no further than they can fit.
+  let call;
+  if (!job.dialog) call = model.textCompletion(job.prompt, options);
+  else if (job.answer === '') call = model.chatCompletion(job.dialog, options);
+  else call = model.generate(await begun(service, job), options);
+  const { text, top, stats, finishReason } = await call;
+  Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
+  if (finishReason === 'cancelled') throw signal.reason;
+  if (finishReason === 'unsafe') throw badRequest('messages', text);
   if (top.length === 0) throw badRequest(null, 'There is no room for another token: the text fills max_seq_len.');
   sendJson(res, 200, {
     ids: top[0].map((a) => a.token),
     logprobs: top[0].map((a) => Math.round(a.logprob * 1e5) / 1e5),
     texts: top[0].slice(0, 200).map((a) => textOf(model, a.token)),
     prompt_tokens: stats.promptTokens,
-    cached_tokens: stats.cachedTokens,
+    ...(service.reportCached && { cached_tokens: stats.cachedTokens }),
   });
+}
+
+// The tokens of a dialog and of the beginning of its answer.
+async function begun({ model, mostBytes }, { dialog, answer }) {
+  const bytes = [answer, ...dialog.map((m) => m.content)].reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+  if (bytes > mostBytes) {
+    throw new ApiError(400, `The messages have ${bytes} bytes, and no more than ${mostBytes} can fit into max_seq_len tokens.`, {
+      param: 'messages',
+      code: 'context_length_exceeded',
+    });
+  }
+  return [...(await model.encodeDialogAsync(dialog)), ...(await model.encodeAsync(answer))];
 }
 
 function textOf(model, token) {

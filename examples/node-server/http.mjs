@@ -16,6 +16,10 @@ export function shuttingDown() {
   return new ApiError(503, 'The server is shutting down.', { type: 'server_error', code: 'shutting_down' });
 }
 
+export function timedOut(seconds) {
+  return new ApiError(503, `The request took longer than ${seconds} s, the most that this server allows.`, { type: 'server_error', code: 'timeout' });
+}
+
 // Until the model is loaded.
 export function notLoaded(req, res) {
   const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });

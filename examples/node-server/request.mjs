@@ -19,7 +19,7 @@ function within(body, name, missing, lowest, highest, integer = false) {
   return value;
 }
 
-function flag(body, name) {
+export function flag(body, name) {
   const value = body[name] ?? false;
   if (typeof value !== 'boolean') throw badRequest(name, `'${name}' must be true or false.`);
   return value;
@@ -35,7 +35,7 @@ function texts(body, name) {
 }
 
 // OpenAI's fields that change nothing here, whatever they say ...
-const IGNORED = ['metadata', 'parallel_tool_calls', 'prediction', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
+export const IGNORED = ['metadata', 'parallel_tool_calls', 'prediction', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
 // ... and values of further ones with which they ask for nothing.
 const HARMLESS = {
   frequency_penalty: [0],

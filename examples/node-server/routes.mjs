@@ -1,11 +1,13 @@
 // Routes, the queue, and what goes wrong.
-import { randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { LlamaError } from 'llamabi';
+import { Access } from './access.mjs';
 import { answer, nextToken } from './answer.mjs';
-import { ApiError, badRequest, send, sendJson, shuttingDown } from './http.mjs';
+import { readObject } from './body.mjs';
+import { ApiError, badRequest, send, sendJson, shuttingDown, timedOut } from './http.mjs';
 import { Metrics } from './metrics.mjs';
 import { chat, completion, next } from './request.mjs';
+import { answerContent, answerTokens, detokenize, tokenize } from './tokenize.mjs';
 
 const PAGE = { '/': 'index.html', '/style.css': 'style.css', '/playground.mjs': 'playground.mjs', '/sampler.mjs': 'sampler.mjs', '/view.mjs': 'view.mjs' };
 const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };
@@ -18,14 +20,19 @@ export class Service {
   #inside = 0; // sequences that run or wait
   #aborts = new Set();
 
-  constructor(model, { name, fingerprint, queue, maxBody, log }) {
-    const { maxBatchSize, vocabSize } = model.info();
-    Object.assign(this, { model, name, fingerprint, maxBody, log, slots: maxBatchSize, vocabSize });
+  constructor(model, { queue, ...options }) {
+    const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
+    // name, fingerprint, maxBody, timeout (in seconds), auth, reportCached, accessLog, log
+    Object.assign(this, { ...options, model, slots: maxBatchSize, vocabSize });
     this.limit = maxBatchSize + queue;
+    const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
+    this.mostBytes = longest * maxSeqLen; // of a text that can fit
     this.routes = {
-      'POST /v1/completions': (req, res) => this.#run(req, res, completion, answer),
-      'POST /v1/chat/completions': (req, res) => this.#run(req, res, chat, answer),
-      'POST /playground/next': (req, res) => this.#run(req, res, next, nextToken),
+      'POST /v1/completions': (...to) => this.#run(...to, completion, answer),
+      'POST /v1/chat/completions': (...to) => this.#run(...to, chat, answer),
+      'POST /playground/next': (...to) => this.#run(...to, next, nextToken),
+      'POST /tokenize': (...to) => this.#run(...to, tokenize, answerTokens),
+      'POST /detokenize': (...to) => this.#run(...to, detokenize, answerContent),
       'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.#describe()] }),
       'GET /healthz': (req, res) => this.#health(res),
       'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
@@ -38,22 +45,28 @@ export class Service {
     let route = path.startsWith('/v1/models/') ? '/v1/models/{id}' : path;
     const known = ['GET', 'POST'].filter((method) => `${method} ${route}` in this.routes);
     if (known.length === 0 && route !== '/v1/models/{id}') route = '/'; // as others count what is nowhere
-    res.once('close', () => this.metrics.count(route, res.headersSent ? res.statusCode : 499)); // left, as nginx has it
+    const access = new Access(req, res);
+    res.once('close', () => {
+      const status = res.headersSent ? res.statusCode : 499; // left, as nginx has it
+      this.metrics.request(route, status, access.seconds());
+      this.accessLog(access.line(route, status));
+    });
     // An answer that waits behind another one of its connection (pipelining) does not hear of the connection's end.
     const gone = () => {
       if (res.socket === null && !res.writableFinished) res.destroy().emit('close');
     };
     req.socket.once('close', gone);
     res.once('close', () => req.socket.off('close', gone));
-    res.setHeader('x-request-id', randomUUID());
-    if (this.draining) res.setHeader('connection', 'close');
     try {
+      this.auth.checkHost(req);
+      if (this.auth.cors(req, res)) return;
+      const cacheSalt = this.auth.admit(req, route, Object.hasOwn(PAGE, path));
       const method = req.method === 'HEAD' ? 'GET' : req.method;
       if (route === '/v1/models/{id}' && method === 'GET') {
         this.checkModel(decoded(path.slice('/v1/models/'.length)));
         sendJson(res, 200, this.#describe());
       } else if (known.includes(method)) {
-        await this.routes[`${method} ${path}`](req, res);
+        await this.routes[`${method} ${path}`](req, res, { access, cacheSalt });
       } else if (known.length > 0) {
         res.setHeader('allow', known.join(', '));
         throw new ApiError(405, `${req.method} is not allowed here; use ${known.join(' or ')}`);
@@ -76,14 +89,19 @@ export class Service {
 
   // Cancels what runs.
   abandonAll() {
-    for (const abort of this.#aborts) abort.abort();
+    for (const abort of this.#aborts) abort.abort(shuttingDown());
   }
 
   // Reads a request, waits for nothing, runs it, and stops when the client leaves.
-  async #run(req, res, parse, run) {
-    const body = await this.#body(req, res);
+  async #run(req, res, context, parse, run) {
+    const abort = this.#limitTime(res);
+    const body = await readObject(req, res, this.maxBody).catch((error) => {
+      if (error.code !== 'ECONNRESET') throw error;
+      this.metrics.abandoned++;
+      return null;
+    });
     if (body === null) return;
-    const job = parse(this, body);
+    const job = { ...parse(this, body), ...context };
     if (this.draining) throw shuttingDown();
     this.checkSequences(job.sequences);
     if (this.#inside + job.sequences > this.limit) {
@@ -93,7 +111,6 @@ export class Service {
         code: 'rate_limit_exceeded',
       });
     }
-    const abort = new AbortController();
     let left = false;
     const onClose = () => {
       left = !res.writableFinished;
@@ -114,39 +131,18 @@ export class Service {
     }
   }
 
-  // A request's object; null: the client left before it was whole.
-  async #body(req, res) {
-    const bytes = await this.#bytes(req, res).catch((error) => {
-      if (error.code !== 'ECONNRESET') throw error;
-      this.metrics.abandoned++;
-      return null;
-    });
-    if (bytes === null) return null;
-    let body;
-    try {
-      body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
-    } catch (error) {
-      throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
+  // Ends what a request does, or at last its connection, when it has taken as long as it may.
+  #limitTime(res) {
+    const abort = new AbortController();
+    if (this.timeout > 0) {
+      const cut = () => {
+        abort.abort(timedOut(this.timeout));
+        if (res.writableEnded || res.writableNeedDrain) res.destroy(); // nobody takes what there is
+      };
+      const timer = setTimeout(cut, this.timeout * 1000);
+      res.once('close', () => clearTimeout(timer));
     }
-    if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
-    return body;
-  }
-
-  async #bytes(req, res) {
-    const chunks = [];
-    let size = 0;
-    for await (const chunk of req.iterator({ destroyOnReturn: false })) {
-      size += chunk.length;
-      if (size > this.maxBody) {
-        // The rest is read and thrown away for a while, or the client would not read the answer.
-        req.resume();
-        res.setHeader('connection', 'close');
-        setTimeout(() => req.destroy(), 5000).unref();
-        throw new ApiError(413, `The request has more than ${this.maxBody} bytes.`);
-      }
-      chunks.push(chunk);
-    }
-    return Buffer.concat(chunks);
+    return abort;
   }
 
   #describe() {

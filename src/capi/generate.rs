@@ -40,6 +40,7 @@ pub(super) fn default_options() -> llama_generate_options {
         user_data: ptr::null_mut(),
         top_logprobs: 0,
         reserved1: 0,
+        cache_salt: defaults.cache_salt,
     }
 }
 
@@ -124,6 +125,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         seed: o.seed,
         stop,
         top_logprobs: o.top_logprobs as usize,
+        cache_salt: o.cache_salt,
         cancel: cancel::flag(o.cancel)?,
     })
 }

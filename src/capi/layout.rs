@@ -58,7 +58,8 @@ layout!(llama_build_options {
 } reserved0 reserved2);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
-    stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1
+    stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
+    cache_salt
 } reserved1);
 layout!(llama_event {
     struct_size,
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
-        for size in 8..=88u32 {
+        for size in 8..=96u32 {
             let o = read_options(&changed(size, 0xff)).unwrap();
             let d = defaults();
             let given = |end: u32| size >= end;
@@ -317,12 +318,17 @@ mod tests {
                 if given(84) { 0x01010101 } else { 0 },
                 "{size}"
             );
+            assert_eq!(
+                o.cache_salt,
+                if given(96) { 0x0101010101010101 } else { 0 },
+                "{size}"
+            );
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [89, 96, 4096] {
+        for size in [97, 104, 4096] {
             let mut bytes = changed(size, 0);
             // What lies beyond struct_size is nobody's.
             bytes.0[size as usize..].fill(0xff);

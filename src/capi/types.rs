@@ -291,6 +291,10 @@ pub struct llama_generate_options {
     pub top_logprobs: u32,
     /// 0.
     pub reserved1: u32,
+    /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the same salt, so
+    /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
+    /// results do not depend on it. 0: those of all who give 0.
+    pub cache_salt: u64,
 }
 
 /// One message of a dialog.

@@ -110,7 +110,8 @@ impl Scheduler {
         let begun = call.begin(|tokens| {
             let extent = extent(tokens);
             if !extent.scores_prompt() {
-                hits = pool.find_all(&tokens[..extent.prefill_len()]);
+                let salt = call.options.cache_salt;
+                hits = pool.find_all(salt, &tokens[..extent.prefill_len()]);
             }
             pool.reserve(&hits, extent.most_positions().div_ceil(pool.page_size()))
         });

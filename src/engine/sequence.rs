@@ -110,7 +110,9 @@ impl Sequence {
             computed: 0,
             cached: 0,
             known_pages: 0,
-            known_text: NodeId::ROOT,
+            known_text: NodeId::Root {
+                salt: call.options.cache_salt,
+            },
             sits_out: false,
             end: None,
             echoed: 0,

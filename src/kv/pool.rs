@@ -46,9 +46,10 @@ impl Pool {
         self.holders.len() - self.free.len() - self.idle.len()
     }
 
-    /// The cached pages that hold the longest prefix of `tokens` in whole pages.
-    pub fn find_all(&self, tokens: &[Token]) -> Vec<Hit> {
-        let mut parent = NodeId::ROOT;
+    /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that were published
+    /// under `salt`.
+    pub fn find_all(&self, salt: u64, tokens: &[Token]) -> Vec<Hit> {
+        let mut parent = NodeId::Root { salt };
         let mut hits = Vec::new();
         for page in tokens.chunks_exact(self.page_size) {
             let Some(hit) = self.prefix.find(parent, page) else {
@@ -137,10 +138,14 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// Hold fresh pages for `tokens`, fill and publish them.
+    /// Hold fresh pages for `tokens`, fill and publish them without a salt.
     fn write(pool: &mut Pool, tokens: &[Token]) -> Vec<u32> {
+        write_salted(pool, 0, tokens)
+    }
+
+    fn write_salted(pool: &mut Pool, salt: u64, tokens: &[Token]) -> Vec<u32> {
         let pages = pool.reserve(&[], tokens.len() / pool.page_size()).unwrap();
-        let mut parent = NodeId::ROOT;
+        let mut parent = NodeId::Root { salt };
         for (page, text) in pages.iter().zip(tokens.chunks_exact(pool.page_size())) {
             parent = pool.publish(parent, text, *page);
         }
@@ -156,7 +161,7 @@ mod tests {
         let mut pool = Pool::new(8, 2);
         let pages = write(&mut pool, &[1, 2, 3, 4, 5, 6]);
         let found = |tokens: &[Token]| {
-            pool.find_all(tokens)
+            pool.find_all(0, tokens)
                 .iter()
                 .map(|hit| hit.page)
                 .collect::<Vec<_>>()
@@ -181,11 +186,11 @@ mod tests {
         // One page was never used; the second comes from the end of the older text.
         let taken = pool.reserve(&[], 2).unwrap();
         assert!(taken.contains(&old[1]));
-        assert_eq!(pool.find_all(&[1, 2, 3, 4]).len(), 1);
-        assert_eq!(pool.find_all(&[5, 6]).len(), 1);
+        assert_eq!(pool.find_all(0, &[1, 2, 3, 4]).len(), 1);
+        assert_eq!(pool.find_all(0, &[5, 6]).len(), 1);
 
         // What a sequence holds is never reclaimed, and holding counts as use.
-        let hits = pool.find_all(&[1, 2]);
+        let hits = pool.find_all(0, &[1, 2]);
         assert_eq!(
             pool.reserve(&hits, 3),
             None,
@@ -194,7 +199,7 @@ mod tests {
         assert_eq!(pool.used(), 2, "a refused reservation changes nothing");
         let held = pool.reserve(&hits, 2).unwrap();
         assert_eq!(held, [old[0], new[0]]);
-        assert!(pool.find_all(&[5, 6]).is_empty());
+        assert!(pool.find_all(0, &[5, 6]).is_empty());
         assert_eq!(pool.reserve(&[], 1), None);
 
         release_all(&mut pool, &held);
@@ -206,13 +211,13 @@ mod tests {
     fn a_shared_page_is_held_until_the_last_holder_lets_go() {
         let mut pool = Pool::new(2, 1);
         let pages = write(&mut pool, &[7]);
-        let shared = pool.reserve(&pool.find_all(&[7]), 1).unwrap();
+        let shared = pool.reserve(&pool.find_all(0, &[7]), 1).unwrap();
         assert_eq!(shared, pages);
         pool.release(pages[0]);
         assert_eq!(pool.used(), 1);
         pool.release(pages[0]);
         assert_eq!(pool.used(), 0);
-        assert_eq!(pool.find_all(&[7]).len(), 1);
+        assert_eq!(pool.find_all(0, &[7]).len(), 1);
     }
 
     #[test]
@@ -221,9 +226,23 @@ mod tests {
         let first = write(&mut pool, &[7]);
         let second = write(&mut pool, &[7]);
         release_all(&mut pool, &second);
-        assert_eq!(pool.find_all(&[7])[0].page, first[0]);
+        assert_eq!(pool.find_all(0, &[7])[0].page, first[0]);
         release_all(&mut pool, &first);
         assert_eq!(pool.reserve(&[], 1).unwrap(), second);
-        assert_eq!(pool.find_all(&[7]).len(), 1);
+        assert_eq!(pool.find_all(0, &[7]).len(), 1);
+    }
+
+    #[test]
+    fn a_page_is_found_only_with_the_salt_that_it_was_published_under() {
+        let mut pool = Pool::new(8, 2);
+        let plain = write(&mut pool, &[1, 2, 3, 4]);
+        let salted = write_salted(&mut pool, 7, &[1, 2, 3, 4]);
+        let found = |salt: u64| {
+            let hits = pool.find_all(salt, &[1, 2, 3, 4]);
+            hits.iter().map(|hit| hit.page).collect::<Vec<_>>()
+        };
+        assert_eq!(found(0), plain);
+        assert_eq!(found(7), salted);
+        assert!(found(8).is_empty());
     }
 }

@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 /// The text up to the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeId(u64);
-
-impl NodeId {
-    /// The empty text.
-    pub const ROOT: NodeId = NodeId(0);
+pub enum NodeId {
+    /// The empty text. Every salt has a trie of its own, so calls with different salts share no page.
+    Root {
+        /// [`crate::engine::GenerateOptions::cache_salt`].
+        salt: u64,
+    },
+    /// A text of one page or more.
+    Text(u64),
 }
 
 /// A cached page.
@@ -69,7 +72,7 @@ impl Prefix {
             return hit.node;
         }
         self.last_id += 1;
-        let node = NodeId(self.last_id);
+        let node = NodeId::Text(self.last_id);
         let key = Arc::new(key);
         self.nodes.insert(key.clone(), Hit { node, page });
         self.keys[page as usize] = Some(key);

@@ -75,7 +75,8 @@ FIELD(llama_generate_options, on_event, 64, 8);
 FIELD(llama_generate_options, user_data, 72, 8);
 FIELD(llama_generate_options, top_logprobs, 80, 4);
 FIELD(llama_generate_options, reserved1, 84, 4);
-SIZE(llama_generate_options, 88);
+FIELD(llama_generate_options, cache_salt, 88, 8);
+SIZE(llama_generate_options, 96);
 
 FIELD(llama_message, role, 0, 8);
 FIELD(llama_message, content, 8, 8);
@@ -142,6 +143,7 @@ TYPE(llama_generate_options, top_k, int32_t);
 TYPE(llama_generate_options, stop, const char *const *);
 TYPE(llama_generate_options, n_stop, size_t);
 TYPE(llama_generate_options, on_event, llama_event_fn);
+TYPE(llama_generate_options, cache_salt, uint64_t);
 TYPE(llama_event, text, const char *);
 TYPE(llama_event, top, const llama_alternative *);
 TYPE(llama_timings, load_ms, double);

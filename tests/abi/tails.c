@@ -97,6 +97,7 @@ static void options(void) {
       CHECK(box.generate.n_stop == 0 && box.generate.cancel == NULL);
       CHECK(box.generate.on_event == NULL && box.generate.top_logprobs == 0);
     }
+    if (size >= 96) CHECK(box.generate.cache_salt == 0);
   }
 }
 

@@ -32,7 +32,7 @@ async function started(...flags) {
 }
 
 async function post(url, path, body) {
-  const response = await fetch(url + path, { method: 'POST', body: JSON.stringify(body) });
+  const response = await fetch(url + path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) });
   return { status: response.status, body: await response.json() };
 }
 
@@ -88,7 +88,7 @@ async function params(url) {
 async function leaves(service) {
   const { port } = new URL(service.url);
   const socket = connect(port, '127.0.0.1');
-  socket.write('POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{"model":', () => setTimeout(() => socket.destroy(), 100));
+  socket.write('POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"model":', () => setTimeout(() => socket.destroy(), 100));
   const metrics = async () => (await fetch(`${service.url}/metrics`)).text();
   await until(async () => /^llamabi_abandoned_requests_total 1$/m.test(await metrics()), 'it is counted');
   assert.match(await metrics(), /^llamabi_requests_total{route="\/v1\/completions",code="499"} 1$/m);

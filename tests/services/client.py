@@ -195,7 +195,7 @@ def pipeline():
     """Clients that send three requests at once and leave: none of them keeps a place in the queue."""
     address = urllib.parse.urlsplit(URL)
     body = json.dumps({**LONG, "stream": True}).encode()
-    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     for _ in range(4):
         for _ in range(8):
             with socket.create_connection((address.hostname, address.port)) as connection:

@@ -80,7 +80,7 @@ ended() { # the process must have been asked to end: it does so with status 0, a
 
 check() { # check NAME COMMAND [COMMAND under load]
   echo "== $1"
-  local demo="--ckpt_dir $root/demo/meta" endless="--ckpt_dir $root/tests/data/reference/mha-f32/hf"
+  local demo="--ckpt_dir $root/demo/meta --cached-tokens" endless="--ckpt_dir $root/tests/data/reference/mha-f32/hf"
   for client in "$work/venv/bin/python $here/client.py" "node $here/client.mjs"; do
     start $2 $demo --queue 4
     $client "$url"
@@ -91,6 +91,8 @@ check() { # check NAME COMMAND [COMMAND under load]
     ended
   done
   "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
+  "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
+  "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
   start ${3:-$2} $demo --queue 128
   "$work/load" --url "$url" --pid $pid --seconds "$seconds"
   kill -TERM $pid

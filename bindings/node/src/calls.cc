@@ -105,20 +105,6 @@ napi_value Awaited::promise(napi_env env) {
   return promise;
 }
 
-template <class F>
-void Awaited::settle(napi_env env, F make) {
-  if (deferred_ == nullptr) return;
-  const napi_deferred deferred = deferred_;
-  deferred_ = nullptr;
-  this->env->let_go();
-  try {
-    check(env, napi_resolve_deferred(env, deferred, make()));
-  } catch (const Pending &) {
-    napi_value thrown;
-    if (napi_get_and_clear_last_exception(env, &thrown) == napi_ok) napi_reject_deferred(env, deferred, thrown);
-  }
-}
-
 void Awaited::finished() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -127,7 +113,7 @@ void Awaited::finished() {
   env->post(shared_from_this());
 }
 
-static void out_of_memory(llama_status &status, llama_error &err) {
+void out_of_memory(llama_status &status, llama_error &err) {
   status = LLAMA_E_NO_MEMORY;
   std::strcpy(err.message, "no memory for the arguments or the events of a call");
 }

@@ -70,6 +70,22 @@ struct Awaited : Call {
   llama_error err_{};
 };
 
+void out_of_memory(llama_status &status, llama_error &err);
+
+template <class F>
+void Awaited::settle(napi_env env, F make) {
+  if (deferred_ == nullptr) return;
+  const napi_deferred deferred = deferred_;
+  deferred_ = nullptr;
+  this->env->let_go();
+  try {
+    check(env, napi_resolve_deferred(env, deferred, make()));
+  } catch (const Pending &) {
+    napi_value thrown;
+    if (napi_get_and_clear_last_exception(env, &thrown) == napi_ok) napi_reject_deferred(env, deferred, thrown);
+  }
+}
+
 struct Open final : Awaited {
   Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress, napi_value on_log);
   ~Open() override;
@@ -128,6 +144,27 @@ struct Generation final : Awaited {
   std::vector<Event> events_;  // this and what follows: guarded by mutex_
   bool wanted_ = false;        // a promise waits for events
   bool stopping_ = false;
+};
+
+// Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop it.
+struct Tokenize final : Awaited {
+  // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
+  Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
+           napi_value input, uint32_t flags);
+  void run() noexcept override;
+  void stop() override {}
+  void on_loop(napi_env env) override;
+
+ private:
+  template <class T, class F>
+  void fill(std::vector<T> &out, size_t size, F f);
+
+  std::shared_ptr<Handle> handle_;
+  std::string text_;
+  std::vector<Message> messages_;
+  std::vector<int32_t> tokens_;
+  enum { kText, kDialog, kTokens } kind_;
+  uint32_t flags_;
 };
 
 // Native objects as JavaScript values; the value's end does not end a call, but a stream's does.

@@ -278,6 +278,7 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "repetitionPenalty") c.repetition_penalty = to_float(env, v, "repetitionPenalty");
     else if (name == "seed") c.seed = to_uint64(env, v, "seed");
     else if (name == "topLogprobs") c.top_logprobs = to_uint(env, v, "topLogprobs");
+    else if (name == "cacheSalt") c.cache_salt = to_uint64(env, v, "cacheSalt");
     else if (name == "echo") flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs") flag(v, "logprobs", LLAMA_GEN_LOGPROBS);
     else if (name == "noWait") flag(v, "noWait", LLAMA_GEN_NO_WAIT);

@@ -67,6 +67,16 @@ static napi_value generate(napi_env env, const Arguments &a) {
                                                    a[2], a[3], to_bool(env, a[4], "streaming")));
 }
 
+static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos) {
+  return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) | (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u);
+}
+
+// tokenize(handle, kind, input, bos, eos) -> call; its promise gives tokens, of tokens their text
+static napi_value tokenize(napi_env env, const Arguments &a) {
+  return started(env, std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]), to_text(env, a[1], "kind"),
+                                                 a[2], encode_flags(env, a[3], a[4])));
+}
+
 static napi_value promise(napi_env env, const Arguments &a) { return call_of(env, a[0])->promise(env); }
 
 static napi_value stop(napi_env env, const Arguments &a) {
@@ -100,7 +110,7 @@ static std::vector<T> filled(napi_env env, F f) {
 static napi_value encode(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   const std::string text = to_text(env, a[1], "text");
-  const uint32_t flags = (to_bool(env, a[2], "bos") ? LLAMA_ENC_BOS : 0u) | (to_bool(env, a[3], "eos") ? LLAMA_ENC_EOS : 0u);
+  const uint32_t flags = encode_flags(env, a[2], a[3]);
   const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
     return llama_encode_text(handle->llama, text.data(), text.size(), flags, buf, cap, n, err);
   });
@@ -172,6 +182,7 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<open>(env, functions, "open");
   define<close>(env, functions, "close");
   define<generate>(env, functions, "generate");
+  define<tokenize>(env, functions, "tokenize");
   define<promise>(env, functions, "promise");
   define<stop>(env, functions, "stop");
   define<next>(env, functions, "next");

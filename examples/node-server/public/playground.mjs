@@ -169,7 +169,7 @@ async function generate() {
         const { completion_tokens: n, prompt_tokens, prompt_tokens_details } = chunk.usage;
         const speed = n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null;
         done = true;
-        figures(n, speed, first - begin, `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`);
+        figures(n, speed, first - begin, prompt_tokens_details && `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`);
       }
       const choice = chunk.choices[0];
       if (!choice) continue;

@@ -1,0 +1,60 @@
+// Requests' bodies: of JSON, not too long, not too deep.
+import { ApiError, badRequest } from './http.mjs';
+
+const MOST_NESTED = 64; // as deep as nothing is that the protocol has
+
+// A request's object. What is not JSON by its type is not read: a form of another site's page can send that, without
+// the browser asking first.
+export async function readObject(req, res, maxBody) {
+  const type = (req.headers['content-type'] ?? '').split(';', 1)[0].trim().toLowerCase();
+  if (type !== 'application/json') {
+    req.resume();
+    throw new ApiError(415, `The request's Content-Type must be application/json.`, { code: 'unsupported_media_type' });
+  }
+  const bytes = await readBytes(req, res, maxBody);
+  if (nestedTooDeep(bytes)) throw badRequest(null, `The request is nested more than ${MOST_NESTED} deep.`);
+  let body;
+  try {
+    body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+  } catch (error) {
+    throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
+  }
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
+  return body;
+}
+
+async function readBytes(req, res, maxBody) {
+  const chunks = [];
+  let size = 0;
+  for await (const chunk of req.iterator({ destroyOnReturn: false })) {
+    size += chunk.length;
+    if (size > maxBody) {
+      // The rest is read and thrown away for a while, or the client would not read the answer.
+      req.resume();
+      res.setHeader('connection', 'close');
+      setTimeout(() => req.destroy(), 5000).unref();
+      throw new ApiError(413, `The request has more than ${maxBody} bytes.`);
+    }
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+
+const [QUOTE, BACKSLASH, OPEN, CLOSE] = Buffer.from('"\\[]');
+const BRACE = 0x20; // from a bracket to a brace
+
+// Deep JSON takes far longer to parse than flat JSON, and nothing else can happen meanwhile.
+function nestedTooDeep(bytes) {
+  let depth = 0;
+  let quoted = false;
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes[i];
+    if (byte === BACKSLASH) i++;
+    else if (byte === QUOTE) quoted = !quoted;
+    else if (quoted) continue;
+    else if ((byte | BRACE) === (OPEN | BRACE)) {
+      if (++depth > MOST_NESTED) return true;
+    } else if ((byte | BRACE) === (CLOSE | BRACE)) depth--;
+  }
+  return false;
+}

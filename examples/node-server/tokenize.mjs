@@ -1,0 +1,48 @@
+// /tokenize and /detokenize, as llama-server has them.
+import { ApiError, badRequest, sendJson } from './http.mjs';
+import { flag, IGNORED } from './request.mjs';
+
+const INT32 = 2 ** 31 - 1;
+
+function checkNames(body, known) {
+  for (const [name, value] of Object.entries(body)) {
+    if (value !== null && !known.includes(name) && !IGNORED.includes(name)) throw badRequest(name, `'${name}' is not supported.`);
+  }
+}
+
+export function tokenize(service, body) {
+  checkNames(body, ['content', 'add_special', 'parse_special', 'with_pieces']);
+  if (typeof body.content !== 'string') throw badRequest('content', "'content' must be a text.");
+  if (flag(body, 'parse_special')) throw badRequest('parse_special', "'parse_special' must be false: a special token's text is a text as any other here.");
+  return { sequences: 1, param: 'content', text: body.content, bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
+}
+
+export async function answerTokens({ model }, job, res, signal) {
+  const tokens = await model.encodeAsync(job.text, { bos: job.bos });
+  sendJson(res, 200, { tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
+}
+
+const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+// A part of a code point is a list of its bytes.
+function pieceOf(model, token) {
+  const bytes = model.tokenBytes(token);
+  try {
+    return strict.decode(bytes);
+  } catch {
+    return [...bytes];
+  }
+}
+
+export function detokenize(service, body) {
+  checkNames(body, ['tokens']);
+  const { tokens } = body;
+  if (!Array.isArray(tokens) || !tokens.every((token) => Number.isInteger(token) && Math.abs(token) <= INT32)) {
+    throw badRequest('tokens', "'tokens' must be a list of tokens.");
+  }
+  return { sequences: 1, param: 'tokens', tokens: Int32Array.from(tokens) };
+}
+
+export async function answerContent({ model }, job, res) {
+  sendJson(res, 200, { content: await model.decodeAsync(job.tokens) });
+}
