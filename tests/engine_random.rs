@@ -59,6 +59,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
         any::<bool>(),
         any::<bool>(),
         prop_oneof![Just(0usize), Just(3)],
+        prop_oneof![Just(0u64), Just(7)],
     );
     let length = prop_oneof![Just(None), (0..30usize).prop_map(Some)];
     let stops = prop_oneof![
@@ -67,7 +68,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
     ];
     (sampling, report, length, stops).prop_map(|(sampling, report, max_gen_len, stop)| {
         let (temperature, top_p, top_k, min_p, repetition_penalty, seed) = sampling;
-        let (echo, logprobs, ignore_eos, top_logprobs) = report;
+        let (echo, logprobs, ignore_eos, top_logprobs, cache_salt) = report;
         GenerateOptions {
             echo,
             logprobs,
@@ -82,6 +83,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
             seed,
             stop: stop.into_iter().map(String::from).collect(),
             top_logprobs,
+            cache_salt,
             cancel: None,
         }
     })
