@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc clean
+.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -54,9 +54,14 @@ examples: build ## build/generate, build/chat and build/worker, with the system'
 	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
 	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
 
+check: build ## before a commit: formatters, linters, types, unit and engine tests
+	@scripts/setup --test
+	@scripts/check
+
 test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
+	@scripts/check lint
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
 	kernels/test.sh
