@@ -15,7 +15,8 @@
 //! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
-//! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048), `BENCH_PROMPTS` (32 128 512 2048) | the cases |
+//! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048) | the cases of decode |
+//! | `BENCH_PROMPTS` (32 128 512 2048) | the cases of prefill |
 //! | `BENCH_ONLY` | cases whose name contains it: `batch 1,`, `context 0`, `prefill of 512` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 //!

@@ -34,7 +34,7 @@ SHAPES = {
 # gap: seconds from one kernel to the next.
 # step: seconds of the host and of copies that nothing hides, if the previous step must be read
 # first.
-# follows: the same if a decode step is in the stream behind the previous one, with only three small
+# follows: the same if a decode step follows the previous one in the stream, with only three small
 # copies between them.
 # link: bytes/s of weights from page cache to device.
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads

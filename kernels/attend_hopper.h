@@ -2,10 +2,9 @@
 // and bf16. Part of gpu.h.
 //
 // The recipe is FlashAttention-3's (Shah et al. 2024, algorithm 2), without its ping-pong of the
-// warpgroups. Two warps, one for K
-// and one for V, keep two stages of copies going. Two warpgroups have
-// 64 rows of one head each. While a warpgroup turns the scores of one tile of keys into weights,
-// its tensor cores are busy with the next scores or with the values of the last tile.
+// warpgroups. Two warps, one for K and one for V, keep two stages of copies going. Two warpgroups
+// have 64 rows of one head each. While a warpgroup turns the scores of one tile of keys into
+// weights, its tensor cores are busy with the next scores or with the values of the last tile.
 //
 // Keys come in tiles of 128 at absolute positions; a page comes in boxes of 64 columns, and columns
 // that a head does not have are zeros. A row's numbers depend on its own keys alone, as in

@@ -7,8 +7,7 @@
 // that the matrices that prefill reads are already in fragment order. A line is 128 bytes of a
 // weight row: 64 columns of 16 bits, 128 of 8, or 256 of 4. A lane's share of it is the 16-byte
 // pieces t and t + 4, t = lane % 4. No weight passes through shared memory. In each step of 32
-// columns (two mmas), a lane has four
-// columns from START * t on and four from START * t + GAP on.
+// columns (two mmas), a lane has four columns from START * t on and four from START * t + GAP on.
 //
 // Batch invariance. Whatever the kernel and however many rows there are, an output is computed in
 // this order: each warp w of eight runs the mmas over lines w, w + 8, .. in turn (for quantised

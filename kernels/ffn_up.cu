@@ -41,7 +41,7 @@ template <class T, bool SLOTS> struct GatePairs {
     }
 };
 
-// Of up to eight rows; with BATCH, of the rows that prepare made.
+// The product of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
     const GatePairs<Activation<W>, false> pairs{

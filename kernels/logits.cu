@@ -45,7 +45,7 @@ struct LogitPairs {
     }
 };
 
-// Of up to eight rows; with BATCH, of the rows that prepare made.
+// The product of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
     const LogitPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);

@@ -78,7 +78,7 @@ struct AddPairs {
     }
 };
 
-// Of up to eight rows; with BATCH, of any number of rows.
+// The product of up to eight rows; with BATCH, of any number of rows.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
     const AddPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);

@@ -111,7 +111,7 @@ struct QkvPairs {
     }
 };
 
-// Of up to eight rows; with BATCH, of the rows that prepare made.
+// The product of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
     const QkvPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);

@@ -18,8 +18,8 @@ pub enum Dtype {
     Int4,
     /// [`Quant::Nf4`]; weights only.
     Nf4,
-    /// 8-bit floats, e4m3, and a scale for each group: [`Quant::Fp8`] in weights; in the KV cache a scale for each
-    /// head's vector. On GPUs only.
+    /// 8-bit floats, e4m3, with a scale for each group: [`Quant::Fp8`] in weights; in the KV cache,
+    /// a scale for the vector of each head. On GPUs only.
     Fp8,
     /// Bytes of a quantised checkpoint: two 4-bit codes, or the 8-bit code of a scale. Only files
     /// have it.

@@ -40,8 +40,8 @@
 //! # Ok::<(), llamabi::Error>(())
 //! ```
 //!
-//! `unsafe` is denied here and allowed again only in files that say so at their head. Lists of files
-//! mark these files with (U).
+//! `unsafe` is denied here and allowed again only in files that say so at their head. Lists of
+//! files mark these with (U).
 
 #![deny(unsafe_code, missing_docs)]
 

@@ -391,8 +391,8 @@ fn steps_run_where_they_cannot_be_recorded() {
         };
         let standin = Standin::new("seed=3");
         let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
-        // Counts the launches of the prompt alone. In the next call, the third launch after those of
-        // the same prompt fails.
+        // Counts the launches of the prompt alone. In the next call, the third launch after those
+        // of the same prompt fails.
         greedy(&llama, prompt(), 1).unwrap();
         let launches = standin.count("launches");
         let failure = failure.replace(":0:", &format!(":{}:", launches + 3));

@@ -345,7 +345,7 @@ fn steps_ahead_change_nothing() {
     let options = |i: usize| GenerateOptions {
         temperature: [0.0, 0.8, 3.0][i % 3],
         top_k: [0, 40][i % 2],
-        // By tokens that the host has not seen yet.
+        // Penalises tokens that the host has not seen yet.
         repetition_penalty: [1.0, 1.0, 1.0, 1.2][i % 4],
         ignore_eos: [true, false][i % 2],
         logprobs: [false, true, true][i % 3],
@@ -375,7 +375,7 @@ fn steps_ahead_change_nothing() {
                 .map(|i| start(&llama, &prompt(3 + i * 17 % 40, i % 3), options(i)))
                 .collect();
             all.extend(streams.iter().map(|stream| seen(stream, NEVER)));
-            // How far it gets is anybody's guess.
+            // Nobody can say how far it gets.
             let long = GenerateOptions {
                 max_gen_len: Some(14),
                 ignore_eos: true,

@@ -436,8 +436,8 @@ pub trait Backend: Sized + Send {
     fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
-    /// Copies whole pages to the host, as the steps so far leave them: [`Backend::page_bytes`] each,
-    /// end to end.
+    /// Copies whole pages to the host, as the steps so far leave them: [`Backend::page_bytes`]
+    /// each, end to end.
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[u32], to: &mut [u8]) -> Result<()>;
     /// Copies what [`Backend::save_pages`] gave into pages, for the steps that are loaded from now
     /// on.

@@ -18,7 +18,7 @@ pub enum Device {
     Cuda = 2,
 }
 
-/// Options of [`Llama::build`].
+/// Options of [`Llama::build`](crate::Llama::build).
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
     /// Most tokens of a sequence, prompt included.
@@ -109,6 +109,6 @@ pub struct Info {
     pub device_name: String,
     /// Whether this library was built with GPU kernels.
     pub gpu_kernels: bool,
-    /// Time [`Llama::build`] took.
+    /// Time [`Llama::build`](crate::Llama::build) took.
     pub load_ms: f64,
 }

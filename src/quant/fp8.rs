@@ -1,16 +1,16 @@
-//! [`super::Quant::Fp8`]: e4m3 of the OCP 8-bit Floating Point Specification (2023): a sign, 4 bits of exponent
-//! counted from -7, 3 of mantissa, subnormal numbers in units of 2^-9, no infinities.
+//! [`super::Quant::Fp8`]: e4m3 of the OCP 8-bit Floating Point Specification (2023): a sign, 4 bits
+//! of exponent counted from -7, 3 of mantissa, subnormal numbers in units of 2^-9, no infinities.
 //!
-//! A number has 4 significant bits from a 28,000th of the greatest on, so a scale is only there to place that range:
-//! one for 128 weights, which are what the GPU's kernels read of a row at a time. Finer ones would cost bytes and
-//! gain nothing.
+//! A number has 4 significant bits from a 28,000th of the greatest number on, so a scale only has
+//! to place that range. There is one scale for 128 weights, which are what the GPU's kernels read
+//! of a row at a time. Finer scales would cost bytes and gain nothing.
 
 use super::{greatest, int4, int8};
 
 /// The greatest number.
 pub const MAX: f32 = 448.0;
 
-/// The code of the nearest number, ties to even; what is greater than [`MAX`] is that.
+/// The code of the nearest number, ties to even; numbers greater than [`MAX`] become [`MAX`].
 pub fn nearest(x: f32) -> u8 {
     let magnitude = x.abs().min(MAX);
     let bits = magnitude.to_bits();
@@ -23,7 +23,7 @@ pub fn nearest(x: f32) -> u8 {
     code as u8 | (x.to_bits() >> 24 & 0x80) as u8
 }
 
-/// What a code stands for. 0x7f and 0xff, which nothing here makes, are NaN.
+/// The number that a code stands for. 0x7f and 0xff, which nothing here makes, are NaN.
 pub fn value(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match exponent {
@@ -70,7 +70,7 @@ mod tests {
         assert!(value(0x7f).is_nan() && value(0xff).is_nan());
     }
 
-    /// Of every number and of what lies around the middle between two.
+    /// Tests every number, and numbers around the middle between two.
     #[test]
     fn codes_are_the_nearest() {
         for code in 0..0x7e_u8 {

@@ -3,8 +3,8 @@
 use super::{greatest, nearest};
 use half::f16;
 
-/// Codes and scale of a group. The scale is rounded up, so that no code is cut off and every weight is
-/// within half a scale of what it was.
+/// Codes and scale of a group. The scale is rounded up, so that no code is cut off and every weight
+/// changes by at most half a scale.
 pub(super) fn encode(x: &[f32; 32]) -> ([u8; 32], f32) {
     let max = greatest(x);
     if max.is_nan() {
@@ -21,7 +21,7 @@ pub(super) fn encode(x: &[f32; 32]) -> ([u8; 32], f32) {
     (codes, scale)
 }
 
-/// The least f16 that is not under `x`, or the greatest there is.
+/// The least f16 that is not below `x`, or the greatest f16.
 pub fn at_least(x: f32) -> f32 {
     let near = f16::from_f32(x.min(f16::MAX.to_f32()));
     let up = near.to_f32() < x && near < f16::MAX;

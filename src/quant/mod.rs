@@ -1,8 +1,8 @@
 //! Block formats of weights: their definition, as scalar code.
 //!
-//! A row of a matrix is cut into groups along K; a group has a scale, and every weight a small code:
-//! `weight = value(code) * scale`. Backends lay codes and scales out as they like, and compute with
-//! them as they like; what the numbers are is said here and nowhere else.
+//! A row of a matrix is cut into groups along K. A group has a scale, and every weight has a small
+//! code: `weight = value(code) * scale`. Backends choose how codes and scales are laid out and how
+//! they compute with them; this module alone says what the numbers are.
 //!
 //! | | group | code | scale | bits per weight |
 //! |---|---:|---|---|---:|
@@ -11,9 +11,9 @@
 //! | [`Quant::Fp8`] | 128 | e4m3 ([`fp8`]) | f16 | 8.125 |
 //! | [`Quant::Nf4`] | 64 | 0..=15 of a table | double-quantised ([`nf4`]), expanded to f16 | 4.127 in a file, 4.25 in memory |
 //!
-//! Codes lie in rows: a byte each, or two in a byte with the first in the upper half, as in
-//! bitsandbytes. A weight that is not finite makes its group NaN (and with it a [`Quant::Nf4`]
-//! tensor, whose scales have a mean in common): a broken checkpoint shows.
+//! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
+//! bitsandbytes. A weight that is not finite makes its group NaN (and with it a whole
+//! [`Quant::Nf4`] tensor, whose scales share a mean), so a broken checkpoint shows.
 
 pub mod fp8;
 pub mod int4;
@@ -37,7 +37,7 @@ pub enum Quant {
 }
 
 impl Quant {
-    /// All that checkpoints can have and every backend takes.
+    /// All formats that checkpoints can have and every backend takes.
     pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
     /// The format as a [`Dtype`].
@@ -77,12 +77,12 @@ impl Quant {
         cols.div_ceil(self.group())
     }
 
-    /// Whether rows of this length can have the format: [`Quant::Nf4`] has whole blocks only.
+    /// Whether rows of this length can have the format: [`Quant::Nf4`] needs whole blocks.
     pub const fn takes(self, cols: usize) -> bool {
         !matches!(self, Quant::Nf4) || cols.is_multiple_of(64)
     }
 
-    /// What every code stands for before it is scaled; for 4 bits.
+    /// The number that every code stands for before scaling; for 4-bit formats.
     pub const fn codebook(self) -> [f32; 16] {
         match self {
             Quant::Nf4 => nf4::CODEBOOK,
@@ -90,14 +90,15 @@ impl Quant {
         }
     }
 
-    /// Quantise rows of `cols` weights, one after another: codes and float32 scales.
+    /// Quantises rows of `cols` weights, one after another, into codes and float32 scales.
     ///
-    /// Scales of [`Quant::Int8`], [`Quant::Int4`] and [`Quant::Fp8`] are f16 values. Those of [`Quant::Nf4`] are each
-    /// block's greatest magnitude, yet to be quantised, all of a tensor together:
-    /// [`nf4::DoubleQuant`].
+    /// Scales of [`Quant::Int8`], [`Quant::Int4`] and [`Quant::Fp8`] are f16 values. Those of
+    /// [`Quant::Nf4`] are the greatest magnitude of each block; they are still to be quantised, all
+    /// of a tensor together: [`nf4::DoubleQuant`].
     ///
-    /// Backends may be faster ([`crate::backend::Backend::quantise`]), with the same bits: products are
-    /// rounded before they are added, sums run from the first weight of a group to the last.
+    /// Backends may be faster ([`crate::backend::Backend::quantise`]) but give the same bits:
+    /// products are rounded before they are added, and sums run from the first weight of a group to
+    /// the last.
     pub fn encode(self, cols: usize, values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
         let rows = values.chunks_exact(cols);
         let outs = codes.chunks_exact_mut(self.code_bytes(cols));
@@ -149,7 +150,7 @@ impl Quant {
         }
     }
 
-    /// What a code stands for before it is scaled.
+    /// The number that a code stands for before scaling.
     pub fn value(self, code: u8) -> f32 {
         match self {
             Quant::Int8 => f32::from(code as i8),
@@ -158,7 +159,7 @@ impl Quant {
         }
     }
 
-    /// Weights of one row; `scales` are f16 bits. The definition of what a quantised matrix holds.
+    /// Weights of one row; `scales` are f16 bits. This defines what a quantised matrix holds.
     pub fn decode(self, codes: &[u8], scales: &[u16], to: &mut [f32]) {
         for (col, x) in to.iter_mut().enumerate() {
             let scale = f16::from_bits(scales[col / self.group()]).to_f32();
@@ -181,15 +182,15 @@ fn join(codes: &[u8], to: &mut [u8]) {
     }
 }
 
-/// The greatest magnitude; NaN where a number is not finite.
+/// The greatest magnitude; NaN if a number is not finite.
 fn greatest<const N: usize>(x: &[f32; N]) -> f32 {
     let finite = x.iter().all(|x| x.is_finite());
     let max = x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
     if finite { max } else { f32::NAN }
 }
 
-/// The nearest integer to a number under 2^22, ties to even: adding 1.5 * 2^23 leaves no fraction, and
-/// the integer in the low bits.
+/// The nearest integer to a number below 2^22, ties to even: adding 1.5 * 2^23 leaves no fraction,
+/// and the integer in the low bits.
 fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000)
 }

@@ -1,9 +1,10 @@
 //! [`super::Quant::Nf4`]: the 4-bit normal float of QLoRA (Dettmers et al. 2023) with double
 //! quantisation, as bitsandbytes defines both (`quantize_4bit`, `compress_statistics`).
 //!
-//! Blocks of 64 weights, divided by their greatest magnitude (absmax), become the nearest value of a
-//! table. The absmaxes of a tensor, less their mean, are quantised in turn: blocks of 256, divided by
-//! their own greatest magnitude, become the nearest value of the dynamic 8-bit code (Dettmers 2016).
+//! Blocks of 64 weights are divided by their greatest magnitude (absmax) and become the nearest
+//! values of a table. The absmaxes of a tensor, less their mean, are quantised in turn: blocks of
+//! 256 are divided by their own greatest magnitude and become the nearest values of the dynamic
+//! 8-bit code (Dettmers 2016).
 
 use super::greatest;
 use crate::{Result, reserve};
@@ -28,7 +29,7 @@ pub const CODEBOOK: [f32; 16] = [
     1.0,
 ];
 
-/// Absmaxes that share a nested absmax.
+/// How many absmaxes share a nested absmax.
 pub const NESTED: usize = 256;
 
 /// Codes and absmax of a block.
@@ -42,12 +43,12 @@ pub(super) fn encode(x: &[f32; 64]) -> ([u8; 64], f32) {
     (codes, absmax)
 }
 
-/// What the weights of a block are multiplied with.
+/// The factor by which the weights of a block are multiplied.
 pub fn inverse(absmax: f32) -> f32 {
     1.0 / if absmax < 1e-38 { 1e-38 } else { absmax }
 }
 
-/// Between the values of [`CODEBOOK`].
+/// The middles between the values of [`CODEBOOK`].
 pub const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;
@@ -61,11 +62,11 @@ pub const MIDDLES: [f32; 15] = {
 /// The scales of a tensor, double-quantised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DoubleQuant {
-    /// One for each block of weights, in the order of the tensor.
+    /// One code for each block of weights, in the order of the tensor.
     pub codes: Vec<u8>,
-    /// One for each [`NESTED`] codes.
+    /// One nested absmax for each [`NESTED`] codes.
     pub nested: Vec<f32>,
-    /// The mean.
+    /// The mean of the absmaxes.
     pub offset: f32,
 }
 
@@ -147,9 +148,9 @@ pub fn dynamic(code: u8) -> f32 {
     }
 }
 
-/// The positive values of bitsandbytes' `create_dynamic_map()` below 1, as bits: for every power of ten
-/// from 1e-6 to 1 twice as many, in the middle of equal parts of 0.1 .. 1 of it. Formulas differ from
-/// PyTorch's float32 `linspace` in last bits.
+/// The positive values of bitsandbytes' `create_dynamic_map()` below 1, as bits: for every power of
+/// ten from 1e-6 to 1 twice as many, in the middle of equal parts of 0.1 .. 1 of it. Formulas
+/// differ from PyTorch's float32 `linspace` in last bits.
 const DYNAMIC: [u32; 127] = [
     0x3513_a3b7,
     0x365a_1a94,

@@ -159,7 +159,7 @@ static void logging(void) {
   EXPECT(INVALID, llama_get_info(l, NULL, err));
   CHECK(seen.lines == at_build);
 
-  /* no request lines where they are not asked for; more threads than processors are worth a warning */
+  /* no request lines unless asked for; more threads than processors give a warning */
   seen.lines = 0;
   seen.worst = LLAMA_LOG_DEBUG;
   o.log_level = LLAMA_LOG_INFO;

@@ -1,4 +1,5 @@
-/* Cancelling before and during load, prefill and decode: by flag, by callback, from a signal handler. */
+/* Cancelling before and during load, prefill and decode: by flag, by callback, from a signal
+   handler. */
 #include "abi.h"
 
 #include <signal.h>

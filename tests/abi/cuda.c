@@ -1,6 +1,6 @@
-/* One handle on the device asked for, as a host sees it: `cuda MODEL_DIR DEVICE [option=value]...`. What happens is
-   printed, a line for each; tests/abi/cuda.rs reads it. Whether a driver was opened, and what it has to say, is
-   asked of the stand-in driver, where one is in the library path. */
+/* One handle on the given device, as a host sees it: `cuda MODEL_DIR DEVICE [option=value]...`. It
+   prints a line for each thing that happens; tests/abi/cuda.rs reads these lines. If a stand-in driver
+   is in the library path, it says whether it was opened, and reports misuses. */
 #include "abi.h"
 
 #include <dlfcn.h>

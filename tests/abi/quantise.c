@@ -1,4 +1,5 @@
-/* Quantising while loading, with less memory than it takes: LLAMA_E_NO_MEMORY, never the process's end. */
+/* Quantising while loading, with less memory than it takes: LLAMA_E_NO_MEMORY, never the end of the
+   process. */
 #include "abi.h"
 
 #include <sys/resource.h>
@@ -19,7 +20,8 @@ static void tensor(const char *name, size_t rows, size_t cols) {
   data_len += len;
 }
 
-/* One layer of zeros, whose slabs are as large as slabs get. The file has holes, so it takes no room. */
+/* One layer of zeros, whose slabs are as large as slabs get. The file has holes, so it takes no
+   room. */
 static void write_checkpoint(const char *dir) {
   const size_t dim = 1024, ffn = 2816, vocab = 512;
   char path[4096], name[64];

@@ -16,8 +16,8 @@ const LOGPROB_TOLERANCE: f32 = 1e-3;
 
 /// What runs the models.
 pub struct Place {
-    /// A model of a directory, with the tokenizer of another file if one is named. Of the options only
-    /// `max_seq_len`, `max_batch_size` and `weights_dtype` are set.
+    /// A model of a directory, with the tokenizer of another file if one is named. Of the options
+    /// only `max_seq_len`, `max_batch_size` and `weights_dtype` are set.
     pub open: fn(&Path, Option<&Path>, &BuildOptions) -> Result<Model, Failure>,
     /// Draws of a nucleus case.
     pub draws: usize,

@@ -14,7 +14,8 @@ const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'none', maxRetries: 0 
 const model = (await client.models.list()).data[0].id;
 const SKY = [{ role: 'user', content: 'What color is the sky?' }];
 const STORY = { model, prompt: 'Once upon a time' };
-const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 2000 }; // mha-f32 repeats itself for ever
+// mha-f32 repeats itself for ever
+const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 2000 };
 
 const chat = (options) => client.chat.completions.create({ model, messages: SKY, ...options });
 const complete = (options) => client.completions.create({ ...STORY, ...options });
@@ -58,7 +59,8 @@ const checks = {
     const chunks = await collect(await chat({ ...options, stream: true, stream_options: { include_usage: true } }));
     assert.equal(chunks[0].choices[0].delta.role, 'assistant');
     assert.equal(chunks.map((c) => c.choices[0]?.delta.content ?? '').join(''), whole.choices[0].message.content);
-    assert.equal(chunks.at(-1).usage.prompt_tokens, whole.usage.prompt_tokens); // more of them may be cached by now
+    // more of them may be cached by now
+    assert.equal(chunks.at(-1).usage.prompt_tokens, whole.usage.prompt_tokens);
     assert.equal(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
     // The client's own way of putting a stream together.
     const runner = client.chat.completions.stream({ model, messages: SKY, ...options });

@@ -1,8 +1,8 @@
 """The official openai client of PyPI against a service.
 
 client.py URL      every kind of request; the service has the demo model
-client.py URL PID  leaving, a full queue and the end; the service has a model that never stops by itself (mha-f32),
-                   max_batch_size 8, queue 4 and max_seq_len 4096, and is ended
+client.py URL PID  leaving, a full queue and the end; the service has a model that never stops by
+                   itself (mha-f32), max_batch_size 8, queue 4 and max_seq_len 4096, and is ended
 """
 
 import asyncio
@@ -88,7 +88,8 @@ def completion():
     echoed = client.completions.create(**STORY, temperature=0, max_tokens=5, echo=True, logprobs=1)
     assert (echoed.usage.prompt_tokens, echoed.usage.completion_tokens) == (5, 5)
     assert [p is None for p in echoed.choices[0].logprobs.token_logprobs] == [True] + [False] * 9
-    assert client.completions.create(**STORY).usage.completion_tokens <= 16  # the protocol's default
+    # the protocol's default
+    assert client.completions.create(**STORY).usage.completion_tokens <= 16
     two = client.completions.create(model=MODEL, prompt=["Once upon a time", "The cat"], temperature=0, max_tokens=5)
     assert [c.index for c in two.choices] == [0, 1] and two.choices[0].text == answer.choices[0].text
     tokens = client.completions.create(model=MODEL, prompt=[1, 713, 714, 259, 596], temperature=0, max_tokens=5)
@@ -122,7 +123,8 @@ def logprobs():
     assert bytes(b for r in rows for b in r.bytes).decode().lstrip() == answer.choices[0].message.content
     for row in rows:
         assert len(row.top_logprobs) == 3 and row.logprob <= 0
-        assert (row.top_logprobs[0].token, row.top_logprobs[0].logprob) == (row.token, row.logprob)  # greedy
+        # greedy
+        assert (row.top_logprobs[0].token, row.top_logprobs[0].logprob) == (row.token, row.logprob)
         assert row.top_logprobs[0].logprob >= row.top_logprobs[1].logprob >= row.top_logprobs[2].logprob
     stream = client.chat.completions.create(model=MODEL, messages=SKY, logprobs=True, top_logprobs=3, stream=True, **options)
     assert [r for c in stream if c.choices[0].logprobs for r in c.choices[0].logprobs.content] == rows
@@ -192,7 +194,7 @@ def abort():
 
 
 def pipeline():
-    """Clients that send three requests at once and leave: none of them keeps a place in the queue."""
+    """Clients send three requests at once and leave: none keeps a place in the queue."""
     address = urllib.parse.urlsplit(URL)
     body = json.dumps({**LONG, "stream": True}).encode()
     request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)

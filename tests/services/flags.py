@@ -36,7 +36,8 @@ def serve(*flags):
     return text, log
 
 
-with socket.create_server(("127.0.0.1", 0)) as taken:  # noticed before the checkpoint, which is not there
+# Noticed before the checkpoint, which does not exist.
+with socket.create_server(("127.0.0.1", 0)) as taken:
     said = fails("--ckpt_dir", "/nonexistent", "--port", str(taken.getsockname()[1]))
     assert "address already in use" in said, said
 for flag in ("--weights_dtype", "--kv_dtype"):

@@ -5,7 +5,7 @@
 //!
 //! What `tdpbf16ps` computes for every sum of a tile: the products of even k and the products of
 //! odd k, each as a chain of fused multiply-adds over ascending k from zero. The two are added, and
-//! the result is added to the sum. Subnormal inputs and results count as zero. [`scalar`] does the
+//! the result is added to the sum. Subnormal inputs and results count as zero. `scalar` does the
 //! same, bit by bit.
 
 #![allow(unsafe_code)]

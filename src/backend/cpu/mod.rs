@@ -217,7 +217,7 @@ impl Quantiser {
         })
     }
 
-    /// As [`Backend::quantise`].
+    /// As [`super::Backend::quantise`].
     pub fn quantise(
         &self,
         quant: Quant,

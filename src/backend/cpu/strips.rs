@@ -132,8 +132,8 @@ impl<'a, W: Weights> Strips<'a, W> {
         &self.bits[strip * self.len..][..self.len]
     }
 
-    /// Block `block` of [`K_BLOCK`] columns of a strip; shorter at the end of the strip, empty
-    /// beyond it.
+    /// Block `block` of [`super::rows::K_BLOCK`] columns of a strip; shorter at the end of the
+    /// strip, empty beyond it.
     #[inline(always)]
     pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
         &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]

@@ -126,7 +126,10 @@ impl<D: Device> Gpu<D> {
                     // If the device is broken, the launches will report it.
                     self.graphs.on = false;
                     self.graphs.log.write(Level::Warn, || {
-                        format!("decode steps of other forms than so far are launched kernel by kernel, not as CUDA graphs: {error}")
+                        format!(
+                            "new forms of decode steps are launched kernel by kernel, not as CUDA graphs: \
+                             {error}"
+                        )
                     });
                     return forward(self);
                 }
@@ -146,7 +149,10 @@ impl<D: Device> Gpu<D> {
         let after = self.device.available()?;
         self.graphs.log.write(Level::Debug, || {
             let (n, taken) = (self.step.n_decode, before.saturating_sub(after));
-            format!("a decode step of {n} rows is a CUDA graph, {taken} bytes of device memory the driver's")
+            format!(
+                "a decode step of {n} rows is now a CUDA graph, for which the driver took {taken} bytes of \
+                 device memory"
+            )
         });
         Ok(graph)
     }

@@ -93,7 +93,7 @@ impl<D: Device> Gpu<D> {
 
     fn say(&self, why: &str) {
         self.graphs.log.write(Level::Warn, || {
-            format!("products of prompts by our own kernels, not by cuBLASLt: {why}")
+            format!("our own kernels do the products of prompts, not cuBLASLt: {why}")
         });
     }
 

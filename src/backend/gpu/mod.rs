@@ -16,11 +16,12 @@
 //!
 //! The rows of a step are split by kind. Decode rows go through kernels that read the weights once
 //! for up to 64 rows. Prefill rows go through tiled products and attention with tensor cores. On
-//! compute capability 9.0, prefill with all weights but float32 and with 16-bit caches has kernels
-//! of its own, which take a [`device::TensorMap`].
+//! compute capability 9.0, products of prefill rows with all weights but float32, and their
+//! attention over 16-bit caches, have kernels of their own, which take a [`device::TensorMap`].
 //!
 //! `kernels/params.h` is the contract with the kernels. Operations cannot fail: an error of the
-//! device is kept and returned by [`Backend::read`], after which the engine poisons the handle.
+//! device is kept and returned by [`super::Backend::read`], after which the engine poisons the
+//! handle.
 
 pub mod cuda;
 pub mod device;
@@ -130,7 +131,7 @@ fn mapped(shape: &Shape, weights: Dtype) -> bool {
 }
 
 /// Activations, `[rows, width]` with `stride` numbers from row to row; or a vector. The buffer is
-/// sized for float32. Attention and the first half of the feed-forward write [`rounded`] values
+/// sized for float32. Attention and the first half of the feed-forward write `rounded` values
 /// from offset 0 on, padded with zeros behind `width`. In 16 bits there is then also room for the
 /// rows that pad a bucket.
 pub struct GpuBuf<D: Device> {
