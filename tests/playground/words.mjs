@@ -93,6 +93,7 @@ async function troubles() {
     [429, { code: 'rate_limit_exceeded', message: 'The queue is full: 9 sequences run' }, 'The server is busy. Try again in a moment.'],
     [500, { message: 'engine: poisoned at src/x.rs:1' }, 'Something went wrong on the server'],
     [503, { code: 'shutting_down', message: 'a' }, 'The server is shutting down'],
+    [503, { code: 'timeout', message: 'a' }, 'The server ended this request: it took too long'],
     [400, { message: 'Some sentence' }, 'Some sentence'],
   ]) {
     await page.route('**/v1/completions', (route) => route.fulfill({ status: status_, contentType: 'application/json', body: JSON.stringify({ error }) }));
@@ -105,6 +106,28 @@ async function troubles() {
   await page.click('#go');
   await page.waitForFunction(() => document.querySelector('#status').textContent === 'The server does not answer');
   await page.close();
+}
+
+// A server that asks for a key gets one, with every request from then on.
+async function key(page) {
+  await page.route(/playground|completions/, (route) => {
+    if (route.request().headers().authorization === 'Bearer open-sesame') return route.continue();
+    return route.fulfill({ status: 401, contentType: 'application/json', body: JSON.stringify({ error: { message: 'An API key is missing.' } }) });
+  });
+  await page.fill('#prompt', 'The');
+  await page.waitForSelector('#status.bad');
+  assert.equal(await status(page), 'The server asks for an API key');
+  await page.fill('#key', 'sesame');
+  await page.press('#key', 'Enter');
+  await page.waitForFunction(() => document.querySelector('#status').textContent === 'The server does not know this API key');
+  await page.fill('#key', ' open-sesame');
+  await page.press('#key', 'Enter');
+  await page.waitForSelector('#next li');
+  assert.deepEqual([await status(page), await page.isVisible('#key')], ['', false]);
+  await page.fill('#max_tokens', '3');
+  await page.click('#go');
+  await idle(page);
+  assert.equal(await status(page), 'Stopped at the limit of 3 tokens');
 }
 
 // Typing into the prompt ends what is being made of it.
@@ -223,7 +246,7 @@ async function keyboard(page) {
 }
 
 const checks = { body, full, troubles, typing };
-for (const check of [tooLong, fields, outlines, folded, keyboard]) {
+for (const check of [tooLong, key, fields, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);
     await settled(page);

@@ -1,12 +1,16 @@
 // What the page knows of the server: requests, streams, tokens, and errors in words for people.
 
-/** What went wrong, for the status line. `tooLong`: less text would help. */
+/** What went wrong, for the status line, and what would help: less text, or an API key. */
 export class Trouble extends Error {
-  constructor(message, { tooLong = false } = {}) {
+  constructor(message, { tooLong = false, needsKey = false } = {}) {
     super(message);
-    this.tooLong = tooLong;
+    Object.assign(this, { tooLong, needsKey });
   }
 }
+
+const KEY = 'api-key'; // until the tab is closed
+const authorization = () => (sessionStorage.getItem(KEY) ? { authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {});
+export const useKey = (key) => sessionStorage.setItem(KEY, key);
 
 const count = (n) => n.toLocaleString('en');
 
@@ -21,15 +25,17 @@ function explain(status, error, body) {
     return new Trouble(`The ${text} is too long${length ? `: ${length}, room for ${count(room)}` : ''}`, tooLong);
   }
   if (status === 413) return new Trouble(`The ${text} is too long to be sent`, { tooLong: true });
+  if (status === 401) return new Trouble(sessionStorage.getItem(KEY) ? 'The server does not know this API key' : 'The server asks for an API key', { needsKey: true });
   if (status === 429) return new Trouble('The server is busy. Try again in a moment.');
   if (error.code === 'model_not_found') return new Trouble('The server has another model now. Reload the page.');
   if (error.code === 'loading') return new Trouble('The model is still being loaded. Try again in a moment.');
+  if (error.code === 'timeout') return new Trouble('The server ended this request: it took too long');
   if (status >= 500) return new Trouble(error.code === 'shutting_down' ? 'The server is shutting down' : 'Something went wrong on the server');
   return new Trouble(error.message);
 }
 
 async function ask(path, init, body) {
-  const response = await fetch(path, init).catch((error) => {
+  const response = await fetch(path, { ...init, headers: { ...init.headers, ...authorization() } }).catch((error) => {
     throw error.name === 'AbortError' ? error : new Trouble('The server does not answer');
   });
   if (response.ok) return response;

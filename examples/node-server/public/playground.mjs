@@ -1,5 +1,5 @@
 // The playground: what is written, what the server says, and when to draw.
-import { chunks, modelName, post, tokenOf } from './api.mjs';
+import { chunks, modelName, post, tokenOf, useKey } from './api.mjs';
 import { allValid, watchFields, whole } from './fields.mjs';
 import { Figures, noFigures } from './figures.mjs';
 import { roving } from './roving.mjs';
@@ -32,6 +32,7 @@ function say(text, trouble = null) {
   $('status').classList.toggle('bad', trouble !== null);
   $('remedy').hidden = !trouble?.tooLong;
   $('remedy').textContent = remedy().label;
+  $('key-field').hidden = !trouble?.needsKey;
 }
 
 // What makes a text that is too long shorter: first what was made, then what was typed.
@@ -159,7 +160,6 @@ async function generate() {
     else $('message').value = turns.pop().content; // nothing came of it
   }
   if (mode() === 'chat' || output.length === 0) drawText();
-  if (figures.tokens === 0) noFigures();
   say(trouble?.message ?? outcome(reason, figures.tokens, asked.body.max_tokens), trouble);
   refresh();
 }
@@ -225,10 +225,11 @@ function refresh(delay = 0) {
     }
     if (mine !== asked || running) return;
     next = got;
-    noNext = trouble ? 'Nothing can follow this text.' : WRITE;
+    noNext = trouble ? (trouble.tooLong ? 'Nothing can follow this text.' : '') : WRITE;
     $('next').ariaBusy = 'false';
     drawNext();
     if (trouble) say(trouble.message, trouble);
+    else if (!$('key-field').hidden) say(''); // it opened
   }, delay);
 }
 
@@ -305,6 +306,10 @@ $('message').addEventListener('input', () => {
 $('go').addEventListener('click', generate);
 $('stop').addEventListener('click', () => running?.abort());
 $('clear').addEventListener('click', clear);
+$('key').addEventListener('change', () => {
+  useKey($('key').value.trim());
+  refresh();
+});
 $('more').addEventListener('click', () => {
   unfolded = !unfolded;
   drawNext();
