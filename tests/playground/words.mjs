@@ -124,10 +124,50 @@ async function key(page) {
   await page.press('#key', 'Enter');
   await page.waitForSelector('#next li');
   assert.deepEqual([await status(page), await page.isVisible('#key')], ['', false]);
+  assert(await page.isVisible('#click'));
   await page.fill('#max_tokens', '3');
   await page.click('#go');
   await idle(page);
   assert.equal(await status(page), 'Stopped at the limit of 3 tokens');
+}
+
+// The keyboard reads a text that is longer than its place: each token's tooltip stays, and Escape takes it away.
+async function reading() {
+  const page = await openPage(browser, ENDLESS, { height: 640 });
+  await slide(page, 'temperature', 0);
+  await page.fill('#prompt', '12345678901234567890');
+  await page.fill('#max_tokens', '600');
+  await page.click('#go');
+  await idle(page);
+  const [top, height] = await page.$eval('#text', (text) => [text.scrollTop, text.scrollHeight - text.clientHeight]);
+  assert(top > 50 && top > height - 2, `the text is at its end: ${top} of ${height}`);
+  await page.focus('#prompt');
+  await page.keyboard.press('Tab');
+  await page.waitForTimeout(200); // it scrolls
+  assert(await page.isVisible('#tip'));
+  await page.keyboard.press('Escape');
+  assert(!(await page.isVisible('#tip')));
+  await page.close();
+}
+
+// The last token begins a character that never ends: what the library held back comes without a token.
+async function half() {
+  const prompt = '12345678901234567890';
+  const options = { model: 'meta', prompt, max_tokens: 60, temperature: 0.8, top_p: 0.95, echo: true };
+  for (let seed = 1; ; seed++) {
+    assert(seed < 100, 'a text ends in the middle of a character');
+    const { text } = (await post(ENDLESS, '/v1/completions', { ...options, seed })).choices[0];
+    if (!text.endsWith('\ufffd')) continue;
+    const page = await openPage(browser, ENDLESS);
+    await page.fill('#prompt', prompt);
+    await page.fill('#max_tokens', '60');
+    await page.fill('#seed', String(seed));
+    await page.click('#go');
+    await idle(page);
+    assert(!(await page.$('#status.bad')), await status(page));
+    assert.equal(await page.textContent('#text'), text);
+    return page.close();
+  }
 }
 
 // Typing into the prompt ends what is being made of it.
@@ -245,7 +285,7 @@ async function keyboard(page) {
   assert(!(await page.isVisible('text=Click a bar')), 'bars of a chat cannot be clicked');
 }
 
-const checks = { body, full, troubles, typing };
+const checks = { body, full, half, reading, troubles, typing };
 for (const check of [tooLong, key, fields, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);

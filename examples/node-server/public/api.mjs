@@ -81,6 +81,7 @@ export function tokenOf({ text, delta, logprobs }, isFirst) {
     ({ token: name, logprob, top_logprobs: top } = logprobs.content[0]);
     top = top.map((a) => [a.token, a.logprob]);
   } else {
+    if (logprobs.tokens.length === 0) return null;
     name = logprobs.tokens[0];
     logprob = logprobs.token_logprobs[0];
     top = Object.entries(logprobs.top_logprobs[0]);

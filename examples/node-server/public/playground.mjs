@@ -9,14 +9,14 @@ import { drawBars, percent, tokenElement, visible, watchTokens, worthShowing } f
 const $ = (id) => document.getElementById(id);
 const SHOWN = 14; // most bars of the next token
 const FIELDS = ['max_tokens', 'seed'];
+const WRITE = 'Write something, and what may follow appears here.';
 const number = (id) => Number($(id).value);
 
 let model = null;
 let running = null; // AbortController of the generation
-let session = 0; // counts how often everything was cleared
+let session = 0; // what an earlier one still generates is thrown away
 let turns = []; // of the chat: { role, content, tokens }
 let output = []; // tokens of the completion, or of the answer that is being made
-const WRITE = 'Write something, and what may follow appears here.';
 let next = null; // the next token's whole distribution
 let noNext = WRITE; // why there is none
 let unfolded = false; // also tokens too unlikely for a bar
@@ -115,8 +115,8 @@ function request() {
 
 async function generate() {
   if (running || !allValid(FIELDS)) return;
-  const asked = request();
-  if (!asked) return;
+  const job = request();
+  if (!job) return;
   const mine = session;
   running = new AbortController();
   $('go').disabled = true;
@@ -133,8 +133,8 @@ async function generate() {
   let reason = null;
   let trouble = null;
   try {
-    const response = await post(asked.path, asked.body, running.signal);
-    for await (const { usage, timings, choices: [choice] } of chunks(response, asked.body)) {
+    const response = await post(job.path, job.body, running.signal);
+    for await (const { usage, timings, choices: [choice] } of chunks(response, job.body)) {
       if (mine !== session) return;
       if (usage) figures.finish(usage, timings);
       if (!choice) continue;
@@ -160,7 +160,7 @@ async function generate() {
     else $('message').value = turns.pop().content; // nothing came of it
   }
   if (mode() === 'chat' || output.length === 0) drawText();
-  say(trouble?.message ?? outcome(reason, figures.tokens, asked.body.max_tokens), trouble);
+  say(trouble?.message ?? outcome(reason, figures.tokens, job.body.max_tokens), trouble);
   refresh();
 }
 
@@ -240,7 +240,7 @@ function drawNext() {
     document.querySelector(`output[for=${id}]`).textContent = text;
     $(id).setAttribute('aria-valuetext', text);
   }
-  $('legend').hidden = !next;
+  $('legend').hidden = $('click').hidden = !next;
   if (!next) {
     $('more').hidden = true;
     drawBars($('next'), []);

@@ -109,10 +109,16 @@ export function watchTokens(container, tip) {
   const tokenOf = (target) => (target instanceof Element ? target.closest('.token') : null);
   const focused = () => (container.contains(document.activeElement) ? tokenOf(document.activeElement) : null);
 
+  const isInView = (span) => {
+    const [inner, outer] = [span, container].map((one) => one.getBoundingClientRect());
+    return inner.bottom > outer.top && inner.top < outer.bottom;
+  };
+
   container.addEventListener('pointerover', (event) => show(tokenOf(event.target) ?? focused()));
   container.addEventListener('pointerleave', () => show(focused()));
   container.addEventListener('focusin', (event) => show(tokenOf(event.target)));
-  container.addEventListener('scroll', () => show(null));
+  // The keyboard scrolls the token that it reaches into view: its tooltip comes along.
+  container.addEventListener('scroll', () => show(shown !== null && shown === focused() && isInView(shown) ? shown : null));
   container.addEventListener('focusout', () => show(null));
   document.addEventListener('keydown', (event) => event.key === 'Escape' && show(null));
   // A redrawn text takes its token along.
