@@ -193,7 +193,10 @@ export async function nextToken(service, job, res, signal) {
   Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
   if (finishReason === 'cancelled') throw signal.reason;
   if (finishReason === 'unsafe') throw badRequest('messages', text);
-  if (top.length === 0) throw badRequest(null, 'There is no room for another token: the text fills max_seq_len.');
+  if (top.length === 0) {
+    const lengths = { n_prompt_tokens: service.room, n_ctx: service.room };
+    throw new ApiError(400, 'There is no room for another token: the text fills max_seq_len.', { param: job.param, code: 'context_length_exceeded', ...lengths });
+  }
   sendJson(res, 200, {
     ids: top[0].map((a) => a.token),
     logprobs: top[0].map((a) => Math.round(a.logprob * 1e5) / 1e5),

@@ -1,12 +1,12 @@
 // Answers and errors in the protocol's form.
 
 export class ApiError extends Error {
-  constructor(status, message, { type = 'invalid_request_error', param = null, code = null } = {}) {
+  constructor(status, message, { type = 'invalid_request_error', param = null, code = null, ...more } = {}) {
     super(message);
-    Object.assign(this, { status, type, param, code });
+    Object.assign(this, { status, type, param, code, more });
   }
   body() {
-    return { error: { message: this.message, type: this.type, param: this.param, code: this.code } };
+    return { error: { message: this.message, type: this.type, param: this.param, code: this.code, ...this.more } };
   }
 }
 

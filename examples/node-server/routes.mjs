@@ -9,7 +9,17 @@ import { Metrics } from './metrics.mjs';
 import { chat, completion, next } from './request.mjs';
 import { answerContent, answerTokens, detokenize, tokenize } from './tokenize.mjs';
 
-const PAGE = { '/': 'index.html', '/style.css': 'style.css', '/playground.mjs': 'playground.mjs', '/sampler.mjs': 'sampler.mjs', '/view.mjs': 'view.mjs' };
+const PAGE = {
+  '/': 'index.html',
+  '/style.css': 'style.css',
+  '/api.mjs': 'api.mjs',
+  '/fields.mjs': 'fields.mjs',
+  '/figures.mjs': 'figures.mjs',
+  '/playground.mjs': 'playground.mjs',
+  '/roving.mjs': 'roving.mjs',
+  '/sampler.mjs': 'sampler.mjs',
+  '/view.mjs': 'view.mjs',
+};
 const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };
 
 export class Service {
@@ -23,7 +33,7 @@ export class Service {
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
     // name, fingerprint, maxBody, timeout (in seconds), auth, reportCached, accessLog, log
-    Object.assign(this, { ...options, model, slots: maxBatchSize, vocabSize });
+    Object.assign(this, { ...options, model, slots: maxBatchSize, room: maxSeqLen, vocabSize });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
     this.mostBytes = longest * maxSeqLen; // of a text that can fit
@@ -159,7 +169,7 @@ export class Service {
     if (error instanceof ApiError) return error;
     switch (error instanceof LlamaError && error.code) {
       case 'LLAMA_E_TOO_LONG':
-        return new ApiError(400, error.message, { param, code: 'context_length_exceeded' });
+        return new ApiError(400, error.message, { param, code: 'context_length_exceeded', ...promptLength(error.message), n_ctx: this.room });
       case 'LLAMA_E_INVALID_ARGUMENT':
       case 'LLAMA_E_UTF8':
       case 'LLAMA_E_BATCH':
@@ -180,6 +190,13 @@ export class Service {
     if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
     else sendJson(res, api.status, api.body());
   }
+}
+
+// Of a prompt that does not fit, by llama-server's name, so that a page can say it in its own words. The library counts a
+// very long text only as far as it must, and says "at least".
+function promptLength(message) {
+  const [, least, n] = /(at least )?(\d+) tokens/.exec(message) ?? [];
+  return n && { [least ? 'n_prompt_tokens_min' : 'n_prompt_tokens']: Number(n) };
 }
 
 // Part of a path; as it stands where its escapes mean nothing.

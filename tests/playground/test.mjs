@@ -2,14 +2,13 @@
 //
 //   node test.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS SCREENSHOT_FOLDER
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { chromium } from 'playwright-core';
+import { readFileSync } from 'node:fs';
+import { bars, idle, launch, openPage, post as postTo, settled, shooter, slide } from './browser.mjs';
 import { distribution } from '../../examples/node-server/public/sampler.mjs';
 
 const [URL, ENDLESS, SHOTS] = process.argv.slice(2);
 const root = new globalThis.URL('../../', import.meta.url);
-mkdirSync(SHOTS, { recursive: true });
+const shot = shooter(SHOTS);
 const near = (got, want, tolerance, what) => assert(Math.abs(got - want) <= tolerance, `${what}: ${got}, expected ${want}`);
 
 // The page's arithmetic is the library's: the recorded distributions.
@@ -31,24 +30,13 @@ function sampler() {
   assert.deepEqual([...distribution([-1, -1, -1, -9], { temperature: 1, topK: 2 })].map((p) => p > 0), [true, true, true, false]);
 }
 
-async function post(path, body) {
-  const response = await fetch(URL + path, { method: 'POST', body: JSON.stringify(body) });
-  assert(response.ok, await response.clone().text());
-  return response.json();
-}
-
-const bars = (page) => page.$$eval('#next li', (rows) => rows.map((row) => ({ token: row.dataset.token, p: Number(row.dataset.p), out: row.firstChild.classList.contains('out') })));
-const slide = (page, id, value) => page.$eval(`#${id}`, (slider, v) => { slider.value = v; slider.dispatchEvent(new Event('input')); }, String(value));
-// The bars are those of the text that is there.
-const settled = (page) => page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
-const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage: true });
-const idle = (page) => page.waitForFunction(() => document.querySelector('#stop').disabled && document.querySelector('#status').textContent !== '');
+const post = (path, body) => postTo(URL, path, body);
 
 async function nextToken(page) {
-  const { ids, logprobs, texts } = await post('/playground/next', { prompt: 'The cat' });
+  const { ids, logprobs, texts } = await post('/playground/next', { prompt: 'The' });
   await slide(page, 'temperature', 1);
   await slide(page, 'top_p', 1);
-  await page.fill('#prompt', 'The cat');
+  await page.fill('#prompt', 'The');
   await settled(page);
   assert.match(await page.textContent('#kept'), new RegExp(`^${ids.length.toLocaleString('en')} of ${ids.length.toLocaleString('en')} tokens`));
   const raw = await bars(page);
@@ -62,7 +50,7 @@ async function nextToken(page) {
   page.on('request', (request) => request.url().startsWith('http') && requests.push(request.url()));
   await slide(page, 'temperature', 0.5);
   const sharper = await bars(page);
-  assert(sharper[0].p > raw[0].p && sharper[5].p < raw[5].p);
+  assert(sharper[0].p > raw[0].p && sharper[13].p < raw[13].p);
   near(sharper[1].p / sharper[0].p, (raw[1].p / raw[0].p) ** 2, 1e-3, 'half the temperature squares the odds');
   await slide(page, 'temperature', 1);
   await slide(page, 'top_k', 3);
@@ -98,7 +86,7 @@ async function completion(page) {
   await page.fill('#max_tokens', '60');
   await page.click('#go');
   await idle(page);
-  assert.equal(await page.textContent('#status'), want.finish_reason === 'length' ? 'Stopped at the limit of tokens' : 'The model ended its text');
+  assert.equal(await page.textContent('#status'), want.finish_reason === 'length' ? 'Stopped at the limit of 60 tokens' : 'The model ended its text');
   assert.equal(await page.innerText('#text'), `Once upon a time ${want.text}`);
   assert.equal(Number(await page.textContent('#f-tokens')), want.logprobs.tokens.length);
   assert(Number(await page.textContent('#f-rate')) > 1);
@@ -110,8 +98,9 @@ async function completion(page) {
     assert(await page.isVisible('#tip'));
     const top = Object.entries(want.logprobs.top_logprobs[i]).sort((a, b) => b[1] - a[1]);
     const rows = await page.$$eval('#tip li', (list) => list.map((row) => [row.dataset.token, Number(row.dataset.p), row.firstChild.classList.contains('chosen')]));
-    assert.equal(rows.length, 10);
-    rows.forEach(([, p], k) => near(p, Math.exp(top[k][1]), 1e-6, `alternative ${k} of token ${i}`));
+    const worth = top.filter(([name, logprob]) => Math.exp(logprob) >= 0.001 || name === want.logprobs.tokens[i]);
+    assert.equal(rows.length, worth.length);
+    rows.forEach(([, p], k) => near(p, Math.exp(worth[k][1]), 1e-6, `alternative ${k} of token ${i}`));
     assert.deepEqual(rows.filter((row) => row[2]).map((row) => row[0]), [want.logprobs.tokens[i]]);
   };
   const surprising = want.logprobs.token_logprobs.indexOf(Math.min(...want.logprobs.token_logprobs));
@@ -179,8 +168,8 @@ async function stop(page) {
   await slide(page, 'temperature', 0);
   await page.fill('#max_tokens', '4000');
   await page.click('#go');
-  await page.waitForFunction(() => document.querySelectorAll('#text .token').length > 20);
-  await page.click('#stop');
+  // Playwright's own click waits for quiet frames: on a busy machine all 4,000 tokens are there by then.
+  await page.waitForFunction(() => document.querySelectorAll('#text .token').length > 20 && (document.querySelector('#stop').click(), true));
   await idle(page);
   assert.equal(await page.textContent('#status'), 'Stopped');
   const made = (await page.$$('#text .token')).length;
@@ -191,31 +180,17 @@ async function stop(page) {
     assert(i < 200, 'the stopped generation runs on');
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
-  // An error of the server is told.
-  await page.fill('#prompt', '1 '.repeat(5000));
-  await page.click('#go');
-  await page.waitForFunction(() => document.querySelector('#status').classList.contains('bad'));
-  assert.match(await page.textContent('#status'), /max_seq_len/);
 }
 
 sampler();
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM,
-  headless: true,
-  args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
-});
+const browser = await launch();
 try {
-  const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme: 'light' });
-  page.setDefaultTimeout(15_000);
-  const troubles = [];
-  page.on('pageerror', (error) => troubles.push(String(error)));
-  page.on('console', (message) => message.type() === 'error' && !/status of 400/.test(message.text()) && troubles.push(message.text()));
-  await page.goto(URL);
+  const page = await openPage(browser, URL, { height: 860 });
   for (const check of [nextToken, completion, chat, stop]) {
     await check(page);
     console.log(`playground: ${check.name} ok`);
   }
-  assert.deepEqual(troubles, []);
+  assert.deepEqual(page.troubles, []);
 } finally {
   await browser.close();
 }

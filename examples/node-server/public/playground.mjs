@@ -1,32 +1,51 @@
 // The playground: what is written, what the server says, and when to draw.
+import { chunks, modelName, post, tokenOf, useKey } from './api.mjs';
+import { allValid, watchFields, whole } from './fields.mjs';
+import { Figures, noFigures } from './figures.mjs';
+import { roving } from './roving.mjs';
 import { distribution } from './sampler.mjs';
-import { drawBars, percent, tokenElement, watchTokens } from './view.mjs';
+import { drawBars, percent, tokenElement, visible, watchTokens, worthShowing } from './view.mjs';
 
 const $ = (id) => document.getElementById(id);
-const SHOWN = 14; // bars of the next token
+const SHOWN = 14; // most bars of the next token
+const FIELDS = ['max_tokens', 'seed'];
+const WRITE = 'Write something, and what may follow appears here.';
 const number = (id) => Number($(id).value);
 
 let model = null;
 let running = null; // AbortController of the generation
-let session = 0; // counts how often everything was cleared
+let session = 0; // what an earlier one still generates is thrown away
 let turns = []; // of the chat: { role, content, tokens }
 let output = []; // tokens of the completion, or of the answer that is being made
 let next = null; // the next token's whole distribution
+let noNext = WRITE; // why there is none
+let unfolded = false; // also tokens too unlikely for a bar
 const tidyTip = watchTokens($('text'), $('tip'));
+const wayIntoText = roving($('text'), '.token');
+const wayIntoBars = roving($('next'), 'button.bar');
 
 const mode = () => document.documentElement.dataset.mode;
 const textOf = (tokens) => tokens.map((token) => token.text).join('');
 
-function say(text, bad = false) {
-  $('status').textContent = text;
-  $('status').classList.toggle('bad', bad);
+function say(text, trouble = null) {
+  if ($('status').textContent !== text) $('status').textContent = text; // the same again would be announced again
+  $('status').classList.toggle('bad', trouble !== null);
+  $('remedy').hidden = !trouble?.tooLong;
+  $('remedy').textContent = remedy().label;
+  $('key-field').hidden = !trouble?.needsKey;
 }
 
-async function post(path, body, signal) {
-  const response = await fetch(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal });
-  if (response.ok) return response;
-  const { error } = await response.json().catch(() => ({ error: { message: response.statusText } }));
-  throw new Error(error.message);
+// What makes a text that is too long shorter: first what was made, then what was typed.
+function remedy() {
+  const empty = (id) => () => {
+    $(id).value = '';
+    $(id).focus();
+    clear();
+  };
+  if (mode() === 'completion') {
+    return output.length > 0 ? { label: 'Clear the generated text', run: clear } : { label: 'Clear the prompt', run: empty('prompt') };
+  }
+  return turns.length > 0 ? { label: 'Clear the conversation', run: clear } : { label: 'Clear the message', run: empty('message') };
 }
 
 // --- text ---
@@ -49,15 +68,9 @@ function drawText() {
   }
   fresh = []; // they are among the parts
   $('text').replaceChildren(...parts);
-  wayIn();
+  wayIntoText();
   $('text').scrollTop = $('text').scrollHeight;
   tidyTip();
-}
-
-// The Tab key leads to the first token, the arrow keys on from there.
-function wayIn() {
-  const first = $('text').querySelector('.token');
-  if (first) first.tabIndex = 0;
 }
 
 // Tokens come faster than a screen is drawn, and a layout for each would leave no time for the Stop button.
@@ -85,125 +98,83 @@ function flush() {
 
 // --- generation ---
 
-// The data of server-sent events.
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split('\n\n');
-    rest = parts.pop();
-    for (const part of parts) if (part.startsWith('data: ')) yield part.slice(6);
-  }
-}
-
-// A token of either protocol's chunk: { text, name, p, top }, or null.
-function tokenOf({ text, delta, logprobs }, isFirst) {
-  if (!logprobs) return null;
-  let name, logprob, top;
-  if (logprobs.content) {
-    if (logprobs.content.length === 0) return null;
-    ({ token: name, logprob, top_logprobs: top } = logprobs.content[0]);
-    top = top.map((a) => [a.token, a.logprob]);
-  } else {
-    name = logprobs.tokens[0];
-    logprob = logprobs.token_logprobs[0];
-    top = Object.entries(logprobs.top_logprobs[0]);
-  }
-  text ??= delta.content ?? '';
-  // The library begins its text without the first token's space; behind a prompt it belongs there.
-  if (isFirst && mode() === 'completion' && name === ` ${text}`) text = name;
-  top = top.map(([name, l]) => ({ text: name === '' ? '<end>' : name, p: Math.exp(l) })).sort((a, b) => b.p - a.p);
-  return { text, name, p: Math.exp(logprob), top };
+// What a request says, or null where there is nothing to ask for.
+function request() {
+  const options = {
+    model, stream: true, stream_options: { include_usage: true }, max_tokens: whole('max_tokens'), seed: whole('seed'),
+    temperature: number('temperature'), top_k: number('top_k'), top_p: number('top_p'),
+  };
+  if (mode() === 'completion') return { path: '/v1/completions', body: { ...options, prompt: $('prompt').value + textOf(output), logprobs: 10 } };
+  const content = $('message').value.trim();
+  if (content === '') return null;
+  turns.push({ role: 'user', content });
+  output = [];
+  $('message').value = '';
+  return { path: '/v1/chat/completions', body: { ...options, messages: messages(), logprobs: true, top_logprobs: 10 } };
 }
 
 async function generate() {
-  if (running) return;
-  const chat = mode() === 'chat';
-  const options = {
-    model, stream: true, stream_options: { include_usage: true }, max_tokens: number('max_tokens'),
-    temperature: number('temperature'), top_k: number('top_k'), top_p: number('top_p'),
-    ...($('seed').value === '' ? {} : { seed: number('seed') }),
-  };
-  let path, body;
-  if (chat) {
-    const content = $('message').value.trim();
-    if (content === '') return;
-    turns.push({ role: 'user', content });
-    output = [];
-    $('message').value = '';
-    path = '/v1/chat/completions';
-    body = { ...options, messages: messages(), logprobs: true, top_logprobs: 10 };
-  } else {
-    path = '/v1/completions';
-    body = { ...options, prompt: $('prompt').value + textOf(output), logprobs: 10 };
-  }
-
+  if (running || !allValid(FIELDS)) return;
+  const job = request();
+  if (!job) return;
   const mine = session;
   running = new AbortController();
   $('go').disabled = true;
   $('stop').disabled = false;
+  $('next').ariaBusy = 'true'; // until the text is whole
   drawText();
   drawNext();
   $('text').classList.add('caret');
   say('Generating');
-  const begin = performance.now();
+  const figures = new Figures();
+  const showFigures = () => mine === session && figures.show();
+  showFigures();
   const before = output.length;
-  let first = null;
-  let last = begin;
-  let done = false;
-  const showFigures = () => done || mine !== session || figures(output.length - before, rate(), first - begin, null);
-  let outcome = '';
-  let bad = false;
-  figures(0, null, null, null);
+  let reason = null;
+  let trouble = null;
   try {
-    const response = await post(path, body, running.signal);
-    for await (const data of events(response)) {
-      if (data === '[DONE]' || mine !== session) break;
-      const chunk = JSON.parse(data);
-      if (chunk.error) throw new Error(chunk.error.message);
-      if (chunk.usage) {
-        // The server's clock: fast models arrive here in bursts.
-        const { first_token_ms, total_ms } = chunk.timings;
-        const { completion_tokens: n, prompt_tokens, prompt_tokens_details } = chunk.usage;
-        const speed = n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null;
-        done = true;
-        figures(n, speed, first - begin, prompt_tokens_details && `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`);
-      }
-      const choice = chunk.choices[0];
+    const response = await post(job.path, job.body, running.signal);
+    for await (const { usage, timings, choices: [choice] } of chunks(response, job.body)) {
+      if (mine !== session) return;
+      if (usage) figures.finish(usage, timings);
       if (!choice) continue;
       const token = tokenOf(choice, output.length === before);
+      const heldBack = choice.text ?? choice.delta.content; // until now
       if (token) {
-        last = performance.now();
-        first ??= last;
+        figures.count();
         append(token, showFigures);
-      } else if (choice.text || choice.delta?.content) {
-        append({ text: choice.text ?? choice.delta.content, name: '', p: 1, top: [] }, showFigures); // held back until now
-      }
-      if (choice.finish_reason) outcome = choice.finish_reason === 'length' ? 'Stopped at the limit of tokens' : 'The model ended its text';
+      } else if (heldBack) append({ text: heldBack, name: '', p: 1, top: [] }, showFigures);
+      reason = choice.finish_reason ?? reason;
     }
   } catch (error) {
-    const stopped = error.name === 'AbortError';
-    outcome = stopped ? 'Stopped' : error.message;
-    bad = !stopped;
-  }
-  function rate() {
-    const n = output.length - before;
-    return n > 1 ? (1000 * (n - 1)) / (last - first) : null;
+    if (error.name === 'AbortError') reason = 'stopped';
+    else trouble = error;
   }
   if (mine !== session) return;
   flush();
-  wayIn();
+  wayIntoText();
   showFigures();
   idle();
-  if (chat) {
+  if (mode() === 'chat') {
     if (output.length > 0) turns.push({ role: 'assistant', content: textOf(output), tokens: output });
     else $('message').value = turns.pop().content; // nothing came of it
-    drawText();
   }
-  say(outcome, bad);
+  if (mode() === 'chat' || output.length === 0) drawText();
+  say(trouble?.message ?? outcome(reason, figures.tokens, job.body.max_tokens), trouble);
   refresh();
+}
+
+function outcome(reason, made, most) {
+  switch (reason) {
+    case 'stop':
+      return 'The model ended its text';
+    case 'length':
+      return made < most ? 'Stopped: no room for another token' : `Stopped at the limit of ${most.toLocaleString('en')} tokens`;
+    case 'stopped':
+      return 'Stopped';
+    default:
+      return `Stopped: ${reason}`;
+  }
 }
 
 function idle() {
@@ -220,16 +191,9 @@ function clear() {
   output = [];
   turns = [];
   drawText();
-  figures('–', null, null, null);
+  noFigures();
   say('');
   refresh();
-}
-
-function figures(tokens, rate, first, cached) {
-  $('f-tokens').textContent = tokens;
-  $('f-rate').textContent = rate === null ? '–' : rate.toFixed(rate < 100 ? 1 : 0);
-  $('f-first').textContent = first === null ? '–' : `${first.toFixed(first < 100 ? 1 : 0)} ms`;
-  $('f-cached').textContent = cached ?? '–';
 }
 
 const messages = () => turns.map(({ role, content }) => ({ role, content }));
@@ -253,17 +217,19 @@ function refresh(delay = 0) {
       else if ($('message').value.trim()) body = { messages: [...all, { role: 'user', content: $('message').value }] };
     }
     let got = null;
-    let problem = '';
+    let trouble = null;
     try {
       if (body) got = await (await post('/playground/next', body)).json();
     } catch (error) {
-      problem = error.message;
+      trouble = error;
     }
     if (mine !== asked || running) return;
     next = got;
+    noNext = trouble ? (trouble.tooLong ? 'Nothing can follow this text.' : '') : WRITE;
     $('next').ariaBusy = 'false';
     drawNext();
-    if (problem) say(problem, true);
+    if (trouble) say(trouble.message, trouble);
+    else if (!$('key-field').hidden) say(''); // it opened
   }, delay);
 }
 
@@ -274,28 +240,38 @@ function drawNext() {
     document.querySelector(`output[for=${id}]`).textContent = text;
     $(id).setAttribute('aria-valuetext', text);
   }
+  $('legend').hidden = $('click').hidden = !next;
   if (!next) {
+    $('more').hidden = true;
     drawBars($('next'), []);
-    $('kept').textContent = 'Write something, and what may follow appears here.';
+    $('kept').textContent = noNext;
     return;
   }
   const p = distribution(next.logprobs, { temperature: number('temperature'), topK: number('top_k'), topP: number('top_p') });
-  const rows = next.texts.slice(0, SHOWN).map((text, i) => ({ text, raw: Math.exp(next.logprobs[i]), now: p[i] }));
-  drawBars($('next'), rows, mode() === 'completion' && !running ? choose : undefined);
+  const likeliest = next.texts.slice(0, SHOWN).map((text, i) => ({ text, raw: Math.exp(next.logprobs[i]), now: p[i] }));
+  const folded = likeliest.length - worthShowing(likeliest);
+  const canFold = folded > 2; // fewer take no more room than the button
+  const rows = canFold && !unfolded ? likeliest.slice(0, -folded) : likeliest;
+  drawBars($('next'), rows, mode() === 'completion' ? choose : undefined);
+  wayIntoBars();
   const kept = p.reduce((n, one) => n + (one > 0), 0);
-  const rest = p.slice(SHOWN).reduce((sum, one) => sum + one, 0);
-  $('kept').textContent = `${kept.toLocaleString('en')} of ${next.ids.length.toLocaleString('en')} tokens can be drawn` +
-    (rest > 0 ? `; ${percent(rest)} is spread over those not shown.` : '.');
+  const rest = p.slice(rows.length).reduce((sum, one) => sum + one, 0);
+  const spread = rest > 0 ? `; ${percent(rest)} is spread over those not shown` : '';
+  $('more').hidden = !canFold;
+  $('more').textContent = unfolded ? 'Show fewer' : `Show ${folded} more`;
+  $('more').ariaExpanded = String(unfolded);
+  $('kept').textContent = `${kept.toLocaleString('en')} of ${next.ids.length.toLocaleString('en')} tokens can be drawn${spread}.`;
 }
 
 // Appends a token of the reader's choice.
 function choose(i) {
   const text = next.texts[i];
-  if ($('next').ariaBusy === 'true' || /^<.*>$|^bytes:/.test(text)) return; // no text of its own
-  if (output.length === 0) drawText();
+  if (running || $('next').ariaBusy === 'true') return;
+  if (/^<.*>$|^bytes:/.test(text)) return say(`${text} has no text that could be appended`);
   const top = next.texts.slice(0, 10).map((name, k) => ({ text: name, p: Math.exp(next.logprobs[k]) }));
   output.push({ text, name: text, p: Math.exp(next.logprobs[i]), top });
   drawText();
+  say(`Appended “${visible(text)}”`);
   refresh();
 }
 
@@ -315,14 +291,30 @@ function setTheme(theme) {
 for (const radio of document.querySelectorAll('input[name=mode]')) radio.addEventListener('change', () => setMode(radio.value));
 for (const id of ['temperature', 'top_k', 'top_p']) $(id).addEventListener('input', drawNext);
 $('prompt').addEventListener('input', () => {
+  session++; // what is being made belongs to another prompt
+  idle();
   output = [];
   drawText();
+  noFigures();
+  say('');
   refresh(250);
 });
-$('message').addEventListener('input', () => refresh(250));
+$('message').addEventListener('input', () => {
+  if (!running) say('');
+  refresh(250);
+});
 $('go').addEventListener('click', generate);
 $('stop').addEventListener('click', () => running?.abort());
 $('clear').addEventListener('click', clear);
+$('key').addEventListener('change', () => {
+  useKey($('key').value.trim());
+  refresh();
+});
+$('more').addEventListener('click', () => {
+  unfolded = !unfolded;
+  drawNext();
+});
+$('remedy').addEventListener('click', () => remedy().run());
 $('theme').addEventListener('click', () => {
   setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark');
   localStorage.setItem('theme', document.documentElement.dataset.theme);
@@ -335,9 +327,10 @@ dark.addEventListener('change', () => setTheme(localStorage.getItem('theme')));
 
 setTheme(localStorage.getItem('theme'));
 setMode('completion');
+watchFields(FIELDS);
 try {
-  model = (await (await fetch('/v1/models')).json()).data[0].id;
-  $('model').textContent = model;
-} catch {
-  say('The server does not answer.', true);
+  model = await modelName();
+  $('model').textContent = $('model').title = model;
+} catch (error) {
+  say(error.message, error);
 }

@@ -1,56 +1,73 @@
 // Draws bars, tokens and the tooltip. Knows nothing of the server.
 
-const element = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text ?? '' });
+const element = (name, className = '', text = '') => Object.assign(document.createElement(name), { className, textContent: text });
 
 // A token as one can read it in a list: its spaces and line feeds are visible.
 export const visible = (text) => text.replaceAll(' ', '␣').replaceAll('\n', '↵').replaceAll('\t', '⇥');
 
+// Less is hardly a dot on the screen, and said as "<0.1 %".
+const LEAST = 0.001;
+
 export function percent(p) {
   if (p === 0) return '0 %';
-  return p < 0.001 ? '<0.1 %' : `${(100 * p).toFixed(1)} %`;
+  return p < LEAST ? '<0.1 %' : `${(100 * p).toFixed(1)} %`;
 }
 
 /**
  * Rows are kept and changed, so that bars move.
- * @param {{text: string, raw: number, now?: number, chosen?: boolean}[]} rows raw: the model's probability;
- *   now: after the sliders, where they matter
+ * @param {{text: string, raw: number, now?: number, chosen?: boolean}[]} rows raw: the model's probability, an
+ *   outline; now: after the sliders, filled. Without `now`, raw is filled.
  * @param {((index: number) => void) | undefined} onChoose makes each row a button
  */
 export function drawBars(list, rows, onChoose) {
   // A flat distribution would show as a row of dots; the numbers say what a full bar is.
   const full = Math.max(0.2, ...rows.map((row) => Math.max(row.raw, row.now ?? 0)));
+  const hadFocus = list.contains(document.activeElement);
   while (list.children.length > rows.length) list.lastChild.remove();
   rows.forEach((row, i) => {
     let item = list.children[i];
     if (!item || (item.firstChild.tagName === 'BUTTON') !== Boolean(onChoose)) {
-      const made = element('li');
-      const bar = element(onChoose ? 'button' : 'div', 'bar');
-      const track = element('span', 'track');
-      track.append(element('i', 'raw'), element('i', 'now'));
-      bar.append(element('span', 'name'), track, element('span', 'value'));
-      if (onChoose) bar.type = 'button';
-      made.append(bar);
+      const made = barElement(onChoose ? 'button' : 'div');
       if (item) item.replaceWith(made);
       else list.append(made);
       item = made;
     }
     const bar = item.firstChild;
-    const value = row.now ?? row.raw;
     const [name, track, number] = bar.children;
-    bar.className = `bar${row.now === 0 ? ' out' : ''}${row.chosen ? ' chosen' : ''}`;
+    const [outline, fill] = track.children;
+    const isOut = row.now === 0;
+    const value = row.now ?? row.raw;
+    bar.className = `bar${isOut ? ' out' : ''}${row.chosen ? ' chosen' : ''}`;
     name.textContent = visible(row.text);
     name.title = row.text;
-    track.children[0].style.width = row.now === undefined ? '0' : `${(100 * row.raw) / full}%`;
-    track.children[1].style.width = `${(100 * value) / full}%`;
+    outline.hidden = row.now === undefined;
+    outline.style.width = `${(100 * row.raw) / full}%`;
+    fill.style.width = `${(100 * value) / full}%`;
     number.textContent = percent(value);
-    if (onChoose) {
-      bar.onclick = () => onChoose(i);
-      bar.title = 'Append this token';
-    }
-    bar.setAttribute('aria-label', `${row.text.trim() || visible(row.text)}: ${percent(value)}${row.now === 0 ? ', left out' : ''}`);
+    bar.onclick = onChoose ? () => onChoose(i) : null;
+    const was = row.now === undefined ? '' : `, the model says ${percent(row.raw)}`;
+    bar.querySelector('.said').textContent = `${row.text.trim() || visible(row.text)}: ${isOut ? 'left out' : percent(value)}${was}`;
     item.dataset.token = row.text;
     item.dataset.p = value;
   });
+  if (hadFocus && !list.contains(document.activeElement)) list.lastChild?.firstChild.focus();
+}
+
+/** How many rows have something to show; the list is likeliest first. */
+export const worthShowing = (rows) => Math.max(1, rows.findLastIndex((row) => Math.max(row.raw, row.now) >= LEAST) + 1);
+
+// name, track and number are for the eye; a screen reader hears `said`.
+function barElement(tag) {
+  const item = element('li');
+  const bar = element(tag, 'bar');
+  const track = element('span', 'track');
+  track.append(element('i', 'raw'), element('i', 'now'));
+  const seen = [element('span', 'name'), track, element('span', 'value')];
+  for (const part of seen) part.ariaHidden = 'true';
+  bar.append(...seen, element('span', 'said'));
+  if (tag === 'button') Object.assign(bar, { type: 'button', tabIndex: -1, title: 'Append this token' });
+  item.append(bar);
+  return item;
 }
 
 /** @param {{text: string, p: number, top: {text: string, p: number}[]}} token */
@@ -77,9 +94,10 @@ export function watchTokens(container, tip) {
     tip.hidden = span === null;
     if (span === null) return;
     const { token } = span;
-    about.textContent = `“${visible(token.name)}” had ${percent(token.p)}`;
-    const rows = token.top.map((a) => ({ text: a.text, raw: a.p, chosen: a.text === token.name }));
-    if (!rows.some((row) => row.chosen)) rows.push({ text: token.name, raw: token.p, chosen: true });
+    const all = token.top.map((a) => ({ text: a.text, raw: a.p, chosen: a.text === token.name }));
+    if (!all.some((row) => row.chosen)) all.push({ text: token.name, raw: token.p, chosen: true });
+    const rows = all.filter((row) => row.raw >= LEAST || row.chosen);
+    about.textContent = `“${visible(token.name)}” had ${percent(token.p)}${rows.length < all.length ? ', others less than 0.1 % each' : ''}`;
     drawBars(list, rows);
     const box = span.getClientRects()[0] ?? span.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = tip;
@@ -91,25 +109,18 @@ export function watchTokens(container, tip) {
   const tokenOf = (target) => (target instanceof Element ? target.closest('.token') : null);
   const focused = () => (container.contains(document.activeElement) ? tokenOf(document.activeElement) : null);
 
+  const isInView = (span) => {
+    const [inner, outer] = [span, container].map((one) => one.getBoundingClientRect());
+    return inner.bottom > outer.top && inner.top < outer.bottom;
+  };
+
   container.addEventListener('pointerover', (event) => show(tokenOf(event.target) ?? focused()));
   container.addEventListener('pointerleave', () => show(focused()));
-  container.addEventListener('focusin', (event) => {
-    const token = tokenOf(event.target);
-    for (const other of container.querySelectorAll('.token[tabindex="0"]')) other.tabIndex = -1;
-    if (token) token.tabIndex = 0;
-    show(token);
-  });
-  container.addEventListener('scroll', () => show(null));
+  container.addEventListener('focusin', (event) => show(tokenOf(event.target)));
+  // The keyboard scrolls the token that it reaches into view: its tooltip comes along.
+  container.addEventListener('scroll', () => show(shown !== null && shown === focused() && isInView(shown) ? shown : null));
   container.addEventListener('focusout', () => show(null));
-  container.addEventListener('keydown', (event) => {
-    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-    const tokens = [...container.querySelectorAll('.token')];
-    const at = tokens.indexOf(focused());
-    const to = event.key === 'Home' ? 0 : event.key === 'End' ? tokens.length - 1 : step === undefined ? -1 : at + step;
-    if (to < 0 || to >= tokens.length) return;
-    event.preventDefault();
-    tokens[to].focus();
-  });
+  document.addEventListener('keydown', (event) => event.key === 'Escape' && show(null));
   // A redrawn text takes its token along.
   return () => shown && !shown.isConnected && show(null);
 }
