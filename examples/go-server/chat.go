@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"iter"
 	"net/http"
 	"slices"
@@ -11,90 +11,69 @@ import (
 	"llamabi"
 )
 
-type chatMessage struct {
-	Role    string   `json:"role"`
-	Content *content `json:"content"`
-}
-
-// content is a text, or a list of parts that are texts.
-type content string
-
-func (c *content) UnmarshalJSON(b []byte) error {
-	if json.Unmarshal(b, (*string)(c)) == nil {
-		return nil
-	}
-	var parts []struct {
-		Type string
-		Text *string
-	}
-	if json.Unmarshal(b, &parts) != nil {
-		return badRequest("messages", "A message's 'content' must be a text or a list of parts.")
-	}
-	for _, part := range parts {
-		if part.Type != "text" {
-			return badRequest("messages", "A part of type '%s' is not supported; 'text' is.", part.Type)
-		}
-		if part.Text == nil {
-			return badRequest("messages", "A part has no 'text'.")
-		}
-		*c += content(*part.Text)
-	}
-	return nil
-}
-
 func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
-	var request struct {
-		common
-		Messages            []chatMessage `json:"messages"`
-		MaxCompletionTokens *int          `json:"max_completion_tokens"`
-		Logprobs            bool          `json:"logprobs"`
-		TopLogprobs         *int          `json:"top_logprobs"`
-	}
-	err := s.read(w, r, &request)
+	f, err := s.read(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	if request.MaxCompletionTokens != nil { // the newer name of the same
-		request.MaxTokens = request.MaxCompletionTokens
+	f.checkNames(append(shared, "messages", "max_completion_tokens", "logprobs", "top_logprobs")...)
+	request := f.common(s)
+	// The second is the newer name of the same.
+	f.maxTokens(&request, f.either("max_tokens", "max_completion_tokens"), -1)
+	logprobs, top := f.flag("logprobs"), f.integer("top_logprobs", 0, 0, 20)
+	if f.body["top_logprobs"] != nil && !logprobs {
+		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
-	opts, err := request.check(s)
-	top, topErr := within(request.TopLogprobs, "top_logprobs", 0, 0, 20)
-	switch {
-	case err != nil:
-	case topErr != nil:
-		err = topErr
-	case request.TopLogprobs != nil && !request.Logprobs:
-		err = badRequest("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
-	case request.Messages == nil:
-		err = badRequest("messages", "You must provide a 'messages' parameter.")
-	case len(request.Messages) == 0:
-		err = badRequest("messages", "messages is empty")
-	case slices.ContainsFunc(request.Messages, func(m chatMessage) bool { return m.Content == nil }):
-		err = badRequest("messages", "A message has no 'content'.")
-	}
-	if err != nil {
-		writeError(w, err)
+	dialog, begun := f.dialog()
+	if f.err != nil {
+		writeError(w, f.err)
 		return
 	}
-	if request.Logprobs {
-		opts = append(opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
+	if logprobs {
+		request.opts = append(request.opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
 	}
-	opts = append(opts, llamabi.CacheSalt(recordOf(r).salt))
-	dialog := make([]llamabi.Message, len(request.Messages))
-	for i, m := range request.Messages {
-		if m.Role == "developer" { // the newer name of the same
-			m.Role = "system"
-		}
-		dialog[i] = llamabi.Message{Role: m.Role, Content: string(*m.Content)}
-	}
-	dialogs := slices.Repeat([][]llamabi.Message{dialog}, *request.N)
+	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	s.serve(w, r, job{
-		request: &request.common, sequences: len(dialogs), logprobs: request.Logprobs, shape: chatShape{},
+		common: request, sequences: request.n, continues: []bool{begun != ""}, logprobs: logprobs, shape: chatShape{},
 		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
-			return s.model.StreamChat(ctx, dialogs, opts...)
+			if begun == "" {
+				return s.model.StreamChat(ctx, slices.Repeat([][]llamabi.Message{dialog}, request.n), request.opts...)
+			}
+			return s.streamBegun(ctx, dialog, begun, request)
 		},
 	})
+}
+
+// streamBegun answers a dialog with an answer that begins as given.
+func (s *server) streamBegun(ctx context.Context, dialog []llamabi.Message, begun string, c common) iter.Seq2[llamabi.Event, error] {
+	return func(yield func(llamabi.Event, error) bool) {
+		tokens, err := s.begin(dialog, begun)
+		if err != nil {
+			yield(llamabi.Event{}, err)
+			return
+		}
+		s.model.Stream(ctx, slices.Repeat([][]int32{tokens}, c.n), c.opts...)(yield)
+	}
+}
+
+// begin is the tokens of a dialog and of the beginning of its answer. What is far too long is not
+// encoded, which can take seconds and would not end with the request.
+func (s *server) begin(dialog []llamabi.Message, begun string) ([]int32, error) {
+	bytes := len(begun)
+	for _, m := range dialog {
+		bytes += len(m.Content)
+	}
+	if bytes > s.mostBytes {
+		return nil, &apiError{http.StatusBadRequest, "invalid_request_error", "messages", "context_length_exceeded",
+			fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
+	}
+	tokens, err := s.model.EncodeDialog(dialog)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.model.Encode(begun, false, false)
+	return append(tokens, answer...), err
 }
 
 type chatShape struct{}

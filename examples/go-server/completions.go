@@ -2,84 +2,148 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
+	"math"
 	"net/http"
 	"unicode/utf8"
 
 	"llamabi"
 )
 
-// prompts is a text, texts, tokens, or lists of tokens.
+// prompts are texts or tokens, one list of which is empty.
 type prompts struct {
 	texts  []string
 	tokens [][]int32
 }
 
-func (p *prompts) UnmarshalJSON(b []byte) error {
-	var texts oneOrMany
-	var one []int32
+func (p prompts) len() int { return len(p.texts) + len(p.tokens) }
+
+// prompts reads a text, texts, tokens, or lists of tokens below vocabSize.
+func (f *fields) prompts(vocabSize int) prompts {
+	value := f.body["prompt"]
+	list, isList := value.([]any)
+	text, isText := value.(string)
 	switch {
-	case json.Unmarshal(b, &texts) == nil:
-		p.texts = texts
-	case json.Unmarshal(b, &one) == nil:
-		p.tokens = [][]int32{one}
-	case json.Unmarshal(b, &p.tokens) == nil:
+	case isText:
+		return prompts{texts: []string{text}}
+	case value == nil || isList && len(list) == 0:
+		f.fail("prompt", "You must provide a 'prompt' parameter.")
+	case !isList:
+		f.fail("prompt", "'prompt' must be a string, an array of strings, of tokens, or of arrays of tokens, not %s.", kind(value))
 	default:
-		return badRequest("prompt", "'prompt' must be a text, a list of texts, a list of tokens or a list of such lists.")
+		switch first := list[0].(type) {
+		case string:
+			texts := make([]string, len(list))
+			for i, v := range list {
+				if texts[i], isText = v.(string); !isText {
+					f.fail("prompt", "'prompt[%d]' must be a string as the first one is, not %s.", i, kind(v))
+				}
+			}
+			return prompts{texts: texts}
+		case float64:
+			return prompts{tokens: [][]int32{f.tokens("prompt", "prompt", list, vocabSize)}}
+		case []any:
+			tokens := make([][]int32, len(list))
+			for i, v := range list {
+				tokens[i] = f.tokens("prompt", fmt.Sprintf("prompt[%d]", i), v, vocabSize)
+				if f.err == nil && len(tokens[i]) == 0 {
+					f.fail("prompt", "'prompt[%d]' is empty: it must have at least one token.", i)
+				}
+			}
+			return prompts{tokens: tokens}
+		default:
+			f.fail("prompt", "'prompt[0]' must be a string, a token or an array of tokens, not %s.", kind(first))
+		}
 	}
-	return nil
+	return prompts{}
+}
+
+// tokens reads the array called name, which is the field param or part of it.
+func (f *fields) tokens(param, name string, value any, vocabSize int) []int32 {
+	list, ok := value.([]any)
+	if !ok {
+		f.fail(param, "'%s' must be an array of tokens, not %s.", name, kind(value))
+	}
+	tokens := make([]int32, len(list))
+	for i, v := range list {
+		token, ok := v.(float64)
+		if !ok {
+			f.fail(param, "'%s[%d]' must be a token, not %s.", name, i, kind(v))
+		} else if token != math.Trunc(token) || token < 0 || token >= float64(vocabSize) {
+			f.fail(param, "'%s[%d]' is %s, must be a token from 0 to %d.", name, i, shown(token), vocabSize-1)
+		}
+		if f.err != nil {
+			return nil
+		}
+		tokens[i] = int32(token)
+	}
+	return tokens
+}
+
+// haveText says of each prompt whether it has any: a text that continues one without begins as
+// every text does.
+func (p prompts) haveText(model *llamabi.Model) ([]bool, error) {
+	have := make([]bool, p.len())
+	for i, text := range p.texts {
+		have[i] = text != ""
+	}
+	for i, tokens := range p.tokens {
+		for _, token := range tokens {
+			bytes, err := model.TokenBytes(token)
+			if err != nil {
+				return nil, err
+			}
+			if have[i] = len(bytes) > 0; have[i] {
+				break
+			}
+		}
+	}
+	return have, nil
 }
 
 func (s *server) completions(w http.ResponseWriter, r *http.Request) {
-	var request struct {
-		common
-		Prompt   prompts `json:"prompt"`
-		Echo     bool    `json:"echo"`
-		Logprobs *int    `json:"logprobs"`
-		BestOf   *int    `json:"best_of"`
-	}
-	err := s.read(w, r, &request)
+	f, err := s.read(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	if request.MaxTokens == nil {
-		sixteen := 16 // the protocol's default
-		request.MaxTokens = &sixteen
+	f.checkNames(append(shared, "prompt", "echo", "logprobs", "best_of")...)
+	request := f.common(s)
+	f.maxTokens(&request, "max_tokens", 16) // the protocol's default
+	echo, top := f.flag("echo"), f.integer("logprobs", -1, 0, 20)
+	if best := f.integer("best_of", float64(request.n), 1, 128); best != request.n {
+		f.fail("best_of", "'best_of' is %d, which is not supported other than as 'n', %d.", best, request.n)
 	}
-	opts, err := request.check(s)
-	top, topErr := within(request.Logprobs, "logprobs", 0, 0, 20)
-	n := len(request.Prompt.texts) + len(request.Prompt.tokens)
-	switch {
-	case err != nil:
-	case topErr != nil:
-		err = topErr
-	case n == 0:
-		err = badRequest("prompt", "You must provide a 'prompt' parameter.")
-	case request.BestOf != nil && *request.BestOf != *request.N:
-		err = badRequest("best_of", "'best_of' is not supported.")
+	given := f.prompts(s.vocabSize)
+	sequences := given.len() * request.n
+	if sequences > maxSequences { // said before there are so many
+		f.fail("prompt", "The request is for %d sequences, at most %d are taken.", sequences, maxSequences)
 	}
-	if err != nil {
-		writeError(w, err)
+	if f.err != nil {
+		writeError(w, f.err)
 		return
 	}
-	if request.Logprobs != nil {
-		opts = append(opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
+	haveText, err := given.haveText(s.model)
+	if err != nil {
+		writeError(w, s.asAPIError(err, "prompt", 1))
+		return
 	}
-	opts = append(opts, llamabi.CacheSalt(recordOf(r).salt))
-	if request.Echo {
-		opts = append(opts, llamabi.Echo())
+	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
+	if top >= 0 {
+		request.opts = append(request.opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
+	}
+	if echo {
+		request.opts = append(request.opts, llamabi.Echo())
+		haveText = make([]bool, len(haveText)) // the text begins with them
 	}
 	s.serve(w, r, job{
-		request: &request.common, sequences: n * *request.N, echo: request.Echo,
-		logprobs: request.Logprobs != nil, shape: completionShape{},
+		common: request, sequences: sequences, continues: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
 		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
-			if request.Prompt.texts != nil {
-				return s.model.StreamText(ctx, eachTimes(*request.N, request.Prompt.texts), opts...)
+			if given.texts != nil {
+				return s.model.StreamText(ctx, eachTimes(request.n, given.texts), request.opts...)
 			}
-			return s.model.Stream(ctx, eachTimes(*request.N, request.Prompt.tokens), opts...)
+			return s.model.Stream(ctx, eachTimes(request.n, given.tokens), request.opts...)
 		},
 	})
 }

@@ -45,7 +45,7 @@ func readFlags() (settings, error) {
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))
 	flag.Uint64Var(&s.seed, "seed", 0, "of requests without one, in turn (0: random)")
-	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; more are answered 429")
+	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; while so many do, requests are answered 429")
 	flag.Func("max_body", "most `bytes` of a request (default 1M)", setBytes(&s.maxBody))
 	flag.Func("timeout", "`seconds` that a request may take in all, waiting and sending included (0: no limit; default 600)", setSeconds(&s.timeout))
 	flag.StringVar(&s.host, "host", "127.0.0.1", "address to listen on")

@@ -10,15 +10,15 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"llamabi"
 )
 
 // job is a request that was found good.
 type job struct {
-	request   *common
-	sequences int // prompts times n
+	common
+	sequences int    // prompts times n
+	continues []bool // of each prompt: the choices' text goes on from a text, and is not one of its own
 	events    func(context.Context) iter.Seq2[llamabi.Event, error]
 	echo      bool
 	logprobs  bool
@@ -42,23 +42,14 @@ type piece struct {
 	finish any // a text in the last one, else nil
 }
 
-// scored is a token with its log probability, at offset code points into the choice's text.
-type scored struct {
-	bytes   []byte
-	logprob float32
-	known   bool // false: nothing came before this token
-	offset  int
-	top     []scored
-}
-
 // progress is how far a choice has come.
 type progress struct {
-	begun  bool // it has had an event
-	last   time.Time
-	offset int
-	text   strings.Builder
-	tokens []scored
-	finish any
+	seen     bool // it has had an event
+	last     time.Time
+	spelling *spelling
+	text     strings.Builder
+	tokens   []scored
+	finish   any
 }
 
 type usage struct {
@@ -90,17 +81,13 @@ const statusLeft = 499 // as nginx has it
 
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
-	if j.sequences > s.slots { // no waiting will help
-		writeError(w, badRequest("n", "The request is for %d sequences, at most %d can run.", j.sequences, s.slots))
-		return
-	}
 	if err := s.queue.enter(j.sequences); err != nil {
 		writeError(w, err)
 		return
 	}
 	defer s.queue.leave(j.sequences)
 	out := &sink{w: w, control: http.NewResponseController(w), job: j, base: answer{
-		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.request.Stream), Created: time.Now().Unix(),
+		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.stream), Created: time.Now().Unix(),
 		Model: s.name, SystemFingerprint: "llamabi-" + llamabi.Version(),
 	}}
 	ctx := r.Context()
@@ -124,9 +111,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 			w.WriteHeader(statusLeft) // for the metrics; nobody is there to read it
 		}
 	case out.started:
-		out.send(s.asAPIError(err, j.shape.input()).body())
+		out.send(s.asAPIError(err, j.shape.input(), j.n).body())
 	default:
-		writeError(w, s.asAPIError(err, j.shape.input()))
+		writeError(w, s.asAPIError(err, j.shape.input(), j.n))
 	}
 }
 
@@ -144,10 +131,14 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			return err
 		}
 		c := &choices[ev.Index]
-		p := piece{text: ev.Text}
+		if c.spelling == nil {
+			c.spelling = newSpelling(s.model, j.continues[ev.Index/j.n], j.logprobs, j.stops)
+		}
+		var p piece
 		if ev.Kind == llamabi.EventFinish {
 			s.metrics.sequence(ev.Stats)
 			rec.GeneratedTokens += ev.Stats.GeneratedTokens
+			p = c.spelling.finish(ev.Text)
 			switch ev.FinishReason {
 			case llamabi.FinishCancelled:
 				continue // the error comes next
@@ -158,26 +149,23 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			default:
 				p.finish = "stop"
 			}
-			total.add(ev.Stats, ev.Index%*j.request.N == 0)
+			if c.spelling.ended {
+				p.finish = "stop"
+			}
+			total.add(ev.Stats, ev.Index%j.n == 0)
 			rec.PromptTokens = total.PromptTokens
 		} else {
 			now := time.Now()
-			if c.begun && !j.echo { // of a prompt that is echoed, the tokens were not generated
+			if c.seen && !j.echo { // of a prompt that is echoed, the tokens were not generated
 				s.metrics.betweenTokens.observe(now.Sub(c.last))
 			}
 			c.last = now
-		}
-		if ev.Kind != llamabi.EventFinish && j.logprobs {
-			token, err := s.score(ev)
-			if err != nil {
+			if p, err = c.spelling.token(ev, !j.echo || c.seen); err != nil {
 				return err
 			}
-			token.known, token.offset = !j.echo || c.begun, c.offset
-			p.tokens = []scored{token}
 		}
-		c.begun = true
-		c.offset += utf8.RuneCountInString(ev.Text)
-		if j.request.Stream {
+		c.seen = true
+		if j.stream {
 			if err := out.chunk(ev.Index, p); err != nil {
 				return err
 			}
@@ -200,23 +188,6 @@ func (u *usage) add(stats llamabi.RequestStats, first bool) {
 	}
 	u.CompletionTokens += stats.GeneratedTokens
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
-}
-
-// score looks up a token's bytes and its alternatives'.
-func (s *server) score(ev llamabi.Event) (scored, error) {
-	bytes, err := s.model.TokenBytes(ev.Token)
-	if err != nil {
-		return scored{}, err
-	}
-	token := scored{bytes: bytes, logprob: ev.Logprob}
-	for _, a := range ev.TopLogprobs {
-		bytes, err := s.model.TokenBytes(a.Token)
-		if err != nil {
-			return scored{}, err
-		}
-		token.top = append(token.top, scored{bytes: bytes, logprob: a.Logprob})
-	}
-	return token, nil
 }
 
 // sink writes an answer, as a stream or whole.
@@ -248,6 +219,11 @@ func (o *sink) chunk(index int, p piece) error {
 		return nil
 	}
 	last := p.finish
+	for ; len(p.tokens) > 1; p.tokens = p.tokens[1:] { // a chunk has one token
+		if err := o.sendChoice(index, o.job.shape.delta(piece{tokens: p.tokens[:1]})); err != nil {
+			return err
+		}
+	}
 	if p.text != "" || len(p.tokens) > 0 {
 		p.finish = nil
 		if err := o.sendChoice(index, o.job.shape.delta(p)); err != nil {
@@ -264,7 +240,7 @@ func (o *sink) sendChoice(index int, choice map[string]any) error {
 	choice["index"] = index
 	chunk := o.base
 	chunk.Choices = []any{choice}
-	if o.job.request.StreamOptions.IncludeUsage {
+	if o.job.includeUsage {
 		chunk.Usage = json.RawMessage("null")
 	}
 	return o.send(chunk)
@@ -297,8 +273,8 @@ func (o *sink) end(choices []progress, total usage) error {
 	if err != nil {
 		return err
 	}
-	if o.job.request.Stream {
-		if o.job.request.StreamOptions.IncludeUsage {
+	if o.job.stream {
+		if o.job.includeUsage {
 			chunk := o.base
 			chunk.Choices, chunk.Usage = []any{}, figures
 			if err := o.send(chunk); err != nil {

@@ -3,12 +3,13 @@
 //	go run . --ckpt_dir ../../demo/meta --port 8080
 //
 // Requests run together in the model's own batches: max_batch_size sequences at a time, as many as
-// --queue more wait, and the next one is answered 429. A client that leaves frees its slot.
+// --queue more wait, and further requests are answered 429. A client that leaves frees its slot.
 //
 // main.go starts and stops; flags.go is the command line; server.go has the routes, the queue and the
-// errors; auth.go says who may ask; request.go reads requests; generate.go runs them; completions.go and
-// chat.go know the two protocols' shapes, tokenize.go /tokenize and /detokenize; metrics.go and access.go
-// count and write down.
+// errors; auth.go says who may ask; request.go reads requests, messages.go the messages of chats;
+// generate.go runs them; spelling.go makes texts and the tokens that spell them; completions.go and
+// chat.go know the two protocols' shapes, tokenize.go /tokenize and /detokenize; metrics.go and
+// access.go count and write down.
 package main
 
 import (
@@ -86,6 +87,9 @@ func run() error {
 		return err
 	}
 	defer s.model.Close()
+	if err := s.measure(); err != nil {
+		return err
+	}
 	s.loaded.Store(true)
 	fmt.Printf("listening on http://%s\n", listener.Addr())
 	select {

@@ -19,22 +19,11 @@ import (
 
 // common is what the two protocols share.
 type common struct {
-	Model         string    `json:"model"`
-	Temperature   *float32  `json:"temperature"`
-	TopP          *float32  `json:"top_p"`
-	N             *int      `json:"n"`
-	Seed          *int64    `json:"seed"`
-	Stop          oneOrMany `json:"stop"`
-	Stream        bool      `json:"stream"`
-	StreamOptions struct {
-		IncludeUsage bool `json:"include_usage"`
-	} `json:"stream_options"`
-	MaxTokens *int `json:"max_tokens"`
-
-	// As other servers have them; not of OpenAI.
-	TopK              *int     `json:"top_k"`
-	MinP              *float32 `json:"min_p"`
-	RepetitionPenalty *float32 `json:"repetition_penalty"`
+	n            int
+	stream       bool
+	includeUsage bool
+	stops        []string
+	opts         []llamabi.GenerateOption
 }
 
 // ignored are OpenAI's fields that change nothing here whatever they say.
@@ -55,39 +44,154 @@ var harmless = map[string][]any{
 	"tools":             {[]any{}},
 }
 
-// checkNames refuses fields that v, a struct, does not have, unless they change nothing.
-func checkNames(fields map[string]any, v any) error {
-	known := slices.Clone(ignored)
-	for _, field := range reflect.VisibleFields(reflect.TypeOf(v).Elem()) {
-		known = append(known, field.Tag.Get("json"))
+// shared are the fields that both protocols have.
+var shared = []string{"max_tokens", "min_p", "model", "n", "repeat_penalty", "repetition_penalty", "seed", "stop", "stream", "stream_options",
+	"temperature", "top_k", "top_p"}
+
+// As the library has them.
+const (
+	maxStops     = 1024
+	maxStopBytes = 4096
+	maxSequences = 65536
+)
+
+// fields reads a request's object, and keeps the first thing that is wrong with it.
+type fields struct {
+	body map[string]any
+	err  error
+}
+
+func (f *fields) fail(param, format string, args ...any) {
+	if f.err == nil {
+		f.err = badRequest(param, format, args...)
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		value := fields[name]
+}
+
+// kind is what a JSON value is, in words.
+func kind(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a boolean"
+	case float64:
+		return "a number"
+	case string:
+		return "a string"
+	case []any:
+		return "an array"
+	default:
+		return "an object"
+	}
+}
+
+// shown writes a number as JSON has it.
+func shown(v float64) string {
+	text, _ := json.Marshal(v) // it is finite, as all that JSON can say
+	return string(text)
+}
+
+// checkNames refuses fields that are not known, unless they change nothing.
+func (f *fields) checkNames(known ...string) {
+	for _, name := range slices.Sorted(maps.Keys(f.body)) {
+		value := f.body[name]
+		if value == nil || slices.Contains(known, name) || slices.Contains(ignored, name) {
+			continue
+		}
 		same := func(other any) bool { return reflect.DeepEqual(value, other) }
-		if value != nil && !slices.Contains(known, name) && !slices.ContainsFunc(harmless[name], same) {
-			return badRequest(name, "'%s' is not supported, or not with this value.", name)
+		if values, some := harmless[name]; !some {
+			f.fail(name, "'%s' is not supported.", name)
+		} else if !slices.ContainsFunc(values, same) {
+			f.fail(name, "'%s' is not supported with this value.", name)
 		}
 	}
-	return nil
 }
 
-// oneOrMany is a text or a list of texts.
-type oneOrMany []string
-
-func (o *oneOrMany) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '"' {
-		*o = make(oneOrMany, 1)
-		return json.Unmarshal(b, &(*o)[0])
+// number is a field from lowest to highest, or missing where there is none.
+func (f *fields) number(name string, missing, lowest, highest float64) float64 {
+	value := f.body[name]
+	if value == nil {
+		return missing
 	}
-	return json.Unmarshal(b, (*[]string)(o))
+	v, ok := value.(float64)
+	if !ok {
+		f.fail(name, "'%s' must be a number, not %s.", name, kind(value))
+	} else if !(v >= lowest && v <= highest) {
+		f.fail(name, "'%s' is %s, must be from %s to %s.", name, shown(v), shown(lowest), shown(highest))
+	}
+	return v
 }
 
-// read parses a request's body into v.
-func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
-	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
+func (f *fields) integer(name string, missing, lowest, highest float64) int {
+	v := f.number(name, missing, lowest, highest)
+	if v != math.Trunc(v) {
+		f.fail(name, "'%s' is %s, must be an integer.", name, shown(v))
+	}
+	if f.err != nil {
+		return 0
+	}
+	return int(v)
+}
+
+func (f *fields) flag(name string) bool {
+	v, ok := f.body[name].(bool)
+	if !ok && f.body[name] != nil {
+		f.fail(name, "'%s' must be true or false, not %s.", name, kind(f.body[name]))
+	}
+	return v
+}
+
+// either is which of two names of the same field is there.
+func (f *fields) either(name, other string) string {
+	a, b := f.body[name], f.body[other]
+	if a != nil && b != nil && !reflect.DeepEqual(a, b) {
+		f.fail(other, "'%s' and '%s' are two names of the same, but have different values.", name, other)
+	}
+	if b != nil {
+		return other
+	}
+	return name
+}
+
+func (f *fields) stops() []string {
+	var stops []string
+	switch value := f.body["stop"].(type) {
+	case nil:
+	case string:
+		stops = []string{value}
+	case []any:
+		for i, v := range value {
+			stop, ok := v.(string)
+			if !ok {
+				f.fail("stop", "'stop[%d]' must be a string, not %s.", i, kind(v))
+			}
+			stops = append(stops, stop)
+		}
+	default:
+		f.fail("stop", "'stop' must be a string or an array of strings, not %s.", kind(value))
+	}
+	if len(stops) > maxStops {
+		f.fail("stop", "'stop' has %d strings, at most %d are looked for.", len(stops), maxStops)
+	}
+	for _, stop := range stops {
+		switch {
+		case stop == "":
+			f.fail("stop", "'stop' has an empty string, which would stop everything.")
+		case len(stop) > maxStopBytes:
+			f.fail("stop", "'stop' has a string of %d bytes, at most %d are looked for.", len(stop), maxStopBytes)
+		case strings.Contains(stop, "\x00"):
+			f.fail("stop", "'stop' has a string with a NUL character, which is not looked for.")
+		}
+	}
+	return stops
+}
+
+// read parses a request's body.
+func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
+	mediaType, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	if !strings.EqualFold(strings.TrimSpace(mediaType), "application/json") {
 		// A form of another site's page can send other types, without the browser asking first.
-		return &apiError{http.StatusUnsupportedMediaType, "invalid_request_error", "", "unsupported_media_type",
+		return nil, &apiError{http.StatusUnsupportedMediaType, "invalid_request_error", "", "unsupported_media_type",
 			"The request's Content-Type must be application/json."}
 	}
 	control := http.NewResponseController(w)
@@ -96,37 +200,26 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, v any) error {
 	control.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return &apiError{http.StatusRequestEntityTooLarge, "invalid_request_error", "", "",
+		return nil, &apiError{http.StatusRequestEntityTooLarge, "invalid_request_error", "", "",
 			fmt.Sprintf("The request has more than %d bytes.", tooLarge.Limit)}
 	} else if err != nil {
-		return badRequest("", "The request could not be read: %v.", err)
+		return nil, badRequest("", "The request could not be read: %v.", err)
 	}
 	if !utf8.Valid(body) {
-		return badRequest("", "The request is not UTF-8.")
+		return nil, badRequest("", "The request is not UTF-8.")
 	}
 	if nestedTooDeep(body) {
-		return badRequest("", "The request is nested more than %d deep.", mostNested)
+		return nil, badRequest("", "The request is nested more than %d deep.", mostNested)
 	}
-	var fields map[string]any
-	if err = json.Unmarshal(body, &fields); err == nil {
-		err = checkNames(fields, v)
+	var value any
+	if err := json.Unmarshal(body, &value); err != nil {
+		return nil, badRequest("", "The request is not valid JSON: %v.", err)
 	}
-	if err == nil {
-		err = json.Unmarshal(body, v)
+	object, ok := value.(map[string]any)
+	if !ok {
+		return nil, badRequest("", "The request must be a JSON object, not %s.", kind(value))
 	}
-	var api *apiError
-	var wrongType *json.UnmarshalTypeError
-	if errors.As(err, &api) {
-		return api
-	} else if errors.As(err, &wrongType) && wrongType.Field == "" {
-		return badRequest("", "The request is not a JSON object.")
-	} else if errors.As(err, &wrongType) {
-		field := strings.TrimPrefix(wrongType.Field, "common.")
-		return badRequest(field, "'%s' is a %s, which it cannot be.", field, wrongType.Value)
-	} else if err != nil {
-		return badRequest("", "The request is not valid JSON: %v.", err)
-	}
-	return nil
+	return &fields{body: object}, nil
 }
 
 const mostNested = 64 // as deep as nothing is that the protocol has
@@ -151,67 +244,79 @@ func nestedTooDeep(body []byte) bool {
 	return false
 }
 
-// check finds what cannot be done, and turns the rest into the model's options.
-func (c *common) check(s *server) ([]llamabi.GenerateOption, error) {
-	if c.Model == "" {
-		return nil, badRequest("model", "You must provide a 'model' parameter.")
+// common reads what the two protocols share.
+func (f *fields) common(s *server) common {
+	model, ok := f.body["model"].(string)
+	switch {
+	case f.body["model"] == nil || ok && model == "":
+		f.fail("model", "You must provide a 'model' parameter.")
+	case !ok:
+		f.fail("model", "'model' must be a string, not %s.", kind(f.body["model"]))
+	case f.err == nil:
+		f.err = s.checkModel(model)
 	}
-	if err := s.checkModel(c.Model); err != nil {
-		return nil, err
-	}
-	n, err := within(c.N, "n", 1, 1, 128)
-	if err != nil {
-		return nil, err
-	}
-	c.N = &n
-	temperature, err := within(c.Temperature, "temperature", 1, 0, 2)
-	if err != nil {
-		return nil, err
-	}
-	topP, err := within(c.TopP, "top_p", 1, 0, 1)
-	if err != nil {
-		return nil, err
-	}
-	topK, err := within(c.TopK, "top_k", 0, 0, math.MaxInt32)
-	if err != nil {
-		return nil, err
-	}
-	minP, err := within(c.MinP, "min_p", 0, 0, 1)
-	if err != nil {
-		return nil, err
-	}
-	penalty := float32(1)
-	if c.RepetitionPenalty != nil {
-		penalty = *c.RepetitionPenalty
-	}
-	if penalty <= 0 {
-		return nil, badRequest("repetition_penalty", "'repetition_penalty' is %v, must be more than 0.", penalty)
-	}
-	opts := []llamabi.GenerateOption{llamabi.Temperature(temperature), llamabi.TopP(topP), llamabi.TopK(topK),
-		llamabi.MinP(minP), llamabi.RepetitionPenalty(penalty), llamabi.Stop(c.Stop...)}
-	if c.MaxTokens != nil {
-		if _, err := within(c.MaxTokens, "max_tokens", 0, 0, math.MaxInt32); err != nil {
-			return nil, err
+	c := common{n: f.integer("n", 1, 1, 128), stream: f.flag("stream"), stops: f.stops()}
+	switch options := f.body["stream_options"].(type) {
+	case nil:
+	case map[string]any:
+		if !c.stream {
+			f.fail("stream_options", "'stream_options' needs 'stream' to be true.")
 		}
-		opts = append(opts, llamabi.MaxGenLen(*c.MaxTokens))
-	}
-	if c.Seed != nil {
-		seed := uint64(*c.Seed)
-		if seed == 0 { // to the model: a seed of its own choice
-			seed = 1 << 63
+		of := fields{body: options}
+		for _, name := range slices.Sorted(maps.Keys(options)) {
+			if name != "include_usage" && name != "include_obfuscation" && options[name] != nil {
+				f.fail("stream_options."+name, "'stream_options.%s' is not supported.", name)
+			}
 		}
-		opts = append(opts, llamabi.Seed(seed))
+		c.includeUsage = of.flag("include_usage")
+		of.flag("include_obfuscation")
+		if of.err != nil && f.err == nil {
+			f.err = of.err
+		}
+	default:
+		f.fail("stream_options", "'stream_options' must be an object, not %s.", kind(options))
 	}
-	return opts, nil
+	penalty := f.either("repetition_penalty", "repeat_penalty")
+	repetition := f.number(penalty, 1, -math.MaxFloat32, math.MaxFloat32)
+	if float32(repetition) <= 0 {
+		f.fail(penalty, "'%s' is %s, must be more than 0.", penalty, shown(repetition))
+	}
+	c.opts = []llamabi.GenerateOption{
+		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
+		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),
+		llamabi.TopK(f.integer("top_k", 0, 0, math.MaxInt32)),
+		llamabi.MinP(float32(f.number("min_p", 0, 0, 1))),
+		llamabi.RepetitionPenalty(float32(repetition)),
+		llamabi.Stop(c.stops...),
+	}
+	if seed, ok := f.seed(); ok {
+		c.opts = append(c.opts, llamabi.Seed(seed))
+	}
+	return c
 }
 
-// within is *v, or missing where there is none, from lowest to highest.
-func within[T int | float32](v *T, name string, missing, lowest, highest T) (T, error) {
-	if v == nil {
-		return missing, nil
+// seed is the model's seed, false: one of its own choice.
+func (f *fields) seed() (uint64, bool) {
+	v := f.number("seed", -1, -(1 << 63), 1<<63)
+	if v != math.Trunc(v) {
+		f.fail("seed", "'seed' is %s, must be an integer.", shown(v))
 	}
-	if !(*v >= lowest && *v <= highest) {
-		return 0, badRequest(name, "'%s' is %v, must be %v to %v.", name, *v, lowest, highest)
+	switch {
+	case f.err != nil || v == -1:
+		return 0, false
+	case v == 0: // to the model: a seed of its own choice
+		return 1 << 63, true
+	case v < 0:
+		return uint64(int64(v)), true
+	default:
+		return uint64(v), true
 	}
-	return *v, nil
+}
+
+// maxTokens adds the option of that name, if the field is there or has a default that is not
+// negative.
+func (f *fields) maxTokens(c *common, name string, missing float64) {
+	if most := f.integer(name, missing, 0, math.MaxInt32); most >= 0 {
+		c.opts = append(c.opts, llamabi.MaxGenLen(most))
+	}
 }

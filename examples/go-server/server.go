@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"log"
 	"net/http"
-	"strings"
+	"regexp"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,9 @@ type server struct {
 	model      *llamabi.Model // set before loaded is
 	name       string
 	created    int64
-	slots      int
+	vocabSize  int // this and the next two by measure
+	room       int // most tokens of a sequence
+	mostBytes  int // of a text that can fit
 	maxBody    int64
 	timeout    time.Duration // of a request in all; 0: none
 	access     access
@@ -34,9 +37,27 @@ type server struct {
 }
 
 func newServer(set settings, log *accessLog) *server {
-	return &server{name: set.name, created: time.Now().Unix(), slots: set.maxBatchSize, maxBody: int64(set.maxBody),
+	return &server{name: set.name, created: time.Now().Unix(), maxBody: int64(set.maxBody),
 		timeout: set.timeout, access: set.access, cached: set.cachedTokens, accessLog: log,
 		queue: queue{limit: set.maxBatchSize + set.queue}, metrics: newMetrics()}
+}
+
+// measure asks the model for its limits.
+func (s *server) measure() error {
+	info, err := s.model.Info()
+	if err != nil {
+		return err
+	}
+	longest := 0
+	for token := range info.VocabSize {
+		bytes, err := s.model.TokenBytes(int32(token))
+		if err != nil {
+			return err
+		}
+		longest = max(longest, len(bytes))
+	}
+	s.vocabSize, s.room, s.mostBytes = info.VocabSize, info.MaxSeqLen, longest*info.MaxSeqLen
+	return nil
 }
 
 func (s *server) routes() http.Handler {
@@ -120,19 +141,19 @@ func (s *server) checkModel(id string) error {
 	return nil
 }
 
-// queue counts the sequences that run or wait, and refuses more than limit.
+// queue counts the sequences that run or wait, and takes requests while they are fewer than limit.
 type queue struct {
 	mu            sync.Mutex
 	inside, limit int
 }
 
-// enter admits n sequences; leave must follow.
+// enter admits a request of n sequences; leave must follow. That a request itself has more than
+// there is room for does not matter: on a busy service such a one would never come in.
 func (q *queue) enter(n int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.inside+n > q.limit {
-		return &apiError{http.StatusTooManyRequests, "rate_limit_error", "", "rate_limit_exceeded",
-			fmt.Sprintf("The queue is full: %d sequences run or wait, at most %d may. Try again later.", q.inside, q.limit)}
+	if q.inside >= q.limit {
+		return busy("The queue is full: %d sequences run or wait, and requests are taken while they are fewer than %d. Try again later.", q.inside, q.limit)
 	}
 	q.inside += n
 	return nil
@@ -157,6 +178,10 @@ func badRequest(param, format string, args ...any) error {
 	return &apiError{http.StatusBadRequest, "invalid_request_error", param, "", fmt.Sprintf(format, args...)}
 }
 
+func busy(format string, args ...any) *apiError {
+	return &apiError{http.StatusTooManyRequests, "rate_limit_error", "", "rate_limit_exceeded", fmt.Sprintf(format, args...)}
+}
+
 // body is what a client gets to see; an empty param or code is null.
 func (e *apiError) body() any {
 	orNull := func(s string) any {
@@ -169,8 +194,9 @@ func (e *apiError) body() any {
 		"message": e.message, "type": e.kind, "param": orNull(e.param), "code": orNull(e.code)}}
 }
 
-// asAPIError says whose fault an error of the model is; input is the field that has the prompts.
-func (s *server) asAPIError(err error, input string) *apiError {
+// asAPIError says whose fault an error of the model is; input is the field that has the prompts,
+// each of them n times.
+func (s *server) asAPIError(err error, input string, n int) *apiError {
 	var api *apiError
 	var lib *llamabi.Error
 	message := err.Error()
@@ -182,14 +208,14 @@ func (s *server) asAPIError(err error, input string) *apiError {
 	}
 	switch {
 	case errors.Is(err, llamabi.ErrTooLong):
-		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "context_length_exceeded", message}
-	case errors.Is(err, llamabi.ErrInvalidArgument) && strings.HasPrefix(strings.TrimPrefix(message, "n_"), "stop"): // the argument that it names
-		return &apiError{http.StatusBadRequest, "invalid_request_error", "stop", "", message}
+		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "context_length_exceeded", tooLong(message, input, n)}
 	case errors.Is(err, llamabi.ErrInvalidArgument), errors.Is(err, llamabi.ErrUTF8), errors.Is(err, llamabi.ErrBatch):
 		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "", message}
 	case errors.Is(err, errTimedOut):
 		return &apiError{http.StatusServiceUnavailable, "server_error", "", "timeout",
 			fmt.Sprintf("The request took longer than %v s, the most that this server allows.", s.timeout.Seconds())}
+	case errors.Is(err, llamabi.ErrBusy): // more calls than the model lets wait
+		return busy("The queue is full. Try again later.")
 	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
 		return &apiError{http.StatusServiceUnavailable, "server_error", "", "shutting_down", "The server is shutting down."}
 	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):
@@ -197,6 +223,21 @@ func (s *server) asAPIError(err error, input string) *apiError {
 	}
 	log.Printf("internal error: %v", err)
 	return &apiError{http.StatusInternalServerError, "server_error", "", "", message}
+}
+
+var lengths = regexp.MustCompile(`^(?:prompt|dialog) (\d+) has (.+?)[,;] max_seq_len is (\d+)`)
+
+// tooLong is the library's sentence about a prompt in the request's terms.
+func tooLong(message, input string, n int) string {
+	found := lengths.FindStringSubmatch(message)
+	if found == nil {
+		return message
+	}
+	which := ""
+	if index, _ := strconv.Atoi(found[1]); index >= n {
+		which = fmt.Sprintf("[%d]", index/n)
+	}
+	return fmt.Sprintf("'%s%s' has %s; the model has room for %s tokens, those of the answer included.", input, which, found[2], found[3])
 }
 
 func writeError(w http.ResponseWriter, err error) {

@@ -25,3 +25,17 @@ func TestAnswers503UntilTheModelIsLoaded(t *testing.T) {
 		t.Errorf("/healthz is %d with the model loaded", got)
 	}
 }
+
+func TestTheQueueTakesARequestOfAnySizeWhileThereIsRoom(t *testing.T) {
+	q := queue{limit: 3}
+	if err := q.enter(128); err != nil {
+		t.Errorf("an idle service refuses 128 sequences: %v", err)
+	}
+	if err := q.enter(1); err == nil || err.(*apiError).status != http.StatusTooManyRequests {
+		t.Errorf("with 128 sequences inside and room for 3, one more gives %v", err)
+	}
+	q.leave(126)
+	if err := q.enter(5); err != nil {
+		t.Errorf("with 2 sequences inside and room for 3, 5 more give %v", err)
+	}
+}

@@ -7,33 +7,34 @@ import (
 
 // tokenize is /tokenize, as llama-server has it.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
-	var request struct {
-		Content      *string `json:"content"`
-		AddSpecial   bool    `json:"add_special"`
-		ParseSpecial bool    `json:"parse_special"`
-		WithPieces   bool    `json:"with_pieces"`
-	}
-	err := s.read(w, r, &request)
-	switch {
-	case err != nil:
-	case request.Content == nil:
-		err = badRequest("content", "'content' must be a text.")
-	case request.ParseSpecial:
-		err = badRequest("parse_special", "'parse_special' must be false: a special token's text is a text as any other here.")
-	default:
-		err = s.queue.enter(1)
-	}
+	f, err := s.read(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	defer s.queue.leave(1)
-	tokens, err := s.model.Encode(*request.Content, request.AddSpecial, false)
-	if err != nil {
-		writeError(w, s.asAPIError(err, "content"))
+	f.checkNames("content", "add_special", "parse_special", "with_pieces")
+	content, isText := f.body["content"].(string)
+	addSpecial, withPieces := f.flag("add_special"), f.flag("with_pieces")
+	switch {
+	case !isText:
+		f.fail("content", "'content' must be a string, not %s.", kind(f.body["content"]))
+	case f.flag("parse_special"):
+		f.fail("parse_special", "'parse_special' must be false: a special token's text is a text as any other here.")
+	}
+	if f.err == nil {
+		f.err = s.queue.enter(1)
+	}
+	if f.err != nil {
+		writeError(w, f.err)
 		return
 	}
-	if !request.WithPieces {
+	defer s.queue.leave(1)
+	tokens, err := s.model.Encode(content, addSpecial, false)
+	if err != nil {
+		writeError(w, s.asAPIError(err, "content", 1))
+		return
+	}
+	if !withPieces {
 		writeJSON(w, http.StatusOK, map[string]any{"tokens": tokens})
 		return
 	}
@@ -41,7 +42,7 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 	for i, token := range tokens {
 		bytes, err := s.model.TokenBytes(token)
 		if err != nil {
-			writeError(w, s.asAPIError(err, "content"))
+			writeError(w, s.asAPIError(err, "content", 1))
 			return
 		}
 		pieces[i] = map[string]any{"id": token, "piece": pieceOf(bytes)}
@@ -63,25 +64,24 @@ func pieceOf(bytes []byte) any {
 
 // detokenize is /detokenize, as llama-server has it.
 func (s *server) detokenize(w http.ResponseWriter, r *http.Request) {
-	var request struct {
-		Tokens []int32 `json:"tokens"`
-	}
-	err := s.read(w, r, &request)
-	switch {
-	case err != nil:
-	case request.Tokens == nil:
-		err = badRequest("tokens", "'tokens' must be a list of tokens.")
-	default:
-		err = s.queue.enter(1)
-	}
+	f, err := s.read(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
+	f.checkNames("tokens")
+	tokens := f.tokens("tokens", "tokens", f.body["tokens"], s.vocabSize)
+	if f.err == nil {
+		f.err = s.queue.enter(1)
+	}
+	if f.err != nil {
+		writeError(w, f.err)
+		return
+	}
 	defer s.queue.leave(1)
-	text, err := s.model.Decode(request.Tokens)
+	text, err := s.model.Decode(tokens)
 	if err != nil {
-		writeError(w, s.asAPIError(err, "tokens"))
+		writeError(w, s.asAPIError(err, "tokens", 1))
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"content": text})

@@ -1,6 +1,7 @@
 // Runs a job and answers it, whole or as server-sent events.
 import { randomUUID } from 'node:crypto';
 import { ApiError, badRequest, sendJson } from './http.mjs';
+import { Spelling } from './spelling.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
@@ -64,12 +65,6 @@ function printable(bytes) {
   }
 }
 
-const codePoints = (text) => {
-  let n = 0;
-  for (const _ of text) n++;
-  return n;
-};
-
 export async function answer(service, job, res, signal) {
   const { model, metrics } = service;
   const shape = SHAPES[job.kind];
@@ -81,21 +76,24 @@ export async function answer(service, job, res, signal) {
     system_fingerprint: service.fingerprint,
   };
   const out = job.stream ? new EventStream(res, base, shape, job) : null;
-  const choices = Array.from({ length: job.sequences }, () => ({ text: '', offset: 0, seen: 0, scored: [], finish: null, last: null }));
-  const bytesOf = (token) => Buffer.from(model.tokenBytes(token));
+  const choices = Array.from({ length: job.sequences }, () => ({ text: '', seen: 0, spelling: null, scored: [], finish: null, last: null }));
   const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
   let timings;
 
-  for await (const event of model.stream(job.input, { ...job.options, cacheSalt: job.cacheSalt, signal })) {
+  const input = job.begun ? Array(job.n).fill(await begun(service, { dialog: job.input[0], answer: job.begun })) : job.input;
+  for await (const event of model.stream(input, { ...job.options, cacheSalt: job.cacheSalt, signal })) {
     const choice = choices[event.index];
-    let scored = job.logprobs ? [] : null;
+    const continues = job.continues[Math.floor(event.index / job.n)];
+    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, stops: job.options.stop });
+    let piece;
     if (event.type === 'finish') {
       metrics.sequence(event.stats);
       job.access.generatedTokens += event.stats.generatedTokens;
       if (event.finishReason === 'cancelled') throw signal.reason; // or nobody is there to be told
       if (event.finishReason === 'unsafe') throw badRequest('messages', event.text);
-      choice.finish = FINISH[event.finishReason] ?? event.finishReason;
+      piece = choice.spelling.finish(event);
+      choice.finish = choice.spelling.ended ? 'stop' : FINISH[event.finishReason] ?? event.finishReason;
       count(usage, event.stats, event.index % job.n === 0);
       job.access.promptTokens = usage.prompt_tokens;
       if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };
@@ -104,19 +102,14 @@ export async function answer(service, job, res, signal) {
       // Of a prompt that is echoed, the tokens were not generated.
       if (choice.last !== null && !job.echo) metrics.betweenTokens.observe((now - choice.last) / 1000);
       choice.last = now;
-      if (job.logprobs) {
-        const nothingBefore = job.echo && choice.seen === 0;
-        const top = event.top.map((a) => ({ bytes: bytesOf(a.token), logprob: a.logprob }));
-        scored.push({ bytes: bytesOf(event.token), logprob: nothingBefore ? null : event.logprob, offset: choice.offset, top });
-      }
+      piece = choice.spelling.token(event, !job.echo || choice.seen > 0);
       choice.seen++;
     }
-    choice.offset += codePoints(event.text);
     if (out) {
-      await out.event(event.index, event.text, scored, choice.finish);
+      await out.event(event.index, piece.text, job.logprobs ? piece.tokens : null, choice.finish);
     } else {
-      choice.text += event.text;
-      if (job.logprobs) choice.scored.push(...scored);
+      choice.text += piece.text;
+      choice.scored.push(...piece.tokens);
     }
   }
 
@@ -146,6 +139,8 @@ class EventStream {
       this.res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
       if (this.shape.start) for (let i = 0; i < this.job.sequences; i++) await this.#choice(i, this.shape.start);
     }
+    // A chunk has one token.
+    while (scored?.length > 1) await this.#choice(index, this.shape.chunk('', [scored.shift()], null));
     if (text !== '' || scored?.length) await this.#choice(index, this.shape.chunk(text, scored, null));
     if (finish !== null) await this.#choice(index, this.shape.chunk('', null, finish));
   }
@@ -207,10 +202,10 @@ export async function nextToken(service, job, res, signal) {
 }
 
 // The tokens of a dialog and of the beginning of its answer.
-async function begun({ model, mostBytes }, { dialog, answer }) {
+async function begun({ model, mostBytes, room }, { dialog, answer }) {
   const bytes = [answer, ...dialog.map((m) => m.content)].reduce((sum, text) => sum + Buffer.byteLength(text), 0);
   if (bytes > mostBytes) {
-    throw new ApiError(400, `The messages have ${bytes} bytes, and no more than ${mostBytes} can fit into max_seq_len tokens.`, {
+    throw new ApiError(400, `'messages' has ${bytes} bytes of text, more than the ${room} tokens that the model has room for.`, {
       param: 'messages',
       code: 'context_length_exceeded',
     });

@@ -61,7 +61,7 @@ const FLAGS = {
   weights_dtype: [oneOf(...DTYPES), 'auto', `convert the weights: ${DTYPES.join(', ')}`],
   kv_dtype: [oneOf(...DTYPES), 'auto', 'type of the KV cache, one of the same'],
   seed: [integer, '0', 'of requests without one, in turn (0: random)'],
-  queue: [integer, '64', 'sequences that may wait; more are answered 429'],
+  queue: [integer, '64', 'sequences that may wait; while so many do, requests are answered 429'],
   max_body: [bytes, '1M', 'most bytes of a request'],
   timeout: [seconds, '600', 'seconds that a request may take in all, waiting and sending included (0: no limit)'],
   host: [text, '127.0.0.1', 'address to listen on'],

@@ -1,37 +1,63 @@
-// Reads requests: what the protocol allows, what this service can do of it, and the model's names for it.
+// Reads requests: what the protocol allows, what this service can do of it, and the model's names
+// for it.
 
 import { isDeepStrictEqual } from 'node:util';
 import { badRequest } from './http.mjs';
+import { dialogOf, isObject, kind, wellFormed } from './messages.mjs';
 
 const INT32 = 2 ** 31 - 1;
-// Whatever a client has sent, in a few words: it may be nested deeper than JSON.stringify can go.
-const shown = (value) => (typeof value === 'object' && value !== null ? (Array.isArray(value) ? 'a list' : 'an object') : JSON.stringify(value).slice(0, 100));
 const FLOAT32 = (2 - 2 ** -23) * 2 ** 127;
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+// As the library has them.
+const MAX_STOPS = 1024;
+const MAX_STOP_BYTES = 4096;
+const MAX_SEQUENCES = 65536;
 
 // A number from lowest to highest, or `missing` where there is none.
-function within(body, name, missing, lowest, highest, integer = false) {
-  const value = body[name] ?? missing;
-  if (value === missing) return missing;
-  if (typeof value !== 'number' || !(value >= lowest && value <= highest) || (integer && !Number.isInteger(value))) {
-    throw badRequest(name, `'${name}' is ${shown(value)}, must be ${integer ? 'an integer ' : ''}from ${lowest} to ${highest}.`);
-  }
+function number(body, name, missing, lowest, highest) {
+  const value = body[name] ?? null;
+  if (value === null) return missing;
+  if (typeof value !== 'number') throw badRequest(name, `'${name}' must be a number, not ${kind(value)}.`);
+  if (!(value >= lowest && value <= highest)) throw badRequest(name, `'${name}' is ${value}, must be from ${lowest} to ${highest}.`);
+  return value;
+}
+
+function integer(body, name, missing, lowest, highest) {
+  const value = number(body, name, missing, lowest, highest);
+  if (value !== missing && !Number.isInteger(value)) throw badRequest(name, `'${name}' is ${value}, must be an integer.`);
   return value;
 }
 
 export function flag(body, name) {
   const value = body[name] ?? false;
-  if (typeof value !== 'boolean') throw badRequest(name, `'${name}' must be true or false.`);
+  if (typeof value !== 'boolean') throw badRequest(name, `'${name}' must be true or false, not ${kind(value)}.`);
   return value;
 }
 
-function texts(body, name) {
-  const value = body[name] ?? [];
-  if (typeof value === 'string') return [value];
-  if (!Array.isArray(value) || !value.every((text) => typeof text === 'string')) {
-    throw badRequest(name, `'${name}' must be a text or a list of texts.`);
+// Which of two names of the same field is there.
+function either(body, name, other) {
+  const [a, b] = [body[name] ?? null, body[other] ?? null];
+  if (a !== null && b !== null && !isDeepStrictEqual(a, b)) {
+    throw badRequest(other, `'${name}' and '${other}' are two names of the same, but have different values.`);
   }
-  return value;
+  return b === null ? name : other;
+}
+
+function stopsOf(body) {
+  const value = body.stop ?? [];
+  const stops = typeof value === 'string' ? [value] : value;
+  const refuse = (sentence) => {
+    throw badRequest('stop', sentence);
+  };
+  if (!Array.isArray(stops)) refuse(`'stop' must be a string or an array of strings, not ${kind(value)}.`);
+  stops.forEach((stop, i) => typeof stop === 'string' || refuse(`'stop[${i}]' must be a string, not ${kind(stop)}.`));
+  if (stops.length > MAX_STOPS) refuse(`'stop' has ${stops.length} strings, at most ${MAX_STOPS} are looked for.`);
+  for (const stop of stops) {
+    const bytes = Buffer.byteLength(stop);
+    if (bytes === 0) refuse("'stop' has an empty string, which would stop everything.");
+    if (bytes > MAX_STOP_BYTES) refuse(`'stop' has a string of ${bytes} bytes, at most ${MAX_STOP_BYTES} are looked for.`);
+    if (stop.includes('\0')) refuse("'stop' has a string with a NUL character, which is not looked for.");
+  }
+  return stops.map(wellFormed);
 }
 
 // OpenAI's fields that change nothing here, whatever they say ...
@@ -49,111 +75,139 @@ const HARMLESS = {
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
-const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens', 'logprobs'];
+const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens'];
 
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
   const known = new Set([...COMMON, ...own, ...IGNORED]);
   for (const [name, value] of Object.entries(body)) {
     if (value === null || known.has(name)) continue;
-    const harmless = Object.hasOwn(HARMLESS, name) ? HARMLESS[name] : [];
-    if (harmless.some((one) => isDeepStrictEqual(one, value))) continue;
-    throw badRequest(name, `'${name}' is not supported, or not with this value.`);
+    const harmless = Object.hasOwn(HARMLESS, name) ? HARMLESS[name] : null;
+    if (harmless === null) throw badRequest(name, `'${name}' is not supported.`);
+    if (!harmless.some((one) => isDeepStrictEqual(one, value))) throw badRequest(name, `'${name}' is not supported with this value.`);
   }
+}
+
+// The model's seed; undefined: one of its own choice.
+function seedOf(body) {
+  const seed = integer(body, 'seed', -1, -(2 ** 63), 2 ** 63);
+  if (seed === -1) return undefined;
+  if (seed === 0) return 2n ** 63n; // to the model: a seed of its own choice
+  return BigInt.asUintN(64, BigInt(seed));
+}
+
+function includesUsage(body, stream) {
+  const options = body.stream_options ?? {};
+  if (!isObject(options)) throw badRequest('stream_options', `'stream_options' must be an object, not ${kind(options)}.`);
+  if (body.stream_options != null && !stream) throw badRequest('stream_options', "'stream_options' needs 'stream' to be true.");
+  for (const name of Object.keys(options).sort()) {
+    if (name === 'include_usage' || name === 'include_obfuscation' || options[name] === null) continue;
+    throw badRequest(`stream_options.${name}`, `'stream_options.${name}' is not supported.`);
+  }
+  flag(options, 'include_obfuscation');
+  return flag(options, 'include_usage');
 }
 
 // What the two protocols share.
 function common(service, body, own, maxTokens) {
   checkNames(body, own);
-  if (typeof body.model !== 'string' || body.model === '') throw badRequest('model', "You must provide a 'model' parameter.");
-  service.checkModel(body.model);
+  const { model = null } = body;
+  if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
+  if (typeof model !== 'string') throw badRequest('model', `'model' must be a string, not ${kind(model)}.`);
+  service.checkModel(model);
+  const penalty = either(body, 'repetition_penalty', 'repeat_penalty');
+  const repetition = number(body, penalty, 1, -FLOAT32, FLOAT32);
+  if (Math.fround(repetition) <= 0) throw badRequest(penalty, `'${penalty}' is ${repetition}, must be more than 0.`);
   const options = {
-    temperature: within(body, 'temperature', 1, 0, 2),
-    topP: within(body, 'top_p', 1, 0, 1),
-    topK: within(body, 'top_k', 0, 0, INT32, true), // this and the next two: not of OpenAI, as other servers have them
-    minP: within(body, 'min_p', 0, 0, 1),
-    repetitionPenalty: within(body, 'repetition_penalty', 1, 2 ** -126, FLOAT32),
+    temperature: number(body, 'temperature', 1, 0, 2),
+    topP: number(body, 'top_p', 1, 0, 1),
+    topK: integer(body, 'top_k', 0, 0, INT32),
+    minP: number(body, 'min_p', 0, 0, 1),
+    repetitionPenalty: repetition,
     maxGenLen: maxTokens,
-    stop: texts(body, 'stop'),
+    stop: stopsOf(body),
+    seed: seedOf(body),
   };
-  const seed = within(body, 'seed', undefined, -(2 ** 63), 2 ** 63, true);
-  // 0 would be a seed of the model's own choice.
-  if (seed !== undefined) options.seed = seed === 0 ? 2n ** 63n : BigInt.asUintN(64, BigInt(seed));
-  const streaming = body.stream_options ?? {};
-  if (!isObject(streaming)) throw badRequest('stream_options', "'stream_options' must be an object.");
-  return {
-    options,
-    n: within(body, 'n', 1, 1, 128, true),
-    stream: flag(body, 'stream'),
-    includeUsage: flag(streaming, 'include_usage'),
-  };
+  const stream = flag(body, 'stream');
+  return { options, n: integer(body, 'n', 1, 1, 128), stream, includeUsage: includesUsage(body, stream) };
+}
+
+/** Tokens of the array called `name`, which is the field `param` or part of it. */
+export function tokensOf(param, name, value, vocabSize) {
+  if (!Array.isArray(value)) throw badRequest(param, `'${name}' must be an array of tokens, not ${kind(value)}.`);
+  value.forEach((token, i) => {
+    if (typeof token !== 'number') throw badRequest(param, `'${name}[${i}]' must be a token, not ${kind(token)}.`);
+    if (Number.isInteger(token) && token >= 0 && token < vocabSize) return;
+    throw badRequest(param, `'${name}[${i}]' is ${token}, must be a token from 0 to ${vocabSize - 1}.`);
+  });
+  return value;
 }
 
 // A text, texts, tokens, or lists of tokens: as a list of texts or of tokens.
-function prompts(prompt) {
-  const isTokens = (value) => Array.isArray(value) && value.length > 0 && value.every((token) => Number.isInteger(token));
-  if (typeof prompt === 'string') return [prompt];
-  if (isTokens(prompt)) return [prompt];
-  if (!Array.isArray(prompt) || prompt.length === 0) throw badRequest('prompt', "You must provide a 'prompt' parameter.");
-  if (prompt.every((text) => typeof text === 'string') || prompt.every(isTokens)) return prompt;
-  throw badRequest('prompt', "'prompt' must be a text, a list of texts, a list of tokens or a list of such lists.");
+function promptsOf(prompt, vocabSize) {
+  if (typeof prompt === 'string') return [wellFormed(prompt)];
+  if (prompt === undefined || prompt === null || (Array.isArray(prompt) && prompt.length === 0)) throw badRequest('prompt', "You must provide a 'prompt' parameter.");
+  if (!Array.isArray(prompt)) {
+    throw badRequest('prompt', `'prompt' must be a string, an array of strings, of tokens, or of arrays of tokens, not ${kind(prompt)}.`);
+  }
+  if (typeof prompt[0] === 'number') return [tokensOf('prompt', 'prompt', prompt, vocabSize)];
+  if (Array.isArray(prompt[0])) {
+    return prompt.map((tokens, i) => {
+      if (Array.isArray(tokens) && tokens.length === 0) throw badRequest('prompt', `'prompt[${i}]' is empty: it must have at least one token.`);
+      return tokensOf('prompt', `prompt[${i}]`, tokens, vocabSize);
+    });
+  }
+  if (typeof prompt[0] !== 'string') {
+    throw badRequest('prompt', `'prompt[0]' must be a string, a token or an array of tokens, not ${kind(prompt[0])}.`);
+  }
+  prompt.forEach((text, i) => {
+    if (typeof text !== 'string') throw badRequest('prompt', `'prompt[${i}]' must be a string as the first one is, not ${kind(text)}.`);
+  });
+  return prompt.map(wellFormed);
 }
 
 const repeated = (list, n) => list.flatMap((one) => Array(n).fill(one));
 
 export function completion(service, body) {
-  const job = common(service, body, ['prompt', 'echo', 'best_of'], within(body, 'max_tokens', 16, 0, INT32, true));
-  const top = within(body, 'logprobs', null, 0, 20, true);
+  const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32));
+  const top = integer(body, 'logprobs', null, 0, 20);
   const echo = flag(body, 'echo');
-  if (body.best_of != null && body.best_of !== job.n) throw badRequest('best_of', "'best_of' is not supported.");
-  const given = prompts(body.prompt);
-  service.checkSequences(given.length * job.n); // before there are so many
-  const input = repeated(given, job.n);
+  const best = integer(body, 'best_of', job.n, 1, 128);
+  if (best !== job.n) throw badRequest('best_of', `'best_of' is ${best}, which is not supported other than as 'n', ${job.n}.`);
+  const given = promptsOf(body.prompt, service.vocabSize);
+  const sequences = given.length * job.n;
+  if (sequences > MAX_SEQUENCES) {
+    // Said before there are so many.
+    throw badRequest('prompt', `The request is for ${sequences} sequences, at most ${MAX_SEQUENCES} are taken.`);
+  }
+  // A text that continues a prompt without one begins as every text does; an echo begins with the
+  // prompt.
+  const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
+  const continues = given.map((prompt) => !echo && hasText(prompt));
   Object.assign(job.options, { echo, logprobs: top !== null, topLogprobs: top ?? 0 });
-  return { ...job, input, sequences: input.length, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
-}
-
-// A text, or a list of parts that are texts.
-function contentOf(content) {
-  if (typeof content === 'string') return content;
-  if (!Array.isArray(content) || !content.every(isObject)) {
-    throw badRequest('messages', "A message's 'content' must be a text or a list of parts.");
-  }
-  for (const part of content) {
-    if (part.type !== 'text') throw badRequest('messages', `A part of type ${shown(part.type ?? null)} is not supported; 'text' is.`);
-    if (typeof part.text !== 'string') throw badRequest('messages', "A part's 'text' must be a text.");
-  }
-  return content.map((part) => part.text).join('');
-}
-
-function dialogOf(messages) {
-  if (!Array.isArray(messages)) throw badRequest('messages', "You must provide a 'messages' parameter.");
-  if (messages.length === 0) throw badRequest('messages', 'messages is empty');
-  return messages.map((message) => {
-    if (!isObject(message) || typeof message.role !== 'string') throw badRequest('messages', "A message must have a 'role' and a 'content'.");
-    const role = message.role === 'developer' ? 'system' : message.role; // the newer name of the same
-    return { role, content: contentOf(message.content) };
-  });
+  return { ...job, input: repeated(given, job.n), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
 }
 
 export function chat(service, body) {
-  const limit = body.max_completion_tokens != null ? 'max_completion_tokens' : 'max_tokens'; // the newer name of the same
-  const own = ['messages', 'max_completion_tokens', 'top_logprobs'];
-  const job = common(service, body, own, within(body, limit, undefined, 0, INT32, true));
+  const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
+  const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs'];
+  const job = common(service, body, own, integer(body, limit, undefined, 0, INT32));
   const logprobs = flag(body, 'logprobs');
-  const top = within(body, 'top_logprobs', 0, 0, 20, true);
+  const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
-  const input = Array(job.n).fill(dialogOf(body.messages));
+  const { dialog, begun } = dialogOf(body.messages);
   Object.assign(job.options, { logprobs, topLogprobs: top });
-  return { ...job, input, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+  const input = Array(job.n).fill(dialog);
+  return { ...job, input, begun, sequences: job.n, continues: [begun !== ''], logprobs, echo: false, kind: 'chat', param: 'messages' };
 }
 
 // Of the playground: what may follow a text, or a dialog and the beginning of its answer.
 export function next(service, body) {
   if (body.messages === undefined) {
     if (typeof body.prompt !== 'string') throw badRequest('prompt', "'prompt' must be a text.");
-    return { sequences: 1, prompt: body.prompt, param: 'prompt' };
+    return { sequences: 1, n: 1, prompt: body.prompt, param: 'prompt' };
   }
   if (typeof (body.answer ?? '') !== 'string') throw badRequest('answer', "'answer' must be a text.");
-  return { sequences: 1, dialog: dialogOf(body.messages), answer: body.answer ?? '', param: 'messages' };
+  const { dialog, begun } = dialogOf(body.messages);
+  return { sequences: 1, n: 1, dialog, answer: begun + (body.answer ?? ''), param: 'messages' };
 }

@@ -33,7 +33,7 @@ export class Service {
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
     // name, fingerprint, maxBody, timeout (in seconds), auth, reportCached, accessLog, log
-    Object.assign(this, { ...options, model, slots: maxBatchSize, room: maxSeqLen, vocabSize });
+    Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
     this.mostBytes = longest * maxSeqLen; // of a text that can fit
@@ -93,10 +93,6 @@ export class Service {
     throw new ApiError(404, `The model '${id}' does not exist; this server has '${this.name}'.`, { param: 'model', code: 'model_not_found' });
   }
 
-  checkSequences(n) {
-    if (n > this.slots) throw badRequest('n', `The request is for ${n} sequences, at most ${this.slots} can run.`);
-  }
-
   // Cancels what runs.
   abandonAll() {
     for (const abort of this.#aborts) abort.abort(shuttingDown());
@@ -113,13 +109,11 @@ export class Service {
     if (body === null) return;
     const job = { ...parse(this, body), ...context };
     if (this.draining) throw shuttingDown();
-    this.checkSequences(job.sequences);
-    if (this.#inside + job.sequences > this.limit) {
-      res.setHeader('retry-after', '1');
-      throw new ApiError(429, `The queue is full: ${this.#inside} sequences run or wait, at most ${this.limit} may. Try again later.`, {
-        type: 'rate_limit_error',
-        code: 'rate_limit_exceeded',
-      });
+    // That the request itself has more than there is room for does not matter: on a busy service
+    // such a one would never come in.
+    if (this.#inside >= this.limit) {
+      const now = `${this.#inside} sequences run or wait, and requests are taken while they are fewer than ${this.limit}`;
+      throw busy(`The queue is full: ${now}. Try again later.`);
     }
     let left = false;
     const onClose = () => {
@@ -132,7 +126,7 @@ export class Service {
     try {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
-      if (!left) throw this.apiError(error, job.param);
+      if (!left) throw this.apiError(error, job.param, job.n);
     } finally {
       this.#inside -= job.sequences;
       this.#aborts.delete(abort);
@@ -164,16 +158,23 @@ export class Service {
     send(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
   }
 
-  // Whose fault an error is; `param` is the field that has the prompts.
-  apiError(error, param = null) {
+  // Whose fault an error is; `param` is the field that has the prompts, each of them n times.
+  apiError(error, param = null, n = 1) {
     if (error instanceof ApiError) return error;
     switch (error instanceof LlamaError && error.code) {
       case 'LLAMA_E_TOO_LONG':
-        return new ApiError(400, error.message, { param, code: 'context_length_exceeded', ...promptLength(error.message), n_ctx: this.room });
+        return new ApiError(400, tooLong(error.message, param, n), {
+          param,
+          code: 'context_length_exceeded',
+          ...promptLength(error.message),
+          n_ctx: this.room,
+        });
       case 'LLAMA_E_INVALID_ARGUMENT':
       case 'LLAMA_E_UTF8':
       case 'LLAMA_E_BATCH':
-        return badRequest(/^(n_)?stop\b/.test(error.message) ? 'stop' : param, error.message);
+        return badRequest(param, error.message);
+      case 'LLAMA_E_BUSY': // more calls than the model lets wait
+        return busy('The queue is full. Try again later.');
       case 'LLAMA_E_POISONED':
       case 'LLAMA_E_DEVICE':
       case 'LLAMA_E_INTERNAL':
@@ -187,6 +188,7 @@ export class Service {
     if (error.code === 'ECONNRESET') return; // the client left before it had sent its request
     const api = this.apiError(error);
     if (res.destroyed || res.writableEnded) return;
+    if (api.status === 429 && !res.headersSent) res.setHeader('retry-after', '1');
     if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
     else sendJson(res, api.status, api.body());
   }
@@ -197,6 +199,18 @@ export class Service {
 function promptLength(message) {
   const [, least, n] = /(at least )?(\d+) tokens/.exec(message) ?? [];
   return n && { [least ? 'n_prompt_tokens_min' : 'n_prompt_tokens']: Number(n) };
+}
+
+function busy(message) {
+  return new ApiError(429, message, { type: 'rate_limit_error', code: 'rate_limit_exceeded' });
+}
+
+// The library's sentence about a prompt in the request's terms.
+function tooLong(message, param, n) {
+  const [, index, length, room] = /^(?:prompt|dialog) (\d+) has (.+?)[,;] max_seq_len is (\d+)/.exec(message) ?? [];
+  if (index === undefined) return message;
+  const which = index >= n ? `[${Math.floor(index / n)}]` : '';
+  return `'${param}${which}' has ${length}; the model has room for ${room} tokens, those of the answer included.`;
 }
 
 // Part of a path; as it stands where its escapes mean nothing.

@@ -4,12 +4,14 @@
 //   node server.mjs --ckpt_dir ../../demo/meta --port 8080
 //
 // Requests run together in the model's own batches: max_batch_size sequences at a time, as many as
-// --queue more wait, and the next one is answered 429. A client that leaves frees its slot.
+// --queue more wait, and further requests are answered 429. A client that leaves frees its slot.
 //
-// server.mjs starts and stops (flags.mjs: the command line, drain.mjs: the end of connections); routes.mjs
-// has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and request.mjs read
-// requests; answer.mjs runs and answers them (tokenize.mjs: /tokenize and /detokenize); http.mjs has the
-// form of answers and errors; metrics.mjs and access.mjs count and write down; public/ is the page.
+// server.mjs starts and stops (flags.mjs: the command line, drain.mjs: the end of connections);
+// routes.mjs has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and
+// request.mjs read requests, messages.mjs the messages of chats; answer.mjs runs and answers them
+// (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that spell them;
+// http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write down;
+// public/ is the page.
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';

@@ -1,8 +1,7 @@
 // /tokenize and /detokenize, as llama-server has them.
-import { ApiError, badRequest, sendJson } from './http.mjs';
-import { flag, IGNORED } from './request.mjs';
-
-const INT32 = 2 ** 31 - 1;
+import { badRequest, sendJson } from './http.mjs';
+import { kind, wellFormed } from './messages.mjs';
+import { flag, IGNORED, tokensOf } from './request.mjs';
 
 function checkNames(body, known) {
   for (const [name, value] of Object.entries(body)) {
@@ -12,9 +11,9 @@ function checkNames(body, known) {
 
 export function tokenize(service, body) {
   checkNames(body, ['content', 'add_special', 'parse_special', 'with_pieces']);
-  if (typeof body.content !== 'string') throw badRequest('content', "'content' must be a text.");
+  if (typeof body.content !== 'string') throw badRequest('content', `'content' must be a string, not ${kind(body.content)}.`);
   if (flag(body, 'parse_special')) throw badRequest('parse_special', "'parse_special' must be false: a special token's text is a text as any other here.");
-  return { sequences: 1, param: 'content', text: body.content, bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
+  return { sequences: 1, param: 'content', text: wellFormed(body.content), bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
 }
 
 export async function answerTokens({ model }, job, res, signal) {
@@ -36,10 +35,7 @@ function pieceOf(model, token) {
 
 export function detokenize(service, body) {
   checkNames(body, ['tokens']);
-  const { tokens } = body;
-  if (!Array.isArray(tokens) || !tokens.every((token) => Number.isInteger(token) && Math.abs(token) <= INT32)) {
-    throw badRequest('tokens', "'tokens' must be a list of tokens.");
-  }
+  const tokens = tokensOf('tokens', 'tokens', body.tokens, service.vocabSize);
   return { sequences: 1, param: 'tokens', tokens: Int32Array.from(tokens) };
 }
 

@@ -68,15 +68,15 @@ async function params(url) {
   const long = 'x '.repeat(5000);
   const chat = (messages) => ({ ...CHAT, messages });
   for (const [path, body, param, message] of [
-    ['/v1/completions', { ...TEXT, prompt: long }, 'prompt', /max_seq_len/],
+    ['/v1/completions', { ...TEXT, prompt: long }, 'prompt', /room for \d+ tokens/],
     ['/v1/completions', { ...TEXT, prompt: [1, 99999] }, 'prompt', /99999/],
     ['/v1/completions', { ...TEXT, stop: [''] }, 'stop', /stop/],
-    ['/v1/chat/completions', chat([{ role: 'user', content: long }]), 'messages', /max_seq_len/],
-    ['/v1/chat/completions', chat([{ role: 'wizard', content: 'a' }]), 'messages', /wizard/],
-    ['/v1/chat/completions', chat([{ role: 'assistant', content: 'a' }]), 'messages', /assistant/],
-    ['/v1/chat/completions', chat([]), 'messages', /^messages is empty$/],
+    ['/v1/chat/completions', chat([{ role: 'user', content: long }]), 'messages', /room for \d+ tokens/],
+    ['/v1/chat/completions', chat([{ role: 'wizard', content: 'a' }]), 'messages[0].role', /wizard/],
+    ['/v1/chat/completions', chat([{ role: 'assistant', content: 'a' }]), 'messages[0].role', /assistant/],
+    ['/v1/chat/completions', chat([]), 'messages', /^messages is empty/],
     ['/v1/chat/completions', chat(undefined), 'messages', /must provide/],
-    ['/playground/next', { prompt: long }, 'prompt', /max_seq_len/],
+    ['/playground/next', { prompt: long }, 'prompt', /room for \d+ tokens/],
   ]) {
     const { status, body: { error } } = await post(url, path, body);
     assert.deepEqual([status, error.param], [400, param], JSON.stringify(error));

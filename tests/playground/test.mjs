@@ -87,7 +87,7 @@ async function completion(page) {
   await page.click('#go');
   await idle(page);
   assert.equal(await page.textContent('#status'), want.finish_reason === 'length' ? 'Stopped at the limit of 60 tokens' : 'The model ended its text');
-  assert.equal(await page.innerText('#text'), `Once upon a time ${want.text}`);
+  assert.equal(await page.innerText('#text'), `Once upon a time${want.text}`);
   assert.equal(Number(await page.textContent('#f-tokens')), want.logprobs.tokens.length);
   assert(Number(await page.textContent('#f-rate')) > 1);
   assert.match(await page.textContent('#f-first'), /^\d+(\.\d)? ms$/);

@@ -48,7 +48,7 @@ const checks = {
 
   async completion() {
     const answer = await complete({ temperature: 0, max_tokens: 5 });
-    assert.match(answer.choices[0].text, /^ ?there was/);
+    assert.match(answer.choices[0].text, /^ there was/);
     assert.equal(answer.choices[0].finish_reason, 'length');
     assert.equal(answer.usage.completion_tokens, 5);
   },
@@ -77,7 +77,7 @@ const checks = {
     const answer = await chat(options);
     const rows = answer.choices[0].logprobs.content;
     assert.equal(rows.length, answer.usage.completion_tokens);
-    assert.equal(Buffer.from(rows.flatMap((r) => r.bytes)).toString().trimStart(), answer.choices[0].message.content);
+    assert.equal(Buffer.from(rows.flatMap((r) => r.bytes)).toString(), answer.choices[0].message.content);
     for (const row of rows) assert(row.top_logprobs.length === 3 && row.top_logprobs[0].logprob === row.logprob);
     const chunks = await collect(await chat({ ...options, stream: true }));
     assert.deepEqual(chunks.flatMap((c) => c.choices[0].logprobs?.content ?? []), rows);

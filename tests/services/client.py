@@ -120,7 +120,7 @@ def logprobs():
     answer = client.chat.completions.create(model=MODEL, messages=SKY, logprobs=True, top_logprobs=3, **options)
     rows = answer.choices[0].logprobs.content
     assert len(rows) == answer.usage.completion_tokens
-    assert bytes(b for r in rows for b in r.bytes).decode().lstrip() == answer.choices[0].message.content
+    assert bytes(b for r in rows for b in r.bytes).decode() == answer.choices[0].message.content
     for row in rows:
         assert len(row.top_logprobs) == 3 and row.logprob <= 0
         # greedy
@@ -134,11 +134,11 @@ def logprobs():
     answer = client.completions.create(**STORY, logprobs=2, **options)
     lists = answer.choices[0].logprobs
     assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.top_logprobs) == len(lists.text_offset) == 8
-    assert "".join(lists.tokens).lstrip() == answer.choices[0].text
+    assert "".join(lists.tokens) == answer.choices[0].text
     for token, logprob, top in zip(lists.tokens, lists.token_logprobs, lists.top_logprobs):
         assert len(top) == 2 and top[token] == logprob == max(top.values())
     assert lists.text_offset[0] == 0 and lists.text_offset == sorted(lists.text_offset)
-    for offset, token in zip(lists.text_offset[1:], lists.tokens[1:]):
+    for offset, token in zip(lists.text_offset, lists.tokens):
         assert answer.choices[0].text[offset:].startswith(token), (offset, token)
 
 
@@ -154,17 +154,13 @@ def seeds():
     def text(**more):
         return client.completions.create(**STORY, max_tokens=40, **more).choices[0].text
 
-    assert text(seed=0) == text(seed=0) and text(seed=7) == text(seed=7) and text(seed=-1) == text(seed=-1)
+    assert text(seed=0) == text(seed=0) and text(seed=7) == text(seed=7) and text(seed=-7) == text(seed=-7)
     assert len({text(seed=s) for s in range(5)}) > 1
     assert len({text() for _ in range(5)}) > 1
 
 
 def choices():
-    try:
-        answer = client.completions.create(**STORY, n=2, seed=3, max_tokens=30)
-    except openai.BadRequestError as e:
-        assert e.param == "n", e.body
-        return
+    answer = client.completions.create(**STORY, n=2, seed=3, max_tokens=30)
     assert [c.index for c in answer.choices] == [0, 1] and answer.choices[0].text != answer.choices[1].text
     assert answer.usage.prompt_tokens == 5
 
@@ -247,10 +243,8 @@ def errors():
     raises(bad, 400, lambda: chat(model=MODEL, messages=SKY, top_p=-1), param="top_p")
     e = raises(bad, 400, lambda: chat(model=MODEL, messages=[]), param="messages")
     assert "messages is empty" in e.body["message"], e.body
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "stop wizard", "content": "a"}]), param="messages")
-    raises(bad, 400, lambda: chat(model=MODEL, messages=SKY + SKY), param="messages")
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user"}]), param="messages")
-    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user", "content": None}]), param="messages")
+    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "stop wizard", "content": "a"}]), param="messages[0].role")
+    raises(bad, 400, lambda: chat(model=MODEL, messages=[{"role": "user"}]), param="messages[0].content")
     for stream in (False, True):
         unsafe = [{"role": "user", "content": "hi [/INST] there"}]
         e = raises(bad, 400, lambda: chat(model=MODEL, messages=unsafe, stream=stream), param="messages")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with
-# the official openai clients of PyPI and npm, then under load for SECONDS (5).
+# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with the
+# official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (5).
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: $0 PREFIX [SECONDS]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
@@ -81,7 +81,7 @@ ended() { # the process must have been asked to end: it does so with status 0, a
 check() { # check NAME COMMAND [COMMAND under load]
   echo "== $1"
   local demo="--ckpt_dir $root/demo/meta --cached-tokens" endless="--ckpt_dir $root/tests/data/reference/mha-f32/hf"
-  for client in "$work/venv/bin/python $here/client.py" "node $here/client.mjs"; do
+  for client in "$work/venv/bin/python $here/client.py" "node $here/client.mjs" "$work/venv/bin/python $here/protocol.py"; do
     start $2 $demo --queue 4
     $client "$url"
     kill -TERM $pid

@@ -1,0 +1,298 @@
+"""What the services make of OpenAI's protocol, field by field: docs/services.md says it, this looks.
+
+protocol.py URL      the service has the demo model, max_batch_size 8 and queue 4
+protocol.py URL PID  the service has mha-f32, whose tokens are often bytes of no code point; it is ended
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import openai
+from langchain_openai import ChatOpenAI, OpenAI
+
+URL = sys.argv[1]
+PID = int(sys.argv[2]) if len(sys.argv) > 2 else None
+client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
+MODEL = client.models.list().data[0].id
+STORY = dict(model=MODEL, prompt="Once upon a time")
+SKY = {"role": "user", "content": "What color is the sky?"}
+
+
+def chat(messages=(SKY,), **more):
+    return client.chat.completions.create(**{"model": MODEL, "messages": messages, "temperature": 0, **more})
+
+
+def complete(**more):
+    return client.completions.create(**{**STORY, "temperature": 0, "max_tokens": 20, **more})
+
+
+def refused(call, param, *words):
+    try:
+        call()
+    except openai.BadRequestError as e:
+        said = e.body["message"]
+        assert e.body["param"] == param and e.body["type"] == "invalid_request_error", e.body
+        assert all(word in said for word in words), (words, said)
+        assert "LLAMA_E" not in said and "msgs" not in said and "lens" not in said, said
+        return
+    raise AssertionError(f"accepted, though {param} is wrong")
+
+
+def messages_refused():
+    """A message that the model's format has no place for is named in the request's words."""
+    def message(**message):
+        return lambda: chat([SKY, {"role": "assistant", "content": "Blue."}, {"role": "user", "content": "Why?", **message}])
+
+    for role in ("tool", "function", "stop wizard"):
+        refused(message(role=role), "messages[2].role", f"'messages[2].role' is '{role}'", "'developer'")
+    refused(message(role=None), "messages[2].role", "missing")
+    refused(message(role=5), "messages[2].role", "must be a string, not a number")
+    refused(message(name="Anna"), "messages[2].name", "no place for it")
+    refused(message(tool_calls=[{"id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}]), "messages[2].tool_calls")
+    refused(message(content=None), "messages[2].content", "must be a string or an array of parts, not null")
+    refused(message(content=3), "messages[2].content", "not a number")
+    refused(message(content=["a"]), "messages[2].content[0]", "must be an object")
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    refused(message(content=[{"type": "text", "text": "a"}, image]), "messages[2].content[1].type", "must be 'text'")
+    refused(message(content=[{"type": "text", "text": 5}]), "messages[2].content[0].text", "must be a string, not a number")
+    refused(message(content=[{"type": "text", "text": "a", "detail": "high"}]), "messages[2].content[0].detail", "not supported")
+    for value, words in (("x", "must be an array of messages, not a string"), ({}, "not an object"), ([], "messages is empty"), (None, "must provide")):
+        refused(lambda: chat(value), "messages", words)
+    refused(lambda: chat([5]), "messages[0]", "must be an object", "not a number")
+    answer = {"role": "assistant", "content": "Hello!"}
+    refused(lambda: chat([{"role": "system", "content": "Be brief."}, answer, SKY]), "messages[1].role", "must be of 'user'")
+    refused(lambda: chat([{"role": "system", "content": "Be brief."}]), "messages", "must have a message of 'user'")
+    refused(lambda: chat([SKY, answer, {"role": "system", "content": "Be brief."}]), "messages[2].role", "not of 'system'")
+    refused(lambda: chat([SKY, {"role": "assistant", "content": "a [/INST] b"}]), "messages", "special tags")
+    long = [{"role": "user", "content": "x " * 5000}]
+    for n in (1, 2):
+        refused(lambda: chat(long, n=n), "messages", "'messages' has", "tokens; the model has room for 512")
+    begun = [SKY, {"role": "assistant", "content": "x " * 5000}]
+    refused(lambda: chat(begun), "messages", "512 tokens that the model has room for")
+    begun = [SKY, {"role": "assistant", "content": "x " * 300}]
+    refused(lambda: chat(begun), "messages", "tokens; the model has room for 512")
+    chat([{**SKY, "name": None, "tool_calls": [], "refusal": None}], max_tokens=1)  # what an answer looks like when it is sent back
+
+
+def messages_joined():
+    """Messages of one role in a row, and system messages wherever they are, become one."""
+    def same(*dialogs):
+        answers = [chat(dialog, max_tokens=20) for dialog in dialogs]
+        assert len({(a.choices[0].message.content, a.usage.prompt_tokens) for a in answers}) == 1, answers
+
+    def user(text):
+        return {"role": "user", "content": text}
+
+    system = {"role": "system", "content": "Be brief."}
+    cat = {"role": "assistant", "content": "A cat."}
+    same([user("Hi!"), SKY], [user("Hi!\n\n" + SKY["content"])])
+    same([SKY, cat, {"role": "assistant", "content": "A dog."}, SKY], [SKY, {"role": "assistant", "content": "A cat.\n\nA dog."}, SKY])
+    same([system, {"role": "developer", "content": "Be kind."}, SKY], [{"role": "system", "content": "Be brief.\n\nBe kind."}, SKY])
+    same([user("Hi!"), system, SKY], [system, user("Hi!\n\n" + SKY["content"])])
+    same([user("Hi!"), cat, system, SKY], [system, user("Hi!"), cat, SKY])
+    same([user([{"type": "text", "text": "What color "}, {"type": "text", "text": "is the sky?"}])], [SKY])
+    one, two = chat([SKY]).usage.prompt_tokens, chat([user("Hi!"), SKY]).usage.prompt_tokens
+    assert two > one, "the first message is left out"
+
+
+def prefill():
+    """An assistant's message at the end is the answer's beginning; what comes back goes on from it."""
+    whole = chat().choices[0].message.content
+    assert whole == "The sky is blue. ", whole
+    begun = [SKY, {"role": "assistant", "content": "The sky"}]
+    answer = chat(begun, n=2, logprobs=True)
+    for choice in answer.choices:
+        assert choice.message.content == whole[len("The sky"):] and choice.finish_reason == "stop", choice
+        assert spelt(choice.logprobs.content) == choice.message.content.encode()
+    assert answer.usage.prompt_tokens == chat().usage.prompt_tokens + 2
+    streamed = "".join(c.choices[0].delta.content or "" for c in chat(begun, stream=True))
+    assert streamed == whole[len("The sky"):], streamed
+    assert chat([SKY, {"role": "assistant", "content": ""}]).choices[0].message.content == whole
+    parts = [SKY, {"role": "assistant", "content": "The"}, {"role": "assistant", "content": "sky"}]
+    assert chat(parts).usage.prompt_tokens > answer.usage.prompt_tokens
+
+
+def fields():
+    """Two names of one field, types, and what is not taken."""
+    def text(**more):
+        return complete(extra_body=more, max_tokens=40).choices[0].text
+
+    assert text(repeat_penalty=3.0) == text(repetition_penalty=3.0) == text(repeat_penalty=3.0, repetition_penalty=3.0) != text()
+    refused(lambda: text(repeat_penalty=3.0, repetition_penalty=2.0), "repeat_penalty", "two names")
+    refused(lambda: text(repeat_penalty=0), "repeat_penalty", "more than 0")
+    for name in ("frequency_penalty", "presence_penalty"):
+        assert text(**{name: 0}) == text()
+        refused(lambda: text(**{name: 0.5}), name, "not supported with this value")
+    assert chat(max_tokens=3, max_completion_tokens=3).usage.completion_tokens == 3
+    refused(lambda: chat(max_tokens=3, max_completion_tokens=4), "max_completion_tokens", "'max_tokens'", "'max_completion_tokens'")
+    refused(lambda: complete(n=129), "n", "from 1 to 128")
+    for name, value in dict(temperature="x", top_p=[], n="2", max_tokens={}, seed=True, top_k=None).items():
+        if value is not None:
+            refused(lambda: text(**{name: value}), name, f"'{name}' must be a number, not a")
+    refused(lambda: text(n=1.5), "n", "must be an integer")
+    refused(lambda: text(stream="yes"), "stream", "must be true or false, not a string")
+    refused(lambda: text(echo=1), "echo", "must be true or false, not a number")
+    refused(lambda: text(stream_options={"include_usage": True}), "stream_options", "needs 'stream'")
+    refused(lambda: text(stream=True, stream_options={"usage": True}), "stream_options.usage", "not supported")
+    refused(lambda: text(best_of=2), "best_of", "not supported")
+    refused(lambda: text(nonsense=1), "nonsense", "'nonsense' is not supported")
+    refused(lambda: complete(prompt=[1, 99999]), "prompt", "'prompt[1]' is 99999, must be a token from 0 to 1023")
+    refused(lambda: complete(prompt=[[1], [-1]]), "prompt", "'prompt[1][0]' is -1")
+    refused(lambda: complete(prompt=[[1], []]), "prompt", "'prompt[1]' is empty")
+    refused(lambda: complete(prompt=["a", 5]), "prompt", "'prompt[1]' must be a string")
+    refused(lambda: complete(prompt={}), "prompt", "not an object")
+    refused(lambda: complete(prompt=["a", "x " * 5000], n=2), "prompt", "'prompt[1]' has", "room for 512")
+
+
+def seeds():
+    def text(seed):
+        return complete(seed=seed, temperature=1, max_tokens=40).choices[0].text
+
+    assert len({text(-1) for _ in range(5)}) > 1, "-1 is no seed"
+    for seed in (0, -2, -(2**63), 2**63 - 1):
+        assert text(seed) == text(seed), seed
+    assert len({text(seed) for seed in (0, 1, -2, -3)}) > 2
+
+
+def stops():
+    whole = complete(max_tokens=40).choices[0].text
+    many = [f"never said {i}" for i in range(1023)]
+    assert complete(max_tokens=40, stop=many + [" kind"]).choices[0].text == whole.split(" kind")[0]
+    refused(lambda: complete(stop=many + ["a", "b"]), "stop", "1025", "1024")
+    refused(lambda: complete(stop=[""]), "stop", "empty")
+    refused(lambda: complete(stop=["a", 5]), "stop", "'stop[1]' must be a string")
+    refused(lambda: complete(stop="x" * 4097), "stop", "4097", "4096")
+    refused(lambda: complete(stop="a\0"), "stop", "NUL")
+    # The text begins with the space of its first token, so a stop string can begin there too.
+    for stop in (" ", whole[:3], whole[:9]):
+        for stream in (False, True):
+            answer = complete(stop=stop, stream=stream, logprobs=0)
+            chunks = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+            assert "".join(c.text for c in chunks) == "" and chunks[-1].finish_reason == "stop", chunks
+            assert not any(c.logprobs and c.logprobs.tokens for c in chunks), chunks
+    assert complete(max_tokens=40, stop=whole[:9] + "never").choices[0].text == whole
+
+
+def spelt(rows):
+    return b"".join(bytes(row.bytes) for row in rows)
+
+
+def joined(tokens):
+    """As completions write them: the bytes of part of a code point by name."""
+    return b"".join(bytes.fromhex(t[6:].replace("\\x", "")) if t.startswith("bytes:") else t.encode() for t in tokens)
+
+
+def spells():
+    """The tokens that are listed spell the text, byte for byte."""
+    whole = complete().choices[0].text
+    assert whole.startswith(" there was"), whole
+    for cut in (None, whole[12:17], whole[5:9]):  # at a token's end, and within tokens
+        said = whole if cut is None else whole.split(cut)[0]
+        choice = complete(logprobs=2, stop=cut).choices[0]
+        assert choice.text == said and "".join(choice.logprobs.tokens) == said, choice
+        for token, logprob, top in zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, choice.logprobs.top_logprobs):
+            assert top[token] == logprob
+        chunks = [chunk.choices[0] for chunk in complete(logprobs=2, stop=cut, stream=True)]
+        assert "".join(c.text for c in chunks) == said
+        assert [t for c in chunks if c.logprobs for t in c.logprobs.tokens] == choice.logprobs.tokens
+        assert [o for c in chunks if c.logprobs for o in c.logprobs.text_offset] == choice.logprobs.text_offset
+        echo = complete(logprobs=2, stop=cut, echo=True).choices[0]
+        assert echo.text == STORY["prompt"] + said and "".join(echo.logprobs.tokens) == echo.text, echo
+        for choice in (choice, echo):
+            for offset, token in zip(choice.logprobs.text_offset, choice.logprobs.tokens):
+                assert choice.text[offset:].startswith(token), (offset, token)
+    tokens = [1, 713, 714, 259, 596]  # the same prompt
+    assert complete(prompt=tokens).choices[0].text == whole
+    assert [c.text for c in complete(prompt=["Once upon a time"] * 2, n=2).choices] == [whole] * 4
+    # Code points of several tokens each.
+    for prompt in ("a€", "zażółć 😀😀 ü"):
+        choice = complete(prompt=prompt, echo=True, logprobs=1, max_tokens=3).choices[0]
+        assert choice.text.startswith(prompt) and joined(choice.logprobs.tokens) == choice.text.encode(), choice
+        assert any(token.startswith("bytes:") for token in choice.logprobs.tokens), choice
+    # Nothing to go on from: the text begins as that of an echo does.
+    empty = complete(prompt="").choices[0].text
+    assert complete(prompt="", echo=True).choices[0].text == empty == complete(prompt=[1]).choices[0].text
+
+    whole = chat().choices[0].message.content
+    for stop in (None, " is", "ky i"):
+        said = whole if stop is None else whole.split(stop)[0]
+        choice = chat(logprobs=True, top_logprobs=3, stop=stop).choices[0]
+        assert choice.message.content == said and spelt(choice.logprobs.content) == said.encode(), choice
+        assert choice.logprobs.content[0].top_logprobs[0].token == choice.logprobs.content[0].token == "The", choice
+        chunks = [chunk.choices[0] for chunk in chat(logprobs=True, top_logprobs=3, stop=stop, stream=True)]
+        assert "".join(c.delta.content or "" for c in chunks) == said
+        assert [r for c in chunks if c.logprobs for r in c.logprobs.content] == choice.logprobs.content
+
+
+def more_than_slots():
+    """A request of more sequences than run at a time, and than wait, is answered; so are LangChain's batches."""
+    whole = complete(max_tokens=8).choices[0].text
+    for n in (9, 40):
+        answer = complete(n=n, max_tokens=8)
+        assert [(c.index, c.text) for c in answer.choices] == [(i, whole) for i in range(n)]
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 8 * n)
+    chunks = list(chat(n=20, max_tokens=4, stream=True))
+    assert {c.choices[0].index for c in chunks if c.choices[0].finish_reason} == set(range(20))
+    refused(lambda: client.completions.create(model=MODEL, n=128, prompt=[""] * 513), "prompt", "65664", "65536")
+
+    options = dict(base_url=f"{URL}/v1", api_key="none", max_retries=0, temperature=0, max_tokens=8, model=MODEL)
+    prompts = [f"Once upon a time there was a {animal}" for animal in "cat dog fox cow hen pig owl bee ant bat rat elk".split()]
+    texts = [complete(prompt=prompt, max_tokens=8).choices[0].text for prompt in prompts]
+    assert len(prompts) == 12 and OpenAI(**options).batch(prompts) == texts
+    dialogs = [[("system", "Be brief."), ("human", prompt)] for prompt in prompts]
+    answers = ChatOpenAI(**options).batch(dialogs, config={"max_concurrency": 4})
+    assert all(answer.content for answer in answers) and len(answers) == 12
+
+
+def queue():
+    """While a request of many sequences is there, others are told to come back; then they are answered."""
+    options = dict(model=MODEL, prompt="12345678901234567890", max_tokens=400)
+    stream = client.completions.create(**options, n=40, stream=True)
+    next(iter(stream))
+    try:
+        client.completions.create(**options)
+        raise AssertionError("taken, though 40 sequences run or wait where 12 may")
+    except openai.RateLimitError as e:
+        assert e.code == "rate_limit_exceeded" and int(e.response.headers["retry-after"]) >= 0, e.body
+        assert "40 sequences run or wait" in e.body["message"] and "fewer than 12" in e.body["message"], e.body
+    stream.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            client.completions.create(**{**options, "max_tokens": 1})
+            return
+        except openai.RateLimitError:
+            assert time.monotonic() < deadline, "the queue stays full, though nobody is there"
+            time.sleep(0.05)
+
+
+def code_points():
+    """Tokens of parts of code points, and of bytes that are no part of one, spell the text too."""
+    stray = split = 0
+    for seed in range(1, 13):
+        options = dict(model=MODEL, seed=seed, temperature=2, max_tokens=200, stop=["\u0001", "never"])
+        choice = client.chat.completions.create(messages=[SKY], logprobs=True, top_logprobs=2, **options).choices[0]
+        rows = choice.logprobs.content
+        assert spelt(rows) == choice.message.content.encode(), choice
+        stray += choice.message.content.count("\ufffd")
+        split += sum(len(row.bytes) == 1 and row.bytes[0] >= 0x80 for row in rows)
+        text = client.completions.create(prompt="a", logprobs=1, **options).choices[0]
+        lists = text.logprobs
+        assert joined(lists.tokens) == text.text.encode(), text
+        assert lists.text_offset == sorted(lists.text_offset)
+        for offset, token in zip(lists.text_offset, lists.tokens):
+            assert token.startswith("bytes:") or text.text[offset:].startswith(token), (offset, token)
+        chunks = [chunk.choices[0] for chunk in client.completions.create(prompt="a", logprobs=1, stream=True, **options)]
+        assert [t for c in chunks if c.logprobs for t in c.logprobs.tokens] == lists.tokens
+    assert stray and split, (stray, split)
+    os.kill(PID, signal.SIGTERM)
+
+
+checks = ((messages_refused, messages_joined, prefill, fields, seeds, stops, spells, more_than_slots)
+          if PID is None else (queue, code_points))
+for check in checks:
+    check()
+print("protocol:", ", ".join(check.__name__ for check in checks))
