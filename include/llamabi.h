@@ -197,18 +197,19 @@ typedef struct llama_build_options {
   /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
   /// `LLAMA_E_BUSY`. 0: 1024.
   uint32_t max_waiting;
-  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind (1,024
-  /// events or 4 MiB are queued, and not yet half of them were taken). Then its part of the KV cache is copied out,
-  /// and back when the reader has caught up and a slot is free: it goes on as if nothing had been. 0: 1000.
+  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind: from
+  /// when more than 1,024 events or 4 MiB are queued until half of that is left. Then its part of the KV cache is
+  /// copied out, and back when the reader has caught up and it is its turn: it goes on to the same bytes. 0: 1000.
   uint32_t max_stall_ms;
   /// A stream whose reader is behind and takes no event for so many milliseconds ends with
   /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
   uint32_t max_unread_ms;
   /// 0.
   uint32_t reserved2;
-  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where it is not enough, the stream that has
-  /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`, so that no reader holds others up for longer
-  /// than `max_stall_ms`. 0: as many bytes as the KV cache has.
+  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not enough, or half of what
+  /// the process can still have, the stream that has gone unread the longest ends with
+  /// `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than `max_stall_ms` while others wait.
+  /// 0: as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
 } llama_build_options;
 
@@ -266,7 +267,8 @@ typedef struct llama_event {
 ///
 /// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
 /// `const llama_t *` may be called; those that would run a model return
-/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp.
+/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp. One that blocks is a reader
+/// who is behind (`max_stall_ms`, `max_unread_ms`).
 typedef int32_t (*llama_event_fn)(void *user_data, const struct llama_event *ev);
 
 /// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
@@ -581,6 +583,10 @@ llama_status llama_chat_completion(llama_t *l,
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).
+///
+/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If others wait they give
+/// their slots up for that time (`max_stall_ms`), and a stream that is not read at all ends with
+/// `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.

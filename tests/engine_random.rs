@@ -136,18 +136,6 @@ fn scenario() -> impl Strategy<Value = (Setup, Vec<Call>)> {
     })
 }
 
-impl std::fmt::Debug for Setup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} {:?}", self.limits(), self.options())
-    }
-}
-
-impl Clone for Setup {
-    fn clone(&self) -> Self {
-        Self { ..*self }
-    }
-}
-
 /// Read some events, cancel, read the rest.
 fn drive(host: &Host, call: &Call) -> Vec<Output> {
     let flag = Cancel::new();

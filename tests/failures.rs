@@ -268,11 +268,11 @@ fn requests_out_of_range() {
             .expect_err("the request was accepted")
     };
     let plain = greedy(4);
-    assert_failure(refuse(&[], &plain), LLAMA_E_BATCH, &["0", "2"]);
+    assert_failure(refuse(&[], &plain), LLAMA_E_BATCH, &["0", "65536"]);
     assert_failure(
-        refuse(&[vec![1], vec![1], vec![1]], &plain),
+        refuse(&vec![vec![1]; 65_537], &plain),
         LLAMA_E_BATCH,
-        &["3", "2"],
+        &["65537", "65536"],
     );
     assert_failure(
         refuse(&[vec![1], vec![1; 17]], &plain),

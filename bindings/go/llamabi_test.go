@@ -384,7 +384,7 @@ func TestBadArguments(t *testing.T) {
 	wantError(t, generate([][]int32{{}}), llamabi.ErrInvalidArgument)
 	wantError(t, generate([][]int32{make([]int32, 33)}), llamabi.ErrTooLong, "33", "32")
 	wantError(t, generate(nil), llamabi.ErrBatch, "0")
-	wantError(t, generate([][]int32{{1}, {1}, {1}}), llamabi.ErrBatch, "3", "2")
+	wantError(t, generate(make([][]int32, 65537)), llamabi.ErrBatch, "65537", "65536")
 
 	_, err := model.TextCompletion(t.Context(), []string{"good", "bad\xff"})
 	wantError(t, err, llamabi.ErrUTF8, "1", "3")

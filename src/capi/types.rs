@@ -195,18 +195,19 @@ pub struct llama_build_options {
     /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
     /// `LLAMA_E_BUSY`. 0: 1024.
     pub max_waiting: u32,
-    /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind (1,024
-    /// events or 4 MiB are queued, and not yet half of them were taken). Then its part of the KV cache is copied out,
-    /// and back when the reader has caught up and a slot is free: it goes on as if nothing had been. 0: 1000.
+    /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind: from
+    /// when more than 1,024 events or 4 MiB are queued until half of that is left. Then its part of the KV cache is
+    /// copied out, and back when the reader has caught up and it is its turn: it goes on to the same bytes. 0: 1000.
     pub max_stall_ms: u32,
     /// A stream whose reader is behind and takes no event for so many milliseconds ends with
     /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
     pub max_unread_ms: u32,
     /// 0.
     pub reserved2: u32,
-    /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where it is not enough, the stream that has
-    /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`, so that no reader holds others up for longer
-    /// than `max_stall_ms`. 0: as many bytes as the KV cache has.
+    /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not enough, or half of what
+    /// the process can still have, the stream that has gone unread the longest ends with
+    /// `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than `max_stall_ms` while others wait.
+    /// 0: as many bytes as the KV cache has.
     pub stall_memory_bytes: u64,
 }
 
@@ -251,7 +252,8 @@ pub struct llama_event {
 ///
 /// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
 /// `const llama_t *` may be called; those that would run a model return
-/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp.
+/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp. One that blocks is a reader
+/// who is behind (`max_stall_ms`, `max_unread_ms`).
 pub type llama_event_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ev: *const llama_event) -> i32>;
 

@@ -40,8 +40,10 @@ pub(super) struct Call {
 enum Phase {
     /// Not begun. Those that wait for their turn are in [`State::prompts`].
     New,
-    /// It has a slot, and counts in [`Shared::occupied`].
+    /// It has a slot, or waits to get one back. It counts in [`Shared::occupied`].
     Running,
+    /// It has given its slot up.
+    Parked,
     Ended,
 }
 
@@ -80,17 +82,26 @@ pub(super) enum Standing {
     Gone,
 }
 
+/// Since when the reader is behind, and when it last took an event, if it has since.
+#[derive(Clone, Copy)]
+struct Behind {
+    since: Instant,
+    read: Instant,
+}
+
 struct State {
     queue: VecDeque<Event>,
     queued_bytes: usize,
-    /// The reader is too far behind.
-    behind: bool,
+    /// Set while the reader is too far behind.
+    behind: Option<Behind>,
     /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped as soon as the call
     /// is cancelled, whatever the engine does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
     counts: bool,
+    /// Whether it counts in [`Shared::flagged`].
+    flagged: bool,
     seed: u64,
     phases: Vec<Phase>,
     /// Sequences that have not ended.
@@ -119,7 +130,13 @@ impl State {
         if !self.closed && self.error.is_none() {
             self.queued_bytes += bytes(&event);
             self.queue.push_back(event);
-            self.behind |= self.holds_over(1);
+            if self.behind.is_none() && self.holds_over(1) {
+                let now = Instant::now();
+                self.behind = Some(Behind {
+                    since: now,
+                    read: now,
+                });
+            }
         }
     }
 
@@ -158,10 +175,11 @@ impl Call {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 queued_bytes: 0,
-                behind: false,
+                behind: None,
                 prompts: VecDeque::new(),
                 aside: false,
                 counts: false,
+                flagged: false,
                 seed: 0,
                 phases: vec![Phase::New; n],
                 unended: n,
@@ -185,13 +203,16 @@ impl Call {
         self.shared
             .waiting_calls
             .fetch_add(usize::from(counts), Relaxed);
-        (state.prompts, state.seed, state.counts) = (prompts, seed, counts);
+        let flagged = !state.ended() && self.options.cancel.is_some();
+        self.shared.flagged.fetch_add(usize::from(flagged), Relaxed);
+        (state.prompts, state.seed) = (prompts, seed);
+        (state.counts, state.flagged) = (counts, flagged);
     }
 
     /// Whether another prompt may begin.
     pub fn standing(&self) -> Standing {
         let state = lock(&self.state);
-        match (state.prompts.is_empty(), state.behind) {
+        match (state.prompts.is_empty(), state.behind.is_some()) {
             (true, _) => Standing::Gone,
             (_, true) => Standing::Behind,
             _ => Standing::Ready,
@@ -247,6 +268,26 @@ impl Call {
                 .is_some_and(|flag| flag.is_triggered())
     }
 
+    /// A sequence that has begun gives its slot up.
+    pub fn park(&self, index: u32) {
+        let phase = &mut lock(&self.state).phases[index as usize];
+        if *phase == Phase::Running {
+            *phase = Phase::Parked;
+            self.shared.occupied.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// It needs a slot again.
+    pub fn line_up_again(&self, index: u32) {
+        self.shared.claiming(|| {
+            let phase = &mut lock(&self.state).phases[index as usize];
+            if *phase == Phase::Parked {
+                *phase = Phase::Running;
+                self.shared.occupied.fetch_add(1, Relaxed);
+            }
+        });
+    }
+
     /// Whether the sequence has ended, perhaps with its call and without the engine's doing.
     pub fn has_ended(&self, index: u32) -> bool {
         lock(&self.state).phases[index as usize] == Phase::Ended
@@ -254,7 +295,19 @@ impl Call {
 
     /// Whether the reader is too far behind.
     pub fn is_behind(&self) -> bool {
-        lock(&self.state).behind
+        lock(&self.state).behind.is_some()
+    }
+
+    /// For how long it has been.
+    pub fn behind_for(&self) -> Option<Duration> {
+        let behind = lock(&self.state).behind?;
+        Some(behind.since.elapsed())
+    }
+
+    /// For how long nothing was read of a call whose reader is behind.
+    pub fn unread_for(&self) -> Option<Duration> {
+        let behind = lock(&self.state).behind?;
+        Some(behind.read.elapsed())
     }
 
     pub fn push(&self, event: Event) {
@@ -281,12 +334,12 @@ impl Call {
         });
     }
 
-    /// Cancel the sequences that have not begun.
-    pub fn withdraw(&self) {
-        self.update(|state| self.withdraw_from(state));
+    /// End the sequences that have not begun.
+    pub fn withdraw(&self, reason: FinishReason) {
+        self.update(|state| self.withdraw_from(state, reason));
     }
 
-    fn withdraw_from(&self, state: &mut State) {
+    fn withdraw_from(&self, state: &mut State, reason: FinishReason) {
         let total_ms = self.age_ms();
         self.free_the_waiting(state);
         for Waiting { index, tokens } in std::mem::take(&mut state.prompts) {
@@ -297,8 +350,10 @@ impl Call {
                 ..Default::default()
             };
             let finish = Finish {
+                index,
+                reason,
+                text: String::new(),
                 stats,
-                ..Finish::cancelled(index)
             };
             self.end(state, finish);
         }
@@ -324,6 +379,9 @@ impl Call {
         state.unended -= 1;
         if state.ended() {
             self.waits_no_longer(state);
+            if std::mem::take(&mut state.flagged) {
+                self.shared.flagged.fetch_sub(1, Relaxed);
+            }
         }
         true
     }
@@ -364,13 +422,17 @@ impl Call {
                 return Ok(Next::Cancelled);
             }
             if state.queue.is_empty() && !state.ended() && self.is_cancelled() {
-                self.withdraw_from(&mut state);
+                self.withdraw_from(&mut state, FinishReason::Cancelled);
                 self.ready.notify_all();
             }
             if let Some(event) = state.queue.pop_front() {
                 state.queued_bytes -= bytes(&event);
-                let caught_up = state.behind && !state.holds_over(2);
-                state.behind &= !caught_up;
+                let caught_up = state.behind.is_some() && !state.holds_over(2);
+                match &mut state.behind {
+                    behind if caught_up => *behind = None,
+                    Some(behind) => behind.read = Instant::now(),
+                    None => {}
+                }
                 state.signal();
                 drop(state);
                 if caught_up {
@@ -417,7 +479,7 @@ impl Call {
 
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
-        self.withdraw();
+        self.withdraw(FinishReason::Cancelled);
         self.shared.nudge();
     }
 
@@ -427,8 +489,8 @@ impl Call {
             state.closed = true;
             state.queue = VecDeque::new();
             state.queued_bytes = 0;
-            state.behind = false;
-            self.withdraw_from(state);
+            state.behind = None;
+            self.withdraw_from(state, FinishReason::Cancelled);
             state.fd = None;
         });
         self.shared.nudge();

@@ -8,6 +8,7 @@
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
 //! - `line`: who waits for a slot
+//! - `parked`: sequences that gave their slots up, because their readers are behind
 //! - `sequence`: one prompt on its way through the model
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
@@ -18,6 +19,7 @@ mod call;
 mod line;
 mod os;
 mod pace;
+mod parked;
 pub mod request;
 pub mod sampler;
 mod scheduler;

@@ -2,13 +2,14 @@
 
 use super::EngineOptions;
 use super::call::{Blocked, Call};
-use super::line::Line;
+use super::line::{Line, Next};
 use super::pace::Pace;
+use super::parked::{Bounds, Parked};
 use super::sampler::{Sampler, picked};
 use super::sequence::{Extent, Sequence};
 use super::shared::{Shared, lock};
 use super::stream::FinishReason;
-use crate::backend::{Answer, Limits, RowKind, Span, Step};
+use crate::backend::{Answer, Limits, RowKind, Run, Span, Step};
 use crate::kv::{Hit, Pool};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
@@ -36,13 +37,14 @@ impl Plan {
 
 /// All calls that were received and have not ended.
 pub(super) struct Scheduler {
-    line: Line,
+    pub(super) line: Line,
     /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
-    /// nothing is ever preempted.
-    running: Vec<Sequence>,
+    /// only a reader who is behind makes it give them up.
+    pub(super) running: Vec<Sequence>,
+    pub(super) parked: Parked,
     /// Sequences that were admitted so far.
-    admitted: u64,
-    pool: Pool,
+    pub(super) admitted: u64,
+    pub(super) pool: Pool,
     pace: Pace,
     sampler: Sampler,
     /// Ids from here on are never sampled.
@@ -52,7 +54,8 @@ pub(super) struct Scheduler {
     max_batch_size: usize,
     max_seq_len: usize,
     eos_ids: Vec<Token>,
-    shared: Arc<Shared>,
+    pub(super) bounds: Bounds,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Scheduler {
@@ -68,6 +71,7 @@ impl Scheduler {
         Ok(Self {
             line: Line::new(options.max_batch_size),
             running: Vec::with_capacity(options.max_batch_size),
+            parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size),
             pace: Pace::new(options.prefill_chunk),
@@ -78,29 +82,41 @@ impl Scheduler {
             max_batch_size: options.max_batch_size,
             max_seq_len: options.max_seq_len,
             eos_ids: options.eos_ids.clone(),
+            bounds: Bounds::new(options),
             shared,
         })
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.running.is_empty() && self.line.is_empty()
-    }
-
-    /// Queue what has come, end what was cancelled, and begin prompts while there are slots and pages.
-    pub fn admit(&mut self, new: Vec<Arc<Call>>) {
+    /// Queue what has come, end what was cancelled or went unread, and give slots and pages to those who wait,
+    /// where they must those of others.
+    pub fn admit(&mut self, new: Vec<Arc<Call>>, run: &mut dyn Run) -> Result<()> {
         self.line.join(new);
         self.line.look();
+        for sequence in self.parked.look(&mut self.line) {
+            self.end_parked(sequence, FinishReason::Cancelled);
+        }
         for sequence in &mut self.running {
             if sequence.call.is_cancelled() || sequence.call.has_ended(sequence.index) {
                 sequence.end = Some(Ok(FinishReason::Cancelled));
             }
         }
+        self.end_unread();
         self.retire();
-        while self.running.len() < self.max_batch_size
-            && let Some(call) = self.line.first()
-            && self.begin(call)
-        {}
+        loop {
+            let Some(next) = self.line.first(&mut self.parked) else {
+                break;
+            };
+            let went = match next {
+                _ if self.running.len() == self.max_batch_size => false,
+                Next::Call(call) => self.begin(call),
+                Next::Parked(id) => self.resume(id, run)?,
+            };
+            if !went && !self.park(run)? {
+                break;
+            }
+        }
         self.report();
+        Ok(())
     }
 
     /// Begin a prompt of the call whose turn it is. Whether there may be room for another.
@@ -314,7 +330,7 @@ impl Scheduler {
 
     /// Take out what has ended. Slots and pages are free, and the totals say so, before any reader
     /// can see the end.
-    fn retire(&mut self) {
+    pub(super) fn retire(&mut self) {
         // One failure ends its whole call.
         let failures: Vec<(Arc<Call>, Error)> = self
             .running
@@ -357,6 +373,9 @@ impl Scheduler {
             sequence.end = Some(Ok(FinishReason::Cancelled));
         }
         self.retire();
+        for sequence in self.parked.take_all(|_| true) {
+            self.end_parked(sequence, FinishReason::Cancelled);
+        }
         self.line.cancel_all();
     }
 
@@ -364,6 +383,7 @@ impl Scheduler {
     fn report(&self) {
         let mut totals = lock(&self.shared.totals);
         totals.running = self.running.len() as u32;
+        totals.parked = self.parked.len() as u32;
         totals.pages_used = self.pool.used() as u64;
     }
 }

@@ -6,7 +6,7 @@ use super::sampler::{Params, Score, uniform};
 use super::stream::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::text::TextStream;
 use crate::backend::Choice;
-use crate::kv::{NodeId, Pool};
+use crate::kv::{Hit, NodeId, Pool};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
@@ -140,6 +140,18 @@ impl Sequence {
         self.computed += page_size;
         // The last token of a prompt is computed in any case.
         self.cached = self.computed.min(self.prompt_len - 1);
+    }
+
+    /// It has a slot again, and these pages hold what it has computed; those of `hits` are shared. Its other prompt pages
+    /// can be found from now on.
+    pub fn resume(&mut self, id: u64, pages: Vec<u32>, hits: &[Hit], pool: &mut Pool) {
+        (self.id, self.pages, self.sits_out) = (id, pages, false);
+        let size = pool.page_size();
+        self.known_text = hits.last().map_or(NodeId::ROOT, |hit| hit.node);
+        for at in hits.len()..self.known_pages {
+            let text = &self.tokens[at * size..][..size];
+            self.known_text = pool.publish(self.known_text, text, self.pages[at]);
+        }
     }
 
     /// After a step of prefill: make the pages that it has filled findable. Those that decode fills

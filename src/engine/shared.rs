@@ -1,6 +1,7 @@
 //! What every caller of a handle and its engine thread share.
 
-use super::call::{Call, FLAG_POLL, Waiting};
+use super::call::{Call, Waiting};
+use super::stream::FinishReason;
 use super::{EngineOptions, Timings};
 use crate::log::Log;
 use crate::{Error, Result};
@@ -9,6 +10,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 /// A lock whose holder panicked is still good: what these guard is changed in single assignments,
 /// and the panic itself fails every call.
@@ -24,6 +26,8 @@ pub(super) struct Shared {
     pub occupied: AtomicUsize,
     /// Calls that had to wait and of which nothing has begun. Grows only under the inbox's lock.
     pub waiting_calls: AtomicUsize,
+    /// Calls with a cancel flag that have not ended.
+    pub flagged: AtomicUsize,
     pub totals: Mutex<Timings>,
     pub log: Arc<Log>,
     max_batch_size: usize,
@@ -63,6 +67,7 @@ impl Shared {
             wake: Condvar::new(),
             occupied: AtomicUsize::new(0),
             waiting_calls: AtomicUsize::new(0),
+            flagged: AtomicUsize::new(0),
             totals: Mutex::new(Timings {
                 pages_total,
                 ..Timings::default()
@@ -98,7 +103,7 @@ impl Shared {
         };
         call.enqueue(prompts, seed, waits);
         if cancelled {
-            call.withdraw();
+            call.withdraw(FinishReason::Cancelled);
             return Ok(());
         }
         inbox.remember(call);
@@ -109,20 +114,23 @@ impl Shared {
         Ok(())
     }
 
-    /// What was queued since the last time, for the engine thread; `None` when it must end. With
-    /// `idle` it waits for something to do, and with `live` it looks up often enough to see a flag.
-    pub fn receive(&self, idle: bool, live: bool) -> Option<Vec<Arc<Call>>> {
-        let mut inbox = lock(&self.inbox);
-        let nothing = |i: &Inbox| i.new.is_empty() && !i.nudged && matches!(i.state, State::Open);
-        if idle && live && nothing(&inbox) {
-            inbox = match self.wake.wait_timeout(inbox, FLAG_POLL) {
+    /// Calls that were queued since the last time, for the engine thread; `None` when it must end. Waits for something
+    /// to do for as long as `patience` (`None`: for ever).
+    pub fn receive(&self, patience: Option<Duration>) -> Option<Vec<Arc<Call>>> {
+        let inbox = lock(&self.inbox);
+        let nothing =
+            |i: &mut Inbox| i.new.is_empty() && !i.nudged && matches!(i.state, State::Open);
+        let mut inbox = match patience {
+            None => {
+                let waited = self.wake.wait_while(inbox, nothing);
+                waited.unwrap_or_else(|e| e.into_inner())
+            }
+            Some(Duration::ZERO) => inbox,
+            Some(time) => match self.wake.wait_timeout_while(inbox, time, nothing) {
                 Ok((inbox, _)) => inbox,
                 Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-        while idle && !live && nothing(&inbox) {
-            inbox = self.wake.wait(inbox).unwrap_or_else(|e| e.into_inner());
-        }
+            },
+        };
         inbox.nudged = false;
         matches!(inbox.state, State::Open).then(|| std::mem::take(&mut inbox.new))
     }
@@ -144,7 +152,7 @@ impl Shared {
         };
         self.wake.notify_one();
         for call in calls {
-            call.withdraw();
+            call.withdraw(FinishReason::Cancelled);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::error::panic_text;
 use crate::log::Level;
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Serve until the handle goes. A panic or an error of the model poisons the handle: what the model
 /// and its cache hold afterwards is unknown.
@@ -31,7 +31,7 @@ pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Sha
     }
     {
         let mut totals = lock(&shared.totals);
-        (totals.running, totals.pages_used) = (0, 0);
+        (totals.running, totals.parked, totals.pages_used) = (0, 0, 0);
     }
     // A model that panicked once may do so again when it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(|| {
@@ -47,8 +47,15 @@ fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Resul
     let mut idle = true;
     // Of `now`: when it was submitted or, if that was later, when the step before it had ended.
     let mut start = Instant::now();
-    while let Some(new) = shared.receive(idle, !scheduler.is_empty()) {
-        scheduler.admit(new);
+    loop {
+        let patience = match idle {
+            true => scheduler.patience(),
+            false => Some(Duration::ZERO),
+        };
+        let Some(new) = shared.receive(patience) else {
+            break;
+        };
+        scheduler.admit(new, run)?;
         if now.is_empty() {
             scheduler.plan(&mut now);
             idle = now.is_empty();

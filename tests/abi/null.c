@@ -192,7 +192,7 @@ static void with_model(const char *dir) {
 
   /* n, then every length, before any token is read: the tokens are nowhere. */
   EXPECT(LLAMA_E_BATCH, llama_generate(l, NULL, NULL, 0, NULL, &r, err));
-  EXPECT(LLAMA_E_BATCH, llama_generate(l, NULL, NULL, 3, NULL, &r, err));
+  EXPECT(LLAMA_E_BATCH, llama_generate(l, NULL, NULL, 65537, NULL, &r, err));
   EXPECT(LLAMA_E_BATCH, llama_generate(l, NULL, NULL, SIZE_MAX, NULL, &r, err));
   EXPECT(LLAMA_E_BATCH, llama_text_completion(l, NULL, NULL, SIZE_MAX, NULL, &r, err));
   EXPECT(LLAMA_E_BATCH, llama_chat_completion(l, NULL, NULL, SIZE_MAX, NULL, &r, err));

@@ -21,6 +21,7 @@ use llamabi::{Result, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
+#[derive(Clone, Debug)]
 pub struct Setup {
     pub page_size: usize,
     pub n_pages: usize,

@@ -246,8 +246,8 @@ BEHAVIOUR(bad_arguments) {
   THROWS(LLAMA_E_BATCH, "0", model.chat_completion(std::vector<llamabi::Dialog>{}));
   THROWS(LLAMA_E_BATCH, "0", model.stream(std::vector<std::string>{}));
   THROWS(LLAMA_E_BATCH, "0", model.stream(std::vector<llamabi::Dialog>{}));
-  THROWS(LLAMA_E_BATCH, "3", model.text_completion({"a", "b", "c"}));
-  THROWS(LLAMA_E_BATCH, "3", model.stream(std::vector<std::string>{"a", "b", "c"}));
+  THROWS(LLAMA_E_BATCH, "65537", model.text_completion(std::vector<std::string>(65537, "a")));
+  THROWS(LLAMA_E_BATCH, "65537", model.stream(std::vector<std::string>(65537, "a")));
   THROWS(LLAMA_E_TOO_LONG, "513", model.generate(std::vector<Token>(513, 5)));
   THROWS(LLAMA_E_TOO_LONG, "512", model.stream(std::string(5000, '#')));
   THROWS(LLAMA_E_UTF8, "1", model.text_completion("a\xff"));

@@ -1,0 +1,284 @@
+//! Sequences that have given their slots up: their readers were behind for too long while others waited.
+//!
+//! A parked sequence holds no page of the pool. What it has computed lies in host memory, as the backend
+//! gave it, and goes back into pages when the reader has caught up and there is a slot again: nothing is computed
+//! twice, so the sequence goes on to the same bits. Prompt pages that others have published since, or that
+//! are cached still, are shared again instead.
+
+use super::EngineOptions;
+use super::call::{Call, FLAG_POLL};
+use super::line::Line;
+use super::scheduler::Scheduler;
+use super::sequence::Sequence;
+use super::shared::lock;
+use super::stream::FinishReason;
+use crate::backend::Run;
+use crate::backend::cpu::available_bytes;
+use crate::log::Level;
+use crate::{Result, reserve};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long readers may take.
+pub(super) struct Bounds {
+    /// A sequence whose reader is behind keeps its slot for so long while others wait.
+    stall: Duration,
+    /// A call whose reader is behind and reads nothing goes on for so long.
+    unread: Option<Duration>,
+}
+
+impl Bounds {
+    pub fn new(options: &EngineOptions) -> Self {
+        let time = |ms: u32| Duration::from_millis(ms.into());
+        Self {
+            stall: time(options.max_stall_ms),
+            unread: (options.max_unread_ms != u32::MAX).then(|| time(options.max_unread_ms)),
+        }
+    }
+}
+
+/// Times are measured again after a wait: one that is a moment short is not waited for in vain.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// A sequence without a slot.
+pub(super) struct Stored {
+    pub sequence: Sequence,
+    /// Its pages that are not empty, end to end.
+    pub pages: Vec<u8>,
+    /// The reader has caught up: it stands in the line.
+    in_line: bool,
+}
+
+/// All of them, and the memory they take.
+pub(super) struct Parked {
+    /// In the order in which they gave their slots up.
+    stored: Vec<Stored>,
+    bytes: u64,
+    most_bytes: u64,
+}
+
+impl Parked {
+    pub fn new(most_bytes: u64) -> Self {
+        Self {
+            stored: Vec::new(),
+            bytes: 0,
+            most_bytes,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.stored.len()
+    }
+
+    /// Whether there is memory for so many bytes more.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.saturating_add(bytes as u64) <= self.most_bytes
+    }
+
+    pub fn push(&mut self, sequence: Sequence, pages: Vec<u8>) {
+        sequence.call.park(sequence.index);
+        self.bytes += pages.len() as u64;
+        self.stored.push(Stored {
+            sequence,
+            pages,
+            in_line: false,
+        });
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Sequence> {
+        let stored = self.stored.iter().find(|s| s.sequence.id == id)?;
+        Some(&stored.sequence)
+    }
+
+    /// Take out the sequence with this id.
+    pub fn take(&mut self, id: u64) -> Option<Stored> {
+        let at = self.stored.iter().position(|s| s.sequence.id == id)?;
+        let stored = self.stored.remove(at);
+        self.bytes -= stored.pages.len() as u64;
+        Some(stored)
+    }
+
+    /// Take out those that `which` names.
+    pub fn take_all(&mut self, which: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
+        let taken = self.stored.extract_if(.., |s| which(&s.sequence));
+        let taken = taken.inspect(|stored| self.bytes -= stored.pages.len() as u64);
+        taken.map(|stored| stored.sequence).collect()
+    }
+
+    /// Take out those whose calls were cancelled or have ended, and line those up whose readers have caught up.
+    pub fn look(&mut self, line: &mut Line) -> Vec<Sequence> {
+        let over = |s: &Sequence| s.call.is_cancelled() || s.call.has_ended(s.index);
+        let ended = self.take_all(over);
+        for stored in &mut self.stored {
+            let Sequence {
+                call, index, id, ..
+            } = &stored.sequence;
+            if !stored.in_line && !call.is_behind() {
+                call.line_up_again(*index);
+                line.join_again(*id);
+                stored.in_line = true;
+            }
+        }
+        ended
+    }
+
+    /// Whether the sequence, whose turn it is, may come back. It may have ended, and its reader may be behind again
+    /// because of the call's other sequences.
+    pub fn may_return(&mut self, id: u64) -> bool {
+        let Some(stored) = self.stored.iter_mut().find(|s| s.sequence.id == id) else {
+            return false;
+        };
+        let Sequence { call, index, .. } = &stored.sequence;
+        if call.is_behind() {
+            call.park(*index);
+            stored.in_line = false;
+        }
+        stored.in_line
+    }
+
+    /// The calls of those that do not stand in the line.
+    pub fn behind(&self) -> impl Iterator<Item = &Arc<Call>> {
+        let behind = self.stored.iter().filter(|stored| !stored.in_line);
+        behind.map(|stored| &stored.sequence.call)
+    }
+
+    /// The call of which nothing was read for the longest time, of these and `other`.
+    pub fn longest_unread(&self, other: &Arc<Call>) -> Arc<Call> {
+        let time = |call: &&Arc<Call>| call.unread_for().unwrap_or(Duration::ZERO);
+        let longest = self.behind().max_by_key(time);
+        let longest = longest.filter(|call| time(call) > time(&other));
+        longest.unwrap_or(other).clone()
+    }
+}
+
+impl Scheduler {
+    /// How long nothing can be news but what a caller does; `None`: for ever.
+    pub fn patience(&self) -> Option<Duration> {
+        // A flag wakes nobody.
+        if self.shared.flagged.load(Relaxed) > 0 {
+            return Some(FLAG_POLL);
+        }
+        let unread = self.unread_calls().filter_map(|call| {
+            let left = self.bounds.unread?.saturating_sub(call.unread_for()?);
+            Some(left)
+        });
+        let stalled = self.running.iter().filter_map(|sequence| {
+            let left = self
+                .bounds
+                .stall
+                .saturating_sub(sequence.call.behind_for()?);
+            Some(left)
+        });
+        let stalled = stalled.filter(|_| self.line.has_waiters());
+        unread.chain(stalled).min().map(|left| left.max(LEAST_WAIT))
+    }
+
+    /// The calls of sequences that sit out, are parked or stand aside.
+    fn unread_calls(&self) -> impl Iterator<Item = &Arc<Call>> {
+        let running = self.running.iter().filter(|s| s.sits_out).map(|s| &s.call);
+        running.chain(self.parked.behind()).chain(self.line.aside())
+    }
+
+    /// End calls of which nobody has read anything for too long.
+    pub(super) fn end_unread(&mut self) {
+        let Some(most) = self.bounds.unread else {
+            return;
+        };
+        let over = |call: &&Arc<Call>| call.unread_for().is_some_and(|time| time >= most);
+        let calls: Vec<Arc<Call>> = self.unread_calls().filter(over).cloned().collect();
+        for call in calls {
+            self.end_as_unread(&call);
+        }
+    }
+
+    /// End all sequences of a call, those that run at the next [`Scheduler::retire`].
+    fn end_as_unread(&mut self, call: &Arc<Call>) {
+        let its = |sequence: &Sequence| Arc::ptr_eq(&sequence.call, call);
+        for sequence in self.running.iter_mut().filter(|s| its(s)) {
+            sequence.end = Some(Ok(FinishReason::Unread));
+        }
+        for sequence in self.parked.take_all(its) {
+            self.end_parked(sequence, FinishReason::Unread);
+        }
+        call.withdraw(FinishReason::Unread);
+    }
+
+    pub(super) fn end_parked(&self, mut sequence: Sequence, reason: FinishReason) {
+        lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
+        sequence.finish(reason);
+    }
+
+    /// Have the sequence whose reader has been behind for the longest time, and for too long, give up its slot. Whether
+    /// there is more room now.
+    pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
+        // What sits out is in no step that is under way.
+        let time = |s: &Sequence| {
+            s.call
+                .behind_for()
+                .filter(|_| s.sits_out && s.end.is_none())
+        };
+        let longest = (0..self.running.len()).max_by_key(|at| time(&self.running[*at]));
+        let Some(at) = longest.filter(|at| time(&self.running[*at]) >= Some(self.bounds.stall))
+        else {
+            return Ok(false);
+        };
+        let sequence = &self.running[at];
+        let used = sequence.computed.div_ceil(self.pool.page_size());
+        let mut bytes = Vec::new();
+        let n = used.saturating_mul(run.page_bytes());
+        // The system may promise memory and then end the process that uses it.
+        if !self.parked.has_room(n)
+            || available_bytes() / 2 < n as u64
+            || reserve::vec("pages of a sequence", &mut bytes, n).is_err()
+        {
+            let call = self.parked.longest_unread(&sequence.call);
+            self.end_as_unread(&call);
+            self.retire();
+            return Ok(true);
+        }
+        bytes.resize(n, 0);
+        run.save_pages(&sequence.pages[..used], &mut bytes)?;
+        let mut sequence = self.running.remove(at);
+        for page in sequence.pages.drain(..).rev() {
+            self.pool.release(page);
+        }
+        self.shared.log.write(Level::Debug, || {
+            format!(
+                "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of {used} pages are kept",
+                sequence.index
+            )
+        });
+        self.parked.push(sequence, bytes);
+        Ok(true)
+    }
+
+    /// Give the parked sequence whose turn it is a slot and pages; whether there are enough.
+    pub(super) fn resume(&mut self, id: u64, run: &mut dyn Run) -> Result<bool> {
+        let size = self.pool.page_size();
+        let Some(sequence) = self.parked.get(id) else {
+            return Ok(true);
+        };
+        let text = &sequence.tokens[..sequence.known_pages * size];
+        let hits = self.pool.find_all(text);
+        let total = sequence.extent.most_positions().div_ceil(size);
+        let Some(pages) = self.pool.reserve(&hits, total) else {
+            return Ok(false);
+        };
+        self.line.has_begun();
+        let Some(Stored {
+            mut sequence,
+            pages: bytes,
+            ..
+        }) = self.parked.take(id)
+        else {
+            return Ok(true);
+        };
+        let (found, used) = (hits.len(), sequence.computed.div_ceil(size));
+        run.load_pages(&pages[found..used], &bytes[found * run.page_bytes()..])?;
+        self.admitted += 1;
+        sequence.resume(self.admitted, pages, &hits, &mut self.pool);
+        self.running.push(sequence);
+        Ok(true)
+    }
+}
