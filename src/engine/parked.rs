@@ -260,7 +260,7 @@ impl Scheduler {
             return Ok(true);
         };
         let text = &sequence.tokens[..sequence.known_pages * size];
-        let hits = self.pool.find_all(text);
+        let hits = self.pool.find_all(sequence.call.options.cache_salt, text);
         let total = sequence.extent.most_positions().div_ceil(size);
         let Some(pages) = self.pool.reserve(&hits, total) else {
             return Ok(false);

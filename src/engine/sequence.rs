@@ -110,9 +110,7 @@ impl Sequence {
             computed: 0,
             cached: 0,
             known_pages: 0,
-            known_text: NodeId::Root {
-                salt: call.options.cache_salt,
-            },
+            known_text: root(&call),
             sits_out: false,
             end: None,
             echoed: 0,
@@ -147,7 +145,7 @@ impl Sequence {
     pub fn resume(&mut self, id: u64, pages: Vec<u32>, hits: &[Hit], pool: &mut Pool) {
         (self.id, self.pages, self.sits_out) = (id, pages, false);
         let size = pool.page_size();
-        self.known_text = hits.last().map_or(NodeId::ROOT, |hit| hit.node);
+        self.known_text = hits.last().map_or(root(&self.call), |hit| hit.node);
         for at in hits.len()..self.known_pages {
             let text = &self.tokens[at * size..][..size];
             self.known_text = pool.publish(self.known_text, text, self.pages[at]);
@@ -280,5 +278,12 @@ impl Sequence {
             text,
             stats,
         });
+    }
+}
+
+/// Where the prefix cache begins for the prompts of a call.
+fn root(call: &Call) -> NodeId {
+    NodeId::Root {
+        salt: call.options.cache_salt,
     }
 }
