@@ -1,5 +1,6 @@
-//! Random mixes of readers who stop, go on, cancel or leave: whatever gives its slot up and comes back, every
-//! sequence gets what a plain simulation of it alone says, or a beginning of it, and nothing is left behind.
+//! Random mixes of readers who stop, go on, cancel or leave: whatever gives its slot up and comes
+//! back, every sequence gets what a plain simulation of it alone says, or a beginning of it, and
+//! nothing is left behind.
 
 mod engine_support;
 

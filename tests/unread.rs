@@ -1,5 +1,5 @@
-//! A stream that nobody reads, on a handle as everybody builds it: the others go on, and its reader, once it is
-//! there, gets what it would have got.
+//! A stream that nobody reads, on a handle as everybody builds it: the others go on, and its
+//! reader, once it is there, gets what it would have got.
 
 use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Stream};
 use llamabi::{BuildOptions, Device, Dtype, Llama};
