@@ -267,6 +267,8 @@ fn a_call_whose_reader_is_behind_begins_nothing_more() {
     }
     let settled = begun(&probe.steps());
     assert!((8..=16).contains(&settled), "{settled}");
+    let timings = host.engine.timings();
+    assert_eq!((timings.running, timings.parked), (4, 0));
     let (outputs, _) = collect(&unread, 1000).unwrap();
     assert!(outputs.iter().all(|out| out.tokens.len() == 100));
     host.assert_empty();

@@ -1,5 +1,5 @@
-//! Readers who are behind: their sequences give their slots up while others wait, and go on later to the
-//! same bits; those who read nothing for too long are ended.
+//! Readers who are behind: their sequences give their slots up while others wait, and go on later
+//! to the same bits; those who read nothing for too long are ended.
 
 mod engine_support;
 
@@ -375,7 +375,8 @@ fn an_engine_that_waits_for_readers_sleeps() {
     host.run(vec![prompt("k"); 4], short());
     until(&host, "all are parked", |host| parked(host) == 4);
     std::thread::sleep(Duration::from_millis(50));
-    // Other tests of this binary have engines too, but none that idles for so long... so the least of some spans.
+    // Other tests of this binary have engines too, but none that idles for so long... so the least
+    // of some spans.
     let spans = (0..20).map(|_| {
         let before = switches();
         std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,6 @@
-//! Random mixes of readers who stop, go on, cancel or leave: whatever gives its slot up and comes back, every
-//! sequence gets what a plain simulation of it alone says, or a beginning of it, and nothing is left behind.
+//! Random mixes of readers who stop, go on, cancel or leave: whatever gives its slot up and comes
+//! back, every sequence gets what a plain simulation of it alone says, or a beginning of it, and
+//! nothing is left behind.
 
 mod engine_support;
 
@@ -37,7 +38,7 @@ fn call() -> impl Strategy<Value = Call> {
     });
     let options = (
         1..1000u64,
-        1..380usize,
+        100..380usize,
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
@@ -58,8 +59,8 @@ fn call() -> impl Strategy<Value = Call> {
     });
     let after =
         prop_oneof![4 => Just(After::ReadOn), 1 => Just(After::Cancel), 1 => Just(After::Drop)];
-    let prompts = prop::collection::vec(prompt, 1..7);
-    (prompts, options, 0..1500usize, 0..30u64, after).prop_map(
+    let prompts = prop::collection::vec(prompt, 3..8);
+    (prompts, options, 0..200usize, 5..60u64, after).prop_map(
         |(prompts, options, read, pause_ms, after)| Call {
             prompts,
             options,

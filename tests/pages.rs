@@ -1,5 +1,6 @@
-//! Pages that are copied to the host and back, to other pages, are the same to the bit: on the CPU and on the GPU
-//! backend, over an emulated device and over the stand-in driver, with every format of the cache.
+//! Pages that are copied to the host and back, to other pages, are the same to the bit: on the CPU
+//! and on the GPU backend, over an emulated device and over the stand-in driver, with every format
+//! of the cache.
 
 mod emu;
 mod small_model;

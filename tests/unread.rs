@@ -1,5 +1,5 @@
-//! A stream that nobody reads, on a handle as everybody builds it: the others go on, and its reader, once it is
-//! there, gets what it would have got.
+//! A stream that nobody reads, on a handle as everybody builds it: the others go on, and its
+//! reader, once it is there, gets what it would have got.
 
 use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Stream};
 use llamabi::{BuildOptions, Device, Dtype, Llama};
@@ -71,8 +71,8 @@ fn unread(build: BuildOptions) {
     }
     let start = Instant::now();
     for _ in 0..2 {
-        let other = llama.text_prompts(&["Once"; 3], None).unwrap();
-        let got = read(&llama.stream(other, options(Some(4))).unwrap(), 3);
+        let other = llama.text_prompts(&["Once"; 8], None).unwrap();
+        let got = read(&llama.stream(other, options(Some(4))).unwrap(), 8);
         assert!(got.iter().all(|(tokens, ..)| tokens.len() == 4));
     }
     // Filling the queue, a second for those who are behind, and as much again for a busy machine.

@@ -64,9 +64,9 @@ unsafe fn open(
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
-/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If others wait they give
-/// their slots up for that time (`max_stall_ms`), and a stream that is not read at all ends with
-/// `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
+/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
+/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
+/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.

@@ -119,8 +119,8 @@ pub const LLAMA_FINISH_CANCELLED: i32 = 3;
 pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 pub const LLAMA_FINISH_UNSAFE: i32 = 5;
-/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of the call is
-/// `LLAMA_OK`, and what was generated until then can still be read.
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
+/// the call is `LLAMA_OK`, and what was generated until then can still be read.
 pub const LLAMA_FINISH_UNREAD: i32 = 8;
 
 /// Where a function says what went wrong. The caller's own; there is nothing to free.
@@ -192,22 +192,24 @@ pub struct llama_build_options {
     /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
     /// kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
-    /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
-    /// `LLAMA_E_BUSY`. 0: 1024.
+    /// Most calls that wait: none of their sequences has begun, because every slot is taken. One
+    /// more is `LLAMA_E_BUSY`. 0: 1024.
     pub max_waiting: u32,
-    /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind: from
-    /// when more than 1,024 events or 4 MiB are queued until half of that is left. Then its part of the KV cache is
-    /// copied out, and back when the reader has caught up and it is its turn: it goes on to the same bytes. 0: 1000.
+    /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is
+    /// behind: from when more than 1,024 events or 4 MiB are queued until half of that is left.
+    /// Then its part of the KV cache is copied out, and back when the reader has caught up and it
+    /// is its turn: it goes on to the same bytes. 0: 1000.
     pub max_stall_ms: u32,
     /// A stream whose reader is behind and takes no event for so many milliseconds ends with
-    /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
+    /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that
+    /// reason.
     pub max_unread_ms: u32,
     /// 0.
     pub reserved2: u32,
-    /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not enough, or half of what
-    /// the process can still have, the stream that has gone unread the longest ends with
-    /// `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than `max_stall_ms` while others wait.
-    /// 0: as many bytes as the KV cache has.
+    /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not
+    /// enough, or half of what the process can still have, the stream that has gone unread the
+    /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
+    /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
     pub stall_memory_bytes: u64,
 }
 
@@ -251,9 +253,9 @@ pub struct llama_event {
 /// Hears every event of a call, on the thread that made the call. 0 stops the whole call.
 ///
 /// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
-/// `const llama_t *` may be called; those that would run a model return
-/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp. One that blocks is a reader
-/// who is behind (`max_stall_ms`, `max_unread_ms`).
+/// `const llama_t *` may be called; those that would run a model return `LLAMA_E_INVALID_ARGUMENT`.
+/// It must return: no exception, no longjmp. One that blocks is a reader who is behind
+/// (`max_stall_ms`, `max_unread_ms`).
 pub type llama_event_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ev: *const llama_event) -> i32>;
 

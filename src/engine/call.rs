@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A reader for whom more than this is queued is behind: its call sits out the steps, because alternatives for a
-/// whole vocabulary are 256 KiB per token and would otherwise fill the memory. It has caught up when half
-/// of this is left: one that takes an event now and then would else never be behind for long.
+/// A reader for whom more than this is queued is behind: its call sits out the steps, because
+/// alternatives for a whole vocabulary are 256 KiB per token and would otherwise fill the memory.
+/// It has caught up when half of this is left: one that takes an event now and then would else
+/// never be behind for long.
 const MAX_QUEUED_EVENTS: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 
@@ -94,8 +95,8 @@ struct State {
     queued_bytes: usize,
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
-    /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped as soon as the call
-    /// is cancelled, whatever the engine does meanwhile.
+    /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped
+    /// as soon as the call is cancelled, whatever the engine does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
@@ -196,7 +197,8 @@ impl Call {
 
     // ---- the engine's side ----
 
-    /// From now on these prompts need slots; `counts`: the call is one of those that wait. Under the inbox's lock.
+    /// From now on these prompts need slots; `counts`: the call is one of those that wait. Under
+    /// the inbox's lock.
     pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
         let mut state = lock(&self.state);
         self.shared.occupied.fetch_add(prompts.len(), Relaxed);

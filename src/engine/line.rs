@@ -1,8 +1,9 @@
 //! Who waits for a slot: calls with prompts that have not begun, and sequences that come back.
 //!
-//! All get their turns in the order in which they came. A call with many prompts begins `max_batch_size` of them
-//! and then goes to the end of the line, so that nobody waits for all of a long call. A call whose reader
-//! is behind stands aside until the reader has caught up: what it began would only sit out.
+//! All get their turns in the order in which they came. A call with many prompts begins
+//! `max_batch_size` of them and then goes to the end of the line, so that nobody waits for all of a
+//! long call. A call whose reader is behind stands aside until the reader has caught up: what it
+//! began would only sit out.
 
 use super::call::{Call, Standing};
 use super::parked::Parked;
@@ -21,7 +22,8 @@ pub(super) struct Line {
     aside: Vec<Arc<Call>>,
     /// Prompts that a call begins before it is another's turn.
     turn: usize,
-    /// Calls that are gone are swept out when there are so many: twice those that the last time left.
+    /// Calls that are gone are swept out when there are so many: twice those that the last time
+    /// left.
     sweep_at: usize,
     /// The first whose flag is looked at next.
     next_flag: usize,
@@ -53,7 +55,8 @@ impl Line {
         }
     }
 
-    /// Whether somebody may wait for a slot. Some may be gone or behind, which only their turn shows.
+    /// Whether somebody may wait for a slot. Some may be gone or behind, which only their turn
+    /// shows.
     pub fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -60,10 +60,11 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<usize>,
     /// Most calls that wait: none of their sequences has begun, because every slot is taken.
     pub max_waiting: u32,
-    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others wait.
+    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others
+    /// wait.
     pub max_stall_ms: u32,
-    /// After so many milliseconds a call that is behind, and of which nothing was read in that time, ends with
-    /// [`FinishReason::Unread`]; `u32::MAX`: never.
+    /// After so many milliseconds a call that is behind, and of which nothing was read in that
+    /// time, ends with [`FinishReason::Unread`]; `u32::MAX`: never.
     pub max_unread_ms: u32,
     /// Most bytes of host memory for the pages of sequences that have given their slot up.
     pub stall_memory_bytes: u64,
@@ -134,9 +135,9 @@ impl Engine {
         })
     }
 
-    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start, with
-    /// [`Error::Waiting`] if as many calls wait as may.
-    /// After [`Engine::shutdown`] the stream only says that everything was cancelled.
+    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
+    /// with [`Error::Waiting`] if as many calls wait as may. After [`Engine::shutdown`] the stream
+    /// only says that everything was cancelled.
     pub fn submit(&self, request: Request) -> Result<Stream> {
         let Request { prompts, options } = request;
         let call = Call::new(options, prompts.len(), self.shared.clone());

@@ -1,9 +1,10 @@
-//! Sequences that have given their slots up: their readers were behind for too long while others waited.
+//! Sequences that have given their slots up: their readers were behind for too long while others
+//! waited.
 //!
-//! A parked sequence holds no page of the pool. What it has computed lies in host memory, as the backend
-//! gave it, and goes back into pages when the reader has caught up and there is a slot again: nothing is computed
-//! twice, so the sequence goes on to the same bits. Prompt pages that others have published since, or that
-//! are cached still, are shared again instead.
+//! A parked sequence holds no page of the pool. What it has computed lies in host memory, as the
+//! backend gave it, and goes back into pages when the reader has caught up and there is a slot
+//! again: nothing is computed twice, so the sequence goes on to the same bits. Prompt pages that
+//! others have published since, or that are cached still, are shared again instead.
 
 use super::EngineOptions;
 use super::call::{Call, FLAG_POLL};
@@ -106,7 +107,8 @@ impl Parked {
         taken.map(|stored| stored.sequence).collect()
     }
 
-    /// Take out those whose calls were cancelled or have ended, and line those up whose readers have caught up.
+    /// Take out those whose calls were cancelled or have ended, and line those up whose readers
+    /// have caught up.
     pub fn look(&mut self, line: &mut Line) -> Vec<Sequence> {
         let over = |s: &Sequence| s.call.is_cancelled() || s.call.has_ended(s.index);
         let ended = self.take_all(over);
@@ -123,8 +125,8 @@ impl Parked {
         ended
     }
 
-    /// Whether the sequence, whose turn it is, may come back. It may have ended, and its reader may be behind again
-    /// because of the call's other sequences.
+    /// Whether the sequence, whose turn it is, may come back. It may have ended, and its reader may
+    /// be behind again because of the call's other sequences.
     pub fn may_return(&mut self, id: u64) -> bool {
         let Some(stored) = self.stored.iter_mut().find(|s| s.sequence.id == id) else {
             return false;
@@ -209,8 +211,8 @@ impl Scheduler {
         sequence.finish(reason);
     }
 
-    /// Have the sequence whose reader has been behind for the longest time, and for too long, give up its slot. Whether
-    /// there is more room now.
+    /// Have the sequence whose reader has been behind for the longest time, and for too long, give
+    /// up its slot. Whether there is more room now.
     pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
         // What sits out is in no step that is under way.
         let time = |s: &Sequence| {

@@ -87,8 +87,8 @@ impl Scheduler {
         })
     }
 
-    /// Queue what has come, end what was cancelled or went unread, and give slots and pages to those who wait,
-    /// where they must those of others.
+    /// Queue what has come, end what was cancelled or went unread, and give slots and pages to
+    /// those who wait, where they must those of others.
     pub fn admit(&mut self, new: Vec<Arc<Call>>, run: &mut dyn Run) -> Result<()> {
         self.line.join(new);
         self.line.look();

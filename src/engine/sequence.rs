@@ -36,7 +36,8 @@ impl Extent {
         self.scores_prompt
     }
 
-    /// Prompt rows to compute: all of them, but the last one predicts the first generated token only.
+    /// Prompt rows to compute: all of them, but the last one predicts the first generated token
+    /// only.
     pub fn prefill_len(&self) -> usize {
         match (self.max_new > 0, self.scores_prompt) {
             (true, _) => self.prompt_len,
@@ -140,8 +141,8 @@ impl Sequence {
         self.cached = self.computed.min(self.prompt_len - 1);
     }
 
-    /// It has a slot again, and these pages hold what it has computed; those of `hits` are shared. Its other prompt pages
-    /// can be found from now on.
+    /// It has a slot again, and these pages hold what it has computed; those of `hits` are shared.
+    /// Its other prompt pages can be found from now on.
     pub fn resume(&mut self, id: u64, pages: Vec<u32>, hits: &[Hit], pool: &mut Pool) {
         (self.id, self.pages, self.sits_out) = (id, pages, false);
         let size = pool.page_size();

@@ -39,8 +39,8 @@ struct Inbox {
     new: Vec<Arc<Call>>,
     /// All calls that may have unfinished sequences, wherever those are.
     calls: Vec<Weak<Call>>,
-    /// Calls that are gone are swept out when there are so many: twice those that the last time left, so that a call
-    /// costs the same however many there are.
+    /// Calls that are gone are swept out when there are so many: twice those that the last time
+    /// left, so that a call costs the same however many there are.
     sweep_at: usize,
     state: State,
     seeds: ChaCha8Rng,
@@ -114,8 +114,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Calls that were queued since the last time, for the engine thread; `None` when it must end. Waits for something
-    /// to do for as long as `patience` (`None`: for ever).
+    /// Calls that were queued since the last time, for the engine thread; `None` when it must end.
+    /// Waits for something to do for as long as `patience` (`None`: for ever).
     pub fn receive(&self, patience: Option<Duration>) -> Option<Vec<Arc<Call>>> {
         let inbox = lock(&self.inbox);
         let nothing =

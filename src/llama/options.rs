@@ -47,13 +47,14 @@ pub struct BuildOptions {
     pub prefill_chunk: Option<usize>,
     /// Most calls that wait for a slot; one more is [`crate::Error::Waiting`].
     pub max_waiting: u32,
-    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others wait.
+    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others
+    /// wait.
     pub max_stall_ms: u32,
-    /// After so many milliseconds a stream that is behind, and of which nothing was read in that time, ends with
-    /// [`crate::engine::FinishReason::Unread`]; `u32::MAX`: never.
+    /// After so many milliseconds a stream that is behind, and of which nothing was read in that
+    /// time, ends with [`crate::engine::FinishReason::Unread`]; `u32::MAX`: never.
     pub max_unread_ms: u32,
-    /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`: as many as
-    /// the KV pool has.
+    /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`:
+    /// as many as the KV pool has.
     pub stall_memory_bytes: Option<u64>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
