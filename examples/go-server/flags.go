@@ -22,7 +22,9 @@ type settings struct {
 	threads                  int
 	weightsDtype, kvDtype    llamabi.Dtype
 	seed                     uint64
-	queue                    int
+	queue, maxWaiting        int
+	gpuMemory, stallMemory   uint64
+	maxStall, maxUnread      time.Duration
 	maxBody                  uint64
 	timeout, grace           time.Duration
 	host                     string
@@ -41,11 +43,16 @@ func readFlags() (settings, error) {
 	flag.IntVar(&s.maxSeqLen, "max_seq_len", 512, "most tokens of a sequence, prompt included")
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)
+	flag.Func("gpu_memory", "most `bytes` of GPU memory, as 20G (0: as many as are free)", setBytes(&s.gpuMemory))
 	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend (0: all)")
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))
 	flag.Uint64Var(&s.seed, "seed", 0, "of requests without one, in turn (0: random)")
 	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; while so many do, requests are answered 429")
+	flag.IntVar(&s.maxWaiting, "max_waiting", 0, "calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)")
+	flag.Func("max_stall", "`seconds` that an answer whose reader is behind keeps its slot while others wait (0: 1)", setSeconds(&s.maxStall))
+	flag.Func("max_unread", "`seconds` after which an answer that nobody reads ends, or never (0: 60)", setSecondsOrNever(&s.maxUnread))
+	flag.Func("stall_memory", "most `bytes` of memory for answers that have lost their slots so (0: as many as the KV cache has)", setBytes(&s.stallMemory))
 	flag.Func("max_body", "most `bytes` of a request (default 1M)", setBytes(&s.maxBody))
 	flag.Func("timeout", "`seconds` that a request may take in all, waiting and sending included (0: no limit; default 600)", setSeconds(&s.timeout))
 	flag.StringVar(&s.host, "host", "127.0.0.1", "address to listen on")
@@ -67,6 +74,9 @@ func readFlags() (settings, error) {
 	if s.ckptDir == "" || flag.NArg() > 0 {
 		flag.Usage()
 		return s, errors.New("--ckpt_dir is missing, or there are arguments that are no flags")
+	}
+	if s.maxWaiting == 0 {
+		s.maxWaiting = max(s.maxBatchSize+s.queue, 1)
 	}
 	if keyFile != "" {
 		return s, s.access.readKeys(keyFile)
@@ -131,6 +141,19 @@ func setSeconds(d *time.Duration) func(string) error {
 			return errors.New("must be seconds, or a number with ms, s, m or h, of at most 2^21 s")
 		}
 		*d = value
+		return nil
+	}
+}
+
+func setSecondsOrNever(d *time.Duration) func(string) error {
+	return func(given string) error {
+		if given == "never" {
+			*d = llamabi.Never
+			return nil
+		}
+		if err := setSeconds(d)(given); err != nil {
+			return errors.New("must be never, or" + strings.TrimPrefix(err.Error(), "must be"))
+		}
 		return nil
 	}
 }

@@ -146,8 +146,13 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 				return badRequest("messages", "%s", ev.Text)
 			case llamabi.FinishLength:
 				p.finish = "length"
-			default:
+			case llamabi.FinishStop, llamabi.FinishStopString:
 				p.finish = "stop"
+			case llamabi.FinishUnread:
+				return &apiError{http.StatusServiceUnavailable, "server_error", "", "unread", "The answer was not read for too long."}
+			default:
+				reason := ev.FinishReason.String()
+				return &apiError{http.StatusInternalServerError, "server_error", "", reason, "The answer ended early: " + reason + "."}
 			}
 			if c.spelling.ended {
 				p.finish = "stop"

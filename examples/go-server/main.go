@@ -80,7 +80,8 @@ func run() error {
 	log.Printf("seed %d", set.seed)
 	s.model, err = llamabi.Open(stopping, set.ckptDir,
 		llamabi.WithTokenizer(set.tokenizer), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
-		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithThreads(set.threads),
+		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads),
+		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
 		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithSeed(set.seed),
 		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
 	if err != nil {

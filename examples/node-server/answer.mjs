@@ -1,6 +1,6 @@
 // Runs a job and answers it, whole or as server-sent events.
 import { randomUUID } from 'node:crypto';
-import { ApiError, badRequest, sendJson } from './http.mjs';
+import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
 import { Spelling } from './spelling.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
@@ -93,7 +93,8 @@ export async function answer(service, job, res, signal) {
       if (event.finishReason === 'cancelled') throw signal.reason; // or nobody is there to be told
       if (event.finishReason === 'unsafe') throw badRequest('messages', event.text);
       piece = choice.spelling.finish(event);
-      choice.finish = choice.spelling.ended ? 'stop' : FINISH[event.finishReason] ?? event.finishReason;
+      if (!choice.spelling.ended && !(event.finishReason in FINISH)) throw endedEarly(event.finishReason);
+      choice.finish = choice.spelling.ended ? 'stop' : FINISH[event.finishReason];
       count(usage, event.stats, event.index % job.n === 0);
       job.access.promptTokens = usage.prompt_tokens;
       if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };

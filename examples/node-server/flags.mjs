@@ -18,6 +18,14 @@ const seconds = (given) => {
   if (number === undefined || number * UNITS[unit] > 2 ** 21) throw 'seconds, or a number with ms, s, m or h, of at most 2^21 s';
   return number * UNITS[unit];
 };
+const secondsOrNever = (given) => {
+  if (given === 'never') return Infinity;
+  try {
+    return seconds(given);
+  } catch (expected) {
+    throw `never, ${expected}`;
+  }
+};
 const bytes = (given) => {
   const [, number, unit] = /^(\d+)([KMG]?)(?:iB|B)?$/.exec(given) ?? [];
   if (!Number.isSafeInteger(number * SIZES[unit])) throw 'bytes, or a number with K, M or G (powers of 1024)';
@@ -62,6 +70,10 @@ const FLAGS = {
   kv_dtype: [oneOf(...DTYPES), 'auto', 'type of the KV cache, one of the same'],
   seed: [integer, '0', 'of requests without one, in turn (0: random)'],
   queue: [integer, '64', 'sequences that may wait; while so many do, requests are answered 429'],
+  max_waiting: [integer, '0', 'calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)'],
+  max_stall: [seconds, '0', 'seconds that an answer whose reader is behind keeps its slot while others wait (0: 1)'],
+  max_unread: [secondsOrNever, '0', 'seconds after which an answer that nobody reads ends, or never (0: 60)'],
+  stall_memory: [bytes, '0', 'most bytes of memory for answers that have lost their slots so (0: as many as the KV cache has)'],
   max_body: [bytes, '1M', 'most bytes of a request'],
   timeout: [seconds, '600', 'seconds that a request may take in all, waiting and sending included (0: no limit)'],
   host: [text, '127.0.0.1', 'address to listen on'],

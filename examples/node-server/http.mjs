@@ -20,6 +20,12 @@ export function timedOut(seconds) {
   return new ApiError(503, `The request took longer than ${seconds} s, the most that this server allows.`, { type: 'server_error', code: 'timeout' });
 }
 
+// An answer that the model has ended for another reason than its text.
+export function endedEarly(reason) {
+  const message = reason === 'unread' ? 'The answer was not read for too long.' : `The answer ended early: ${reason}.`;
+  return new ApiError(reason === 'unread' ? 503 : 500, message, { type: 'server_error', code: reason });
+}
+
 // Until the model is loaded.
 export function notLoaded(req, res) {
   const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });

@@ -259,6 +259,28 @@ def timeouts():
     assert "must be" in refusal("--timeout", "soon")
 
 
+def waiting():
+    """The model's own bound on calls that wait is a full queue to clients, as the service's is."""
+    with Service(COMMAND, ENDLESS, "--max-waiting", "1", "--max_batch_size", "1", "--max_seq_len", "100000") as service:
+        client = client_of(service)
+        stream = client.completions.create(**{**LONG, "max_tokens": 90000}, stream=True)
+        next(iter(stream))
+        second = threading.Thread(target=lambda: client.completions.create(model="m", prompt="a", max_tokens=1))
+        second.start()
+        wait(lambda: "llamabi_sequences_waiting 1" in service.send("/metrics")[2], 5, "one waits")
+        for streamed in (False, True):
+            e = failure(lambda: client.completions.create(model="m", prompt="a", max_tokens=1, stream=streamed))
+            assert (e.status_code, e.type, e.code) == (429, "rate_limit_error", "rate_limit_exceeded"), e
+            assert e.response.headers["retry-after"] == "1"
+        stream.close()
+        second.join()
+    with Service(COMMAND, DEMO, "--queue", "2000", "--max_stall", "0.5", "--max-unread", "never", "--stall-memory", "64M", "--gpu-memory", "1G", "--device", "cpu") as service:
+        assert service.story()[0] == 200
+    for flags, said in ((("--max-unread", "soon"), "never"), (("--stall_memory", "much"), "powers of 1024"), (("--gpu-memory=-1",), "powers of 1024"),
+                        (("--device", "gpu"), "cuda:N"), (("--device", "cpu:1"), "cuda:N"), (("--device", "cuda:7"), "")):
+        assert said in refusal(*flags), flags
+
+
 def failure(call):
     try:
         call()
@@ -307,7 +329,7 @@ def during(service, path, body, expected):
     return {"took": end - begin, "answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
 
 
-CHECKS = [drain, keys, cors, hosts, media_types, tokens, prefixes, timeouts, loop]
+CHECKS = [drain, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
 ran = [check for check in CHECKS if os.environ.get("ONLY", check.__name__) == check.__name__]
 for check in ran:
     check()
