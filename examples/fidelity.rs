@@ -16,7 +16,7 @@ const MAX_SEQ_LEN: usize = 512;
 
 fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, usize)> {
     let config = Config::read(dir, 0)?;
-    let checkpoint = config.open(dir)?;
+    let checkpoint = config.open(dir, None)?;
     let dtypes = Dtypes::choose(Some(weights), &checkpoint, &config);
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
     let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?;

@@ -39,7 +39,7 @@ fn runner<B: Backend + 'static>(
 ) -> Box<dyn Run> {
     let dir = reference(dir);
     let config = Config::read(&dir, 512).unwrap();
-    let checkpoint = config.open(&dir).unwrap();
+    let checkpoint = config.open(&dir, None).unwrap();
     let dtypes = Dtypes::choose(Some(weights), &checkpoint, &config);
     let limits = Limits {
         page_size: PAGE,

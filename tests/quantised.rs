@@ -21,7 +21,7 @@ fn demo(form: &str) -> std::path::PathBuf {
 
 fn load_dir(dir: &Path, dtype: Option<Dtype>) -> Result<Weights<Collect>> {
     let config = Config::read(dir, 512)?;
-    let checkpoint = config.open(dir)?;
+    let checkpoint = config.open(dir, None)?;
     let dtypes = Dtypes::choose(dtype, &checkpoint, &config);
     let mut shares = Vec::new();
     let mut control = LoadControl {

@@ -177,7 +177,7 @@ fn one_library_is_built_and_tested() {
         packages.map(|line| line.trim().to_owned()).collect()
     };
     let (built, tested) = (packages("no-dev"), packages("all"));
-    assert!(built.iter().any(|line| line.starts_with("safetensors ")));
+    assert!(built.iter().any(|line| line.starts_with("serde_json ")));
     let changed: Vec<_> = built.difference(&tested).collect();
     assert!(
         changed.is_empty(),

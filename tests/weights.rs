@@ -26,8 +26,8 @@ const FLOATS: Dtypes = Dtypes {
 fn open(dir: &Path) -> Result<(Config, Checkpoint)> {
     let config = Config::read(dir, VOCAB)?;
     let checkpoint = match config.form {
-        Form::Meta => Checkpoint::open_meta(dir)?,
-        Form::HuggingFace => Checkpoint::open_hugging_face(dir)?,
+        Form::Meta => Checkpoint::open_meta(dir, None)?,
+        Form::HuggingFace => Checkpoint::open_hugging_face(dir, None)?,
     };
     Ok((config, checkpoint))
 }

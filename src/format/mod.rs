@@ -7,13 +7,15 @@
 //! or read for it.
 
 mod bytes;
+mod json;
+pub mod limits;
 pub mod pickle;
 pub mod pth;
 pub mod safetensors;
 mod zip;
 
 use crate::file::read_at;
-use crate::{Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -63,8 +65,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Open `consolidated.NN.pth`, numbered from 00 without a gap.
-    pub fn open_meta(dir: &Path) -> Result<Checkpoint> {
+    /// Open `consolidated.NN.pth`, numbered from 00 without a gap. `cancel` is looked at while their
+    /// tables of contents are read.
+    pub fn open_meta(dir: &Path, cancel: Option<&Cancel>) -> Result<Checkpoint> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
             let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
@@ -81,7 +84,7 @@ impl Checkpoint {
             };
             return Err(Error::Io { path, detail });
         }
-        let files = numbers.iter().map(|&n| pth::open(&shard(n)));
+        let files = numbers.iter().map(|&n| pth::open(&shard(n), cancel));
         Ok(Checkpoint {
             dir: dir.into(),
             files: files.collect::<Result<_>>()?,
@@ -89,14 +92,14 @@ impl Checkpoint {
     }
 
     /// Open `model.safetensors`, or the shards that `model.safetensors.index.json` names. Where
-    /// there are both, the single file, as in transformers.
-    pub fn open_hugging_face(dir: &Path) -> Result<Checkpoint> {
+    /// there are both, the single file, as in transformers. `cancel`: as in [`Checkpoint::open_meta`].
+    pub fn open_hugging_face(dir: &Path, cancel: Option<&Cancel>) -> Result<Checkpoint> {
         let single = dir.join("model.safetensors");
         let index = dir.join("model.safetensors.index.json");
         let files = if single.symlink_metadata().is_ok() {
-            vec![safetensors::open(&single)?]
+            vec![safetensors::open(&single, cancel)?]
         } else if index.symlink_metadata().is_ok() {
-            safetensors::open_sharded(&index)?
+            safetensors::open_sharded(&index, cancel)?
         } else {
             let detail = "no such file, and no model.safetensors.index.json beside it".into();
             return Err(Error::Io {

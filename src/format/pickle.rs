@@ -5,14 +5,13 @@
 //! (`_rebuild_tensor_v2`) and `torch/serialization.py` (`persistent_id`).
 
 use super::bytes::Bytes;
+use super::limits::{MAX_RANK, MAX_VALUES};
 use std::collections::HashMap;
 
-/// Values one pickle may make, so that neither memory nor time is a file's to choose. Llama 3.1 405B
-/// needs some 50,000.
-const MAX_VALUES: usize = 1 << 20;
-
-/// Dimensions of a tensor.
-const MAX_RANK: usize = 8;
+/// Most bytes of memory that a value takes. A value is on the stack, in a tuple, a dict or the memo,
+/// whose tables double as they grow. A tensor of [`MAX_RANK`] dimensions takes some 400, and three
+/// values are needed to make one.
+pub(super) const WORK_PER_VALUE: usize = 200;
 
 /// A tensor as the pickle describes it. Nothing of it is checked against the storage yet.
 #[derive(Clone, Debug, PartialEq)]

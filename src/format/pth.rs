@@ -2,22 +2,24 @@
 //!
 //! The records of the archive: `torch/serialization.py`, `_save` and `_load`.
 
+use super::limits::{MAX_PICKLE, MAX_VALUES};
 use super::pickle::{self, Stored};
 use super::zip::Archive;
 use super::{TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result, reserve};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-/// Llama 2 70B's is 200 KB.
-const MAX_PICKLE: u64 = 16 << 20;
-
-/// Open a file and validate everything it says about its tensors; reads none of their data.
-pub fn open(path: &Path) -> Result<TensorFile> {
+/// Open a file and validate everything it says about its tensors; reads none of their data. `cancel`
+/// is looked at between its parts and before each tensor.
+///
+/// [`Error::Format`] and [`Error::Tensor`] for a file that is malformed, contradicts itself or is
+/// beyond [`super::limits`]; [`Error::Refused`] where there is no memory for its table of contents.
+pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<TensorFile> {
     let (file, len) = open_regular(path)?;
-    let tensors = read_table(path, &file, len)?;
+    let tensors = read_table(path, &file, len, cancel)?;
     Ok(TensorFile {
         path: path.into(),
         tensors,
@@ -26,7 +28,16 @@ pub fn open(path: &Path) -> Result<TensorFile> {
 }
 
 /// The tensors of an archive by name.
-fn read_table(path: &Path, file: &File, len: u64) -> Result<BTreeMap<String, TensorInfo>> {
+fn read_table(
+    path: &Path,
+    file: &File,
+    len: u64,
+    cancel: Option<&Cancel>,
+) -> Result<BTreeMap<String, TensorInfo>> {
+    let check_cancel = || match cancel {
+        Some(cancel) if cancel.is_triggered() => Err(Error::Cancelled),
+        _ => Ok(()),
+    };
     let bad = |detail: String| Error::format(path, detail);
     let mut magic = [0; 4];
     let magic = &mut magic[..len.min(4) as usize];
@@ -43,7 +54,9 @@ fn read_table(path: &Path, file: &File, len: u64) -> Result<BTreeMap<String, Ten
             "not a .pth in the zip form: no zip header at the start".into(),
         ));
     }
+    check_cancel()?;
     let archive = Archive::open(path, file, len)?;
+    check_cancel()?;
 
     // torch.save puts everything into one folder, named after the file.
     let mut roots = archive
@@ -68,10 +81,15 @@ fn read_table(path: &Path, file: &File, len: u64) -> Result<BTreeMap<String, Ten
     let pickle = archive
         .read(&format!("{root}/data.pkl"), MAX_PICKLE)?
         .unwrap_or_default();
+    let work = pickle.len().min(MAX_VALUES) * pickle::WORK_PER_VALUE;
+    reserve::headroom(&format!("reading {}", path.display()), work)?;
+    check_cancel()?;
     let stored = pickle::tensors(&pickle).map_err(|e| bad(format!("{root}/data.pkl: {e}")))?;
     stored
         .into_iter()
         .map(|(name, stored)| {
+            // A read for each.
+            check_cancel()?;
             let info = locate(path, &archive, root, name, &stored)?;
             Ok((name.to_owned(), info))
         })

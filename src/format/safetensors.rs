@@ -1,62 +1,49 @@
 //! Hugging Face's safetensors: a JSON header, then the bytes.
 //!
-//! The layout rules (no overlaps, no holes, sizes that match shapes) are the safetensors crate's
-//! own `Metadata`. In front of it stand the checks that need the file's length, and the refusal of
-//! names that come twice, which it would silently merge. Data of any alignment is accepted.
+//! The tensors' data must fill the rest of the file without overlaps and holes, as in the
+//! safetensors crate. Data of any alignment is accepted.
 
+use super::json::{self, ByTensor, Sizes};
+use super::limits::{FREE_HEADER, MAX_FILES, MAX_HEADER, MAX_INDEX, MAX_TENSORS};
 use super::{TensorFile, TensorInfo, byte_len};
-use crate::file::{open_regular, read_at, read_small, read_vec};
-use crate::{Dtype, Error, Result};
-use ::safetensors::tensor::{self as st, Metadata};
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::marker::PhantomData;
+use crate::file::{open_regular, read_at};
+use crate::{Cancel, Dtype, Error, Result};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
 use std::path::Path;
 
-/// The safetensors crate's own limit.
-const MAX_HEADER: u64 = 100_000_000;
+/// What a header says about one tensor.
+#[derive(serde::Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Sizes,
+    /// In the data.
+    data_offsets: (u64, u64),
+}
 
-/// The index of a checkpoint of some thousand tensors has about 100 bytes for each.
-const MAX_INDEX: u64 = 16 << 20;
+/// Open a file and validate everything its header says; reads no tensor's data. `cancel` is looked
+/// at every few kilobytes.
+///
+/// [`Error::Format`] and [`Error::Tensor`] for a header that is malformed, contradicts itself or the
+/// file's length, or is beyond [`super::limits`]; [`Error::Refused`] where there is no memory for it.
+pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<TensorFile> {
+    open_with_room(path, &mut { MAX_HEADER }, cancel)
+}
 
-/// Open a file and validate everything its header says; reads no tensor's data.
-pub fn open(path: &Path) -> Result<TensorFile> {
+/// As [`open`], for a file whose header may have `room` bytes, which are used up.
+fn open_with_room(path: &Path, room: &mut u64, cancel: Option<&Cancel>) -> Result<TensorFile> {
     let (file, file_len) = open_regular(path)?;
-    let bad = |detail: String| Error::format(path, detail);
-    if file_len < 8 {
-        return Err(bad(format!(
-            "has {file_len} bytes, a safetensors file has at least 8"
-        )));
-    }
-    let mut head = [0; 8];
-    read_at(&file, path, 0, &mut head)?;
-    let header_len = u64::from_le_bytes(head);
-    let most = MAX_HEADER.min(file_len - 8);
-    if header_len > most {
-        let detail = format!("the safetensors header claims {header_len} bytes");
-        return Err(bad(format!(
-            "{detail}, in a file of {file_len} it has at most {most}"
-        )));
-    }
-    let header = read_vec(&file, path, 8, header_len)?;
-    let header: UniqueMap<st::TensorInfo> = serde_json::from_slice(&header)
-        .map_err(|e| bad(format!("the safetensors header is not valid: {e}")))?;
-
+    let header_len = header_len(path, &file, file_len, room)?;
     let start = 8 + header_len;
+    let wrong = "the safetensors header is not valid";
+    let header: ByTensor<Entry> = json::read(&file, path, 8..start, cancel, wrong)?;
+    // One by one: `collect` would make a list of all in between.
     let mut tensors = BTreeMap::new();
-    for (name, info) in &header.0 {
-        tensors.insert(name.clone(), convert(path, name, info, start)?);
+    for (name, entry) in header.0 {
+        let info = convert(path, &name, entry, start)?;
+        tensors.insert(name, info);
     }
-    let mut in_order = header.0;
-    in_order.sort_by_key(|(_, info)| info.data_offsets);
-    let layout = Metadata::new(None, in_order)
-        .map_err(|e| bad(format!("the safetensors header is contradictory: {e}")))?;
-    let (data, held) = (layout.data_len() as u64, file_len - start);
-    if data != held {
-        return Err(bad(format!(
-            "the tensors have {data} bytes, the file holds {held} for them"
-        )));
-    }
+    check_layout(path, &tensors, start, file_len)?;
     Ok(TensorFile {
         path: path.into(),
         tensors,
@@ -64,9 +51,77 @@ pub fn open(path: &Path) -> Result<TensorFile> {
     })
 }
 
-/// Our view of a tensor. Sizes are checked here so that the message can name the tensor and both
-/// values; where it lies is checked by [`Metadata`].
-fn convert(path: &Path, name: &str, info: &st::TensorInfo, start: u64) -> Result<TensorInfo> {
+/// Bytes of the header, which are in proportion to the file and within `room`.
+fn header_len(path: &Path, file: &File, file_len: u64, room: &mut u64) -> Result<u64> {
+    let bad = |detail: String| Err(Error::format(path, detail));
+    if file_len < 8 {
+        return bad(format!(
+            "has {file_len} bytes, a safetensors file has at least 8"
+        ));
+    }
+    let mut head = [0; 8];
+    read_at(file, path, 0, &mut head)?;
+    let header_len = u64::from_le_bytes(head);
+    let most = MAX_HEADER.min(file_len - 8);
+    if header_len > most {
+        let detail = format!("the safetensors header claims {header_len} bytes");
+        return bad(format!(
+            "{detail}, in a file of {file_len} it has at most {most}"
+        ));
+    }
+    let data_len = file_len - 8 - header_len;
+    if header_len > FREE_HEADER && header_len > data_len {
+        return bad(format!(
+            "the safetensors header claims {header_len} bytes for {data_len} bytes of data; beyond \
+             {FREE_HEADER} it has at most as many as the data"
+        ));
+    }
+    let before = MAX_HEADER - *room;
+    *room = room.checked_sub(header_len).ok_or_else(|| {
+        let together = before + header_len;
+        let detail = format!("the safetensors headers up to this one have {together} bytes");
+        Error::format(
+            path,
+            format!("{detail}, those of a checkpoint have at most {MAX_HEADER}"),
+        )
+    })?;
+    Ok(header_len)
+}
+
+/// The tensors follow each other from `start` to the end of the file.
+fn check_layout(
+    path: &Path,
+    tensors: &BTreeMap<String, TensorInfo>,
+    start: u64,
+    file_len: u64,
+) -> Result<()> {
+    let mut in_order: Vec<_> = tensors.iter().collect();
+    in_order.sort_by_key(|(_, info)| (info.offset, info.len));
+    let mut end = start;
+    for (name, info) in in_order {
+        if info.offset != end {
+            return Err(Error::Tensor {
+                path: path.into(),
+                tensor: name.clone(),
+                expected: format!(
+                    "its data from byte {} on, after that before it",
+                    end - start
+                ),
+                got: format!("data_offsets that begin at {}", info.offset - start),
+            });
+        }
+        end += info.len;
+    }
+    let (data, held) = (end - start, file_len - start);
+    if data != held {
+        let detail = format!("the tensors have {data} bytes, the file holds {held} for them");
+        return Err(Error::format(path, detail));
+    }
+    Ok(())
+}
+
+/// Our view of a tensor; where it lies is checked by [`check_layout`].
+fn convert(path: &Path, name: &str, entry: Entry, start: u64) -> Result<TensorInfo> {
     let bad = |expected: String, got: String| {
         Err(Error::Tensor {
             path: path.into(),
@@ -75,25 +130,28 @@ fn convert(path: &Path, name: &str, info: &st::TensorInfo, start: u64) -> Result
             got,
         })
     };
-    let dtype = match info.dtype {
-        st::Dtype::F32 => Dtype::F32,
-        st::Dtype::F16 => Dtype::F16,
-        st::Dtype::BF16 => Dtype::Bf16,
-        st::Dtype::I8 => Dtype::Int8,
-        st::Dtype::U8 => Dtype::U8,
-        other => return bad("dtype F32, F16, BF16, I8 or U8".into(), other.to_string()),
+    let dtype = match &entry.dtype[..] {
+        "F32" => Dtype::F32,
+        "F16" => Dtype::F16,
+        "BF16" => Dtype::Bf16,
+        "I8" => Dtype::Int8,
+        "U8" => Dtype::U8,
+        other => {
+            let other = other.chars().take(20).collect();
+            return bad("dtype F32, F16, BF16, I8 or U8".into(), other);
+        }
     };
-    let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
-    let (held, len) = (to.checked_sub(from), byte_len(&info.shape, dtype));
+    let (shape, (from, to)) = (entry.shape.0, entry.data_offsets);
+    let (held, len) = (to.checked_sub(from), byte_len(&shape, dtype));
     match (held, len, start.checked_add(from)) {
         (Some(held), Some(len), Some(offset)) if held == len => Ok(TensorInfo {
             dtype,
-            shape: info.shape.clone(),
+            shape,
             offset,
             len,
         }),
         _ => bad(
-            format!("as many bytes as shape {:?} of {dtype} takes", info.shape),
+            format!("as many bytes as shape {:?} of {dtype} takes", shape),
             format!("data_offsets [{from}, {to}]"),
         ),
     }
@@ -101,100 +159,74 @@ fn convert(path: &Path, name: &str, info: &st::TensorInfo, start: u64) -> Result
 
 /// Open the shards that a `model.safetensors.index.json` names.
 ///
-/// Every tensor of the index must be in its shard, and no tensor may be in two.
-pub fn open_sharded(index: &Path) -> Result<Vec<TensorFile>> {
+/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and errors:
+/// as in [`open`].
+pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorFile>> {
     #[derive(serde::Deserialize)]
     struct Index {
-        weight_map: UniqueMap<String>,
+        weight_map: ByTensor<String>,
     }
-    let bad = |detail: String| Error::format(index, detail);
-    let json = read_small(index, "a safetensors index", MAX_INDEX)?;
-    let parsed: Index =
-        serde_json::from_slice(&json).map_err(|e| bad(format!("not a safetensors index: {e}")))?;
+    let bad = |detail: String| Err(Error::format(index, detail));
+    let (file, len) = open_regular(index)?;
+    if len > MAX_INDEX {
+        return bad(format!(
+            "has {len} bytes, a safetensors index has at most {MAX_INDEX}"
+        ));
+    }
+    let parsed: Index = json::read(&file, index, 0..len, cancel, "not a safetensors index")?;
     let map = parsed.weight_map.0;
-    let names: BTreeSet<&str> = map.iter().map(|(_, shard)| shard.as_str()).collect();
+    let names: BTreeSet<&str> = map.values().map(String::as_str).collect();
     if names.is_empty() {
-        return Err(bad("the weight_map is empty".into()));
+        return bad("the weight_map is empty".into());
+    }
+    if names.len() > MAX_FILES {
+        let n = names.len();
+        return bad(format!(
+            "the weight_map names {n} files, a checkpoint has at most {MAX_FILES}"
+        ));
     }
     let dir = index.parent().unwrap_or(Path::new(""));
     let mut files = BTreeMap::new();
-    let mut owner: HashMap<String, &str> = HashMap::new();
+    let (mut room, mut n_tensors) = (MAX_HEADER, 0);
     for name in names {
         // A shard lies beside the index; nothing else of the file system is an index's business.
         if !name.ends_with(".safetensors") || name.contains(['/', '\\', '\0']) {
             let detail = format!("the weight_map names `{name}`");
-            return Err(bad(format!(
-                "{detail}, expected a .safetensors file beside it"
-            )));
+            return bad(format!("{detail}, expected a .safetensors file beside it"));
         }
-        let file = open(&dir.join(name))?;
-        for tensor in file.tensors.keys() {
-            if let Some(other) = owner.insert(tensor.clone(), name) {
-                let (path, tensor) = (file.path.clone(), tensor.clone());
-                let (expected, got) = (format!("it in `{other}` only"), format!("it in `{name}`"));
-                return Err(Error::Tensor {
-                    path,
-                    tensor,
-                    expected,
-                    got,
-                });
-            }
+        let file = open_with_room(&dir.join(name), &mut room, cancel)?;
+        n_tensors += file.tensors.len();
+        if n_tensors > MAX_TENSORS {
+            return bad(format!(
+                "its files up to `{name}` have {n_tensors} tensors, a checkpoint has at most \
+                 {MAX_TENSORS}"
+            ));
         }
         files.insert(name, file);
+    }
+    let wrong = |file: &TensorFile, tensor: &str, expected: String, got: String| {
+        Err(Error::Tensor {
+            path: file.path.clone(),
+            tensor: tensor.into(),
+            expected,
+            got,
+        })
+    };
+    let mut owner: HashMap<&str, &str> = HashMap::new();
+    for (name, file) in &files {
+        for tensor in file.tensors.keys() {
+            if let Some(other) = owner.insert(tensor, name) {
+                let (expected, got) = (format!("it in `{other}` only"), format!("it in `{name}`"));
+                return wrong(file, tensor, expected, got);
+            }
+        }
     }
     for (tensor, shard) in &map {
         let file = &files[shard.as_str()];
         if !file.tensors.contains_key(tensor) {
             let expected = "it here, as model.safetensors.index.json says".into();
-            let (path, tensor) = (file.path.clone(), tensor.clone());
-            return Err(Error::Tensor {
-                path,
-                tensor,
-                expected,
-                got: "no such tensor".into(),
-            });
+            return wrong(file, tensor, expected, "no such tensor".into());
         }
     }
     Ok(files.into_values().collect())
-}
-
-/// A JSON object whose keys must differ, in file order; without `__metadata__`, which a safetensors
-/// header may carry beside its tensors.
-struct UniqueMap<V>(Vec<(String, V)>);
-
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_map(UniqueVisitor(PhantomData))
-    }
-}
-
-struct UniqueVisitor<V>(PhantomData<V>);
-
-impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
-    type Value = UniqueMap<V>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(
-        self,
-        mut map: A,
-    ) -> std::result::Result<UniqueMap<V>, A::Error> {
-        let mut seen = HashSet::new();
-        let mut entries = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            if !seen.insert(name.clone()) {
-                return Err(A::Error::custom(format!("`{name}` comes twice")));
-            }
-            if name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let value = map.next_value();
-            let value = value.map_err(|e| A::Error::custom(format!("`{name}`: {e}")))?;
-            entries.push((name, value));
-        }
-        Ok(UniqueMap(entries))
-    }
 }

@@ -6,8 +6,9 @@
 //! that takes the host down. Tests compare the two on well-formed archives.
 
 use super::bytes::Bytes;
+use super::limits::MAX_DIRECTORY;
 use crate::file::{read_at, read_vec};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -24,8 +25,9 @@ const ENTRY_LEN: u64 = 46;
 const LOCAL: u32 = 0x0403_4b50;
 const LOCAL_LEN: u64 = 30;
 
-/// A checkpoint has one entry of about 100 bytes per tensor, at most some thousands.
-const MAX_DIRECTORY: u64 = 16 << 20;
+/// Most bytes of memory that a byte of the directory turns into: an entry has at least 46 bytes and
+/// takes some 150 in a map. A map cannot be told that there is no memory, so it is asked for beforehand.
+const WORK_PER_BYTE: usize = 4;
 
 /// What the directory says about one entry.
 struct Entry {
@@ -59,6 +61,8 @@ impl<'a> Archive<'a> {
             return Err(bad(detail));
         }
         let table = read_vec(file, path, directory.start, size)?;
+        let work = table.len() * WORK_PER_BYTE;
+        reserve::headroom(&format!("reading {}", path.display()), work)?;
         let mut table = Bytes::new(&table);
         let mut entries = BTreeMap::new();
         for i in 0..count {

@@ -13,7 +13,7 @@ use crate::model::names::Dtypes;
 use crate::model::weights::{self, LoadControl};
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
-use crate::{Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -277,6 +277,14 @@ impl<'a> Order<'a> {
         let default_tokenizer = ckpt_dir.join("tokenizer.model");
         let tokenizer_path = self.tokenizer_path.unwrap_or(&default_tokenizer);
         let tokenizer = tokenizer::open(tokenizer_path)?;
+        if self
+            .options
+            .cancel
+            .as_ref()
+            .is_some_and(Cancel::is_triggered)
+        {
+            return Err(Error::Cancelled);
+        }
         let config = Config::read(ckpt_dir, tokenizer.vocab_size())?;
         if tokenizer.vocab_size() > config.shape.vocab_size {
             return Err(Error::format(
@@ -288,7 +296,7 @@ impl<'a> Order<'a> {
                 ),
             ));
         }
-        let checkpoint = config.open(ckpt_dir)?;
+        let checkpoint = config.open(ckpt_dir, self.options.cancel.as_ref())?;
         check_shards(self.options, &config, &checkpoint)?;
         Ok(Opened {
             tokenizer,

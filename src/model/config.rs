@@ -19,7 +19,7 @@ use super::keys::Keys;
 use crate::backend::Shape;
 use crate::format::Checkpoint;
 use crate::quant::Quant;
-use crate::{Error, Result, Token};
+use crate::{Cancel, Error, Result, Token};
 use serde_json::Value;
 use std::path::Path;
 
@@ -131,13 +131,13 @@ impl Config {
 }
 
 impl Config {
-    /// The weights' files in `ckpt_dir`.
-    pub fn open(&self, ckpt_dir: &Path) -> Result<Checkpoint> {
+    /// The weights' files in `ckpt_dir`. `cancel` is looked at while their tables of contents are read.
+    pub fn open(&self, ckpt_dir: &Path, cancel: Option<&Cancel>) -> Result<Checkpoint> {
         match (self.form, self.quantised) {
-            (Form::Meta, None) => Checkpoint::open_meta(ckpt_dir),
+            (Form::Meta, None) => Checkpoint::open_meta(ckpt_dir, cancel),
             // Quantised checkpoints are safetensors even beside Meta's params.json.
             (Form::Meta, Some(_)) | (Form::HuggingFace, _) => {
-                Checkpoint::open_hugging_face(ckpt_dir)
+                Checkpoint::open_hugging_face(ckpt_dir, cancel)
             }
         }
     }

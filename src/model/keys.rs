@@ -2,12 +2,16 @@
 //! values.
 
 use crate::file::read_small;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
 /// Configuration files have a few KiB.
 const MAX_LEN: u64 = 1 << 20;
+
+/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes 700 in a
+/// list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
+const WORK_PER_BYTE: usize = 100;
 
 /// An object of a configuration file, or of an object inside it.
 pub(super) struct Keys {
@@ -21,6 +25,8 @@ impl Keys {
     /// Parse a file, which must be one JSON object. `nesting` is bounded by serde_json (128).
     pub fn read(path: &Path) -> Result<Keys> {
         let json = read_small(path, "a configuration file", MAX_LEN)?;
+        let work = json.len() * WORK_PER_BYTE;
+        reserve::headroom(&format!("reading {}", path.display()), work)?;
         match serde_json::from_slice(&json) {
             Ok(Value::Object(map)) => Ok(Keys {
                 path: path.into(),

@@ -99,7 +99,7 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
         let got = format!("{}, quantised as {} already", from.display(), quant.dtype());
         return Err(Error::invalid("the source", "a checkpoint of floats", got));
     }
-    let checkpoint = config.open(from)?;
+    let checkpoint = config.open(from, None)?;
     let dtypes = Dtypes::choose(Some(quant.dtype()), &checkpoint, &config);
     let plan = Plan::new(&checkpoint, &config, dtypes)?;
     if let Err(e) = std::fs::create_dir(to) {

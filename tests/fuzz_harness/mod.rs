@@ -49,14 +49,14 @@ thread_local!(static SCRATCH: Scratch = Scratch::new());
 /// A safetensors file.
 pub fn safetensors(data: &[u8]) -> Result<()> {
     let path = SCRATCH.with(|dir| dir.file("model.safetensors", data));
-    check(&st::open(&path)?, data.len());
+    check(&st::open(&path, None)?, data.len());
     Ok(())
 }
 
 /// A `.pth`: the zip and the pickle in it.
 pub fn pth(data: &[u8]) -> Result<()> {
     let path = SCRATCH.with(|dir| dir.file("consolidated.00.pth", data));
-    check(&pth::open(&path)?, data.len());
+    check(&pth::open(&path, None)?, data.len());
     Ok(())
 }
 
@@ -78,7 +78,7 @@ pub fn index(data: &[u8]) -> Result<()> {
         std::fs::create_dir_all(&dir.0).unwrap();
         dir.file("a.safetensors", shard);
         dir.file("model.safetensors.index.json", data);
-        let checkpoint = Checkpoint::open_hugging_face(&dir.0)?;
+        let checkpoint = Checkpoint::open_hugging_face(&dir.0, None)?;
         checkpoint
             .files
             .iter()
