@@ -145,6 +145,10 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// `LLAMA_OK`, and what was generated until then can still be read.
 #define LLAMA_FINISH_UNREAD 8
 
+/// No logit of the next position was finite, so no token was possible: the weights, all of them
+/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
+#define LLAMA_FINISH_NOT_FINITE 9
+
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
@@ -234,7 +238,9 @@ typedef struct llama_error {
 typedef struct llama_alternative {
   /// Token id.
   int32_t token;
-  /// Natural log of its probability under the model (before penalty and temperature), <= 0.
+  /// Natural log of its probability under the model (before penalty and temperature), <= 0. Minus
+  /// infinity for a token that is impossible, because its logit is not finite or because the
+  /// difference is beyond float32; never NaN.
   float logprob;
 } llama_alternative;
 
@@ -249,7 +255,7 @@ typedef struct llama_event {
   uint32_t index;
   /// TOKEN: its id. FINISH: -1.
   int32_t token;
-  /// TOKEN: its log probability, 0 unless `LLAMA_GEN_LOGPROBS` was given.
+  /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was given.
   float logprob;
   /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
   int32_t finish_reason;
@@ -661,6 +667,7 @@ size_t llama_result_count(const llama_result_t *r);
 llama_status llama_result_tokens(const llama_result_t *r, size_t i, const int32_t **p, size_t *n);
 
 /// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
+/// What they can be: as in `llama_alternative`.
 llama_status llama_result_logprobs(const llama_result_t *r, size_t i, const float **p, size_t *n);
 
 /// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the

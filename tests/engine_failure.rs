@@ -4,7 +4,7 @@ mod engine_support;
 
 use engine_support::*;
 use llamabi::backend::{Answer, Limits, Run, Step};
-use llamabi::engine::{Engine, Event, GenerateOptions, Next, Stream};
+use llamabi::engine::{Engine, Event, FinishReason, GenerateOptions, Next, Stream};
 use llamabi::log::{Level, Log};
 use llamabi::{Error, Result, Token};
 use std::sync::Arc;
@@ -36,33 +36,29 @@ fn error(stream: &Stream) -> Error {
 }
 
 #[test]
-fn without_a_finite_logit_the_call_fails_and_the_handle_lives() {
-    let think = |history: &History, logits: &mut [f32]| {
-        alphabet(history, logits);
-        if history.last().unwrap().0 == 20 {
-            logits[..IDS].fill(f32::NAN);
-        }
-    };
-    let (host, _) = Setup::default().start(think);
-    let good = host.submit(vec![prompt("a")], length(9)).unwrap();
-    // 20 is r; the second sequence gets there with its third token.
-    let bad = host
-        .submit(vec![prompt("a"), prompt("o")], length(40))
-        .unwrap();
-    let error = error(&bad);
-    assert_eq!(error.code(), -99);
-    assert!(
-        error.to_string().contains("sequence 1, token position 5"),
-        "{error}"
-    );
-    assert_eq!(
-        bad.next(None).unwrap_err().to_string(),
-        error.to_string(),
-        "for ever"
-    );
-    assert_eq!(collect(&good, 1).unwrap().0[0].text, "bcdefghij");
-    assert_eq!(host.one(prompt("a"), length(3)).text, "bcd");
-    host.assert_empty();
+fn without_a_finite_logit_the_sequence_ends_alone() {
+    for ahead in [false, true] {
+        let think = |history: &History, logits: &mut [f32]| {
+            alphabet(history, logits);
+            if history.last().unwrap().0 == 20 {
+                logits[..IDS].fill(f32::NAN);
+            }
+        };
+        let (host, _) = Setup::default().start_ahead(ahead, think);
+        let good = host.submit(vec![prompt("a")], length(9)).unwrap();
+        // 20 is r; the second sequence gets there with its third token.
+        let both = host.run(vec![prompt("a"), prompt("o")], length(12));
+        assert_eq!(both[0].text, "bcdefghijklm");
+        assert_eq!(both[0].reason(), FinishReason::Length);
+        assert_eq!(
+            (&both[1].text[..], both[1].reason()),
+            ("pqr", FinishReason::NotFinite)
+        );
+        assert_eq!(both[1].stats.generated_tokens, 3);
+        assert_eq!(collect(&good, 1).unwrap().0[0].text, "bcdefghij");
+        assert_eq!(host.one(prompt("a"), length(3)).text, "bcd");
+        host.assert_empty();
+    }
 
     // The same where only a score was wanted.
     let think = |_: &History, logits: &mut [f32]| logits.fill(f32::NEG_INFINITY);
@@ -72,13 +68,40 @@ fn without_a_finite_logit_the_call_fails_and_the_handle_lives() {
         logprobs: true,
         ..length(0)
     };
-    let stream = host.submit(vec![prompt("abc")], options).unwrap();
-    let error = self::error(&stream);
-    assert!(
-        error.to_string().contains("sequence 0, token position 1"),
-        "{error}"
+    let got = host.one(prompt("abc"), options);
+    assert_eq!(
+        (got.reason(), got.tokens.len()),
+        (FinishReason::NotFinite, 1)
     );
     host.assert_empty();
+}
+
+/// One logit that is not finite makes its token impossible, and no probability NaN. (For a device's
+/// own sampler: `tests/gpu_sampling.rs`.)
+#[test]
+fn a_logit_that_is_not_finite_is_an_impossible_token() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let think = move |history: &History, logits: &mut [f32]| {
+            alphabet(history, logits);
+            // The one that would come next.
+            let next = logits.iter().position(|logit| *logit > 0.0).unwrap();
+            logits[next] = bad;
+        };
+        let (host, _) = Setup::default().start(think);
+        let options = GenerateOptions {
+            logprobs: true,
+            top_logprobs: VOCAB,
+            ..length(5)
+        };
+        let got = host.one(prompt("a"), options);
+        assert_eq!((got.reason(), got.tokens.len()), (FinishReason::Length, 5));
+        assert!(got.logprobs.iter().all(|x| x.is_finite() && *x <= 0.0));
+        for top in &got.top {
+            assert!(top.iter().all(|a| a.logprob <= 0.0), "NaN is not");
+            let impossible = top.iter().filter(|a| a.logprob == f32::NEG_INFINITY);
+            assert_eq!(impossible.count(), 1);
+        }
+    }
 }
 
 /// One call runs, one waits; `break_it` breaks the engine. Returns what both calls get.

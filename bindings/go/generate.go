@@ -15,7 +15,8 @@ type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
 // not given to the model; a sentence that says so is the text. FinishUnread: nobody read the stream
-// for too long, see [WithMaxUnread].
+// for too long, see [WithMaxUnread]. FinishNotFinite: the model made no number that is finite, so no token was
+// possible.
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
@@ -23,6 +24,7 @@ const (
 	FinishStopString FinishReason = C.LLAMA_FINISH_STOP_STRING
 	FinishUnsafe     FinishReason = C.LLAMA_FINISH_UNSAFE
 	FinishUnread     FinishReason = C.LLAMA_FINISH_UNREAD
+	FinishNotFinite  FinishReason = C.LLAMA_FINISH_NOT_FINITE
 )
 
 var finishReasons = map[FinishReason]string{
@@ -33,6 +35,7 @@ var finishReasons = map[FinishReason]string{
 	FinishStopString: "stop_string",
 	FinishUnsafe:     "unsafe",
 	FinishUnread:     "unread",
+	FinishNotFinite:  "not_finite",
 }
 
 // String is the reason's name, "stop_string"; the number of one that only a newer library knows.

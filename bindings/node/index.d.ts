@@ -49,7 +49,7 @@ export type StatusName =
 
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
-export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'unread';
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'unread' | 'not_finite';
 
 export interface OpenOptions {
   /** Meta's directory (params.json, consolidated.NN.pth) or Hugging Face's (config.json, *.safetensors). */

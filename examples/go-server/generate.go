@@ -148,6 +148,9 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 				p.finish = "length"
 			case llamabi.FinishStop, llamabi.FinishStopString:
 				p.finish = "stop"
+			case llamabi.FinishNotFinite: // the model goes on with others
+				return &apiError{http.StatusInternalServerError, "server_error", "", "not_finite",
+					"The model made no finite number for this input, so no token is possible."}
 			case llamabi.FinishUnread:
 				return &apiError{http.StatusServiceUnavailable, "server_error", "", "unread", "The answer was not read for too long."}
 			default:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -249,9 +250,16 @@ func writeError(w http.ResponseWriter, err error) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	var body bytes.Buffer // what cannot be written must not begin as a success
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		log.Printf("internal error: %v", err)
+		status = http.StatusInternalServerError
+		body.Reset()
+		encoder.Encode((&apiError{status, "server_error", "", "", "The answer cannot be written as JSON."}).body())
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.Encode(v) // fails only where the client has left
+	w.Write(body.Bytes()) // fails only where the client has left
 }

@@ -70,13 +70,13 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 			return piece{}, err
 		}
 		if s.listed {
-			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: ev.Logprob, known: known}
+			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known}
 			for _, a := range ev.TopLogprobs {
 				bytes, space, err := s.look(a.Token)
 				if err != nil {
 					return piece{}, err
 				}
-				t.top = append(t.top, scored{token: a.Token, bytes: bytes[s.cut(space):], logprob: a.Logprob})
+				t.top = append(t.top, scored{token: a.Token, bytes: bytes[s.cut(space):], logprob: writable(a.Logprob)})
 			}
 			s.add(t)
 		}
@@ -208,3 +208,6 @@ func (s *spelling) take() []scored {
 	}
 	return taken
 }
+
+// writable is a log probability that JSON can hold: the protocol's "very unlikely" for minus infinity.
+func writable(logprob float32) float32 { return max(logprob, -9999) }

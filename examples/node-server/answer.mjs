@@ -1,7 +1,7 @@
 // Runs a job and answers it, whole or as server-sent events.
 import { randomUUID } from 'node:crypto';
 import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
-import { Spelling } from './spelling.mjs';
+import { Spelling, writable } from './spelling.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
@@ -189,13 +189,14 @@ export async function nextToken(service, job, res, signal) {
   Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
   if (finishReason === 'cancelled') throw signal.reason;
   if (finishReason === 'unsafe') throw badRequest('messages', text);
+  if (finishReason === 'not_finite') throw endedEarly(finishReason);
   if (top.length === 0) {
     const lengths = { n_prompt_tokens: service.room, n_ctx: service.room };
     throw new ApiError(400, 'There is no room for another token: the text fills max_seq_len.', { param: job.param, code: 'context_length_exceeded', ...lengths });
   }
   sendJson(res, 200, {
     ids: top[0].map((a) => a.token),
-    logprobs: top[0].map((a) => Math.round(a.logprob * 1e5) / 1e5),
+    logprobs: top[0].map((a) => Math.round(writable(a.logprob) * 1e5) / 1e5),
     texts: top[0].slice(0, 200).map((a) => textOf(model, a.token)),
     prompt_tokens: stats.promptTokens,
     ...(service.reportCached && { cached_tokens: stats.cachedTokens }),

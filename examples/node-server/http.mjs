@@ -22,7 +22,11 @@ export function timedOut(seconds) {
 
 // An answer that the model has ended for another reason than its text.
 export function endedEarly(reason) {
-  const message = reason === 'unread' ? 'The answer was not read for too long.' : `The answer ended early: ${reason}.`;
+  const messages = {
+    unread: 'The answer was not read for too long.',
+    not_finite: 'The model made no finite number for this input, so no token is possible.', // it goes on with others
+  };
+  const message = messages[reason] ?? `The answer ended early: ${reason}.`;
   return new ApiError(reason === 'unread' ? 503 : 500, message, { type: 'server_error', code: reason });
 }
 

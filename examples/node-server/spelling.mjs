@@ -1,6 +1,9 @@
 // A choice's text of what the library tells of it, and with it the tokens that spell it.
 
 const spaces = (text) => /^ */.exec(text)[0].length;
+/** JSON has no minus infinity: the protocol's "very unlikely". */
+export const writable = (logprob) => Math.max(logprob, -9999);
+
 const isContinuation = (byte) => (byte & 0xc0) === 0x80;
 
 // What the bytes begin with: a whole code point of so many bytes, one that may become whole (0), or
@@ -53,8 +56,8 @@ export class Spelling {
       const { bytes, space } = this.#look(event.token);
       if (this.#listed) {
         const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
-        const top = event.top.map((a) => listed(a.token, a.logprob, this.#look(a.token)));
-        this.#add({ ...listed(event.token, isKnown ? event.logprob : null, { bytes, space }), top });
+        const top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
+        this.#add({ ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), top });
       }
       if (this.#continues) text = ' '.repeat(space) + text;
       if (bytes.length > space) this.#begun = true;

@@ -99,6 +99,7 @@ pub unsafe extern "C" fn llama_result_tokens(
 }
 
 /// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
+/// What they can be: as in `llama_alternative`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_logprobs(
     r: *const llama_result_t,

@@ -122,6 +122,9 @@ pub const LLAMA_FINISH_UNSAFE: i32 = 5;
 /// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
 /// the call is `LLAMA_OK`, and what was generated until then can still be read.
 pub const LLAMA_FINISH_UNREAD: i32 = 8;
+/// No logit of the next position was finite, so no token was possible: the weights, all of them
+/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
+pub const LLAMA_FINISH_NOT_FINITE: i32 = 9;
 
 /// Where a function says what went wrong. The caller's own; there is nothing to free.
 ///
@@ -219,7 +222,9 @@ pub struct llama_build_options {
 pub struct llama_alternative {
     /// Token id.
     pub token: i32,
-    /// Natural log of its probability under the model (before penalty and temperature), <= 0.
+    /// Natural log of its probability under the model (before penalty and temperature), <= 0. Minus
+    /// infinity for a token that is impossible, because its logit is not finite or because the
+    /// difference is beyond float32; never NaN.
     pub logprob: f32,
 }
 
@@ -236,7 +241,7 @@ pub struct llama_event {
     pub index: u32,
     /// TOKEN: its id. FINISH: -1.
     pub token: i32,
-    /// TOKEN: its log probability, 0 unless `LLAMA_GEN_LOGPROBS` was given.
+    /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was given.
     pub logprob: f32,
     /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
     pub finish_reason: i32,

@@ -8,7 +8,7 @@ use super::text::TextStream;
 use crate::backend::Choice;
 use crate::kv::{Hit, NodeId, Pool};
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result, Token};
+use crate::{Result, Token};
 use std::sync::Arc;
 
 /// How far a prompt goes.
@@ -222,12 +222,7 @@ impl Sequence {
         match got {
             Some((_, score)) if echoed => self.echo_token(next, score),
             Some((token, score)) => self.append(token, score, eos_ids),
-            None => {
-                self.end = Some(Err(Error::Internal(format!(
-                    "sequence {}, token position {next}: no logit is finite, so no token is possible",
-                    self.index
-                ))));
-            }
+            None => self.end = Some(Ok(FinishReason::NotFinite)),
         }
     }
 
@@ -262,7 +257,7 @@ impl Sequence {
             self.echo(self.prompt_len);
         }
         let (text, stopped) = self.text.finish(&call.stops);
-        if stopped && reason != FinishReason::Cancelled {
+        if stopped && !matches!(reason, FinishReason::Cancelled | FinishReason::NotFinite) {
             reason = FinishReason::StopString;
         }
         let stats = RequestStats {

@@ -32,6 +32,8 @@ pub enum FinishReason {
     Unsafe = 5,
     /// Nobody has read the stream for too long.
     Unread = 8,
+    /// No logit was finite, so no token was possible.
+    NotFinite = 9,
 }
 
 /// Figures of one sequence.

@@ -234,7 +234,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
                 file.write_all(&bytes).map_err(failed)?;
             }
             Content::Floats(pieces, cols) => {
-                loader.float_rows(*cols, pieces, |rows| {
+                loader.float_rows(*cols, pieces, output.dtype, |rows| {
                     let bytes: Vec<u8> = match output.dtype {
                         Dtype::F16 => rows
                             .iter()
@@ -249,7 +249,8 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
                 })?;
             }
             Content::Vector(source) => {
-                loader.slabs(source, |_, bytes| file.write_all(bytes).map_err(failed))?;
+                let write = |_, bytes: &[u8]| file.write_all(bytes).map_err(failed);
+                loader.slabs(source, Dtype::F32, write)?;
             }
         }
     }

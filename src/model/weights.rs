@@ -1,9 +1,11 @@
 //! Reads a checkpoint's tensors straight into a backend's matrices.
 //!
 //! In two passes: a `Plan` finds and checks every tensor and refuses what is left over; then a
-//! `Loader` reads each tensor once, front to back, through one slab.
+//! `Loader` reads each tensor once, front to back, through one slab, and checks its numbers on the way
+//! ([`super::finite`]).
 
 use super::Config;
+use super::finite;
 use super::names::{self, Dtypes, Matrix};
 use super::plan::{MatPlan, Placed, Plan, Source};
 use crate::backend::{Backend, Block, Layer, MatUse, QuantBlock, QuantData, RowOrder, Weights};
@@ -65,8 +67,9 @@ pub fn weight_bytes<B: Backend>(config: &Config, dtypes: Dtypes) -> u64 {
 /// transformers 5 uses it; here that is an error.
 ///
 /// # Errors
-/// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Io`] if a file
-/// ends too soon; [`Error::Cancelled`]; and the backend's error if memory is lacking.
+/// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus, or has a number that is not
+/// finite in the format that it is kept in; [`Error::Io`] if a file ends too soon;
+/// [`Error::Cancelled`]; and the backend's error if memory is lacking.
 pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
@@ -149,7 +152,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         for placed in plan.weights.iter().filter(|_| floats) {
             let info = placed.source.info;
             let cols = info.shape[1];
-            self.slabs(&placed.source, |first_row, bytes| {
+            self.slabs(&placed.source, plan.spec.dtype, |first_row, bytes| {
                 let row = placed.row + first_row;
                 let (part, col, order) = (placed.part, placed.col, placed.order);
                 let block = Block {
@@ -211,6 +214,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             })?;
             if quant == Quant::Nf4 {
                 let scales = DoubleQuant::new(&absmax)?.scales()?;
+                finite::check_halves(&pieces[0].source, &scales)?;
                 take(part, order, 0, QuantData::Scales(&scales));
             }
         }
@@ -224,13 +228,13 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         tensors: &[Placed],
         mut take: impl FnMut(usize, QuantData<'_>),
     ) -> Result<()> {
-        self.slabs(&tensors[0].source, |row, codes| {
+        self.slabs(&tensors[0].source, Dtype::F32, |row, codes| {
             take(row, QuantData::Codes(codes));
             Ok(())
         })?;
         if quant != Quant::Nf4 {
             let mut scales = Vec::new();
-            return self.slabs(&tensors[1].source, |row, bytes| {
+            return self.slabs(&tensors[1].source, Dtype::F32, |row, bytes| {
                 let halves = bytes.as_chunks().0;
                 scales.clear();
                 reserve::vec("scales of rows", &mut scales, halves.len())?;
@@ -242,7 +246,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let mut codes = Vec::new();
         let n = tensors[1].source.info.len as usize;
         reserve::vec("scales of a tensor", &mut codes, n)?;
-        self.slabs(&tensors[1].source, |_, bytes| {
+        self.slabs(&tensors[1].source, Dtype::F32, |_, bytes| {
             codes.extend_from_slice(bytes);
             Ok(())
         })?;
@@ -253,7 +257,9 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             nested,
             offset,
         };
-        take(0, QuantData::Scales(&double.scales()?));
+        let scales = double.scales()?;
+        finite::check_halves(&tensors[0].source, &scales)?;
+        take(0, QuantData::Scales(&scales));
         Ok(())
     }
 
@@ -268,7 +274,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     ) -> Result<()> {
         let (backend, mut row) = (self.backend, 0);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        self.float_rows(cols, pieces, |values| {
+        self.float_rows(cols, pieces, Dtype::F32, |values| {
             let rows = values.len() / cols;
             // Later slabs never need more than the first.
             let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
@@ -279,18 +285,20 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             reserve::vec("scales of rows", &mut scales, n_scales)?;
             scales.resize(n_scales, 0.0);
             backend.quantise(quant, cols, values, &mut codes, &mut scales);
+            finite::check_scales(&pieces[0].source, row * quant.scales(cols), &scales)?;
             take(row, &codes, &scales)?;
             row += rows;
             Ok(())
         })
     }
 
-    /// Reads the rows of a part that is stored in these pieces, in order, as float32. Pieces of the
-    /// same rows lie side by side.
+    /// Reads the rows of a part that is stored in these pieces, in order, as float32 that become `to`.
+    /// Pieces of the same rows lie side by side.
     pub fn float_rows(
         &mut self,
         cols: usize,
         pieces: &[Placed],
+        to: Dtype,
         mut take: impl FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         let (backend, mut piece) = (self.backend, Vec::new());
@@ -310,7 +318,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                             zeros("the buffer that tensors are read through", needed as u64)?;
                     }
                     let bytes = &mut self.buf[..n * row_bytes];
-                    read(backend, &placed.source, (row * row_bytes) as u64, bytes)?;
+                    read(backend, &placed.source, to, (row * row_bytes) as u64, bytes)?;
                     piece.clear();
                     to_f32(info.dtype, bytes, &mut piece)?;
                     let width = info.shape[1];
@@ -335,15 +343,18 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         let dtype = source.info.dtype;
-        self.slabs(source, |_, bytes| to_f32(dtype, bytes, &mut values))?;
+        self.slabs(source, Dtype::F32, |_, bytes| {
+            to_f32(dtype, bytes, &mut values)
+        })?;
         Ok(values)
     }
 
-    /// Passes a tensor to `take` in whole rows: the number of the first row, and the bytes of the
-    /// rows.
+    /// Passes a tensor, whose floats become `to`, to `take` in whole rows: the number of the first row,
+    /// and the bytes of the rows.
     pub fn slabs(
         &mut self,
         source: &Source,
+        to: Dtype,
         mut take: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.check_cancel()?;
@@ -357,7 +368,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         }
         for row in (0..rows).step_by(step) {
             let bytes = &mut self.buf[..step.min(rows - row) * row_bytes];
-            read(self.backend, source, (row * row_bytes) as u64, bytes)?;
+            read(self.backend, source, to, (row * row_bytes) as u64, bytes)?;
             take(row, bytes)?;
             let read = bytes.len();
             self.advance(read)?;
@@ -370,7 +381,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let mut equal = embedding.info.dtype == head.info.dtype;
         if equal {
             let mut twin = Vec::new();
-            self.slabs(embedding, |row, bytes| {
+            self.slabs(embedding, Dtype::F32, |row, bytes| {
                 // Both have the same shape and dtype, so the same offsets.
                 let offset = row as u64 * (embedding.info.len / embedding.info.shape[0] as u64);
                 twin.resize(bytes.len(), 0);
@@ -410,14 +421,23 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
 }
 
 /// Reads bytes from `offset` of a tensor on, with all threads. Two threads copy 2.2 GB from the
-/// page cache in 0.14 s; one thread takes 0.27 s, while the other waits for it.
-fn read<B: Backend>(backend: &B, source: &Source, offset: u64, bytes: &mut [u8]) -> Result<()> {
+/// page cache in 0.14 s; one thread takes 0.27 s, while the other waits for it. Floats become `to`:
+/// the thread that has read them checks them while they are in its cache.
+fn read<B: Backend>(
+    backend: &B,
+    source: &Source,
+    to: Dtype,
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<()> {
     /// With eight pieces in a slab, the last piece to be ready does not keep the others waiting for
     /// long.
     const PIECE: usize = SLAB / 8;
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     backend.fill(bytes, PIECE, &|at, piece| {
-        if let Err(error) = source.file.read(source.info, offset + at as u64, piece) {
+        let from = offset + at as u64;
+        let result = source.file.read(source.info, from, piece);
+        if let Err(error) = result.and_then(|()| finite::check(source, to, from, piece)) {
             let mut first = failed.lock().unwrap_or_else(|e| e.into_inner());
             if first.as_ref().is_none_or(|&(before, _)| at < before) {
                 *first = Some((at, error));

@@ -13,7 +13,7 @@
 //!
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
 //! bitsandbytes. A weight that is not finite makes its group NaN (and with it a whole
-//! [`Quant::Nf4`] tensor, whose scales share a mean), so a broken checkpoint shows.
+//! [`Quant::Nf4`] tensor, whose scales share a mean). The loader passes no such weight.
 
 pub mod fp8;
 pub mod int4;

@@ -90,6 +90,12 @@ check() { # check NAME COMMAND [COMMAND under load]
     $client "$url" $pid
     ended
   done
+  rm -rf "$work/overflowing"
+  node "$here/finite.mjs" write "$root/demo/hf" "$work/overflowing"
+  start $2 --ckpt_dir "$work/overflowing"
+  node "$here/finite.mjs" check "$url"
+  kill -TERM $pid
+  ended
   "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2

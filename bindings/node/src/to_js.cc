@@ -86,6 +86,7 @@ static napi_value finish_reason(napi_env env, int32_t reason) {
     case LLAMA_FINISH_STOP_STRING: return string(env, "stop_string");
     case LLAMA_FINISH_UNSAFE: return string(env, "unsafe");
     case LLAMA_FINISH_UNREAD: return string(env, "unread");
+    case LLAMA_FINISH_NOT_FINITE: return string(env, "not_finite");
   }
   return string(env, std::to_string(reason));  // of a newer library
 }
