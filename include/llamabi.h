@@ -713,8 +713,9 @@ void llama_cancel_free(llama_cancel_t *c);
 /// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
 /// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Any thread, also from
-/// inside a callback.
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Time grows with the
+/// length of the text and no faster; it cannot be cancelled (`llama_encode_text_bounded`). Any
+/// thread, also from inside a callback.
 llama_status llama_encode_text(const llama_t *l,
                                const char *s,
                                size_t len,
@@ -723,6 +724,23 @@ llama_status llama_encode_text(const llama_t *l,
                                size_t cap,
                                size_t *n,
                                struct llama_error *err);
+
+/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
+///
+/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
+/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
+/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
+/// more time and memory than the text up to there does.
+llama_status llama_encode_text_bounded(const llama_t *l,
+                                       const char *s,
+                                       size_t len,
+                                       uint32_t flags,
+                                       size_t max_tokens,
+                                       const llama_cancel_t *cancel,
+                                       int32_t *buf,
+                                       size_t cap,
+                                       size_t *n,
+                                       struct llama_error *err);
 
 /// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
 /// becomes U+FFFD, control tokens become nothing.

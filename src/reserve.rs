@@ -31,7 +31,8 @@ pub(crate) fn headroom(what: &str, bytes: usize) -> Result<()> {
         .map_err(|_| refused::<u8>(what, 0, bytes))
 }
 
-fn refused<T>(what: &str, len: usize, more: usize) -> Error {
+/// The error for room that could not be had.
+pub(crate) fn refused<T>(what: &str, len: usize, more: usize) -> Error {
     Error::Refused {
         what: what.into(),
         needed: (len as u64)

@@ -671,11 +671,13 @@ class Model {
 
   /// Tokens of a text; see `llama_encode_text`.
   std::vector<Token> encode(std::string_view text, bool bos = false, bool eos = false) const {
-    const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
-    return detail::filled<std::vector<Token>>(
-        text.size() + 8, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_encode_text(live(), detail::data(text), text.size(), flags, buf, cap, n, err);
-        });
+    return encode_up_to(SIZE_MAX, nullptr, text, bos, eos);
+  }
+  /// Tokens of a text, `max_tokens` at most (else LLAMA_E_TOO_LONG), until `cancel` is triggered; see
+  /// `llama_encode_text_bounded`.
+  std::vector<Token> encode(std::string_view text, bool bos, bool eos, std::size_t max_tokens,
+                            const std::optional<Cancel> &cancel = {}) const {
+    return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos);
   }
   /// Tokens of a dialog; see `llama_encode_dialog`.
   std::vector<Token> encode(const Dialog &dialog) const {
@@ -774,6 +776,17 @@ class Model {
     return open(options, [&](auto *o, auto *out, auto *err) {
       return llama_stream_open_chat(live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
+  }
+
+  std::vector<Token> encode_up_to(std::size_t max_tokens, const llama_cancel_t *cancel,
+                                  std::string_view text, bool bos, bool eos) const {
+    const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
+    return detail::filled<std::vector<Token>>(
+        (std::min)(text.size() + 8, max_tokens),
+        [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_encode_text_bounded(live(), detail::data(text), text.size(), flags, max_tokens,
+                                           cancel, buf, cap, n, err);
+        });
   }
 
   std::unique_ptr<llama_t, detail::Destroy> handle_;

@@ -429,6 +429,22 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
+func TestBoundedEncode(t *testing.T) {
+	behaviour(t, "bounded_encode")
+	model := open(t, demo)
+	text := "Once upon a time"
+	whole := must(model.Encode(text, true, true))(t)
+	equal(t, must(model.EncodeBounded(t.Context(), text, true, true, len(whole)))(t), whole)
+	_, err := model.EncodeBounded(t.Context(), text, true, true, len(whole)-1)
+	wantError(t, err, llamabi.ErrTooLong, "max_tokens")
+	_, err = model.EncodeBounded(t.Context(), text, true, true, 0)
+	wantError(t, err, llamabi.ErrTooLong, "max_tokens is 0")
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = model.EncodeBounded(done, text, true, true, len(whole))
+	wantError(t, err, llamabi.ErrCancelled, "context canceled")
+}
+
 func TestMissingCheckpoint(t *testing.T) {
 	behaviour(t, "missing_checkpoint")
 	_, err := llamabi.Open(t.Context(), "no/such/model")

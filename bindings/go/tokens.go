@@ -11,6 +11,21 @@ import (
 
 // Encode makes tokens of a text, with the BOS token in front and the EOS token behind if asked for.
 func (m *Model) Encode(text string, bos, eos bool) ([]int32, error) {
+	return m.encode(context.Background(), text, bos, eos, C.SIZE_MAX)
+}
+
+// EncodeBounded is [Model.Encode] for a text that anybody may have sent. It fails with [ErrTooLong] as
+// soon as there are certain to be more than maxTokens tokens, and with [ErrCancelled] when ctx is done.
+func (m *Model) EncodeBounded(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
+	return m.encode(ctx, text, bos, eos, C.size_t(max(maxTokens, 0)))
+}
+
+func (m *Model) encode(ctx context.Context, text string, bos, eos bool, maxTokens C.size_t) ([]int32, error) {
+	flag, release, err := cancelFlag(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	var flags C.uint32_t
 	if bos {
 		flags |= C.LLAMA_ENC_BOS
@@ -19,12 +34,13 @@ func (m *Model) Encode(text string, bos, eos bool) ([]int32, error) {
 		flags |= C.LLAMA_ENC_EOS
 	}
 	// A token is a byte or more, but for the two above and a space that the tokenizer may put in front.
-	return fill[int32](m, len(text)+3, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
+	size := int(min(C.size_t(len(text)+3), maxTokens))
+	return fill[int32](ctx, m, size, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
 		s := (*C.char)(unsafe.Pointer(unsafe.StringData(text)))
 		if text == "" {
 			s = new(C.char) // not NULL
 		}
-		return C.llama_encode_text(m.c, s, C.size_t(len(text)), flags, buf, cap, n, err)
+		return C.llama_encode_text_bounded(m.c, s, C.size_t(len(text)), flags, maxTokens, flag, buf, cap, n, err)
 	})
 }
 
@@ -38,7 +54,7 @@ func (m *Model) EncodeDialog(dialog []Message) ([]int32, error) {
 	for _, msg := range dialog {
 		size += len(msg.Content) + 32
 	}
-	return fill[int32](m, size, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
+	return fill[int32](context.Background(), m, size, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
 		return C.llama_encode_dialog(m.c, unsafe.SliceData(msgs), C.size_t(len(msgs)), buf, cap, n, err)
 	})
 }
@@ -46,7 +62,7 @@ func (m *Model) EncodeDialog(dialog []Message) ([]int32, error) {
 // Decode is the text of tokens, as the tokenizer decodes a whole sequence.
 func (m *Model) Decode(tokens []int32) (string, error) {
 	flat, lens := flatten([][]int32{tokens})
-	text, err := fill[byte](m, 8*len(tokens)+1, func(buf *C.char, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
+	text, err := fill[byte](context.Background(), m, 8*len(tokens)+1, func(buf *C.char, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
 		return C.llama_decode_tokens(m.c, unsafe.SliceData(flat), lens[0], buf, cap, n, err)
 	})
 	return string(text), err
@@ -70,23 +86,23 @@ func (m *Model) TokenBytes(token int32) ([]byte, error) {
 }
 
 // fill calls get with a buffer of size, and again with one of the size that C says is needed.
-func fill[T int32 | byte, CT C.int32_t | C.char](m *Model, size int, get func(*CT, C.size_t, *C.size_t, *C.llama_error) C.llama_status) ([]T, error) {
+func fill[T int32 | byte, CT C.int32_t | C.char](ctx context.Context, m *Model, size int, get func(*CT, C.size_t, *C.size_t, *C.llama_error) C.llama_status) ([]T, error) {
 	end, err := m.call()
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	for {
-		buf := make([]T, size)
+		buf := make([]T, max(size, 1)) // not NULL, which would ask for the size only
 		var n C.size_t
 		var cerr cError
-		status := get((*CT)(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(size), &n, cerr.init())
+		status := get((*CT)(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)), &n, cerr.init())
 		if status == C.LLAMA_OK {
 			return buf[:n], nil
 		}
 		// The same status says that an argument is wrong; the size tells the two apart.
-		if status != C.LLAMA_E_INVALID_ARGUMENT || int(n) <= size {
-			return nil, cerr.toError(context.Background(), status, m.handle)
+		if status != C.LLAMA_E_INVALID_ARGUMENT || int(n) <= len(buf) {
+			return nil, cerr.toError(ctx, status, m.handle)
 		}
 		size = int(n)
 	}

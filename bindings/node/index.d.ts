@@ -226,11 +226,12 @@ export class Model {
     options?: GenerateOptions
   ): Stream;
 
-  encode(text: string, options?: { bos?: boolean; eos?: boolean }): Int32Array;
+  /** `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. */
+  encode(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
   decode(tokens: Tokens): string;
   /** The same three on a thread of their own, for texts that would hold up the event loop. */
-  encodeAsync(text: string, options?: { bos?: boolean; eos?: boolean }): Promise<Int32Array>;
+  encodeAsync(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Promise<Int32Array>;
   encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
   decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */

@@ -152,8 +152,8 @@ class Model {
     return new Stream(native, () => this.#start(inputOf(kind, input), options, true));
   }
 
-  encode(text, { bos = false, eos = false } = {}) {
-    return native.encode(this.#handle, text, bos, eos);
+  encode(text, { bos = false, eos = false, maxTokens } = {}) {
+    return native.encode(this.#handle, text, bos, eos, maxTokens);
   }
 
   encodeDialog(messages) {
@@ -164,8 +164,8 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false } = {}) {
-    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos)));
+  async encodeAsync(text, { bos = false, eos = false, maxTokens } = {}) {
+    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens)));
   }
 
   async encodeDialogAsync(messages) {

@@ -1,14 +1,15 @@
-//! `llama_encode_text`, `llama_decode_tokens`, `llama_token_bytes`, `llama_encode_dialog`.
+//! `llama_encode_text`, `llama_encode_text_bounded`, `llama_decode_tokens`, `llama_token_bytes`,
+//! `llama_encode_dialog`.
 #![allow(unsafe_code)]
 
-use super::args;
 use super::generate::read_messages;
 use super::guard::{Failure, Outcome};
 use super::handle::Handle;
 use super::types::*;
+use super::{args, cancel};
 use crate::chat::{self, Encoding};
-use crate::reserve;
-use crate::tokenizer::Bound;
+use crate::tokenizer::{Bound, Encoded};
+use crate::{Cancel, Token, reserve};
 use std::ffi::c_char;
 
 const KNOWN_FLAGS: u32 = LLAMA_ENC_BOS | LLAMA_ENC_EOS;
@@ -23,13 +24,54 @@ fn check_token(handle: &Handle, name: impl std::fmt::Display, token: i32) -> Out
     )))
 }
 
+/// Tokens of a text, with what `flags` puts around them.
+fn encode(
+    handle: &Handle,
+    text: &str,
+    flags: u32,
+    max_tokens: usize,
+    cancel: Option<&Cancel>,
+) -> Outcome<Vec<Token>> {
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(Failure::invalid(format!(
+            "flags is {flags:#x}, known LLAMA_ENC_* bits are {KNOWN_FLAGS:#x}"
+        )));
+    }
+    let tokenizer = handle.llama.tokenizer();
+    let n_behind = usize::from(flags & LLAMA_ENC_EOS != 0);
+    let mut tokens = Vec::new();
+    if flags & LLAMA_ENC_BOS != 0 {
+        tokens.push(tokenizer.bos_id());
+    }
+    let bound = Bound {
+        max_tokens: Some(max_tokens.saturating_sub(n_behind)),
+        cancel,
+    };
+    let least = match tokenizer.encode_onto(text, &mut tokens, bound)? {
+        Encoded::Whole => tokens.len() + n_behind,
+        Encoded::TooLong(least) => least + n_behind,
+    };
+    if least > max_tokens {
+        return Err(Failure::new(
+            LLAMA_E_TOO_LONG,
+            format!("s has at least {least} tokens, max_tokens is {max_tokens}"),
+        ));
+    }
+    if n_behind == 1 {
+        reserve::vec("the tokens of a text", &mut tokens, 1)?;
+        tokens.push(tokenizer.eos_id());
+    }
+    Ok(tokens)
+}
+
 /// Tokens of a text.
 ///
 /// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
 /// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Any thread, also from
-/// inside a callback.
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Time grows with the
+/// length of the text and no faster; it cannot be cancelled (`llama_encode_text_bounded`). Any
+/// thread, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text(
     l: *const llama_t,
@@ -45,24 +87,43 @@ pub unsafe extern "C" fn llama_encode_text(
         let handle = scope.handle(l)?;
         // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
-        if flags & !KNOWN_FLAGS != 0 {
-            return Err(Failure::invalid(format!(
-                "flags is {flags:#x}, known LLAMA_ENC_* bits are {KNOWN_FLAGS:#x}"
-            )));
-        }
         // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
         let text = unsafe { args::text("s", s, len) }?;
-        let tokenizer = handle.llama.tokenizer();
-        let mut tokens = Vec::new();
-        if flags & LLAMA_ENC_BOS != 0 {
-            tokens.push(tokenizer.bos_id());
-        }
-        let _whole = tokenizer.encode_onto(text, &mut tokens, Bound::default())?;
-        if flags & LLAMA_ENC_EOS != 0 {
-            reserve::vec("the tokens of a text", &mut tokens, 1)?;
-            tokens.push(tokenizer.eos_id());
-        }
-        out.fill(&tokens, None)?;
+        out.fill(&encode(handle, text, flags, usize::MAX, None)?, None)?;
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
+///
+/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
+/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
+/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
+/// more time and memory than the text up to there does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_encode_text_bounded(
+    l: *const llama_t,
+    s: *const c_char,
+    len: usize,
+    flags: u32,
+    max_tokens: usize,
+    cancel: *const llama_cancel_t,
+    buf: *mut i32,
+    cap: usize,
+    n: *mut usize,
+    err: *mut llama_error,
+) -> llama_status {
+    guard!(err, |scope| {
+        let handle = scope.handle(l)?;
+        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
+        let cancel = cancel::flag(cancel)?;
+        // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
+        let text = unsafe { args::text("s", s, len) }?;
+        out.fill(
+            &encode(handle, text, flags, max_tokens, cancel.as_ref())?,
+            None,
+        )?;
         Ok(LLAMA_OK)
     })
 }

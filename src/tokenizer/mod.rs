@@ -1,5 +1,6 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
+mod bpe;
 pub mod detokenizer;
 pub mod model_proto;
 pub mod sentencepiece;
@@ -121,8 +122,9 @@ pub trait Tokenizer: Send + Sync {
     }
 }
 
-/// Largest tokenizer file that is read; that of Llama 2 has half a megabyte.
-pub const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Largest tokenizer file that is read. That of Llama 2 has half a megabyte, the largest in use have
+/// four, and one of this size is read within a second.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Open a tokenizer file of any kind we know; says which kinds are not supported yet.
 ///

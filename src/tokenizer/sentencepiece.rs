@@ -1,9 +1,11 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! The library gets the message that [`Checked`] vouches for, encoded again, rather than the file:
-//! so it is no matter if its parser reads a crafted file differently than ours does. It is only used
-//! to encode; pieces are joined by [`super::detokenizer`], which is tested against its decoding.
+//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`Bpe`] where it can do that,
+//! as with all of Llama's tokenizers; both are tested against the library. Where it cannot, the library
+//! encodes. It gets the message that [`Checked`] vouches for, encoded again, rather than the file: so
+//! it is no matter if its parser reads a crafted file differently than ours does.
 
+use super::bpe::{Bpe, Scratch};
 use super::model_proto::{Checked, Type, byte_of};
 use super::{Bound, Encoded, Piece, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
@@ -16,8 +18,8 @@ use std::path::Path;
 const SPACE_SYMBOL: char = '\u{2581}';
 const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
 
-/// Long texts go to the library in parts of about this many bytes, which keeps its memory small: it
-/// takes some hundred bytes for each byte of text.
+/// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between two,
+/// and little memory is needed at a time. (The library takes some hundred bytes for each byte of text.)
 const PART_BYTES: usize = 8 << 10;
 /// Most bytes of a part. A text has this many bytes without a place to cut it only if it was made to.
 pub const MAX_PART_BYTES: usize = 1 << 20;
@@ -36,7 +38,8 @@ const LOAD_BYTES: usize = 2 << 20;
 
 /// A SentencePiece BPE tokenizer.
 pub struct SentencePiece {
-    processor: SentencePieceProcessor,
+    /// `None` where the text is cut into words for [`Bpe`].
+    processor: Option<SentencePieceProcessor>,
     entries: Vec<Entry>,
     /// The text of every piece, each followed by a NUL.
     texts: String,
@@ -76,6 +79,10 @@ enum Parts {
         joined: Pairs,
         prefix: bool,
         suffix: bool,
+        /// `None`: by the library.
+        bpe: Option<Bpe>,
+        /// What a space is to the pieces.
+        space: char,
     },
 }
 
@@ -116,11 +123,17 @@ impl SentencePiece {
             Parts::Whole(MAX_PART_BYTES)
         } else {
             normalizer.add_dummy_prefix = Some(false);
+            let space = match normalizer.escape_whitespaces.unwrap_or(true) {
+                true => SPACE_SYMBOL,
+                false => ' ',
+            };
             let joined = Pairs::new(proto.pieces.iter().map(|p| p.piece()));
             Parts::Cut {
                 joined,
                 prefix: add_dummy_prefix && !suffix,
                 suffix: add_dummy_prefix && suffix,
+                bpe: Bpe::new(&proto),
+                space,
             }
         };
 
@@ -157,10 +170,13 @@ impl SentencePiece {
             texts.push('\0');
         }
 
-        let processor = SentencePieceProcessor::from_serialized_proto(&proto.encode_to_vec())
-            .map_err(|e| format(format!("SentencePiece refuses it: {e}")))?;
+        let by_library = !matches!(parts, Parts::Cut { bpe: Some(_), .. });
+        let processor = || {
+            SentencePieceProcessor::from_serialized_proto(&proto.encode_to_vec())
+                .map_err(|e| format(format!("SentencePiece refuses it: {e}")))
+        };
         Ok(Self {
-            processor,
+            processor: by_library.then(processor).transpose()?,
             entries,
             texts,
             longest,
@@ -196,14 +212,47 @@ impl SentencePiece {
         Ok(())
     }
 
-    fn encode_part(&self, part: &str, ids: &mut Vec<Token>) -> Result<()> {
+    /// Encode `work.part`.
+    fn encode_part(&self, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
+        let Some(processor) = &self.processor else {
+            return self.encode_words(work, ids);
+        };
+        let part = &work.part;
         reserve::headroom("encoding a text", WORK_BYTES + WORK_PER_BYTE * part.len())?;
-        let pieces = self
-            .processor
+        let pieces = processor
             .encode(part)
             .map_err(|e| Error::Internal(format!("SentencePiece cannot encode a text: {e}")))?;
         reserve::vec("the tokens of a text", ids, pieces.len())?;
         ids.extend(pieces.iter().map(|p| p.id as Token));
+        Ok(())
+    }
+
+    /// The same without the library, word by word.
+    fn encode_words(&self, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
+        let Parts::Cut {
+            joined,
+            bpe: Some(bpe),
+            space,
+            ..
+        } = &self.parts
+        else {
+            unreachable!("there is a processor otherwise");
+        };
+        let Work {
+            part,
+            normalized,
+            scratch,
+        } = work;
+        normalized.clear();
+        let most = part.len() * SPACE_SYMBOL.len_utf8();
+        reserve::string("encoding a text", normalized, most)?;
+        normalized.extend(part.chars().map(|c| if c == ' ' { *space } else { c }));
+        let mut rest = &normalized[..];
+        while !rest.is_empty() {
+            let (word, tail) = rest.split_at(joined.first_word(rest));
+            bpe.encode(word, scratch, ids)?;
+            rest = tail;
+        }
         Ok(())
     }
 
@@ -215,6 +264,15 @@ impl SentencePiece {
             Parts::Cut { .. } => bytes.div_ceil(self.longest),
         }
     }
+}
+
+/// Memory that one part after another is encoded in.
+#[derive(Default)]
+struct Work {
+    part: String,
+    /// As the library's normalizer makes it of the part.
+    normalized: String,
+    scratch: Scratch,
 }
 
 impl Tokenizer for SentencePiece {
@@ -251,7 +309,7 @@ impl Tokenizer for SentencePiece {
                 .is_some_and(|max| least > max)
                 .then_some(Encoded::TooLong(least))
         };
-        let mut rest = text;
+        let (mut rest, mut work) = (text, Work::default());
         while !rest.is_empty() {
             if let Some(too_long) = too_long(tokens, rest) {
                 return Ok(too_long);
@@ -265,16 +323,20 @@ impl Tokenizer for SentencePiece {
             };
             self.check_part(len)?;
             let (part, tail) = rest.split_at(len);
-            let mut part = Cow::Borrowed(part);
-            if let Parts::Cut { prefix, suffix, .. } = self.parts {
-                if prefix && rest.len() == text.len() {
-                    part.to_mut().insert(0, ' ');
-                }
-                if suffix && tail.is_empty() {
-                    part.to_mut().push(' ');
-                }
+            let (prefix, suffix) = match self.parts {
+                Parts::Whole(_) => (false, false),
+                Parts::Cut { prefix, suffix, .. } => (prefix, suffix),
+            };
+            work.part.clear();
+            reserve::string("encoding a text", &mut work.part, part.len() + 2)?;
+            if prefix && rest.len() == text.len() {
+                work.part.push(' ');
             }
-            self.encode_part(&part, tokens)?;
+            work.part.push_str(part);
+            if suffix && tail.is_empty() {
+                work.part.push(' ');
+            }
+            self.encode_part(&mut work, tokens)?;
             rest = tail;
         }
         Ok(too_long(tokens, rest).unwrap_or(Encoded::Whole))
@@ -353,14 +415,23 @@ impl Pairs {
         (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LOG2_BITS)) as usize
     }
 
+    /// Length of the text up to the first place where it may be cut.
+    fn first_word(&self, text: &str) -> usize {
+        self.cut_from(text, 0, usize::MAX)
+    }
+
     /// Length of the first part of `text`: to the first place behind [`PART_BYTES`] where it may be
     /// cut, or more than [`MAX_PART_BYTES`] where none is found within that.
     fn first_part(&self, text: &str) -> usize {
-        let start = text.floor_char_boundary(PART_BYTES);
+        self.cut_from(text, text.floor_char_boundary(PART_BYTES), MAX_PART_BYTES)
+    }
+
+    /// The first place behind byte `start` where `text` may be cut, or one beyond `most`.
+    fn cut_from(&self, text: &str, start: usize, most: usize) -> usize {
         let mut previous = None;
         for (i, c) in text[start..].char_indices() {
             let at = start + i;
-            if at > MAX_PART_BYTES || previous.is_some_and(|p| !self.contains(p, c)) {
+            if at > most || previous.is_some_and(|p| !self.contains(p, c)) {
                 return at;
             }
             previous = Some(c);

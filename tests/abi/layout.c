@@ -249,6 +249,9 @@ void (*const f_cancel_trigger)(llama_cancel_t *) = llama_cancel_trigger;
 void (*const f_cancel_free)(llama_cancel_t *) = llama_cancel_free;
 llama_status (*const f_encode)(const llama_t *, const char *, size_t, uint32_t, int32_t *, size_t,
                                size_t *, llama_error *) = llama_encode_text;
+llama_status (*const f_bounded)(const llama_t *, const char *, size_t, uint32_t, size_t,
+                                const llama_cancel_t *, int32_t *, size_t, size_t *,
+                                llama_error *) = llama_encode_text_bounded;
 llama_status (*const f_decode)(const llama_t *, const int32_t *, size_t, char *, size_t, size_t *,
                                llama_error *) = llama_decode_tokens;
 llama_status (*const f_bytes)(const llama_t *, int32_t, const char **, size_t *,

@@ -34,6 +34,7 @@ static void not_a_handle(llama_t *l) {
   EXPECT(INVALID, llama_stream_open_text(l, one_text, NULL, 1, NULL, &s, err));
   EXPECT(INVALID, llama_stream_open_chat(l, one_message, one_len, 1, NULL, &s, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, buf, 4, &n, err));
+  EXPECT(INVALID, llama_encode_text_bounded(l, "a", 1, 0, 4, NULL, buf, 4, &n, err));
   EXPECT(INVALID, llama_decode_tokens(l, one_token, 1, text, 4, &n, err));
   EXPECT(INVALID, llama_token_bytes(l, 1, &p, &n, err));
   EXPECT(INVALID, llama_encode_dialog(l, one_message, 1, buf, 4, &n, err));
@@ -300,6 +301,8 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, NULL, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, buf, 4, NULL, err));
   EXPECT(LLAMA_E_UTF8, llama_encode_text(l, "a\xff", 2, 0, buf, 4, &n, err));
+  EXPECT(INVALID, llama_encode_text_bounded(l, NULL, 1, 0, 4, NULL, buf, 4, &n, err));
+  EXPECT(INVALID, llama_encode_text_bounded(l, "a", 1, 0, 4, FOREIGN, buf, 4, &n, err));
   EXPECT(INVALID, llama_decode_tokens(l, NULL, 1, text, 16, &n, err));
   EXPECT(INVALID, llama_decode_tokens(l, tokens, SIZE_MAX, text, 16, &n, err));
   EXPECT(INVALID, llama_decode_tokens(l, tokens, SIZE_MAX / 4, text, 16, &n, err));

@@ -277,6 +277,18 @@ BEHAVIOUR(bad_arguments) {
   THROWS(LLAMA_E_FORMAT, "consolidated", open(test::demo(), [](auto &o) { o.tokenizer_path = test::demo() + "/consolidated.00.pth"; }));
 }
 
+BEHAVIOUR(bounded_encode) {
+  const auto model = test::demo_model(1);
+  const std::string text = "Once upon a time";
+  const auto whole = model.encode(text, true, true);
+  CHECK(model.encode(text, true, true, whole.size()) == whole);
+  CHECK(model.encode(text, true, true, SIZE_MAX, llamabi::Cancel()) == whole);
+  THROWS(LLAMA_E_TOO_LONG, "max_tokens", model.encode(text, true, true, whole.size() - 1));
+  llamabi::Cancel cancel;
+  cancel.trigger();
+  THROWS(LLAMA_CANCELLED, "", model.encode(text, true, true, SIZE_MAX, cancel));
+}
+
 BEHAVIOUR(missing_checkpoint) {
   THROWS(LLAMA_E_IO, "/nowhere/at-all", llamabi::Model("/nowhere/at-all"));
   llamabi::Options o;

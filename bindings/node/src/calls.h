@@ -150,7 +150,7 @@ struct Generation final : Awaited {
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
-           napi_value input, uint32_t flags);
+           napi_value input, uint32_t flags, size_t max_tokens);
   void run() noexcept override;
   void stop() override {}
   void on_loop(napi_env env) override;
@@ -165,6 +165,7 @@ struct Tokenize final : Awaited {
   std::vector<int32_t> tokens_;
   enum { kText, kDialog, kTokens } kind_;
   uint32_t flags_;
+  size_t max_tokens_;
 };
 
 // Native objects as JavaScript values; the value's end does not end a call, but a stream's does.

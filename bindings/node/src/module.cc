@@ -71,10 +71,17 @@ static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos) {
   return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) | (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u);
 }
 
-// tokenize(handle, kind, input, bos, eos) -> call; its promise gives tokens, of tokens their text
+// Of the tokens that a text may have; undefined: any number.
+static size_t max_tokens(napi_env env, napi_value value) {
+  napi_valuetype type;
+  check(env, napi_typeof(env, value, &type));
+  return type == napi_undefined ? SIZE_MAX : to_uint(env, value, "maxTokens");
+}
+
+// tokenize(handle, kind, input, bos, eos, maxTokens) -> call; its promise gives tokens, of tokens their text
 static napi_value tokenize(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]), to_text(env, a[1], "kind"),
-                                                 a[2], encode_flags(env, a[3], a[4])));
+                                                 a[2], encode_flags(env, a[3], a[4]), max_tokens(env, a[5])));
 }
 
 static napi_value promise(napi_env env, const Arguments &a) { return call_of(env, a[0])->promise(env); }
@@ -106,13 +113,14 @@ static std::vector<T> filled(napi_env env, F f) {
   return buffer;
 }
 
-// encode(handle, text, bos, eos) -> Int32Array
+// encode(handle, text, bos, eos, maxTokens) -> Int32Array
 static napi_value encode(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   const std::string text = to_text(env, a[1], "text");
   const uint32_t flags = encode_flags(env, a[2], a[3]);
+  const size_t most = max_tokens(env, a[4]);
   const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
-    return llama_encode_text(handle->llama, text.data(), text.size(), flags, buf, cap, n, err);
+    return llama_encode_text_bounded(handle->llama, text.data(), text.size(), flags, most, nullptr, buf, cap, n, err);
   });
   return tokens_to_js(env, tokens.data(), tokens.size());
 }

@@ -1,4 +1,5 @@
-// Text to tokens and back, on a thread of its own: a megabyte takes a good part of a second.
+// Text to tokens and back, on a thread of its own, for texts that would hold up the event loop.
+#include <algorithm>
 #include <new>
 
 #include "calls.h"
@@ -6,8 +7,8 @@
 namespace addon {
 
 Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
-                   napi_value input, uint32_t flags)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags) {
+                   napi_value input, uint32_t flags, size_t max_tokens)
+    : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags), max_tokens_(max_tokens) {
   kind_ = kind == "text" ? kText : kind == "dialog" ? kDialog : kTokens;
   if (kind_ == kText) text_ = to_text(env, input, "text");
   else if (kind_ == kDialog) to_messages(env, input, "messages", messages_);
@@ -28,8 +29,8 @@ void Tokenize::run() noexcept {
   llama_t *l = handle_->llama;
   try {
     if (kind_ == kText) {
-      fill(tokens_, text_.size() + 3, [&](int32_t *buf, size_t cap, size_t *n) {
-        return llama_encode_text(l, text_.data(), text_.size(), flags_, buf, cap, n, &err_);
+      fill(tokens_, std::min(text_.size() + 3, max_tokens_), [&](int32_t *buf, size_t cap, size_t *n) {
+        return llama_encode_text_bounded(l, text_.data(), text_.size(), flags_, max_tokens_, nullptr, buf, cap, n, &err_);
       });
     } else if (kind_ == kDialog) {
       size_t size = 16;

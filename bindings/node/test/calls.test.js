@@ -212,6 +212,19 @@ test('half of a surrogate pair is refused, with argument and index', async () =>
   await model.close();
 });
 
+behaviour('bounded_encode', async () => {
+  const model = await demo({ maxSeqLen: 64 });
+  const whole = model.encode('Once upon a time', { bos: true, eos: true });
+  const bounded = (maxTokens, text = 'Once upon a time') => model.encode(text, { bos: true, eos: true, maxTokens });
+  assert.deepEqual(bounded(whole.length), whole);
+  assert.deepEqual(await model.encodeAsync('Once upon a time', { bos: true, eos: true, maxTokens: whole.length }), whole);
+  assertFails(await failure(model.encodeAsync('a b', { maxTokens: 1 })), 'LLAMA_E_TOO_LONG', 'max_tokens is 1');
+  assertFails(await failure(() => bounded(whole.length - 1)), 'LLAMA_E_TOO_LONG', String(whole.length - 1));
+  assertFails(await failure(() => bounded(10, 'a b '.repeat(4 << 20))), 'LLAMA_E_TOO_LONG', '10');
+  assertFails(await failure(() => bounded(-1)), 'LLAMA_E_INVALID_ARGUMENT', 'maxTokens');
+  await model.close();
+});
+
 behaviour('missing_checkpoint', async () => {
   assertFails(await failure(Model.open('/no/such/model')), 'LLAMA_E_IO', '/no/such/model');
   const empty = mkdtempSync(join(tmpdir(), 'llamabi-'));
