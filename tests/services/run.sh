@@ -99,6 +99,7 @@ check() { # check NAME COMMAND [COMMAND under load]
   "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
+  "$work/venv/bin/python" "$here/unread.py" "$root/tests/data/reference/mha-f32/hf" $2
   start ${3:-$2} $demo --queue 128
   "$work/load" --url "$url" --pid $pid --seconds "$seconds"
   kill -TERM $pid
