@@ -10,7 +10,7 @@ Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Han
     : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags) {
   kind_ = kind == "text" ? kText : kind == "dialog" ? kDialog : kTokens;
   if (kind_ == kText) text_ = to_text(env, input, "text");
-  else if (kind_ == kDialog) to_messages(env, input, messages_);
+  else if (kind_ == kDialog) to_messages(env, input, "messages", messages_);
   else to_tokens(env, input, tokens_);
   err_.struct_size = sizeof err_;
 }
