@@ -28,8 +28,8 @@ struct Layout {
 
 // The part of the cache that a block works on.
 template <class T> struct Keys {
-    const T *k, *v;         // this kv head of page 0
-    const uint32_t *pages;  // page table of the sequence
+    const T *k, *v;        // this kv head of page 0
+    const uint32_t *pages; // page table of the sequence
     size_t page_stride;
     uint32_t head_stride;
     DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages,
@@ -46,7 +46,8 @@ template <class T> struct Keys {
             return valid ? unit_of(from + pages[key / GPU_PAGE] * page_stride, head_stride,
                                key % GPU_PAGE)
                          : 0;
-        else return 1;
+        else
+            return 1;
     }
 };
 
@@ -68,9 +69,8 @@ template <class T> struct Eight<T, true> {
 // Attends to keys first .. first + n (n <= 256) for the H queries in l.q; query h sees the keys
 // before end[h]. Leaves the largest score (in units of log 2) in l.max, the sum of weights in l.sum
 // and the weighted values in l.o.
-template <class T, int H>
-DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, uint32_t n,
-    const uint32_t (&end)[H], float scale) {
+template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys,
+    uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
     constexpr int U = 8 / sizeof(T); // keys in flight
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
     uint32_t width = 2;
@@ -81,9 +81,8 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
 
     float q[H][8];
     UNROLL
-    for (int h = 0; h < H; h++)
-        UNROLL
-        for (int e = 0; e < 8; e++) q[h][e] = has ? l.q[h * stride + e0 + e] : 0;
+    for (int h = 0; h < H; h++) UNROLL
+    for (int e = 0; e < 8; e++) q[h][e] = has ? l.q[h * stride + e0 + e] : 0;
     for (uint32_t i = 0; i < n; i += U * step) {
         Eight<T> raw[U] = {};
         float unit[U];
@@ -156,12 +155,11 @@ DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys, uint32_t first, u
         }
     }
     UNROLL
-    for (int h = 0; h < H; h++)
-        UNROLL
-        for (int e = 0; e < 8; e++) {
-            float sum = across_sum(o[h][e], width);
-            if (has && lane < width) l.parts[(warp * QUERIES + h) * stride + e0 + e] = sum;
-        }
+    for (int h = 0; h < H; h++) UNROLL
+    for (int e = 0; e < 8; e++) {
+        float sum = across_sum(o[h][e], width);
+        if (has && lane < width) l.parts[(warp * QUERIES + h) * stride + e0 + e] = sum;
+    }
     block_sync();
     for (uint32_t i = t; i < H * stride; i += 128) {
         const float *part = l.parts + i;
@@ -214,7 +212,8 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     const uint32_t n_splits = (uint32_t)p.positions[row] / GPU_CHUNK + 1;
     if (blockIdx.y >= n_splits) return;
     Layout l(shared, p.head_stride);
-    if (group == 1) attend_group<T, 1>(p, l, row, kv_head);
+    if (group == 1)
+        attend_group<T, 1>(p, l, row, kv_head);
     else
         for (uint32_t h = 0; h < group; h += QUERIES)
             attend_group<T, QUERIES>(p, l, row, kv_head * group + h);

@@ -79,11 +79,10 @@ template <class T, uint32_t B> struct HopperAttention {
             unsigned char *to = values ? values_of(j) : keys_of(j);
             // Boxes beyond the last page get a row beyond the end of the map, which reads as zeros.
             const uint32_t row =
-                key < n_keys
-                    ? h.first +
-                          (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads + kv_head) *
-                              GPU_PAGE
-                    : h.end;
+                key < n_keys ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads +
+                                             kv_head) *
+                                             GPU_PAGE
+                             : h.end;
             const bool cut = values && key < n_keys && n_keys - key < GPU_PAGE;
             if (half < HALVES) {
                 AsyncBarrier *arrived = cut ? &b.cut : there + stage;
@@ -130,7 +129,7 @@ template <class T, uint32_t B> struct HopperAttention {
 #endif
 
         float s[KEYS / 2], o[B / 2] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0},
-              fade[2];
+                                 fade[2];
         uint32_t w[KEYS / 16][4];
         const float scale = p.scale * 1.44269504f; // weights are powers of two
         barrier_wait(b.keys, 0);
@@ -212,8 +211,10 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t i = 0; i < B / 16; i++) {
             const uint64_t q = operand(queries + i / 4 * (64 * 128) + i % 4 * 32),
                            k = operand(keys + i / 4 * HALF + i % 4 * 32);
-            if (i == 0) wgmma_new(s, q, k, T());
-            else wgmma(s, q, k, T());
+            if (i == 0)
+                wgmma_new(s, q, k, T());
+            else
+                wgmma(s, q, k, T());
         }
         wgmma_commit();
     }

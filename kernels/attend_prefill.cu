@@ -12,8 +12,7 @@
 
 // Loads eight numbers of a cache with scales, multiplies them by their scale, rounds, and stores to
 // shared memory.
-template <class C>
-DEVICE void place8(
+template <class C> DEVICE void place8(
     void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
     Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
@@ -124,13 +123,12 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             }
             float larger[2] = {max[0], max[1]}, base2[2], fade[2];
             UNROLL
-            for (uint32_t i = 0; i < KEYS / 8; i++)
-                UNROLL
-                for (uint32_t e = 0; e < 4; e++) {
-                    uint32_t key = j * KEYS + i * 8 + c + e % 2;
-                    s[i][e] = key <= first_row + g + e / 2 * 8 ? s[i][e] * scale : -INFINITY_F;
-                    larger[e / 2] = fmaxf(larger[e / 2], s[i][e]);
-                }
+            for (uint32_t i = 0; i < KEYS / 8; i++) UNROLL
+            for (uint32_t e = 0; e < 4; e++) {
+                uint32_t key = j * KEYS + i * 8 + c + e % 2;
+                s[i][e] = key <= first_row + g + e / 2 * 8 ? s[i][e] * scale : -INFINITY_F;
+                larger[e / 2] = fmaxf(larger[e / 2], s[i][e]);
+            }
             UNROLL
             for (uint32_t h = 0; h < 2; h++) {
                 larger[h] = group_max(larger[h], 4);
@@ -141,17 +139,16 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             }
             uint32_t w[KEYS / 16][4];
             UNROLL
-            for (uint32_t i = 0; i < KEYS / 8; i++)
-                UNROLL
-                for (uint32_t h = 0; h < 2; h++) {
-                    float a = exp2_fast(s[i][2 * h] - base2[h]),
-                          b = exp2_fast(s[i][2 * h + 1] - base2[h]);
-                    sum[h] += a + b;
-                    T pair[2];
-                    from_float(pair[0], a);
-                    from_float(pair[1], b);
-                    w[i / 2][i % 2 * 2 + h] = pair[0].bits | (uint32_t)pair[1].bits << 16;
-                }
+            for (uint32_t i = 0; i < KEYS / 8; i++) UNROLL
+            for (uint32_t h = 0; h < 2; h++) {
+                float a = exp2_fast(s[i][2 * h] - base2[h]),
+                      b = exp2_fast(s[i][2 * h + 1] - base2[h]);
+                sum[h] += a + b;
+                T pair[2];
+                from_float(pair[0], a);
+                from_float(pair[1], b);
+                w[i / 2][i % 2 * 2 + h] = pair[0].bits | (uint32_t)pair[1].bits << 16;
+            }
             UNROLL
             for (uint32_t i = 0; i < B / 16; i++) {
                 if (i >= sixteens) break;

@@ -66,10 +66,9 @@ template <class W, int NT> struct Batch {
     }
 
     // Of the blocks that share a K, the last one to finish runs the epilogue.
-    template <class Pairs>
-    DEVICE_MEMBER static void run(unsigned char *shared, const uint32_t *table, const void *w,
-        uint32_t w_stride, const void *x, uint32_t x_stride, uint32_t n_rows, uint32_t k,
-        const Split &split, const Pairs &pairs) {
+    template <class Pairs> DEVICE_MEMBER static void run(unsigned char *shared,
+        const uint32_t *table, const void *w, uint32_t w_stride, const void *x, uint32_t x_stride,
+        uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, first = blockIdx.x * ROWS;
         const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
                        codes = L::codes(k);
@@ -144,8 +143,8 @@ template <class W, int NT> struct Batch {
         };
         // Runs after the last line of a class. Two classes make a quarter, and the quarters are
         // added up. Blocks that share a K have only one of these two levels, or none.
-        unsigned char *const even = shared + STAGES * STAGE_BYTES,
-                      *const total = even + LEVEL_BYTES;
+        unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total =
+                                                                       even + LEVEL_BYTES;
         uint32_t sum_of = begin;
         auto finish = [&] {
             if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
@@ -158,9 +157,8 @@ template <class W, int NT> struct Batch {
             }
             if (++sum_of == end) return;
             UNROLL
-            for (int n = 0; n < NT; n++)
-                UNROLL
-                for (int e = 0; e < 4; e++) sums[n][e] = 0;
+            for (int n = 0; n < NT; n++) UNROLL
+            for (int e = 0; e < 4; e++) sums[n][e] = 0;
         };
         for (uint32_t line = start; line != NONE;) {
             UNROLL
@@ -220,8 +218,10 @@ template <class W, int NT> struct Batch {
                     pairs.put(other, j, sum[1], sum[3]);
                 }
             };
-            if (split.n == 4) join_parts(Count<4>());
-            else join_parts(Count<8>());
+            if (split.n == 4)
+                join_parts(Count<4>());
+            else
+                join_parts(Count<8>());
             return;
         }
         constexpr uint32_t AT_ONCE = NT < 4 ? NT : 4;
@@ -238,15 +238,18 @@ template <class W, int NT> struct Batch {
     }
 };
 
-template <class W, class Pairs>
-DEVICE void batch_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
-    uint32_t stride, uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
+template <class W, class Pairs> DEVICE void batch_rows(unsigned char *shared, const void *w,
+    uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
+    const Split &split, const Pairs &pairs) {
     const uint32_t *table = pair_table<W>(shared);
     auto run = [&](auto tiles) {
         Batch<W, decltype(tiles)::value>::run(
             shared + GPU_TABLE_BYTES, table, w, w_stride, x, stride, n_rows, k, split, pairs);
     };
-    if (n_rows <= 16) run(Count<2>());
-    else if (n_rows <= 32) run(Count<4>());
-    else run(Count<8>());
+    if (n_rows <= 16)
+        run(Count<2>());
+    else if (n_rows <= 32)
+        run(Count<4>());
+    else
+        run(Count<8>());
 }

@@ -26,9 +26,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
 
     // Multiplies the ROWS rows of x from x_row + blockIdx.x * ROWS on by 32 pairs of rows of w for
     // each of `groups` warpgroups (`groups` as in gemm_hopper.h).
-    template <class Pairs>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row,
-        const void *w, uint32_t w_stride, uint32_t groups, uint32_t k, const Pairs &pairs) {
+    template <class Pairs> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
+        uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups, uint32_t k,
+        const Pairs &pairs) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS,
                        lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
@@ -70,9 +70,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                 for (uint32_t i = 0; i < SLABS; i++) {
                     const uint32_t step = line * (SLABS / 4) + i / 4;
 #ifdef PLANT_DECODED_EARLY
-                    uint32_t(&slab)[4] = a[0];
+                    uint32_t (&slab)[4] = a[0];
 #else
-                    uint32_t(&slab)[4] = a[i % 2];
+                    uint32_t (&slab)[4] = a[i % 2];
 #endif
                     decode(slab, ahead[d], i, table);
                     if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);

@@ -48,18 +48,15 @@ template <class W> struct FloatLine {
     DEVICE_MEMBER void load(
         const unsigned char *const (&rows)[2], uint32_t line, uint32_t steps, uint32_t) {
         UNROLL
-        for (uint32_t i = 0; i < 2; i++)
-            UNROLL
-            for (uint32_t s = 0; s < 2; s++)
-                if (s < steps)
-                    pieces[i][s] =
-                        load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
+        for (uint32_t i = 0; i < 2; i++) UNROLL
+        for (uint32_t s = 0; s < 2; s++)
+            if (s < steps)
+                pieces[i][s] = load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *) const {
         UNROLL
-        for (uint32_t h = 0; h < 2; h++)
-            UNROLL
-            for (uint32_t i = 0; i < 4; i++) a[h][i] = pieces[i % 2][step].w[h * 2 + i / 2];
+        for (uint32_t h = 0; h < 2; h++) UNROLL
+        for (uint32_t i = 0; i < 4; i++) a[h][i] = pieces[i % 2][step].w[h * 2 + i / 2];
     }
 };
 
@@ -84,31 +81,33 @@ template <class Q> struct QuantisedLine {
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *table) const {
         UNROLL
-        for (uint32_t h = 0; h < 2; h++)
-            UNROLL
-            for (uint32_t i = 0; i < 2; i++) {
-                uint32_t pairs[2];
-                Q::decode_pairs(pairs, pieces[i][h].w, step, table);
-                a[h][i] = pairs[0], a[h][2 + i] = pairs[1];
-            }
+        for (uint32_t h = 0; h < 2; h++) UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t pairs[2];
+            Q::decode_pairs(pairs, pieces[i][h].w, step, table);
+            a[h][i] = pairs[0], a[h][2 + i] = pairs[1];
+        }
     }
     DEVICE_MEMBER float scale(uint32_t row, uint32_t step) const {
         const uint32_t group = step * 32 / Q::GROUP;
         return to_float(f16{(uint16_t)(scales[row].w[group / 2] >> group % 2 * 16)});
     }
 };
-template <class W, bool> struct LineOf { using type = FloatLine<W>; };
-template <class W> struct LineOf<W, true> { using type = QuantisedLine<W>; };
+template <class W, bool> struct LineOf {
+    using type = FloatLine<W>;
+};
+template <class W> struct LineOf<W, true> {
+    using type = QuantisedLine<W>;
+};
 template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 
 // sums += sixteen weight rows times eight activation rows, over a step of 32 columns. `b` is a
 // lane's share of the activation rows.
-template <class L>
-DEVICE void multiply_step(
+template <class L> DEVICE void multiply_step(
     float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
     float part[4] = {};
-    float(&to)[4] = L::SCALED ? part : sums;
+    float (&to)[4] = L::SCALED ? part : sums;
     mma(to, a[0], b.w[0], b.w[1], T());
     mma(to, a[1], b.w[2], b.w[3], T());
     if constexpr (L::SCALED) {
@@ -219,9 +218,9 @@ template <class L> struct PreparedRows {
 
 // A block of eight warps has eight pairs of weight rows, and the activation rows from row
 // `first_row` of the launch on. `sums_of`: 4096 bytes of shared memory.
-template <class W, class Rows, class Pairs>
-DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, uint32_t stride,
-    uint32_t k, Rows &source, uint32_t first_row, const Pairs &pairs) {
+template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_of,
+    const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source,
+    uint32_t first_row, const Pairs &pairs) {
     using L = Line<W>;
     constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines in flight
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -289,10 +288,9 @@ DEVICE void few(unsigned char *sums_of, const uint32_t *table, const void *w, ui
 }
 
 // A block's share of a product of up to GPU_FEW_ROWS rows: those from blockIdx.y * GPU_FEW_ROWS on.
-template <class W, class Pairs>
-DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
-    uint32_t stride, const float *norm, const int32_t *rows, uint32_t n_rows, uint32_t k, float eps,
-    const Pairs &pairs) {
+template <class W, class Pairs> DEVICE void few_rows(unsigned char *shared, const void *w,
+    uint32_t w_stride, const void *x, uint32_t stride, const float *norm, const int32_t *rows,
+    uint32_t n_rows, uint32_t k, float eps, const Pairs &pairs) {
     using Source = FreshRows<Line<W>>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
@@ -301,9 +299,9 @@ DEVICE void few_rows(unsigned char *shared, const void *w, uint32_t w_stride, co
 }
 
 // The same for rows that are already rounded.
-template <class W, class Pairs>
-DEVICE void few_rounded(unsigned char *shared, const void *w, uint32_t w_stride, const void *x,
-    uint32_t stride, uint32_t n_rows, uint32_t k, const Pairs &pairs) {
+template <class W, class Pairs> DEVICE void few_rounded(unsigned char *shared, const void *w,
+    uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
+    const Pairs &pairs) {
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     PreparedRows<Line<W>> source(x, stride, first, n_rows);
     few<W>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);

@@ -59,8 +59,10 @@ template <class T>
 DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
     if (row < 0) return;
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
-    if (j + 1 < p.ffn_dim) store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
-    else if (j < p.ffn_dim) from_float(*h, silu(gate.x) * up.x);
+    if (j + 1 < p.ffn_dim)
+        store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
+    else if (j < p.ffn_dim)
+        from_float(*h, silu(gate.x) * up.x);
 }
 
 template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {

@@ -11,7 +11,9 @@
 // out(i, c, a, b): i is the row of the launch; a has tile columns c and c + 1, b has c + HALF and c
 // + HALF + 1.
 
-struct Pair { float x, y; };
+struct Pair {
+    float x, y;
+};
 
 // Offset of the 16-byte chunk `chunk` of row `row`, in rows of 64 bytes. Swizzled: the chunks with
 // one number of any eight neighbouring rows lie in different banks.
@@ -29,8 +31,7 @@ template <class W> struct FloatTiles {
     bool has[2];
 
     // weight_row(r): the row of w that is row r of the tile; negative if there is none.
-    template <class WeightRow>
-    DEVICE_MEMBER FloatTiles(
+    template <class WeightRow> DEVICE_MEMBER FloatTiles(
         unsigned char *, const void *w, uint32_t stride, uint32_t, const WeightRow &weight_row) {
         UNROLL
         for (int i = 0; i < 2; i++) {
@@ -62,9 +63,8 @@ template <class Q> struct QuantisedTiles {
     f16 scale[4]; // for the step to come
     uint32_t k;
 
-    template <class WeightRow>
-    DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w, uint32_t stride, uint32_t k,
-        const WeightRow &weight_row)
+    template <class WeightRow> DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w,
+        uint32_t stride, uint32_t k, const WeightRow &weight_row)
         : waiting(shared + GPU_TABLE_BYTES + threadIdx.x * 16), table(Q::table(shared)),
           w((const unsigned char *)w), k(k) {
         UNROLL
@@ -115,7 +115,8 @@ template <class Q> struct QuantisedTiles {
                     h[2].bits | (uint32_t)h[3].bits << 16}});
             // Moves the next step's codes to the front: the next word, or the other half of this
             // word.
-            if (Q::WORDS == 1 && step % 2 == 0) pieces[i].w[0] >>= 8;
+            if (Q::WORDS == 1 && step % 2 == 0)
+                pieces[i].w[0] >>= 8;
             else
                 pieces[i].w[0] = pieces[i].w[1], pieces[i].w[1] = pieces[i].w[2],
                 pieces[i].w[2] = pieces[i].w[3];
@@ -123,8 +124,12 @@ template <class Q> struct QuantisedTiles {
         fetch_scales(step + 1);
     }
 };
-template <class W, bool> struct TilesOf { using type = FloatTiles<W>; };
-template <class W> struct TilesOf<W, true> { using type = QuantisedTiles<W>; };
+template <class W, bool> struct TilesOf {
+    using type = FloatTiles<W>;
+};
+template <class W> struct TilesOf<W, true> {
+    using type = QuantisedTiles<W>;
+};
 template <class W> using WeightTiles = typename TilesOf<W, QUANTISED<W>>::type;
 
 // Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32 outputs, three
@@ -134,10 +139,9 @@ template <class W> struct Gemm {
     static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3,
                               STAGE_BYTES = (M + N) * K * 2;
 
-    template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride,
-        const void *w, uint32_t w_stride, uint32_t m, uint32_t k, const WeightRow &weight_row,
-        const Out &out) {
+    template <class WeightRow, class Out> DEVICE_MEMBER static void run(unsigned char *shared,
+        const void *x, uint32_t x_stride, const void *w, uint32_t w_stride, uint32_t m, uint32_t k,
+        const WeightRow &weight_row, const Out &out) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32;
         const uint32_t m0 = blockIdx.y * M, warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
         const uint32_t steps = (k + K - 1) / K;
@@ -212,17 +216,16 @@ template <class W> struct Gemm {
         }
         cp_wait<0>();
         UNROLL
-        for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < 4; i++) UNROLL
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t row = m0 + warp_m + i * 16 + h * 8 + lane / 4;
+            if (row >= m) continue;
             UNROLL
-            for (uint32_t h = 0; h < 2; h++) {
-                uint32_t row = m0 + warp_m + i * 16 + h * 8 + lane / 4;
-                if (row >= m) continue;
-                UNROLL
-                for (uint32_t j = 0; j < 2; j++)
-                    out(row, warp_n + j * 8 + lane % 4 * 2,
-                        Pair{sums[i][j][2 * h], sums[i][j][2 * h + 1]},
-                        Pair{sums[i][j + 2][2 * h], sums[i][j + 2][2 * h + 1]});
-            }
+            for (uint32_t j = 0; j < 2; j++)
+                out(row, warp_n + j * 8 + lane % 4 * 2,
+                    Pair{sums[i][j][2 * h], sums[i][j][2 * h + 1]},
+                    Pair{sums[i][j + 2][2 * h], sums[i][j + 2][2 * h + 1]});
+        }
     }
 };
 
@@ -232,10 +235,9 @@ template <> struct Gemm<float> {
     static constexpr uint32_t M = 64, N = 64, K = 16, HALF = 32, PITCH = 20,
                               STAGE = (M + N) * PITCH;
 
-    template <class WeightRow, class Out>
-    DEVICE_MEMBER static void run(unsigned char *shared, const void *x, uint32_t x_stride,
-        const void *w, uint32_t w_stride, uint32_t m, uint32_t k, const WeightRow &weight_row,
-        const Out &out) {
+    template <class WeightRow, class Out> DEVICE_MEMBER static void run(unsigned char *shared,
+        const void *x, uint32_t x_stride, const void *w, uint32_t w_stride, uint32_t m, uint32_t k,
+        const WeightRow &weight_row, const Out &out) {
         const uint32_t t = threadIdx.x, tx = t % 16, ty = t / 16, m0 = blockIdx.y * M;
         const uint32_t steps = (k + 31) / 32 * 2;
         const uint32_t row = t / 4, chunk = t % 4;
@@ -271,12 +273,10 @@ template <> struct Gemm<float> {
                     b[i] = load_shared(b_tile + (i / 2 * HALF + tx * 2 + i % 2) * PITCH + e);
                 }
                 UNROLL
-                for (uint32_t q = 0; q < 4; q++)
-                    UNROLL
-                    for (uint32_t i = 0; i < 4; i++)
-                        UNROLL
-                    for (uint32_t j = 0; j < 4; j++)
-                        sums[i][j] = fmaf(as_float(a[i].w[q]), as_float(b[j].w[q]), sums[i][j]);
+                for (uint32_t q = 0; q < 4; q++) UNROLL
+                for (uint32_t i = 0; i < 4; i++) UNROLL
+                for (uint32_t j = 0; j < 4; j++)
+                    sums[i][j] = fmaf(as_float(a[i].w[q]), as_float(b[j].w[q]), sums[i][j]);
             }
             block_sync();
         }

@@ -34,10 +34,9 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     // or 1 for the smaller tile when there are too few blocks even so. `out` of gemm.h is split
     // into find(i, c), which loads, and put(found, c, a, b), which stores, so that loads overlap
     // (few.h says why).
-    template <class Find, class Put>
-    DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x, uint32_t x_row,
-        const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
-        uint32_t second, const Find &find, const Put &put) {
+    template <class Find, class Put> DEVICE_MEMBER static void run(unsigned char *shared,
+        const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m,
+        uint32_t k, uint32_t first, uint32_t second, const Find &find, const Put &put) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
         // A warpgroup without rows does not take part.
         const uint32_t workers = m - m0 > 64 ? groups : 1;

@@ -9,14 +9,20 @@
 // Most activation rows of one block.
 #define GEMV_ROWS 8
 
-template <int N> struct Count { static constexpr int value = N; };
+template <int N> struct Count {
+    static constexpr int value = N;
+};
 
 // Calls `body` with the smallest count of 1, 2, 4, 8 that holds `n` rows.
 template <class Body> DEVICE void with_rows(uint32_t n, const Body &body) {
-    if (n <= 1) body(Count<1>());
-    else if (n <= 2) body(Count<2>());
-    else if (n <= 4) body(Count<4>());
-    else body(Count<8>());
+    if (n <= 1)
+        body(Count<1>());
+    else if (n <= 2)
+        body(Count<2>());
+    else if (n <= 4)
+        body(Count<4>());
+    else
+        body(Count<8>());
 }
 
 DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[2], float) {
@@ -65,9 +71,11 @@ template <int R> struct RowSet {
 };
 
 // What lane r finishes for row r: its two sums, and the row; -1 where there is no row.
-struct Finish { float a, b; int32_t row; };
-template <int R>
-DEVICE Finish finish(
+struct Finish {
+    float a, b;
+    int32_t row;
+};
+template <int R> DEVICE Finish finish(
     const float (&sums)[2][R], const int32_t *rows, uint32_t n_rows, uint32_t first) {
     const uint32_t lane = threadIdx.x % 32;
     Finish f = {0, 0, -1};
@@ -81,10 +89,9 @@ DEVICE Finish finish(
 // sums[i][r] += w_i . x_r over the columns of lane `part` of `parts` (whole warps), eight at a
 // time. With a norm: sums[i][r] += w_i . (x_r * norm) and squares[r] += x_r . x_r. The scale of
 // RMSNorm is one factor for the whole row, so the caller applies it.
-template <int R, bool NORM>
-DEVICE void dot2(float (&sums)[2][R], float (&squares)[R], const float *w0, const float *w1,
-    const float *x, const RowSet<R> &rows, const float *norm, uint32_t k, uint32_t part,
-    uint32_t parts) {
+template <int R, bool NORM> DEVICE void dot2(float (&sums)[2][R], float (&squares)[R],
+    const float *w0, const float *w1, const float *x, const RowSet<R> &rows, const float *norm,
+    uint32_t k, uint32_t part, uint32_t parts) {
     // Loads in flight: eight for one row, four for more rows. With eight rows, arithmetic covers
     // the latency.
     constexpr int U = R == 1 ? 2 : 1;
@@ -142,9 +149,8 @@ DEVICE void load4(float (&v)[4], const float *p) {
 }
 
 // The same over all of K and all lanes of the warp, with RMSNorm. Every lane has the results.
-template <int R>
-DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, const float *w1, const float *x,
-    const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
+template <int R> DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, const float *w1,
+    const float *x, const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
     float squares[R];
     UNROLL
     for (int r = 0; r < R; r++) sums[0][r] = sums[1][r] = squares[r] = 0;

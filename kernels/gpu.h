@@ -34,35 +34,43 @@
 
 #define INFINITY_F __builtin_inff()
 
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
 
 #ifdef __CUDACC__
 
-#define DEVICE static __device__ __forceinline__
+#define DEVICE        static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
-#define UNROLL _Pragma("unroll")
-#define PRAGMA(x) _Pragma(#x)
-#define UNROLL_BY(n) PRAGMA(unroll (n))
-#define ALIGNED16 __align__(16)
-#define CONSTANT static __constant__ const
+#define UNROLL        _Pragma("unroll")
+#define PRAGMA(x)     _Pragma(#x)
+#define UNROLL_BY(n)  PRAGMA(unroll(n))
+#define ALIGNED16     __align__(16)
+#define CONSTANT      static __constant__ const
 
 // A kernel whose block has `THREADS` threads. At least two blocks must fit on an SM, so a thread
 // has at most 128 registers (256 threads) or 255 (128 threads).
-#define KERNEL(name, Params, THREADS) \
+#define KERNEL(name, Params, THREADS)                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ Params p)
 
 // A kernel with one block on an SM: up to 255 registers a thread. For kernels that hide latency
 // with loads in flight instead of other warps.
-#define KERNEL_WIDE(name, Params, THREADS) \
+#define KERNEL_WIDE(name, Params, THREADS)                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
 
 // All the shared memory that there is; the launch gives its size. Boxes and operands that are
 // swizzled by 128 bytes begin at multiples of 1024.
 #define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
-struct Words4 { uint32_t w[4]; };
-struct Words2 { uint32_t w[2]; };
+struct Words4 {
+    uint32_t w[4];
+};
+struct Words2 {
+    uint32_t w[2];
+};
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
@@ -97,13 +105,15 @@ DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
 DEVICE Words4 load_stream(const void *p) {
     Words4 v;
     asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+        : "l"(p));
     return v;
 }
 DEVICE Words2 load_stream8(const void *p) {
     Words2 v;
     asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];"
-        : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
+        : "=r"(v.w[0]), "=r"(v.w[1])
+        : "l"(p));
     return v;
 }
 // Loads what nobody writes once the blocks of this launch have started. This excludes what the
@@ -111,7 +121,8 @@ DEVICE Words2 load_stream8(const void *p) {
 DEVICE Words4 load_const(const void *p) {
     Words4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+        : "l"(p));
     return v;
 }
 DEVICE Words2 load_const8(const void *p) {
@@ -128,7 +139,9 @@ DEVICE float load_fenced(const float *p) {
 DEVICE Words4 load_fenced16(const void *p) {
     Words4 v;
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+        : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+        : "l"(p)
+        : "memory");
     return v;
 }
 // Loads what the launch before this one wrote, after wait_for_last. These are plain loads, so the
@@ -137,7 +150,10 @@ DEVICE Words4 load_fresh(const void *p) {
     uint4 v = *(const uint4 *)p;
     return Words4{{v.x, v.y, v.z, v.w}};
 }
-DEVICE Words2 load_fresh8(const void *p) { uint2 v = *(const uint2 *)p; return Words2{{v.x, v.y}}; }
+DEVICE Words2 load_fresh8(const void *p) {
+    uint2 v = *(const uint2 *)p;
+    return Words2{{v.x, v.y}};
+}
 DEVICE Words4 load_shared(const void *p) { return *(const Words4 ALIGNED16 *)p; }
 DEVICE Words2 load_shared8(const void *p) {
     uint2 v = *(const uint2 *)p;
@@ -176,26 +192,29 @@ DEVICE float byte_as_float(uint32_t x, int i) {
 // Copies 16 bytes to shared memory asynchronously; they are visible after cp_wait and a block_sync.
 // Writes zeros where not valid.
 DEVICE void cp_async(void *to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(valid ? 16 : 0)
+        : "memory");
 }
 DEVICE void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most N of this thread's groups of copies are in flight.
 template <int N> DEVICE void cp_wait() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // Loads four 8x8 matrices of 16-bit numbers; lanes 8i .. 8i+7 give the rows of matrix i.
 DEVICE void ldmatrix(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"((uint32_t)__cvta_generic_to_shared(row))
+        : "memory");
 }
 DEVICE void ldmatrix_trans(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"((uint32_t)__cvta_generic_to_shared(row))
+        : "memory");
 }
 // d[16x8] += a[16x16] b[16x8], with sums in float32.
 DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
@@ -214,7 +233,7 @@ DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
 DEVICE void block_sync() { __syncthreads(); }
 // Barrier `id` (1 .. 15) among `threads` threads of the block, in whole warps.
 DEVICE void named_sync(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 DEVICE void warp_sync() { __syncwarp(); }
 DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
@@ -258,7 +277,7 @@ DEVICE void wait_for_last() {
 // wait for there, so the prefetch would only be in the way.
 DEVICE void prefetch(const void *p) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #else
     (void)p;
 #endif
@@ -322,9 +341,12 @@ template <class T> DEVICE void store_pair(T *to, float a, float b) {
 
 // Calls `body` with a number of this type: GPU_F32, GPU_F16 or GPU_BF16.
 template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
-    if (type == GPU_F32) body(float());
-    else if (type == GPU_F16) body(f16());
-    else body(bf16());
+    if (type == GPU_F32)
+        body(float());
+    else if (type == GPU_F16)
+        body(f16());
+    else
+        body(bf16());
 }
 
 #include "hopper.h"

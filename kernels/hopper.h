@@ -8,7 +8,9 @@
 // same memory. A kernel that uses any of this stands inside #ifdef HOPPER: it exists for sm_90a
 // only.
 
-struct AsyncBarrier { uint64_t word; };
+struct AsyncBarrier {
+    uint64_t word;
+};
 
 #ifdef __CUDACC__
 
@@ -24,24 +26,28 @@ DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_
 
 // After it, call async_fence and block_sync before any thread uses the barrier.
 DEVICE void barrier_init(AsyncBarrier *b, uint32_t count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                 :: "r"(shared_address(b)), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count)
+        : "memory");
 }
 DEVICE void barrier_arrive(AsyncBarrier *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 // Arrives, and makes the phase wait for this many bytes of copies as well.
 DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared_address(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+        "r"(bytes)
+        : "memory");
 }
 // Waits until the phase of this parity is over. The first phase has parity 0; a fresh barrier
 // counts as if a phase of parity 1 were over.
 DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
     uint32_t over;
     do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(over) : "r"(shared_address(b)), "r"(parity) : "memory");
+        asm volatile(
+            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+            : "=r"(over)
+            : "r"(shared_address(b)), "r"(parity)
+            : "memory");
     } while (!over);
 }
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -71,21 +77,27 @@ DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most LEFT committed groups of products are in flight.
 template <int LEFT> DEVICE void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-#define HOLD8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define HOLD32(i) HOLD8(i), HOLD8(i + 8), HOLD8(i + 16), HOLD8(i + 24)
-#define HOLD64(i) HOLD32(i), HOLD32(i + 32)
+#define HOLD8(i)                                                                                   \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define HOLD32(i)  HOLD8(i), HOLD8(i + 8), HOLD8(i + 16), HOLD8(i + 24)
+#define HOLD64(i)  HOLD32(i), HOLD32(i + 32)
 #define HOLD128(i) HOLD64(i), HOLD64(i + 64)
-#define NAMES32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define NAMES32                                                                                    \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES64 NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES128 NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define NAMES64                                                                                    \
+    NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "   \
+            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES128                                                                                       \
+    NAMES64                                                                                            \
+        ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // The same; afterwards the sums `d` may be read if they belong to groups that are no longer in
 // flight.
@@ -103,10 +115,12 @@ template <int N> DEVICE void wgmma_finish(float (&d)[N]) { wgmma_wait<0>(d); }
 // d[64 x 2N] += a[64 x 16] b[2N x 16]^T with a and b by descriptor and sums in float32. Thread t
 // has rows r = t / 32 * 16 + t % 32 / 4 and r + 8 of d, and of these the columns c = 8j + t % 4 * 2
 // and c + 1: d[4j], d[4j + 1] in the first row, d[4j + 2], d[4j + 3] in the second.
-#define WGMMA(N, COLUMNS, a_at, b_at, type, types)                                                                            \
-    DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, type) {                                                           \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;" \
-                     : HOLD##N(0) : "l"(a), "l"(b));                                                                           \
+#define WGMMA(N, COLUMNS, a_at, b_at, type, types)                                                 \
+    DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, type) {                               \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N    \
+            "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;"                                                \
+            : HOLD##N(0)                                                                           \
+            : "l"(a), "l"(b));                                                                     \
     }
 WGMMA(128, "256", "%128", "%129", bf16, "bf16.bf16")
 WGMMA(128, "256", "%128", "%129", f16, "f16.f16")
@@ -114,10 +128,12 @@ WGMMA(64, "128", "%64", "%65", bf16, "bf16.bf16")
 WGMMA(64, "128", "%64", "%65", f16, "f16.f16")
 
 // The same, but the sums start from zero.
-#define WGMMA_NEW(type, types)                                                                                                    \
-    DEVICE void wgmma_new(float (&d)[64], uint64_t a, uint64_t b, type) {                                                          \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" NAMES64 "}, %64, %65, 0, 1, 1, 0, 0;"              \
-                     : HOLD64(0) : "l"(a), "l"(b));                                                                               \
+#define WGMMA_NEW(type, types)                                                                     \
+    DEVICE void wgmma_new(float (&d)[64], uint64_t a, uint64_t b, type) {                          \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" NAMES64             \
+                     "}, %64, %65, 0, 1, 1, 0, 0;"                                                 \
+            : HOLD64(0)                                                                            \
+            : "l"(a), "l"(b));                                                                     \
     }
 WGMMA_NEW(bf16, "bf16.bf16")
 WGMMA_NEW(f16, "f16.f16")
@@ -125,10 +141,12 @@ WGMMA_NEW(f16, "f16.f16")
 // d[64 x 2N] += a[64 x 16] b[16 x 2N]. b comes from operand_transposed. a is in registers: each
 // warp has 16 rows of it, laid out as for mma. No thread may change these registers until the
 // product has been waited for. wgmma_registers: d += a[64 x 16] b[2N x 16]^T, with b from operand.
-#define WGMMA_REGISTERS(name, transposed, N, COLUMNS, a_at, b_at, type, types)                                                    \
-    DEVICE void name(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                                                    \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N "}, {" a_at "}, " b_at ", 1, 1, 1, " transposed ";" \
-                     : HOLD##N(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
+#define WGMMA_REGISTERS(name, transposed, N, COLUMNS, a_at, b_at, type, types)                     \
+    DEVICE void name(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N    \
+            "}, {" a_at "}, " b_at ", 1, 1, 1, " transposed ";"                                    \
+            : HOLD##N(0)                                                                           \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                 \
     }
 WGMMA_REGISTERS(wgmma, "1", 64, "128", "%64, %65, %66, %67", "%68", bf16, "bf16.bf16")
 WGMMA_REGISTERS(wgmma, "1", 64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
@@ -141,10 +159,10 @@ WGMMA_REGISTERS(wgmma_registers, "0", 64, "128", "%64, %65, %66, %67", "%68", f1
 // evenly
 
 template <int COUNT> DEVICE void give_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 template <int COUNT> DEVICE void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 #else

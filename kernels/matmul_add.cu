@@ -24,12 +24,11 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
             sums, squares, w0, w1, (const float *)p.y, rows, nullptr, p.k, split * 32 + lane, 128);
         float *parts = (float *)shared; // [group][split][2][R]
         UNROLL
-        for (int i = 0; i < 2; i++)
-            UNROLL
-            for (int r = 0; r < R; r++) {
-                float sum = group_sum(sums[i][r], 32);
-                if (lane == 0) parts[((group * 4 + split) * 2 + i) * R + r] = sum;
-            }
+        for (int i = 0; i < 2; i++) UNROLL
+        for (int r = 0; r < R; r++) {
+            float sum = group_sum(sums[i][r], 32);
+            if (lane == 0) parts[((group * 4 + split) * 2 + i) * R + r] = sum;
+        }
         block_sync();
         // Lane r of a group's first warp finishes row r for both weight rows.
         if (split != 0 || lane >= R || first + lane >= p.n_rows || p.rows[first + lane] < 0) return;
@@ -45,7 +44,10 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
 
 // Columns n and n + 1 (n even) of a row, before sums are added to them. x is null where there is
 // nothing to add to.
-struct Found { float *x; Words2 before; };
+struct Found {
+    float *x;
+    Words2 before;
+};
 DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
     if (row < 0 || n >= p.n) return {};
     float *x = p.x + (size_t)row * p.x_stride + n;
@@ -85,11 +87,14 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
     if constexpr (BATCH)
         batch_rows<W>(
             shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pairs);
-    else few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pairs);
+    else
+        few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pairs);
 }
 
 // What find_pair returns for columns n and n + `half`.
-struct FoundPairs { Found a, b; };
+struct FoundPairs {
+    Found a, b;
+};
 DEVICE FoundPairs find_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
     return {find_pair(p, row, n), find_pair(p, row, n + half)};
@@ -152,6 +157,7 @@ KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>
 KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }
 #ifdef HOPPER
+// clang-format off: kernels/test.sh takes lines that begin with KERNEL out of a plant.
 KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16, 256>(p); }
 KERNEL(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288) { matmul_add_hopper<f16, 128>(p); }
 KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16, 256>(p); }
@@ -164,4 +170,5 @@ KERNEL_WIDE(matmul_add_hopper_nf4, MatmulAddHopperParams, 384) { matmul_add_code
 KERNEL_WIDE(matmul_add_hopper_half_nf4, MatmulAddHopperParams, 288) { matmul_add_codes<Nf4, 128>(p); }
 KERNEL_WIDE(matmul_add_hopper_fp8, MatmulAddHopperParams, 384) { matmul_add_codes<Fp8, 256>(p); }
 KERNEL_WIDE(matmul_add_hopper_half_fp8, MatmulAddHopperParams, 288) { matmul_add_codes<Fp8, 128>(p); }
+// clang-format on
 #endif

@@ -91,8 +91,8 @@ enum {
     GPU_NF4 = 5,
     GPU_FP8 = 6,
 
-    GPU_PAGE = 16,         // positions in a page
-    GPU_CHUNK = 256,       // keys of one split in decode attention
+    GPU_PAGE = 16,   // positions in a page
+    GPU_CHUNK = 256, // keys of one split in decode attention
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
@@ -100,19 +100,19 @@ enum {
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
-    GPU_MAX_TOP = 128,     // most alternatives that sample finds
+    GPU_MAX_TOP = 128, // most alternatives that sample finds
     GPU_SAMPLE_SHARED = 16896,
     GPU_BLOCK_K = 256,     // columns of a block of quantised weights
     GPU_TABLE_BYTES = 512, // bytes of shared memory for lookup tables of codes
     GPU_FEW_ROWS = 8,      // most rows of a product that applies norm and rounding itself
     GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 64,   // most activation rows in a block of OP_batch_TYPE
+    GPU_BATCH_ROWS = 64, // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,
     GPU_BATCH_SHARED = 4096, // bytes of stages for eight rows, without sums that wait
     GPU_BATCH_SHARED_CODES = 8192,
-    GPU_BATCH_LEVEL = 4096,  // bytes of one level of waiting sums for eight rows
+    GPU_BATCH_LEVEL = 4096, // bytes of one level of waiting sums for eight rows
     GPU_SPLIT_BELOW = 96,
-    GPU_BOX_ROWS = 64,     // rows of a TensorMap's box; a map of the cache has GPU_PAGE instead
+    GPU_BOX_ROWS = 64, // rows of a TensorMap's box; a map of the cache has GPU_PAGE instead
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
     GPU_CODES_SHARED = 131648,
@@ -123,9 +123,13 @@ enum {
 // box has 64 columns and GPU_BOX_ROWS rows (GPU_PAGE rows for the cache), is swizzled by 128 bytes,
 // and reads zeros outside of the matrix.
 #ifdef __cplusplus
-typedef struct alignas(128) { uint64_t words[16]; } TensorMap;
+typedef struct alignas(128) {
+    uint64_t words[16];
+} TensorMap;
 #else
-typedef struct { _Alignas(128) uint64_t words[16]; } TensorMap;
+typedef struct {
+    _Alignas(128) uint64_t words[16];
+} TensorMap;
 #endif
 
 #define GPU_NO_SLOT 0xffffffffu
@@ -145,13 +149,13 @@ typedef struct {
 // rows.
 // grid (n_rows), block 256, shared 32. Type: that of the product's weights.
 typedef struct {
-    void *out;             // [n_rows, out_stride], out_stride >= pad32(width)
-    const float *x;        // [max_rows, x_stride]
-    const float *norm;     // [pad32(width)]
-    const int32_t *rows;   // [n_rows]
+    void *out;           // [n_rows, out_stride], out_stride >= pad32(width)
+    const float *x;      // [max_rows, x_stride]
+    const float *norm;   // [pad32(width)]
+    const int32_t *rows; // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
-    uint32_t slots;        // whether columns are written in the order of slots
+    uint32_t slots; // whether columns are written in the order of slots
 } PrepareParams;
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
@@ -170,24 +174,24 @@ typedef struct {
 // f32: grid (ceil(n / 64), ceil(n_rows / 64)), block 256, shared 20480.
 // Type: that of the weights.
 typedef struct {
-    float *q;              // [max_rows, q_stride] out, by rows[i]
-    void *k_pages;         // this layer's; with an 8-bit cache, what append reads: fresh
-    void *v_pages;         // this layer's; with an 8-bit cache: fresh + kv_dim
+    float *q;      // [max_rows, q_stride] out, by rows[i]
+    void *k_pages; // this layer's; with an 8-bit cache, what append reads: fresh
+    void *v_pages; // this layer's; with an 8-bit cache: fresh + kv_dim
     const void *x;
-    const float *norm;     // [pad32(dim)]
-    const void *w;         // [n, w_stride]
-    const float *bias;     // [n] or null
-    const float *cos;      // [max_seq_len, head_dim / 2]
+    const float *norm; // [pad32(dim)]
+    const void *w;     // [n, w_stride]
+    const float *bias; // [n] or null
+    const float *cos;  // [max_seq_len, head_dim / 2]
     const float *sin;
     const int32_t *rows;      // [n_rows]
     const int32_t *positions; // [max_rows], by rows[i]
     const uint32_t *slots;    // [max_rows], by rows[i]; GPU_NO_SLOT: K and V are not written
-    void *scratch;         // for qkv_batch with splits > 1
+    void *scratch;            // for qkv_batch with splits > 1
     uint32_t n_rows, dim, x_stride, w_stride, q_stride;
     uint32_t n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t kv_type;
     float eps;
-    uint32_t splits;       // qkv_batch
+    uint32_t splits; // qkv_batch
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
@@ -205,10 +209,10 @@ typedef struct {
 // The half forms may be launched with groups = 1. A block then has half as many rows (of x; for
 // quantised weights, of w), and the grid has twice as many blocks.
 typedef struct {
-    TensorMap x;           // of the whole buffer, all rows that it has room for
-    TensorMap w;           // for f16 and bf16 weights only
-    QkvParams p;           // p.x is not read; nor is p.w where w has a map
-    uint32_t groups;       // warpgroups that multiply: 2 or 1
+    TensorMap x;     // of the whole buffer, all rows that it has room for
+    TensorMap w;     // for f16 and bf16 weights only
+    QkvParams p;     // p.x is not read; nor is p.w where w has a map
+    uint32_t groups; // warpgroups that multiply: 2 or 1
     uint32_t zeros[25];
 } QkvHopperParams;
 
@@ -219,7 +223,7 @@ typedef struct {
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
 // their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
 typedef struct {
-    void *k_pages;         // this layer's
+    void *k_pages; // this layer's
     void *v_pages;
     const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
@@ -231,30 +235,30 @@ typedef struct {
 // shared 4160 + 96 * head_stride. max_splits >= ceil((longest position + 1) / 256); splits beyond
 // the end of a row's sequence do nothing. Type: that of the KV cache.
 typedef struct {
-    void *y;               // [max_rows, y_stride] of y_type out, by rows[i]
-    const float *q;        // [max_rows, q_stride], by rows[i]
+    void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
+    const float *q; // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
-    float *partial;        // [n_rows, n_heads, max_splits, head_stride + 4] scratch
+    float *partial; // [n_rows, n_heads, max_splits, head_stride + 4] scratch
     // [n_rows, n_kv_heads] scratch: ZERO before the first launch; each launch leaves zeros
     uint32_t *counters;
-    const int32_t *rows;      // [n_rows]
-    const int32_t *positions; // [max_rows], by rows[i]
+    const int32_t *rows;       // [n_rows]
+    const int32_t *positions;  // [max_rows], by rows[i]
     const uint32_t *row_pages; // by rows[i]: index into pages where the row's page table begins
     const uint32_t *pages;
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
-    float scale;           // 1 / sqrt(head_dim)
-    uint32_t y_type;       // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    float scale;     // 1 / sqrt(head_dim)
+    uint32_t y_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at consecutive positions
 // from `position` on.
 typedef struct {
     uint32_t first;
-    uint32_t n;            // 1 ..= GPU_TILE_MMA, GPU_TILE_FMA or GPU_TILE_HOPPER; 0 is padding
+    uint32_t n; // 1 ..= GPU_TILE_MMA, GPU_TILE_FMA or GPU_TILE_HOPPER; 0 is padding
     uint32_t position;
-    uint32_t pages;        // index into pages where the sequence's page table begins
+    uint32_t pages; // index into pages where the sequence's page table begins
 } AttendTile;
 
 // ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: FlashAttention with tensor cores, causal,
@@ -265,8 +269,8 @@ typedef struct {
 // up to 256. It serves float32 weights, float32 caches, and head_dim over 128. grid (n_heads,
 // n_tiles), block 128, shared 4160 + 96 * head_stride. Type: that of the KV cache.
 typedef struct {
-    void *y;               // [max_rows, y_stride] of y_type out, by rows[first + j]
-    const float *q;        // [max_rows, q_stride]
+    void *y;        // [max_rows, y_stride] of y_type out, by rows[first + j]
+    const float *q; // [max_rows, q_stride]
     const void *k_pages;
     const void *v_pages;
     const AttendTile *tiles; // [n_tiles]
@@ -274,9 +278,9 @@ typedef struct {
     const uint32_t *pages;
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride;
-    float scale;           // 1 / sqrt(head_dim)
-    uint32_t y_type;       // as in AttendParams
-    uint32_t slots;        // whether the columns of y are written in the order of slots
+    float scale;     // 1 / sqrt(head_dim)
+    uint32_t y_type; // as in AttendParams
+    uint32_t slots;  // whether the columns of y are written in the order of slots
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 only: as attend_prefill of the
@@ -286,9 +290,9 @@ typedef struct {
     // Of the whole cache, all layers: a row is the vector of one head, head_stride numbers.
     TensorMap k;
     TensorMap v;
-    AttendPrefillParams p;   // k_pages and v_pages are not read
-    uint32_t first;          // this layer's first row of the maps
-    uint32_t end;            // number of rows of a map
+    AttendPrefillParams p; // k_pages and v_pages are not read
+    uint32_t first;        // this layer's first row of the maps
+    uint32_t end;          // number of rows of a map
     uint32_t zeros[6];
 } AttendHopperParams;
 
@@ -304,21 +308,21 @@ typedef struct {
 // ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: takes MatmulAddHopperParams. Grid and shared
 // memory are those of qkv_hopper with this n.
 typedef struct {
-    float *x;              // [max_rows, x_stride] in and out
+    float *x; // [max_rows, x_stride] in and out
     const void *y;
-    const void *w;         // [n, w_stride]
-    const float *bias;     // [n] or null
-    const int32_t *rows;   // [n_rows]
-    void *scratch;         // matmul_add_batch
+    const void *w;       // [n, w_stride]
+    const float *bias;   // [n] or null
+    const int32_t *rows; // [n_rows]
+    void *scratch;       // matmul_add_batch
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
-    uint32_t splits;       // matmul_add_batch
-    uint32_t first;        // matmul_add_hopper: row 0 of the launch is this row of y's map
+    uint32_t splits; // matmul_add_batch
+    uint32_t first;  // matmul_add_hopper: row 0 of the launch is this row of y's map
 } MatmulAddParams;
 typedef struct {
-    TensorMap y;           // of the whole buffer, all rows that it has room for
-    TensorMap w;           // for f16 and bf16 weights only
-    MatmulAddParams p;     // p.y is not read; nor is p.w where w has a map
-    uint32_t groups;       // as in QkvHopperParams
+    TensorMap y;       // of the whole buffer, all rows that it has room for
+    TensorMap w;       // for f16 and bf16 weights only
+    MatmulAddParams p; // p.y is not read; nor is p.w where w has a map
+    uint32_t groups;   // as in QkvHopperParams
     uint32_t zeros[11];
 } MatmulAddHopperParams;
 
@@ -339,21 +343,21 @@ typedef struct {
 // 128)); the rest as for qkv_hopper.
 // ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is written in the order of slots.
 typedef struct {
-    void *h;               // [max_rows, h_stride] out, by rows[i], rounded
+    void *h; // [max_rows, h_stride] out, by rows[i], rounded
     const void *x;
-    const float *norm;     // [pad32(dim)]
-    const void *w;         // [2 * ffn_dim, w_stride]
-    const int32_t *rows;   // [n_rows]
-    void *scratch;         // ffn_up_batch
+    const float *norm;   // [pad32(dim)]
+    const void *w;       // [2 * ffn_dim, w_stride]
+    const int32_t *rows; // [n_rows]
+    void *scratch;       // ffn_up_batch
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
-    uint32_t splits;       // ffn_up_batch
+    uint32_t splits; // ffn_up_batch
 } FfnUpParams;
 typedef struct {
     TensorMap x;
-    TensorMap w;           // for f16 and bf16 weights only
-    FfnUpParams p;         // p.x is not read; nor is p.w where w has a map
-    uint32_t groups;       // as in QkvHopperParams
+    TensorMap w;     // for f16 and bf16 weights only
+    FfnUpParams p;   // p.x is not read; nor is p.w where w has a map
+    uint32_t groups; // as in QkvHopperParams
     uint32_t zeros[11];
 } FfnUpHopperParams;
 
@@ -369,42 +373,42 @@ typedef struct {
 // ---- logits_batch_{f16,bf16,int8}: the same; x is prepare's output, compact; rows[i] only says
 // whether there is a row i.
 typedef struct {
-    float *out;            // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
-    const void *x;         // [max_rows, x_stride]
-    const float *norm;     // [pad32(dim)]
-    const void *w;         // [vocab_size, w_stride]
-    const int32_t *rows;   // [n_rows]
-    void *scratch;         // logits_batch
+    float *out;          // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
+    const void *x;       // [max_rows, x_stride]
+    const float *norm;   // [pad32(dim)]
+    const void *w;       // [vocab_size, w_stride]
+    const int32_t *rows; // [n_rows]
+    void *scratch;       // logits_batch
     uint32_t n_rows, vocab_size, dim, x_stride, w_stride, out_stride;
     float eps;
-    uint32_t splits;       // logits_batch
+    uint32_t splits; // logits_batch
 } LogitsParams;
 
 // What the host asks of a row of logits. src/backend/choice.rs has the same numbers and says what
 // they mean.
 typedef struct {
-    int32_t given; // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
-    uint32_t n_tokens;     // ids from n_tokens on are not drawn
+    int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
+    uint32_t n_tokens; // ids from n_tokens on are not drawn
     // the row's row of `masks`, which has its earlier tokens; GPU_NO_MASK: no penalty
     uint32_t mask;
     float penalty;
     // the temperature's numbers; halvings 0: take the largest logit
     float halvings, high, low, inverse;
-    uint32_t top_k;        // 0 is off
-    uint32_t top_p;        // in units of 2^-32; 0xffffffff is off
+    uint32_t top_k;             // 0 is off
+    uint32_t top_p;             // in units of 2^-32; 0xffffffff is off
     uint32_t min_low, min_high; // the least mass that min-p keeps, in two words
-    uint32_t draw;         // in units of 2^-24
-    uint32_t scored;       // whether the host wants logit, max, total and alternatives
-    uint32_t n_top;        // how many alternatives; at most GPU_MAX_TOP and vocab_size
+    uint32_t draw;              // in units of 2^-24
+    uint32_t scored;            // whether the host wants logit, max, total and alternatives
+    uint32_t n_top;             // how many alternatives; at most GPU_MAX_TOP and vocab_size
     uint32_t zero;
 } SampleRow;
 
 // The answer for a row. n_top pairs (id, bits of the raw logit) follow it, best first.
 typedef struct {
-    int32_t token;         // drawn or given; -1: no logit is finite
-    float logit; // raw logit of the token; this field and the next are written only where scored
-    float max;             // largest raw logit
-    uint32_t low, high;    // sum of the masses of all raw logits at temperature 1
+    int32_t token; // drawn or given; -1: no logit is finite
+    float logit;   // raw logit of the token; this field and the next are written only where scored
+    float max;     // largest raw logit
+    uint32_t low, high; // sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
 // ---- sample: picks tokens from the logits of wanted rows; the same ones as the host's sampler
@@ -425,93 +429,93 @@ typedef struct {
 } SampleParams;
 
 // Every kernel: X(name, parameters, threads of a block).
-#define GPU_KERNELS_OF(X, T)                        \
-    X(embed_##T, EmbedParams, 128)                  \
-    X(prepare_##T, PrepareParams, 256)              \
-    X(qkv_##T, QkvParams, 256)                      \
-    X(qkv_prefill_##T, QkvParams, 256)              \
-    X(attend_##T, AttendParams, 128)                \
-    X(attend_prefill_fma_##T, AttendPrefillParams, 128) \
-    X(matmul_add_##T, MatmulAddParams, 256)         \
-    X(matmul_add_prefill_##T, MatmulAddParams, 256) \
-    X(ffn_up_##T, FfnUpParams, 256)                 \
-    X(ffn_up_prefill_##T, FfnUpParams, 256)         \
+#define GPU_KERNELS_OF(X, T)                                                                       \
+    X(embed_##T, EmbedParams, 128)                                                                 \
+    X(prepare_##T, PrepareParams, 256)                                                             \
+    X(qkv_##T, QkvParams, 256)                                                                     \
+    X(qkv_prefill_##T, QkvParams, 256)                                                             \
+    X(attend_##T, AttendParams, 128)                                                               \
+    X(attend_prefill_fma_##T, AttendPrefillParams, 128)                                            \
+    X(matmul_add_##T, MatmulAddParams, 256)                                                        \
+    X(matmul_add_prefill_##T, MatmulAddParams, 256)                                                \
+    X(ffn_up_##T, FfnUpParams, 256)                                                                \
+    X(ffn_up_prefill_##T, FfnUpParams, 256)                                                        \
     X(logits_##T, LogitsParams, 256)
 
 // Kernels for 16-bit floats.
-#define GPU_KERNELS_BATCH(X, H)                     \
-    X(qkv_batch_##H, QkvParams, 256)                \
-    X(matmul_add_batch_##H, MatmulAddParams, 256)   \
-    X(ffn_up_batch_##H, FfnUpParams, 256)           \
+#define GPU_KERNELS_BATCH(X, H)                                                                    \
+    X(qkv_batch_##H, QkvParams, 256)                                                               \
+    X(matmul_add_batch_##H, MatmulAddParams, 256)                                                  \
+    X(ffn_up_batch_##H, FfnUpParams, 256)                                                          \
     X(logits_batch_##H, LogitsParams, 256)
 
-#define GPU_KERNELS_QUANTISED(X, Q)                 \
-    X(qkv_##Q, QkvParams, 256)                      \
-    X(qkv_prefill_##Q, QkvParams, 256)              \
-    X(qkv_batch_##Q, QkvParams, 256)                \
-    X(matmul_add_##Q, MatmulAddParams, 256)         \
-    X(matmul_add_prefill_##Q, MatmulAddParams, 256) \
-    X(matmul_add_batch_##Q, MatmulAddParams, 256)   \
-    X(ffn_up_##Q, FfnUpParams, 256)                 \
-    X(ffn_up_prefill_##Q, FfnUpParams, 256)         \
-    X(ffn_up_batch_##Q, FfnUpParams, 256)           \
-    X(qkv_hopper_##Q, QkvHopperParams, 384)         \
-    X(qkv_hopper_half_##Q, QkvHopperParams, 288)    \
-    X(matmul_add_hopper_##Q, MatmulAddHopperParams, 384)      \
-    X(matmul_add_hopper_half_##Q, MatmulAddHopperParams, 288) \
-    X(ffn_up_hopper_##Q, FfnUpHopperParams, 384)    \
+#define GPU_KERNELS_QUANTISED(X, Q)                                                                \
+    X(qkv_##Q, QkvParams, 256)                                                                     \
+    X(qkv_prefill_##Q, QkvParams, 256)                                                             \
+    X(qkv_batch_##Q, QkvParams, 256)                                                               \
+    X(matmul_add_##Q, MatmulAddParams, 256)                                                        \
+    X(matmul_add_prefill_##Q, MatmulAddParams, 256)                                                \
+    X(matmul_add_batch_##Q, MatmulAddParams, 256)                                                  \
+    X(ffn_up_##Q, FfnUpParams, 256)                                                                \
+    X(ffn_up_prefill_##Q, FfnUpParams, 256)                                                        \
+    X(ffn_up_batch_##Q, FfnUpParams, 256)                                                          \
+    X(qkv_hopper_##Q, QkvHopperParams, 384)                                                        \
+    X(qkv_hopper_half_##Q, QkvHopperParams, 288)                                                   \
+    X(matmul_add_hopper_##Q, MatmulAddHopperParams, 384)                                           \
+    X(matmul_add_hopper_half_##Q, MatmulAddHopperParams, 288)                                      \
+    X(ffn_up_hopper_##Q, FfnUpHopperParams, 384)                                                   \
     X(ffn_up_hopper_half_##Q, FfnUpHopperParams, 288)
 
-#define GPU_KERNELS(X)                              \
-    GPU_KERNELS_OF(X, f32)                          \
-    GPU_KERNELS_OF(X, f16)                          \
-    GPU_KERNELS_OF(X, bf16)                         \
-    GPU_KERNELS_BATCH(X, f16)                       \
-    GPU_KERNELS_BATCH(X, bf16)                      \
-    X(sample, SampleParams, 512)                    \
-    X(qkv_place, QkvParams, 256)                    \
-    X(ffn_join_f16, FfnUpParams, 256)               \
-    X(ffn_join_bf16, FfnUpParams, 256)              \
-    GPU_KERNELS_QUANTISED(X, int8)                  \
-    GPU_KERNELS_QUANTISED(X, int4)                  \
-    GPU_KERNELS_QUANTISED(X, nf4)                   \
-    GPU_KERNELS_QUANTISED(X, fp8)                   \
-    X(qkv_hopper_f16, QkvHopperParams, 384)         \
-    X(qkv_hopper_bf16, QkvHopperParams, 384)        \
-    X(qkv_hopper_half_f16, QkvHopperParams, 288)    \
-    X(qkv_hopper_half_bf16, QkvHopperParams, 288)   \
-    X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)  \
-    X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) \
-    X(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288)  \
-    X(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) \
-    X(ffn_up_hopper_f16, FfnUpHopperParams, 384)    \
-    X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)   \
-    X(ffn_up_hopper_half_f16, FfnUpHopperParams, 288)  \
-    X(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) \
-    X(attend_hopper_f16_64, AttendHopperParams, 384)   \
-    X(attend_hopper_f16_128, AttendHopperParams, 384)  \
-    X(attend_hopper_bf16_64, AttendHopperParams, 384)  \
-    X(attend_hopper_bf16_128, AttendHopperParams, 384) \
-    X(embed_int8, EmbedParams, 128)                 \
-    X(logits_int8, LogitsParams, 256)               \
-    X(logits_batch_int8, LogitsParams, 256)         \
-    X(append_int8, AppendParams, 32)                \
-    X(append_fp8, AppendParams, 32)                 \
-    X(attend_int8, AttendParams, 128)               \
-    X(attend_fp8, AttendParams, 128)                \
-    X(attend_prefill_fma_int8, AttendPrefillParams, 128) \
-    X(attend_prefill_fma_fp8, AttendPrefillParams, 128) \
-    X(attend_prefill_int8_32, AttendPrefillParams, 128)  \
-    X(attend_prefill_int8_64, AttendPrefillParams, 128)  \
-    X(attend_prefill_int8_128, AttendPrefillParams, 128) \
-    X(attend_prefill_fp8_32, AttendPrefillParams, 128)   \
-    X(attend_prefill_fp8_64, AttendPrefillParams, 128)   \
-    X(attend_prefill_fp8_128, AttendPrefillParams, 128)  \
-    X(attend_prefill_f16_32, AttendPrefillParams, 128)  \
-    X(attend_prefill_f16_64, AttendPrefillParams, 128)  \
-    X(attend_prefill_f16_128, AttendPrefillParams, 128) \
-    X(attend_prefill_bf16_32, AttendPrefillParams, 128) \
-    X(attend_prefill_bf16_64, AttendPrefillParams, 128) \
+#define GPU_KERNELS(X)                                                                             \
+    GPU_KERNELS_OF(X, f32)                                                                         \
+    GPU_KERNELS_OF(X, f16)                                                                         \
+    GPU_KERNELS_OF(X, bf16)                                                                        \
+    GPU_KERNELS_BATCH(X, f16)                                                                      \
+    GPU_KERNELS_BATCH(X, bf16)                                                                     \
+    X(sample, SampleParams, 512)                                                                   \
+    X(qkv_place, QkvParams, 256)                                                                   \
+    X(ffn_join_f16, FfnUpParams, 256)                                                              \
+    X(ffn_join_bf16, FfnUpParams, 256)                                                             \
+    GPU_KERNELS_QUANTISED(X, int8)                                                                 \
+    GPU_KERNELS_QUANTISED(X, int4)                                                                 \
+    GPU_KERNELS_QUANTISED(X, nf4)                                                                  \
+    GPU_KERNELS_QUANTISED(X, fp8)                                                                  \
+    X(qkv_hopper_f16, QkvHopperParams, 384)                                                        \
+    X(qkv_hopper_bf16, QkvHopperParams, 384)                                                       \
+    X(qkv_hopper_half_f16, QkvHopperParams, 288)                                                   \
+    X(qkv_hopper_half_bf16, QkvHopperParams, 288)                                                  \
+    X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)                                           \
+    X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384)                                          \
+    X(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288)                                      \
+    X(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288)                                     \
+    X(ffn_up_hopper_f16, FfnUpHopperParams, 384)                                                   \
+    X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)                                                  \
+    X(ffn_up_hopper_half_f16, FfnUpHopperParams, 288)                                              \
+    X(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288)                                             \
+    X(attend_hopper_f16_64, AttendHopperParams, 384)                                               \
+    X(attend_hopper_f16_128, AttendHopperParams, 384)                                              \
+    X(attend_hopper_bf16_64, AttendHopperParams, 384)                                              \
+    X(attend_hopper_bf16_128, AttendHopperParams, 384)                                             \
+    X(embed_int8, EmbedParams, 128)                                                                \
+    X(logits_int8, LogitsParams, 256)                                                              \
+    X(logits_batch_int8, LogitsParams, 256)                                                        \
+    X(append_int8, AppendParams, 32)                                                               \
+    X(append_fp8, AppendParams, 32)                                                                \
+    X(attend_int8, AttendParams, 128)                                                              \
+    X(attend_fp8, AttendParams, 128)                                                               \
+    X(attend_prefill_fma_int8, AttendPrefillParams, 128)                                           \
+    X(attend_prefill_fma_fp8, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_int8_32, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_int8_64, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_int8_128, AttendPrefillParams, 128)                                           \
+    X(attend_prefill_fp8_32, AttendPrefillParams, 128)                                             \
+    X(attend_prefill_fp8_64, AttendPrefillParams, 128)                                             \
+    X(attend_prefill_fp8_128, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_f16_32, AttendPrefillParams, 128)                                             \
+    X(attend_prefill_f16_64, AttendPrefillParams, 128)                                             \
+    X(attend_prefill_f16_128, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_bf16_32, AttendPrefillParams, 128)                                            \
+    X(attend_prefill_bf16_64, AttendPrefillParams, 128)                                            \
     X(attend_prefill_bf16_128, AttendPrefillParams, 128)
 
 #ifdef __cplusplus

@@ -16,11 +16,12 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
         float share = squares_of(x, p.width);
         if (t % 32 == 0) parts[t / 32] = share;
 #ifdef PLANT_DIVERGENT_BARRIER
-        if (t < 128) block_sync();
+        if (t < 128)
+            block_sync();
         else
 #endif
 #ifndef PLANT_NO_BARRIER
-        block_sync();
+            block_sync();
 #endif
         scale = norm_scale(parts, p.width, p.eps);
     }

@@ -4,8 +4,10 @@
 // Stores two floats; with ALONE in one piece. ALONE is for kernels that do nothing else:
 // qkv_prefill_f32 would take 96 registers with it instead of 80.
 template <bool ALONE> DEVICE void put(float *to, float a, float b) {
-    if constexpr (ALONE) store8(to, Words2{{as_bits(a), as_bits(b)}});
-    else to[0] = a, to[1] = b;
+    if constexpr (ALONE)
+        store8(to, Words2{{as_bits(a), as_bits(b)}});
+    else
+        to[0] = a, to[1] = b;
 }
 
 // What `place` reads of a row and of RoPE's tables before it places columns n and n + 1. `row` is
@@ -127,7 +129,9 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 }
 
 // Columns n and n + 1, and the two columns `half` further on, of row i of the launch.
-struct Places { Place a, b; };
+struct Places {
+    Place a, b;
+};
 DEVICE Places places_of(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
     return {place_of(p, row, n), place_of(p, row, n + half)};

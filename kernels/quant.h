@@ -87,7 +87,9 @@ struct Int4 : Quantised {
 struct Fp8 : Quantised {
     static constexpr uint32_t GROUP = 128, LINES = 2, STEPS = 4;
     static constexpr int WORDS = 2;
-    struct LineScales { uint16_t w[1]; };
+    struct LineScales {
+        uint16_t w[1];
+    };
 
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
@@ -110,10 +112,22 @@ struct Fp8 : Quantised {
 
 // QLoRA's 4-bit normal float, src/quant/nf4.rs.
 CONSTANT float NF4_VALUES[16] = {
-    -1.0f, -0.6961928f, -0.52507305f, -0.3949175f,
-    -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
-    0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
-    0.44070983f, 0.562617f, 0.72295684f, 1.0f,
+    -1.0f,
+    -0.6961928f,
+    -0.52507305f,
+    -0.3949175f,
+    -0.28444138f,
+    -0.18477343f,
+    -0.091050036f,
+    0.0f,
+    0.0795803f,
+    0.1609302f,
+    0.2461123f,
+    0.33791524f,
+    0.44070983f,
+    0.562617f,
+    0.72295684f,
+    1.0f,
 };
 
 struct Nf4 : Quantised {
@@ -140,7 +154,7 @@ struct Nf4 : Quantised {
         for (int i = 0; i < 2; i++) {
             const uint32_t offsets = (i ? word >> 2 : word << 2) & 0x003c003c;
             pairs[i] = halves_of(*(const uint32_t *)((const char *)table + (offsets & 0xffff)),
-                                 *(const uint32_t *)((const char *)table + (offsets >> 16)));
+                *(const uint32_t *)((const char *)table + (offsets >> 16)));
         }
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
@@ -165,8 +179,12 @@ struct Nf4 : Quantised {
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 
 // The type in which products with these weights take activations.
-template <class W, bool> struct ActivationOf { using type = W; };
-template <class W> struct ActivationOf<W, true> { using type = f16; };
+template <class W, bool> struct ActivationOf {
+    using type = W;
+};
+template <class W> struct ActivationOf<W, true> {
+    using type = f16;
+};
 template <class W> using Activation = typename ActivationOf<W, QUANTISED<W>>::type;
 
 // The slot of a column: where a prompt's activations have the column when wgmma multiplies them
@@ -188,8 +206,10 @@ DEVICE uint32_t column_of(uint32_t slot) {
 
 // The table that decode_pairs looks codes up in, in the first GPU_TABLE_BYTES of shared memory.
 template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
-    if constexpr (QUANTISED<W>) return W::pair_table(shared);
-    else return nullptr;
+    if constexpr (QUANTISED<W>)
+        return W::pair_table(shared);
+    else
+        return nullptr;
 }
 
 // Row `n` of a matrix. Strides are in numbers; for quantised weights, in units of 16 bytes.
@@ -212,8 +232,12 @@ template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t co
 // The KV cache in 8 bits. The vector of each head has its own scale, which is its greatest
 // magnitude over the greatest code. The sixteen scales of a page and head follow its vectors. int8
 // is stored as code + 128. src/backend/cpu/kv.rs has the same format.
-struct Cached8 { uint8_t bits; };
-struct CachedF8 { uint8_t bits; };
+struct Cached8 {
+    uint8_t bits;
+};
+struct CachedF8 {
+    uint8_t bits;
+};
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
 // Numbers from one kv head of a page to the next, including its scales.
 template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {

@@ -14,12 +14,14 @@
 // All threads add to sums in shared memory atomically. A 64-bit sum is two 32-bit ones and a carry.
 #include "gpu.h"
 
-struct Sum { uint32_t low, high; };
+struct Sum {
+    uint32_t low, high;
+};
 
 struct Scratch {
-    Sum bins[2048];  // histogram of `select`; or the alternatives as {id, rank}
-    Sum groups[32];  // sums of groups of bins
-    Sum parts[16];   // of `find`, one for each warp
+    Sum bins[2048]; // histogram of `select`; or the alternatives as {id, rank}
+    Sum groups[32]; // sums of groups of bins
+    Sum parts[16];  // of `find`, one for each warp
     float maxima[16];
     uint32_t count;
 };
@@ -27,7 +29,9 @@ static_assert(sizeof(Scratch) <= GPU_SAMPLE_SHARED, "the launch gives this much"
 
 // ---- the arithmetic of src/backend/choice.rs
 
-struct Scale { float halvings, high, low, inverse; };
+struct Scale {
+    float halvings, high, low, inverse;
+};
 
 DEVICE float share(const Scale &s, float value, float max) {
     const float ROUND = 12582912.0f, distance = value - max, halvings = distance * s.halvings;

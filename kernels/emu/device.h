@@ -12,7 +12,9 @@
 
 namespace emu {
 
-struct Index { unsigned x, y, z; };
+struct Index {
+    unsigned x, y, z;
+};
 
 // Where the running thread is in its launch.
 struct View {
@@ -24,14 +26,29 @@ View &view();
 // Ends the launch with a message about the running thread.
 [[noreturn]] void fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-struct Copy { void *to; const void *from; bool valid; };
+struct Copy {
+    void *to;
+    const void *from;
+    bool valid;
+};
 void cp_push(const Copy &);
 void cp_close();
 // Gives the next copy of the oldest group while more than `left` groups are in flight; false
 // otherwise.
 bool cp_next(int left, Copy &);
 
-enum class Op { Sync, ShuffleXor, GroupSum, GroupMax, AcrossSum, Ballot, Ldmatrix, LdmatrixTrans, MmaBf16, MmaF16 };
+enum class Op {
+    Sync,
+    ShuffleXor,
+    GroupSum,
+    GroupMax,
+    AcrossSum,
+    Ballot,
+    Ldmatrix,
+    LdmatrixTrans,
+    MmaBf16,
+    MmaF16
+};
 void block_barrier(int line);
 void named_barrier(int id, unsigned threads, int line);
 void warp_barrier(int line);
@@ -46,9 +63,9 @@ void wait_for_last(int line);
 } // namespace emu
 
 #define threadIdx (emu::view().thread)
-#define blockIdx (emu::view().block)
-#define blockDim (emu::view().block_dim)
-#define gridDim (emu::view().grid_dim)
+#define blockIdx  (emu::view().block)
+#define blockDim  (emu::view().block_dim)
+#define gridDim   (emu::view().grid_dim)
 
 #define DEVICE static inline
 // Inlined, as nvcc does. As plain functions, the linker would merge those of different kernels, one
@@ -56,18 +73,30 @@ void wait_for_last(int line);
 #define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
-#define ALIGNED16 alignas(16)
-#define CONSTANT static const
-#define KERNEL(name, Params, THREADS) extern "C" void name(const Params &p)
+#define ALIGNED16                          alignas(16)
+#define CONSTANT                           static const
+#define KERNEL(name, Params, THREADS)      extern "C" void name(const Params &p)
 #define KERNEL_WIDE(name, Params, THREADS) KERNEL(name, Params, THREADS)
-#define SHARED(name) unsigned char *const name = emu::view().shared
-#define EMU_LINE int line = __builtin_LINE()
+#define SHARED(name)                       unsigned char *const name = emu::view().shared
+#define EMU_LINE                           int line = __builtin_LINE()
 
-struct ALIGNED16 Words4 { uint32_t w[4]; };
-struct alignas(8) Words2 { uint32_t w[2]; };
+struct ALIGNED16 Words4 {
+    uint32_t w[4];
+};
+struct alignas(8) Words2 {
+    uint32_t w[2];
+};
 
-DEVICE float as_float(uint32_t x) { float y; memcpy(&y, &x, 4); return y; }
-DEVICE uint32_t as_bits(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
+DEVICE float as_float(uint32_t x) {
+    float y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+DEVICE uint32_t as_bits(float x) {
+    uint32_t y;
+    memcpy(&y, &x, 4);
+    return y;
+}
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return as_float((uint32_t)x.bits << 16); }
@@ -84,12 +113,17 @@ DEVICE void from_float(bf16 &y, float x) {
 }
 DEVICE void from_float(f16 &y, float x) {
     uint32_t sign = as_bits(x) >> 16 & 0x8000, u = as_bits(x) & 0x7fffffff;
-    if (u > 0x7f800000) { y.bits = 0x7fff; return; }
+    if (u > 0x7f800000) {
+        y.bits = 0x7fff;
+        return;
+    }
     uint32_t r;
     if (u >= 0x477ff000) r = 0x7c00; // 65520 and up round to infinity
     // subnormal: unit 2^-24
-    else if (u < 0x38800000) r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f);
-    else r = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
+    else if (u < 0x38800000)
+        r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f);
+    else
+        r = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
     y.bits = (uint16_t)(sign | r);
 }
 
@@ -107,33 +141,44 @@ DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
         auto half = [&](uint32_t x) { return (double)to_float(f16{(uint16_t)(x >> 16 * i)}); };
         double exact = half(a) * half(b) + half(c);
         v[i] = (float)exact;
-        if (v[i] != exact && exact == exact && !(as_bits(v[i]) & 1)) v[i] = std::nextafterf(v[i], exact > v[i] ? INFINITY : -INFINITY);
+        if (v[i] != exact && exact == exact && !(as_bits(v[i]) & 1))
+            v[i] = std::nextafterf(v[i], exact > v[i] ? INFINITY : -INFINITY);
     }
     return pair_of(v[0], v[1], f16());
 }
 
 DEVICE Words4 load_16(const void *p, int line) {
-    if ((uintptr_t)p % 16) emu::fail(line, "16-byte load from an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
+    if ((uintptr_t)p % 16)
+        emu::fail(line, "16-byte load from an address that is %d past a multiple of 16",
+            (int)((uintptr_t)p % 16));
     return *(const Words4 *)p;
 }
 DEVICE Words2 load_8(const void *p, int line) {
-    if ((uintptr_t)p % 8) emu::fail(line, "8-byte load from an address that is %d past a multiple of 8", (int)((uintptr_t)p % 8));
+    if ((uintptr_t)p % 8)
+        emu::fail(line, "8-byte load from an address that is %d past a multiple of 8",
+            (int)((uintptr_t)p % 8));
     return *(const Words2 *)p;
 }
 DEVICE Words2 load_stream8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words2 load_const8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE float load_const_float(const float *p) { return *p; }
 DEVICE void store16(void *p, Words4 v, EMU_LINE) {
-    if ((uintptr_t)p % 16) emu::fail(line, "16-byte store to an address that is %d past a multiple of 16", (int)((uintptr_t)p % 16));
+    if ((uintptr_t)p % 16)
+        emu::fail(line, "16-byte store to an address that is %d past a multiple of 16",
+            (int)((uintptr_t)p % 16));
     *(Words4 *)p = v;
 }
 DEVICE void store8(void *p, Words2 v, EMU_LINE) {
-    if ((uintptr_t)p % 8) emu::fail(line, "8-byte store to an address that is %d past a multiple of 8", (int)((uintptr_t)p % 8));
+    if ((uintptr_t)p % 8)
+        emu::fail(line, "8-byte store to an address that is %d past a multiple of 8",
+            (int)((uintptr_t)p % 8));
     *(Words2 *)p = v;
 }
 DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return (x & 0xffff) | (y & 0xffff0000); }
-DEVICE uint32_t bytes_as_pair(uint32_t x, int i) { return 0x64006400u | (x >> 8 * i & 255) | (x >> 8 * i & 0xff00) << 8; }
+DEVICE uint32_t bytes_as_pair(uint32_t x, int i) {
+    return 0x64006400u | (x >> 8 * i & 255) | (x >> 8 * i & 0xff00) << 8;
+}
 DEVICE uint32_t lower_twice(uint32_t x) { return (x & 0xffff) | x << 16; }
 DEVICE uint32_t upper_twice(uint32_t x) { return x >> 16 | (x & 0xffff0000); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
@@ -151,7 +196,8 @@ DEVICE float load_fenced(const float *p) { return *p; }
 // that guarantees it. A copy may land at once, so writing after a read is an error; it may land
 // late, so waiting too little is an error.
 DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
-    if (((uintptr_t)to | (uintptr_t)from) % 16) emu::fail(line, "cp.async with an address that is no multiple of 16");
+    if (((uintptr_t)to | (uintptr_t)from) % 16)
+        emu::fail(line, "cp.async with an address that is no multiple of 16");
     for (int i = 0; i < 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
     emu::cp_push({to, from, valid});
 }
@@ -177,20 +223,37 @@ DEVICE void ldmatrix_trans(uint32_t (&r)[4], const void *row, EMU_LINE) {
     touch_row(row);
     emu::ldmatrix(r, row, true, line);
 }
-DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16, EMU_LINE) { emu::mma(d, a, b0, b1, emu::Op::MmaBf16, line); }
-DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16, EMU_LINE) { emu::mma(d, a, b0, b1, emu::Op::MmaF16, line); }
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16, EMU_LINE) {
+    emu::mma(d, a, b0, b1, emu::Op::MmaBf16, line);
+}
+DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16, EMU_LINE) {
+    emu::mma(d, a, b0, b1, emu::Op::MmaF16, line);
+}
 
 DEVICE void block_sync(EMU_LINE) { emu::block_barrier(line); }
-DEVICE void named_sync(int id, int threads, EMU_LINE) { emu::named_barrier(id, (unsigned)threads, line); }
+DEVICE void named_sync(int id, int threads, EMU_LINE) {
+    emu::named_barrier(id, (unsigned)threads, line);
+}
 DEVICE void warp_sync(EMU_LINE) { emu::warp_barrier(line); }
-DEVICE float shuffle_xor(float v, int mask, EMU_LINE) { return emu::exchange(emu::Op::ShuffleXor, v, mask, line); }
+DEVICE float shuffle_xor(float v, int mask, EMU_LINE) {
+    return emu::exchange(emu::Op::ShuffleXor, v, mask, line);
+}
 DEVICE uint32_t warp_ballot(bool v, EMU_LINE) { return emu::ballot(v, line); }
-DEVICE float group_sum(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::GroupSum, v, width, line); }
-DEVICE float group_max(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::GroupMax, v, width, line); }
-DEVICE float across_sum(float v, int width, EMU_LINE) { return emu::exchange(emu::Op::AcrossSum, v, width, line); }
+DEVICE float group_sum(float v, int width, EMU_LINE) {
+    return emu::exchange(emu::Op::GroupSum, v, width, line);
+}
+DEVICE float group_max(float v, int width, EMU_LINE) {
+    return emu::exchange(emu::Op::GroupMax, v, width, line);
+}
+DEVICE float across_sum(float v, int width, EMU_LINE) {
+    return emu::exchange(emu::Op::AcrossSum, v, width, line);
+}
 
 // The blocks of a launch run one after another, and the threads of a block run on one OS thread.
-DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { emu::yield(); return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
+DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
+    emu::yield();
+    return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
+}
 DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 DEVICE void start_next() {}

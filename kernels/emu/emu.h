@@ -35,8 +35,8 @@ int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_l
 // 16-bit numbers, [rows, columns], with rows `pitch` bytes apart. Its boxes are 64 columns wide and
 // swizzled by 128 bytes. Fails where the driver would, and also where the matrix does not lie in
 // one buffer.
-int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows, uint64_t pitch, uint32_t box_columns,
-                   uint32_t box_rows, char *error, size_t error_len);
+int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows, uint64_t pitch,
+    uint32_t box_columns, uint32_t box_rows, char *error, size_t error_len);
 
 // Runs a kernel to its end. `seed` picks the order of blocks, warps and lanes; the same seed gives
 // the same order. Fails for an unknown kernel, for parameters or a block of another size than the
@@ -45,17 +45,16 @@ int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows,
 // about a warp operation, misaligned vector accesses, writes outside shared or device memory, bank
 // conflicts of ldmatrix. After a failure, what the kernel wrote remains.
 int emu_launch(const char *kernel, const void *params, size_t params_size, const unsigned grid[3],
-               const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error,
-               size_t error_len);
+    const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len);
 
 // The same for a launch that may start before the previous one has ended. After emu_strict(1), such
 // a launch sees 0xff instead of everything that launches have written since the last copy or
 // ordinary launch, until one of its threads calls wait_for_last. It fails if it has written
 // anything before that, or if no thread calls it. Strict mode is for one thread at a time, and
 // slow: it compares all memory.
-int emu_launch_dependent(const char *kernel, const void *params, size_t params_size, const unsigned grid[3],
-                         const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error,
-                         size_t error_len);
+int emu_launch_dependent(const char *kernel, const void *params, size_t params_size,
+    const unsigned grid[3], const unsigned block[3], size_t shared_bytes, uint64_t seed,
+    char *error, size_t error_len);
 void emu_strict(int on);
 
 #ifdef __cplusplus

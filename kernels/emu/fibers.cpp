@@ -113,15 +113,18 @@ void first_entry() {
     m.entry(m.params);
     Fiber *f = m.now;
     size_t committed = f->groups.empty() ? 0 : f->groups.back();
-    if (f->copied < committed || f->copies.size() > committed) fail(0, "exited with cp.async copies under way");
+    if (f->copied < committed || f->copies.size() > committed)
+        fail(0, "exited with cp.async copies under way");
     hopper_exits();
     end(m);
     m.exited++;
     Warp &w = m.warps[f->id / 32];
     w.exited++;
     if (m.early.arrived && m.early.arrived + m.exited == f->view.block_dim.x) show(m);
-    if (m.block.arrived) fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
-    if (w.barrier.arrived) fail(w.barrier.line, "a lane exited while others wait for it in a warp operation");
+    if (m.block.arrived)
+        fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
+    if (w.barrier.arrived)
+        fail(w.barrier.line, "a lane exited while others wait for it in a warp operation");
     to_scheduler(true);
     abort();
 }
@@ -135,8 +138,9 @@ void fail(int line, const char *format, ...) {
     if (!m.failed) {
         m.failed = true;
         const View &v = m.now->view;
-        int n = snprintf(m.message, sizeof m.message, "%s, block (%u, %u, %u), thread %u, line %d: ", m.kernel,
-                         v.block.x, v.block.y, v.block.z, m.now->id, line);
+        int n = snprintf(m.message, sizeof m.message,
+            "%s, block (%u, %u, %u), thread %u, line %d: ", m.kernel, v.block.x, v.block.y,
+            v.block.z, m.now->id, line);
         va_list args;
         va_start(args, format);
         vsnprintf(m.message + n, sizeof m.message - n, format, args);
@@ -198,10 +202,12 @@ void run_block(unsigned threads, Random &random, bool ahead) {
             hopper_lands(random.below(1 << 16));
         } else {
             m.failed = true;
-            int n = snprintf(m.message, sizeof m.message, "%s: no thread can go on; waiting:", m.kernel);
+            int n = snprintf(
+                m.message, sizeof m.message, "%s: no thread can go on; waiting:", m.kernel);
             for (unsigned i = 0; i < threads && n < (int)sizeof m.message - 64; i += 32)
                 if (!m.fibers[i].done)
-                    n += snprintf(m.message + n, sizeof m.message - n, " thread %u at line %d;", i, m.fibers[i].line);
+                    n += snprintf(m.message + n, sizeof m.message - n, " thread %u at line %d;", i,
+                        m.fibers[i].line);
         }
     }
 }

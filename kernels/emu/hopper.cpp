@@ -81,8 +81,8 @@ struct Product {
 };
 
 struct Thread {
-    size_t issued = 0, waited = 0;   // counts of products
-    std::deque<size_t> committed;    // groups, as the number of products up to the end of each
+    size_t issued = 0, waited = 0; // counts of products
+    std::deque<size_t> committed;  // groups, as the number of products up to the end of each
     bool fenced = false;
     unsigned registers = 0;
 };
@@ -196,14 +196,18 @@ uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; 
 // `leading` bytes further on.
 uint32_t address_of(const Operand &o, unsigned i, int line) {
     const uint64_t d = o.descriptor;
-    const uint32_t start = (uint32_t)(d & 0x3fff) << 4, leading = (uint32_t)(d >> 16 & 0x3fff) << 4, stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
+    const uint32_t start = (uint32_t)(d & 0x3fff) << 4, leading = (uint32_t)(d >> 16 & 0x3fff) << 4,
+                   stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
     const uint32_t swizzle = (uint32_t)(d >> 62);
-    if ((d >> 49 & 7) || swizzle > 1 || (o.transposed && !swizzle)) fail(line, "a matrix descriptor that is not emulated: %016llx", (unsigned long long)d);
-    const unsigned row = o.transposed ? i / (o.rows / 8) : i / 2, at = o.transposed ? i % (o.rows / 8) : i % 2;
+    if ((d >> 49 & 7) || swizzle > 1 || (o.transposed && !swizzle))
+        fail(line, "a matrix descriptor that is not emulated: %016llx", (unsigned long long)d);
+    const unsigned row = o.transposed ? i / (o.rows / 8) : i / 2,
+                   at = o.transposed ? i % (o.rows / 8) : i % 2;
     const uint32_t rows = start + row / 8 * stride;
-    const uint32_t address = !swizzle       ? rows + row % 8 * 16 + at * leading
-                             : o.transposed ? swizzled(rows + row % 8 * 128 + at / 8 * leading + at % 8 * 16)
-                                            : swizzled(rows + row % 8 * 128 + at * 16);
+    const uint32_t address = !swizzle ? rows + row % 8 * 16 + at * leading
+                             : o.transposed
+                                 ? swizzled(rows + row % 8 * 128 + at / 8 * leading + at % 8 * 16)
+                                 : swizzled(rows + row % 8 * 128 + at * 16);
     if (address + 16 > own.shared_bytes) fail(line, "a product reads behind shared memory");
     return address;
 }
@@ -218,16 +222,24 @@ Operand operand_of(uint64_t descriptor, unsigned rows, bool transposed, int line
     return o;
 }
 
-float value_of(uint16_t bits, Op op) { return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits}); }
+float value_of(uint16_t bits, Op op) {
+    return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});
+}
 
 // Puts element k of row r of the operand at to[r * row_step + k * k_step].
 void load(float *to, unsigned row_step, unsigned k_step, Op op, const Operand &o, int line) {
     const Block &b = block();
     for (unsigned i = 0; i < o.chunks(); i++) {
         const uint32_t at = address_of(o, i, line);
-        if (memcmp(b.shared + at, &b.seen[at], 16)) fail(line, "a product reads what threads have stored and no async_fence has made visible");
-        const unsigned first = o.transposed ? i % (o.rows / 8) * 8 * row_step + i / (o.rows / 8) * k_step : i / 2 * row_step + i % 2 * 8 * k_step;
-        for (unsigned e = 0; e < 8; e++) to[first + e * (o.transposed ? row_step : k_step)] = value_of(((const uint16_t *)(b.shared + at))[e], op);
+        if (memcmp(b.shared + at, &b.seen[at], 16))
+            fail(line,
+                "a product reads what threads have stored and no async_fence has made visible");
+        const unsigned first = o.transposed
+                                   ? i % (o.rows / 8) * 8 * row_step + i / (o.rows / 8) * k_step
+                                   : i / 2 * row_step + i % 2 * 8 * k_step;
+        for (unsigned e = 0; e < 8; e++)
+            to[first + e * (o.transposed ? row_step : k_step)] =
+                value_of(((const uint16_t *)(b.shared + at))[e], op);
     }
 }
 
@@ -238,8 +250,10 @@ void compute(Product &p, int line) {
     if (p.words.empty()) load(a[0], 16, 1, p.op, p.a, line);
     // (PTX manual, "Register fragment layout for matrix A")
     for (unsigned i = 0; i < p.words.size(); i++) {
-        const unsigned t = i / 4, row = t / 32 * 16 + t % 32 / 4 + i % 2 * 8, k = t % 4 * 2 + i % 4 / 2 * 8;
-        a[row][k] = value_of((uint16_t)p.words[i], p.op), a[row][k + 1] = value_of((uint16_t)(p.words[i] >> 16), p.op);
+        const unsigned t = i / 4, row = t / 32 * 16 + t % 32 / 4 + i % 2 * 8,
+                       k = t % 4 * 2 + i % 4 / 2 * 8;
+        a[row][k] = value_of((uint16_t)p.words[i], p.op),
+        a[row][k + 1] = value_of((uint16_t)(p.words[i] >> 16), p.op);
     }
     load(b[0], 1, 256, p.op, p.b, line);
     if (p.fresh) p.sums->value.assign(64 * p.n, 0);
@@ -257,7 +271,8 @@ void compute(Product &p, int line) {
 // Register r of thread t in the result of a product (PTX manual, "Register fragments for
 // wgmma.mma_async.m64nNk16").
 float &element(Sums &s, unsigned t, unsigned r) {
-    const unsigned row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, column = r / 4 * 8 + t % 4 * 2 + r % 2;
+    const unsigned row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8,
+                   column = r / 4 * 8 + t % 4 * 2 + r % 2;
     return s.value[row * s.n + column];
 }
 
@@ -272,7 +287,8 @@ bool reads(const Operand &o, uint32_t from, uint32_t bytes, int line) {
 
 void async_init(const void *at, uint32_t count, int line) {
     Quiet here;
-    if (shared_address(at) % 8 || shared_address(at) + 8 > own.shared_bytes) fail(line, "a barrier that is not in shared memory, aligned to 8");
+    if (shared_address(at) % 8 || shared_address(at) + 8 > own.shared_bytes)
+        fail(line, "a barrier that is not in shared memory, aligned to 8");
     if (count == 0 || count > 1024) fail(line, "a barrier of %u arrivals", count);
     Phases &b = block().barriers[shared_address(at)] = Phases();
     b.count = b.pending = count;
@@ -318,17 +334,23 @@ uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int li
     Block &k = block();
     const Map &m = map_of(map, line);
     const uint32_t bytes = bytes_of(m), from = shared_address(to);
-    if (from % 1024 || from + bytes > own.shared_bytes) fail(line, "a box of %u bytes goes to %u of %zu, not aligned to 1024", bytes, from, own.shared_bytes);
+    if (from % 1024 || from + bytes > own.shared_bytes)
+        fail(line, "a box of %u bytes goes to %u of %zu, not aligned to 1024", bytes, from,
+            own.shared_bytes);
     Phases &b = barrier_at(at, line);
-    if (!b.visible) fail(line, "the barrier was made by a store that no async_fence has made visible");
-    if (b.expected < b.flying + bytes) fail(line, "%u bytes of a box are on their way to a barrier that does not expect them", bytes);
+    if (!b.visible)
+        fail(line, "the barrier was made by a store that no async_fence has made visible");
+    if (b.expected < b.flying + bytes)
+        fail(line, "%u bytes of a box are on their way to a barrier that does not expect them",
+            bytes);
     b.flying += bytes;
     for (auto &[number, group] : k.warpgroups)
         for (const Product &p : group.products)
             if (!p.done && (reads(p.a, from, bytes, line) || reads(p.b, from, bytes, line)))
                 fail(line, "a copy overwrites what a product of warpgroup %u still reads", number);
     for (const Copying &c : k.copying)
-        if (c.to - from < bytes || from - c.to < bytes_of(c.map)) fail(line, "two copies to the same place");
+        if (c.to - from < bytes || from - c.to < bytes_of(c.map))
+            fail(line, "two copies to the same place");
     memset(&k.seen[from], 0xff, bytes);
     return bytes;
 }
@@ -352,7 +374,8 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
     Quiet here;
     Warpgroup &g = warpgroup();
     Thread &me = thread(g);
-    if (view().thread.x / 128 * 128 + 128 > view().block_dim.x) fail(line, "no warpgroup: a block of %u threads", view().block_dim.x);
+    if (view().thread.x / 128 * 128 + 128 > view().block_dim.x)
+        fail(line, "no warpgroup: a block of %u threads", view().block_dim.x);
     if (n % 8 || n > 256) fail(line, "a product of %u columns", n);
     if (!me.fenced) fail(line, "sums are given to a product without wgmma_begin");
     if (me.issued == g.products.size()) {
@@ -370,11 +393,13 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
             *sums = {n, {}, std::vector<float>(64 * n, NAN)};
         }
         const unsigned words = f.registers ? 128 : 0;
-        g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line), operand_of(f.b, n, f.transposed, line), f.fresh, n, 0, false, sums,
-                              std::vector<const uint32_t *>(words), std::vector<uint32_t>(4 * words)});
+        g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line),
+            operand_of(f.b, n, f.transposed, line), f.fresh, n, 0, false, sums,
+            std::vector<const uint32_t *>(words), std::vector<uint32_t>(4 * words)});
     }
     Product &p = g.products[me.issued++];
-    if (p.op != op || p.a.descriptor != f.a || p.b.descriptor != f.b || p.n != n || p.fresh != f.fresh || p.b.transposed != f.transposed || p.words.empty() == !!f.registers)
+    if (p.op != op || p.a.descriptor != f.a || p.b.descriptor != f.b || p.n != n ||
+        p.fresh != f.fresh || p.b.transposed != f.transposed || p.words.empty() == !!f.registers)
         fail(line, "threads of a warpgroup disagree about a product");
     if (f.registers) {
         p.registers[t] = f.registers;
@@ -418,7 +443,8 @@ void wgmma_wait(unsigned left, int line) {
         Quiet here;
         Product &p = g.products[i];
         if (!p.done) compute(p, line);
-        if (!p.words.empty() && memcmp(p.registers[t], &p.words[4 * t], 16)) fail(line, "registers were written while a product read them");
+        if (!p.words.empty() && memcmp(p.registers[t], &p.words[4 * t], 16))
+            fail(line, "registers were written while a product read them");
     }
     Quiet here;
     for (Sums &s : g.sums) {
@@ -429,7 +455,8 @@ void wgmma_wait(unsigned left, int line) {
         for (unsigned r = 0; r < s.n / 2; r++) {
             uint32_t bits;
             memcpy(&bits, &d[r], 4);
-            if (bits != 0xffffffffu) fail(line, "sums were written while a product was added to them");
+            if (bits != 0xffffffffu)
+                fail(line, "sums were written while a product was added to them");
             d[r] = element(s, t, r);
         }
         s.registers[t] = nullptr;
@@ -440,7 +467,8 @@ void wgmma_wait(unsigned left, int line) {
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];
             for (const Operand *o : {&p.a, &p.b})
-                for (unsigned chunk = 0; chunk < o->chunks(); chunk++) block().read.push_back(block().shared + address_of(*o, chunk, line));
+                for (unsigned chunk = 0; chunk < o->chunks(); chunk++)
+                    block().read.push_back(block().shared + address_of(*o, chunk, line));
         }
 #endif
     me.waited = end;
@@ -479,8 +507,10 @@ void hopper_lands(unsigned random) {
             uint16_t chunk[8] = {};
             const int64_t row = (int64_t)c.row + i, column = (int64_t)c.column + j;
             for (int64_t e = 0; e < 8; e++)
-                if (row >= 0 && row < (int64_t)c.map.rows && column + e >= 0 && column + e < (int64_t)c.map.columns)
-                    chunk[e] = ((const uint16_t *)(c.map.address + (uint64_t)row * c.map.pitch))[column + e];
+                if (row >= 0 && row < (int64_t)c.map.rows && column + e >= 0 &&
+                    column + e < (int64_t)c.map.columns)
+                    chunk[e] = ((
+                        const uint16_t *)(c.map.address + (uint64_t)row * c.map.pitch))[column + e];
             const uint32_t at = swizzled(c.to + i * 128 + j * 2);
             memcpy(k.shared + at, chunk, 16);
             memcpy(&k.seen[at], chunk, 16);
@@ -500,17 +530,20 @@ void hopper_exits() {
 
 } // namespace emu
 
-extern "C" int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows, uint64_t pitch, uint32_t box_columns,
-                              uint32_t box_rows, char *error, size_t error_len) {
-    const char *wrong = (uint64_t)map % 64          ? "is not aligned to 64"
-                        : address % 16              ? "has an address that is not aligned to 16"
-                        : !columns || !rows         ? "is of nothing"
-                        : pitch % 16 || pitch >> 40 ? "has rows that are no multiple of 16 bytes apart"
-                        : !box_rows || box_rows > 256 || box_columns != 64 ? "has a box that is not emulated"
-                        : !emu::inside(address, (rows - 1) * pitch + 2 * columns) ? "is not inside one buffer"
-                                                                                     : nullptr;
+extern "C" int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows,
+    uint64_t pitch, uint32_t box_columns, uint32_t box_rows, char *error, size_t error_len) {
+    const char *wrong =
+        (uint64_t)map % 64          ? "is not aligned to 64"
+        : address % 16              ? "has an address that is not aligned to 16"
+        : !columns || !rows         ? "is of nothing"
+        : pitch % 16 || pitch >> 40 ? "has rows that are no multiple of 16 bytes apart"
+        : !box_rows || box_rows > 256 || box_columns != 64        ? "has a box that is not emulated"
+        : !emu::inside(address, (rows - 1) * pitch + 2 * columns) ? "is not inside one buffer"
+                                                                  : nullptr;
     if (wrong) {
-        if (error_len) snprintf(error, error_len, "the tensor map of %llu x %llu numbers %s", (unsigned long long)rows, (unsigned long long)columns, wrong);
+        if (error_len)
+            snprintf(error, error_len, "the tensor map of %llu x %llu numbers %s",
+                (unsigned long long)rows, (unsigned long long)columns, wrong);
         return 1;
     }
     memset(map, 0, sizeof(TensorMap));

@@ -29,7 +29,11 @@ void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const 
 void wgmma_begin(int line);
 // `registers`: operand A in registers; if null, `a` is its descriptor. fresh: the product does not
 // add to d.
-struct Factors { const uint32_t *registers; uint64_t a, b; bool transposed, fresh; };
+struct Factors {
+    const uint32_t *registers;
+    uint64_t a, b;
+    bool transposed, fresh;
+};
 void wgmma(float *d, unsigned n, const Factors &, Op, int line);
 void wgmma_commit(int line);
 void wgmma_wait(unsigned left, int line);
@@ -40,7 +44,9 @@ void set_registers(unsigned count, int line);
 
 } // namespace emu
 
-DEVICE uint32_t shared_address(const void *p) { return (uint32_t)((const unsigned char *)p - emu::view().shared); }
+DEVICE uint32_t shared_address(const void *p) {
+    return (uint32_t)((const unsigned char *)p - emu::view().shared);
+}
 
 DEVICE void touch_barrier(const AsyncBarrier *b) { (void)*(volatile const uint64_t *)&b->word; }
 DEVICE void barrier_init(AsyncBarrier *b, uint32_t count, EMU_LINE) {
@@ -61,12 +67,14 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity, EMU_LINE) {
 }
 DEVICE void async_fence(EMU_LINE) { emu::async_fence(line); }
 template <class W> DEVICE void store_operand(void *p, W v, EMU_LINE) {
-    if ((uintptr_t)p % sizeof(W)) emu::fail(line, "%d-byte store to an address that is no multiple of that", (int)sizeof(W));
+    if ((uintptr_t)p % sizeof(W))
+        emu::fail(line, "%d-byte store to an address that is no multiple of that", (int)sizeof(W));
     *(W *)p = v;
     emu::operand_stored(p, sizeof(W));
 }
 
-DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
+DEVICE void copy_box(
+    void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
     const uint32_t bytes = emu::box_begins(to, map, b, line);
     for (uint32_t i = 0; i < bytes / 8; i++) ((volatile uint64_t *)to)[i] = ~0ull;
@@ -76,16 +84,29 @@ DEVICE void copy_box(void *to, const TensorMap &map, uint32_t column, uint32_t r
 DEVICE void wgmma_begin(EMU_LINE) { emu::wgmma_begin(line); }
 DEVICE emu::Op wgmma_type(bf16) { return emu::Op::MmaBf16; }
 DEVICE emu::Op wgmma_type(f16) { return emu::Op::MmaF16; }
-template <int N, class T> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false, false}, wgmma_type(t), line); }
-template <int N, class T> DEVICE void wgmma_new(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {nullptr, a, b, false, true}, wgmma_type(t), line); }
-template <int N, class T> DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, true, false}, wgmma_type(t), line); }
-template <int N, class T> DEVICE void wgmma_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) { emu::wgmma(d, N, {a, 0, b, false, false}, wgmma_type(t), line); }
+template <int N, class T> DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) {
+    emu::wgmma(d, N, {nullptr, a, b, false, false}, wgmma_type(t), line);
+}
+template <int N, class T>
+DEVICE void wgmma_new(float (&d)[N], uint64_t a, uint64_t b, T t, EMU_LINE) {
+    emu::wgmma(d, N, {nullptr, a, b, false, true}, wgmma_type(t), line);
+}
+template <int N, class T>
+DEVICE void wgmma(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) {
+    emu::wgmma(d, N, {a, 0, b, true, false}, wgmma_type(t), line);
+}
+template <int N, class T>
+DEVICE void wgmma_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T t, EMU_LINE) {
+    emu::wgmma(d, N, {a, 0, b, false, false}, wgmma_type(t), line);
+}
 DEVICE void wgmma_commit(EMU_LINE) { emu::wgmma_commit(line); }
 template <int LEFT> DEVICE void wgmma_wait(EMU_LINE) {
     emu::wgmma_wait(LEFT, line);
     while (const void *p = emu::wgmma_read()) (void)*(volatile const uint64_t *)p;
 }
-template <int LEFT, int N> DEVICE void wgmma_wait(float (&)[N], EMU_LINE) { wgmma_wait<LEFT>(line); }
+template <int LEFT, int N> DEVICE void wgmma_wait(float (&)[N], EMU_LINE) {
+    wgmma_wait<LEFT>(line);
+}
 template <int N> DEVICE void wgmma_finish(float (&)[N], EMU_LINE) { wgmma_wait<0>(line); }
 
 template <int COUNT> DEVICE void give_registers(EMU_LINE) { emu::set_registers(COUNT, line); }

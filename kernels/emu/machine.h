@@ -11,9 +11,15 @@
 #include <cstddef>
 #include <cstdint>
 // device.h is included by gpu.h, which defines these.
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
-struct AsyncBarrier { uint64_t word; };
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+struct AsyncBarrier {
+    uint64_t word;
+};
 #include "hopper.h"
 #include "emu.h"
 
@@ -73,10 +79,10 @@ struct Fiber {
     char *stack;
     unsigned id;
     bool done;
-    Fiber *before; // the fiber that arrived at the same barrier before this one
-    int line;      // line of the barrier
-    std::vector<Copy> copies;     // committed and not, in order of issue
-    std::vector<size_t> groups;   // ends of committed groups in `copies`
+    Fiber *before;              // the fiber that arrived at the same barrier before this one
+    int line;                   // line of the barrier
+    std::vector<Copy> copies;   // committed and not, in order of issue
+    std::vector<size_t> groups; // ends of committed groups in `copies`
     size_t copied;
 #ifdef EMU_TSAN
     void *tsan;
@@ -184,7 +190,8 @@ void after_launch();
 // Shows what was hidden to all threads that wait for it.
 void show(Machine &);
 bool restore();
-int report(char *error, size_t error_len, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int report(char *error, size_t error_len, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // The device does things in the order of the calls, whichever host threads make them. TSan does not
 // see how the host's threads keep that order, so it is told here.

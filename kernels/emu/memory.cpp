@@ -38,7 +38,8 @@ bool inside(uint64_t address, size_t size) {
 
 unsigned char *allocate(size_t size) {
     void *p = nullptr;
-    if (size > SIZE_MAX - 2 * GUARD || posix_memalign(&p, 256, size + 2 * GUARDED + (size == 0))) return nullptr;
+    if (size > SIZE_MAX - 2 * GUARD || posix_memalign(&p, 256, size + 2 * GUARDED + (size == 0)))
+        return nullptr;
     memset(p, 0xff, size + 2 * GUARDED);
     return (unsigned char *)p;
 }
@@ -74,8 +75,10 @@ void before_launch(bool dependent) {
         s.contents.assign((unsigned char *)address, (unsigned char *)address + buffer.size);
         s.written.resize(buffer.size / 4);
         for (size_t i = 0; i < s.written.size(); i++) {
-            if (!dependent) s.written[i] = false;
-            else if (s.written[i]) words(address)[i] = 0xffffffffu;
+            if (!dependent)
+                s.written[i] = false;
+            else if (s.written[i])
+                words(address)[i] = 0xffffffffu;
         }
     }
     hidden = dependent;
@@ -143,36 +146,47 @@ extern "C" int emu_free(uint64_t address, char *error, size_t error_len) {
     InOrder in_order;
     std::lock_guard<std::mutex> hold(buffers_lock);
     auto at = buffers.find(address);
-    if (at == buffers.end()) return report(error, error_len, "no buffer begins at %#llx", (unsigned long long)address);
+    if (at == buffers.end())
+        return report(error, error_len, "no buffer begins at %#llx", (unsigned long long)address);
     bool good = intact(at->second.raw, at->second.size);
     size_t size = at->second.size;
     free(at->second.raw);
     buffers.erase(at);
     if (strict) seen.erase(address);
-    return good ? 0 : report(error, error_len, "something was written outside a buffer of %zu bytes", size);
+    return good ? 0
+                : report(error, error_len, "something was written outside a buffer of %zu bytes",
+                      size);
 }
 
-extern "C" int emu_copy_to_device(uint64_t to, const void *from, size_t size, char *error, size_t error_len) {
+extern "C" int emu_copy_to_device(
+    uint64_t to, const void *from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
     if (strict) seen.clear();
-    if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
+    if (!inside(to, size))
+        return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size,
+            (unsigned long long)to);
     memcpy((void *)to, from, size);
     return 0;
 }
 
-extern "C" int emu_copy_to_host(void *to, uint64_t from, size_t size, char *error, size_t error_len) {
+extern "C" int emu_copy_to_host(
+    void *to, uint64_t from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
     if (strict) seen.clear();
-    if (!inside(from, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)from);
+    if (!inside(from, size))
+        return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size,
+            (unsigned long long)from);
     memcpy(to, (const void *)from, size);
     return 0;
 }
 
-extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char *error, size_t error_len) {
+extern "C" int emu_copy_on_device(
+    uint64_t to, uint64_t from, size_t size, char *error, size_t error_len) {
     InOrder in_order;
     if (strict) seen.clear();
     if (!inside(from, size) || !inside(to, size))
-        return report(error, error_len, "%zu bytes at %#llx or %#llx are not in one buffer", size, (unsigned long long)from, (unsigned long long)to);
+        return report(error, error_len, "%zu bytes at %#llx or %#llx are not in one buffer", size,
+            (unsigned long long)from, (unsigned long long)to);
     memmove((void *)to, (const void *)from, size);
     return 0;
 }
@@ -180,7 +194,9 @@ extern "C" int emu_copy_on_device(uint64_t to, uint64_t from, size_t size, char 
 extern "C" int emu_fill(uint64_t to, uint8_t byte, size_t size, char *error, size_t error_len) {
     InOrder in_order;
     if (strict) seen.clear();
-    if (!inside(to, size)) return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size, (unsigned long long)to);
+    if (!inside(to, size))
+        return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size,
+            (unsigned long long)to);
     memset((void *)to, byte, size);
     return 0;
 }

@@ -12,7 +12,8 @@ GPU_KERNELS(DECLARE)
 namespace emu {
 
 const Entry *find(const char *name) {
-#define ENTRY(name, Params, THREADS) {#name, sizeof(Params), THREADS, [](const void *p) { ::name(*(const Params *)p); }},
+#define ENTRY(name, Params, THREADS)                                                               \
+    {#name, sizeof(Params), THREADS, [](const void *p) { ::name(*(const Params *)p); }},
     static const Entry table[] = {GPU_KERNELS(ENTRY)};
     for (const Entry &e : table)
         if (!strcmp(e.name, name)) return &e;

@@ -47,7 +47,8 @@ struct Lane {
         int parity = b.generation & 1;
         if (w.exited) fail(line, "warp operation after %u lanes of the warp have exited", w.exited);
         if (b.arrived > 0 && (b.line != line || b.op != op))
-            fail(line, "lanes of a warp disagree: line %d here, line %d in another lane", line, b.line);
+            fail(line, "lanes of a warp disagree: line %d here, line %d in another lane", line,
+                b.line);
         b.op = op;
         for (int i = 0; i < words; i++) w.slot[parity][i][id] = value[i];
         return parity;
@@ -90,7 +91,8 @@ void block_barrier(int line) {
     Machine &m = machine();
     if (m.exited) fail(line, "barrier of the block after %u threads have exited", m.exited);
     if (m.block.arrived && m.block.line != line)
-        fail(line, "divergent barrier: this thread at line %d, another at line %d", line, m.block.line);
+        fail(line, "divergent barrier: this thread at line %d, another at line %d", line,
+            m.block.line);
     wait_at(m, m.block, m.now->view.block_dim.x, line);
 }
 
@@ -116,12 +118,17 @@ float exchange(Op op, float v, int arg, int line) {
         float all[32];
         memcpy(all, w.slot[parity][0], sizeof all);
         for (uint32_t other : w.slot[parity][1])
-            if ((int)other != arg) fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
+            if ((int)other != arg)
+                fail(
+                    line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
         auto add = [](float a, float b) { return a + b; };
         auto max = [](float a, float b) { return fmaxf(a, b); };
-        if (op == Op::GroupSum) butterfly(all, (unsigned)arg - 1, add);
-        else if (op == Op::GroupMax) butterfly(all, (unsigned)arg - 1, max);
-        else if (op == Op::AcrossSum) butterfly(all, 32 - (unsigned)arg, add);
+        if (op == Op::GroupSum)
+            butterfly(all, (unsigned)arg - 1, add);
+        else if (op == Op::GroupMax)
+            butterfly(all, (unsigned)arg - 1, max);
+        else if (op == Op::AcrossSum)
+            butterfly(all, 32 - (unsigned)arg, add);
         const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
         for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
     }
@@ -146,13 +153,16 @@ void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line) {
     int parity = lane.meet(trans ? Op::LdmatrixTrans : Op::Ldmatrix, line, mine, 2);
     lane.wait(line);
     const auto &slot = lane.w.slot[parity];
-    auto address = [&](unsigned i) { return (const unsigned char *)(slot[0][i] | (uint64_t)slot[1][i] << 32); };
+    auto address = [&](unsigned i) {
+        return (const unsigned char *)(slot[0][i] | (uint64_t)slot[1][i] << 32);
+    };
     if (lane.id == 0)
         for (unsigned i = 0; i < 32; i += 8) {
             const unsigned char *bank[8] = {};
             for (unsigned j = i; j < i + 8; j++) {
                 const unsigned char *&at = bank[(uintptr_t)address(j) / 16 % 8];
-                if (at && at != address(j)) fail(line, "bank conflict of ldmatrix: rows of lanes %u .. %u", i, i + 7);
+                if (at && at != address(j))
+                    fail(line, "bank conflict of ldmatrix: rows of lanes %u .. %u", i, i + 7);
                 at = address(j);
             }
         }
@@ -163,7 +173,8 @@ void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line) {
             memcpy(&r[i], address(8 * i + l / 4) + l % 4 * 4, 4);
         } else {
             uint16_t pair[2];
-            for (unsigned j = 0; j < 2; j++) memcpy(&pair[j], address(8 * i + l % 4 * 2 + j) + l / 4 * 2, 2);
+            for (unsigned j = 0; j < 2; j++)
+                memcpy(&pair[j], address(8 * i + l % 4 * 2 + j) + l / 4 * 2, 2);
             memcpy(&r[i], pair, 4);
         }
     }
@@ -180,7 +191,8 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op,
         return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});
     };
     for (unsigned h = 0; h < 2; h++) {
-        for (unsigned i = 0; i < 4; i++) w.a[parity][g + i % 2 * 8][2 * t + i / 2 * 8 + h] = value(a[i], h);
+        for (unsigned i = 0; i < 4; i++)
+            w.a[parity][g + i % 2 * 8][2 * t + i / 2 * 8 + h] = value(a[i], h);
         w.b[parity][2 * t + h][g] = value(b0, h);
         w.b[parity][2 * t + 8 + h][g] = value(b1, h);
     }

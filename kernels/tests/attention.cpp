@@ -6,7 +6,10 @@ namespace {
 // How prefill is computed: in float32, with mma.sync, or on compute capability 9.0.
 enum Way { Fma, Mma, Hopper };
 
-struct Span { uint32_t position, n; bool prefill; };
+struct Span {
+    uint32_t position, n;
+    bool prefill;
+};
 
 // Some sequences whose pages are scattered over the pool. Positions after the end of a sequence
 // stay NaN, and so do pages that no sequence has.
@@ -22,10 +25,13 @@ struct Attention {
     std::vector<int32_t> positions;
     std::vector<uint32_t> row_pages, pages, span_pages;
     std::vector<uint32_t> span_of;
-    Buffer kd{size_t(0)}, vd{size_t(0)}, qd{size_t(0)}, pd{size_t(0)}, rpd{size_t(0)}, pgd{size_t(0)};
+    Buffer kd{size_t(0)}, vd{size_t(0)}, qd{size_t(0)}, pd{size_t(0)}, rpd{size_t(0)},
+        pgd{size_t(0)};
 
-    Attention(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans_, bool outliers = false)
-        : type(type), heads(heads), kv_heads(kv_heads), head_dim(head_dim), spans(std::move(spans_)) {
+    Attention(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+        std::vector<Span> spans_, bool outliers = false)
+        : type(type), heads(heads), kv_heads(kv_heads), head_dim(head_dim),
+          spans(std::move(spans_)) {
         for (const Span &s : spans) n_rows += s.n, n_pages += tiles(s.position + s.n, 16) + 1;
         std::vector<uint32_t> order;
         for (uint32_t i = 0; i < n_pages; i++) order.push_back(i);
@@ -42,16 +48,26 @@ struct Attention {
             for (uint32_t p = 0; p < length; p++)
                 for (uint32_t h = 0; h < kv_heads; h++)
                     for (bool is_v : {false, true}) {
-                        uint8_t *head = &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) * head_bytes(type, stride)];
+                        uint8_t *head =
+                            &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) *
+                                              head_bytes(type, stride)];
                         // For half of the queries the last keys outweigh all before them, so that
                         // the running maximum moves.
-                        float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1, unit = fabsf(random.normal()) * size / 40;
+                        float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1,
+                              unit = fabsf(random.normal()) * size / 40;
                         if (scaled(type)) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
                         for (uint32_t d = 0; d < stride; d++) {
-                            if (type == GPU_INT8) head[p % 16 * stride + d] = d < head_dim ? (uint8_t)(1 + random.below(255)) : 128;
-                            else if (type == GPU_FP8) head[p % 16 * stride + d] = (uint8_t)(d < head_dim ? to_e4m3(random.normal() * 40) : 0);
-                            else store(type, head + (p % 16 * stride + d) * size_of(type), d < head_dim ? random.normal() * size : 0);
-                            if (d < head_dim) (is_v ? v : k)[s].push_back(cached(type, head, stride, p % 16, d));
+                            if (type == GPU_INT8)
+                                head[p % 16 * stride + d] =
+                                    d < head_dim ? (uint8_t)(1 + random.below(255)) : 128;
+                            else if (type == GPU_FP8)
+                                head[p % 16 * stride + d] =
+                                    (uint8_t)(d < head_dim ? to_e4m3(random.normal() * 40) : 0);
+                            else
+                                store(type, head + (p % 16 * stride + d) * size_of(type),
+                                    d < head_dim ? random.normal() * size : 0);
+                            if (d < head_dim)
+                                (is_v ? v : k)[s].push_back(cached(type, head, stride, p % 16, d));
                         }
                     }
             for (uint32_t i = 0; i < spans[s].n; i++) {
@@ -61,27 +77,33 @@ struct Attention {
             }
         }
         q = activations(n_rows, q_dim, random);
-        kd = Buffer(kb), vd = Buffer(vb), qd = Buffer(q), pd = Buffer(positions), rpd = Buffer(row_pages), pgd = Buffer(pages);
+        kd = Buffer(kb), vd = Buffer(vb), qd = Buffer(q), pd = Buffer(positions),
+        rpd = Buffer(row_pages), pgd = Buffer(pages);
     }
 
-    std::vector<float> decode(const std::vector<int32_t> &rows, uint32_t max_splits, uint64_t seed) {
+    std::vector<float> decode(
+        const std::vector<int32_t> &rows, uint32_t max_splits, uint64_t seed) {
         uint32_t n = (uint32_t)rows.size();
-        Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * size_of(y_type)), partial((size_t)n * heads * max_splits * (stride + 4) * 4);
+        Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * size_of(y_type)),
+            partial((size_t)n * heads * max_splits * (stride + 4) * 4);
         std::vector<uint32_t> zeros(n * kv_heads, 0);
         Buffer counters(zeros);
-        AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), partial.as<float>(), counters.as<uint32_t>(),
-                          rd.as<int32_t>(), pd.as<int32_t>(), rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim,
-                          stride, pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
+        AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
+            partial.as<float>(), counters.as<uint32_t>(), rd.as<int32_t>(), pd.as<int32_t>(),
+            rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim, stride,
+            pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
         // Launched twice: the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
-            launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128, 4160 + 96 * stride, seed + (uint64_t)i * 100);
+            launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128,
+                4160 + 96 * stride, seed + (uint64_t)i * 100);
         CHECK(counters.get<uint32_t>() == zeros, "attend left a counter");
         return numbers(y);
     }
     std::vector<float> numbers(const Buffer &y) const {
         std::vector<uint8_t> bytes = y.get<uint8_t>();
         std::vector<float> all;
-        for (size_t at = 0; at < bytes.size(); at += size_of(y_type)) all.push_back((float)widened(y_type, &bytes[at]));
+        for (size_t at = 0; at < bytes.size(); at += size_of(y_type))
+            all.push_back((float)widened(y_type, &bytes[at]));
         return all;
     }
     // Outputs in 16 bits must be the outputs in 32 bits, rounded.
@@ -91,7 +113,8 @@ struct Attention {
         for (size_t i = 0; i < exact.size(); i++) {
             uint8_t want[4];
             store(y_type, want, exact[i]);
-            CHECK(std::isnan(exact[i]) ? std::isnan(got[i]) : got[i] == widened(y_type, want), "%s: %g is not %g rounded", name_of(y_type), got[i], exact[i]);
+            CHECK(std::isnan(exact[i]) ? std::isnan(got[i]) : got[i] == widened(y_type, want),
+                "%s: %g is not %g rounded", name_of(y_type), got[i], exact[i]);
         }
         y_type = GPU_F32;
     }
@@ -99,7 +122,10 @@ struct Attention {
     // `skip`: where tiles begin within the span, as if the prompt had been cut differently.
     std::vector<float> prefill(Way way, uint32_t skip, uint64_t seed) {
         const bool fma = way == Fma;
-        uint32_t height = fma ? GPU_TILE_FMA : way == Hopper ? GPU_TILE_HOPPER : GPU_TILE_MMA, row = 0;
+        uint32_t height = fma             ? GPU_TILE_FMA
+                          : way == Hopper ? GPU_TILE_HOPPER
+                                          : GPU_TILE_MMA,
+                 row = 0;
         std::vector<int32_t> rows;
         std::vector<AttendTile> list;
         for (uint32_t s = 0; s < spans.size(); s++) {
@@ -115,9 +141,10 @@ struct Attention {
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
         const uint32_t slots = y_type == GPU_F16; // the other two types use the plain order
-        AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(), td.as<AttendTile>(), rd.as<int32_t>(),
-                                 pgd.as<uint32_t>(), (uint32_t)list.size(), heads, kv_heads, head_dim, stride, pad32(q_dim),
-                                 pad32(q_dim), 1 / sqrtf((float)head_dim), (uint32_t)y_type, slots};
+        AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
+            td.as<AttendTile>(), rd.as<int32_t>(), pgd.as<uint32_t>(), (uint32_t)list.size(), heads,
+            kv_heads, head_dim, stride, pad32(q_dim), pad32(q_dim), 1 / sqrtf((float)head_dim),
+            (uint32_t)y_type, slots};
         if (way == Hopper) {
             // The second of two layers.
             auto maps = [&](TensorMap &map, const Buffer &pages) {
@@ -125,25 +152,33 @@ struct Attention {
                 both.insert(both.end(), layer.begin(), layer.end());
                 Buffer all(both);
                 char error[300];
-                if (emu_tensor_map(&map, all.at, stride, all.size / stride / 2, 2 * stride, 64, GPU_PAGE, error, sizeof error)) die(error);
+                if (emu_tensor_map(&map, all.at, stride, all.size / stride / 2, 2 * stride, 64,
+                        GPU_PAGE, error, sizeof error))
+                    die(error);
                 return all;
             };
             AttendHopperParams h = {};
             const Buffer keys = maps(h.k, kd), values = maps(h.v, vd);
             h.p = p, h.first = (uint32_t)(kd.size / stride / 2), h.end = 2 * h.first;
             const uint32_t b = stride <= 64 ? 64 : 128;
-            launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h, heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
+            launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h,
+                heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
             return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
         }
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
-        std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) + (fma ? "" : "_" + std::to_string(b));
-        launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b, seed);
+        std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) +
+                           (fma ? "" : "_" + std::to_string(b));
+        launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b,
+            seed);
         return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
     }
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
         uint32_t s = span_of[row], n = (uint32_t)positions[row] + 1;
-        double unit = !rounds ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10);
+        double unit = !rounds            ? 0
+                      : type == GPU_F16  ? ldexp(1.0, -11)
+                      : type == GPU_BF16 ? ldexp(1.0, -8)
+                                         : ldexp(1.0, -10);
         for (uint32_t h = 0; h < heads; h++) {
             uint32_t kv = h / (heads / kv_heads);
             std::vector<double> score(n);
@@ -151,7 +186,8 @@ struct Attention {
             for (uint32_t i = 0; i < n; i++) {
                 double dot = 0, size = 0;
                 for (uint32_t d = 0; d < head_dim; d++) {
-                    double x = q[(size_t)row * pad32(q_dim) + h * head_dim + d] * k[s][((size_t)i * kv_heads + kv) * head_dim + d];
+                    double x = q[(size_t)row * pad32(q_dim) + h * head_dim + d] *
+                               k[s][((size_t)i * kv_heads + kv) * head_dim + d];
                     dot += x, size += fabs(x);
                 }
                 score[i] = dot / sqrt((double)head_dim);
@@ -168,7 +204,9 @@ struct Attention {
                     double x = score[i] / sum * v[s][((size_t)i * kv_heads + kv) * head_dim + d];
                     y += x, size += fabs(x);
                 }
-                close(what, row, h * head_dim + d, got[(size_t)row * pad32(q_dim) + h * head_dim + d], y, size * (exp(e) - 1) + 1e-6);
+                close(what, row, h * head_dim + d,
+                    got[(size_t)row * pad32(q_dim) + h * head_dim + d], y,
+                    size * (exp(e) - 1) + 1e-6);
             }
         }
     }
@@ -178,7 +216,8 @@ struct Attention {
     }
     void untouched(const std::vector<float> &got) const {
         for (uint32_t row = 0; row < n_rows; row++)
-            for (uint32_t i = q_dim; i < pad32(q_dim); i++) CHECK(std::isnan(got[(size_t)row * pad32(q_dim) + i]), "padding written");
+            for (uint32_t i = q_dim; i < pad32(q_dim); i++)
+                CHECK(std::isnan(got[(size_t)row * pad32(q_dim) + i]), "padding written");
     }
 };
 
@@ -186,14 +225,16 @@ std::vector<uint8_t> bytes_of(const std::vector<float> &v) {
     return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
 }
 
-void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<uint32_t> lengths, uint32_t max_splits) {
+void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+    std::vector<uint32_t> lengths, uint32_t max_splits) {
     std::vector<Span> spans;
     for (uint32_t n : lengths) spans.push_back({n - 1, 1, false});
     Attention test(type, heads, kv_heads, head_dim, spans, true);
     std::vector<int32_t> rows;
     for (uint32_t i = 0; i < test.n_rows; i++) rows.push_back((int32_t)(test.n_rows - 1 - i));
     rows.push_back(-1);
-    auto got = view_as<float>(on_schedules("attend", [&](uint64_t seed) { return bytes_of(test.decode(rows, max_splits, seed)); }));
+    auto got = view_as<float>(on_schedules(
+        "attend", [&](uint64_t seed) { return bytes_of(test.decode(rows, max_splits, seed)); }));
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare("attend", got, row, false);
     test.rounds(got, [&] { return test.decode(rows, max_splits, 1); });
@@ -215,17 +256,20 @@ void test_attend() {
     decode(GPU_BF16, 2, 2, 96, {64}, 1);
 }
 
-void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, std::vector<Span> spans) {
+void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+    std::vector<Span> spans) {
     static const char *const names[] = {"attend_prefill_fma", "attend_prefill", "attend_hopper"};
     const char *name = names[way];
     Attention test(type, heads, kv_heads, head_dim, std::move(spans), way == Fma);
-    auto got = view_as<float>(on_schedules(name, [&](uint64_t seed) { return bytes_of(test.prefill(way, 0, seed)); }));
+    auto got = view_as<float>(
+        on_schedules(name, [&](uint64_t seed) { return bytes_of(test.prefill(way, 0, seed)); }));
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare(name, got, row, way != Fma);
     test.rounds(got, [&] { return test.prefill(way, 0, 1); });
     // Another cut into tiles gives the same bits.
     auto cut = test.prefill(way, way == Fma ? 1 : 7, 1);
-    for (uint32_t row = 0; row < test.n_rows; row++) CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);
+    for (uint32_t row = 0; row < test.n_rows; row++)
+        CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);
 }
 
 void test_attend_prefill() {
@@ -279,21 +323,32 @@ void test_attend_nan() {
     for (int way : {-1, (int)Mma, (int)Hopper}) {
         const bool prompt = way >= 0;
         Attention test(GPU_BF16, 2, 1, 32, {{19, 1, prompt}, {30, 1, prompt}, {7, 1, prompt}});
-        auto run = [&] { return prompt ? test.prefill((Way)way, 0, 1) : test.decode({0, 1, 2}, 1, 1); };
+        auto run = [&] {
+            return prompt ? test.prefill((Way)way, 0, 1) : test.decode({0, 1, 2}, 1, 1);
+        };
         auto clean = run();
         test.q[1 * pad32(test.q_dim) + 3] = NAN;
         test.q[2 * pad32(test.q_dim) + 40] = INFINITY;
         test.qd.put(test.q);
         auto got = run();
         CHECK(test.same(got, clean, 0), "a row beside NaN changed");
-        CHECK(std::isnan(got[1 * pad32(test.q_dim) + 5]) && !std::isfinite(got[2 * pad32(test.q_dim) + 35]), "NaN was lost");
-        CHECK(same_bits(&got[2 * pad32(test.q_dim)], &clean[2 * pad32(test.q_dim)], 32), "a head beside infinity changed");
+        CHECK(std::isnan(got[1 * pad32(test.q_dim) + 5]) &&
+                  !std::isfinite(got[2 * pad32(test.q_dim) + 35]),
+            "NaN was lost");
+        CHECK(same_bits(&got[2 * pad32(test.q_dim)], &clean[2 * pad32(test.q_dim)], 32),
+            "a head beside infinity changed");
     }
 }
 
 } // namespace
 
 extern const Test ATTENTION[] = {
-    {"attend", test_attend}, {"attend_prefill", test_attend_prefill}, {"attend_prefill_fma", test_attend_prefill_fma},
-    {"attend_hopper", test_attend_hopper}, {"attend_int8", test_attend_int8}, {"attend_fp8", test_attend_fp8}, {"attend_nan", test_attend_nan}, {nullptr, nullptr},
+    {"attend", test_attend},
+    {"attend_prefill", test_attend_prefill},
+    {"attend_prefill_fma", test_attend_prefill_fma},
+    {"attend_hopper", test_attend_hopper},
+    {"attend_int8", test_attend_int8},
+    {"attend_fp8", test_attend_fp8},
+    {"attend_nan", test_attend_nan},
+    {nullptr, nullptr},
 };

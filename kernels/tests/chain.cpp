@@ -10,22 +10,31 @@ void must(int failed, const char *error) {
 
 // A step of two layers; returns the bits of the sampler's output and of the residual stream.
 std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
-    const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90, n = 3, padded = 4, page_count = 3;
-    const uint32_t q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim, out_stride = 5 + 2 * GPU_MAX_TOP;
+    const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90,
+                   n = 3, padded = 4, page_count = 3;
+    const uint32_t q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim,
+                   out_stride = 5 + 2 * GPU_MAX_TOP;
     const size_t page_bytes = n_kv_heads * head_bytes(kv_type, head_dim);
     Random random{7};
     const Matrix table(GPU_BF16, vocab, dim, random, 1), head(GPU_BF16, vocab, dim, random, 0.3f);
-    const Buffer norm(vector_of(dim, pad32(dim), random, 1, 0.2f)), cos(vector_of(8 * 8, 64, random, 0, 1)), sin(vector_of(8 * 8, 64, random, 0, 1));
-    Buffer x(4 * n * pad32(dim)), q(4 * n * pad32(q_dim)), y(4 * n * pad32(q_dim)), h(std::vector<float>(n * pad32(ffn_dim))), logits(4 * n * pad32(vocab));
-    Buffer partial(4 * n * n_heads * (head_dim + 4)), counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim), prepared(2 * padded * 96);
-    const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}), rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
-    const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}), row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
+    const Buffer norm(vector_of(dim, pad32(dim), random, 1, 0.2f)),
+        cos(vector_of(8 * 8, 64, random, 0, 1)), sin(vector_of(8 * 8, 64, random, 0, 1));
+    Buffer x(4 * n * pad32(dim)), q(4 * n * pad32(q_dim)), y(4 * n * pad32(q_dim)),
+        h(std::vector<float>(n * pad32(ffn_dim))), logits(4 * n * pad32(vocab));
+    Buffer partial(4 * n * n_heads * (head_dim + 4)),
+        counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim),
+        prepared(2 * padded * 96);
+    const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}),
+        rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
+    const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}),
+        row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
     // For the second layer, where four blocks share a K: the counters, and what up to two such
     // groups of blocks leave.
     const uint32_t splits = 4;
     Buffer scratch(std::vector<uint8_t>(GPU_SPLIT_BELOW * 4 + 2 * splits * 512 * 16));
     SampleRow row = {};
-    row.given = GPU_DRAW, row.n_tokens = vocab, row.mask = GPU_NO_MASK, row.penalty = 1, row.top_p = 0xffffffffu, row.min_low = 1;
+    row.given = GPU_DRAW, row.n_tokens = vocab, row.mask = GPU_NO_MASK, row.penalty = 1,
+    row.top_p = 0xffffffffu, row.min_low = 1;
     row.scored = 1, row.n_top = 4;
     std::vector<SampleRow> all(padded, row);
     all[n].given = GPU_NO_ROW;
@@ -37,8 +46,10 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     for (int i = 0; i < 4; i++) {
         for (size_t at = 0; at + 4 <= earlier.size(); at += 4) {
             float v = random.normal() * 0.2f;
-            if (kv_type == GPU_INT8 && at % (page_bytes / n_kv_heads) < 16 * head_dim) memset(&earlier[at], 100 + (int)random.below(50), 4);
-            else memcpy(&earlier[at], &v, 4);
+            if (kv_type == GPU_INT8 && at % (page_bytes / n_kv_heads) < 16 * head_dim)
+                memset(&earlier[at], 100 + (int)random.below(50), 4);
+            else
+                memcpy(&earlier[at], &v, 4);
         }
         caches.emplace_back(earlier);
     }
@@ -49,60 +60,86 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         weights.emplace_back(layer ? GPU_INT8 : GPU_BF16, dim, ffn_dim, random, 0.3f);
     }
     char error[600];
-    auto run = [&](const std::string &kernel, const auto &p, unsigned gx, unsigned gy, unsigned gz, unsigned block, size_t shared, bool first = false) {
+    auto run = [&](const std::string &kernel, const auto &p, unsigned gx, unsigned gy, unsigned gz,
+                   unsigned block, size_t shared, bool first = false) {
         const unsigned grid[] = {gx, gy, gz}, blocks[] = {block, 1, 1};
         auto launch = dependent && !first ? emu_launch_dependent : emu_launch;
-        must(launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error), error);
+        must(
+            launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error),
+            error);
     };
     // A product of `pairs` pairs of weight rows. In the second layer, if there are norms, prepare
     // first makes the rows of `from` ready.
-    auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p, auto &from, auto &stride, const Buffer *norms) {
+    auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p,
+                       auto &from, auto &stride, const Buffer *norms) {
         if (batch && norms) {
             const int type = quantised(w.type) ? GPU_F16 : w.type;
-            const PrepareParams ready = {prepared.as<void>(), (const float *)from, norms->as<float>(), rows.as<int32_t>(),
-                                         padded, w.cols, stride, pad32(w.cols), 1e-5f, 0};
+            const PrepareParams ready = {prepared.as<void>(), (const float *)from,
+                norms->as<float>(), rows.as<int32_t>(), padded, w.cols, stride, pad32(w.cols),
+                1e-5f, 0};
             run(std::string("prepare_") + name_of(type), ready, padded, 1, 1, 256, 32);
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
         const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
-        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p, batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1, batch ? splits : 1, 256,
-            batch ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL) : norms ? GPU_FEW_SHARED + 4096 * steps : GPU_TABLE_BYTES + 4096);
+        run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p,
+            batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
+            batch ? splits : 1, 256,
+            batch   ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL)
+            : norms ? GPU_FEW_SHARED + 4096 * steps
+                    : GPU_TABLE_BYTES + 4096);
     };
 
     emu_strict(dependent);
-    run("embed_bf16", EmbedParams{x.as<float>(), table.device.as<void>(), tokens.as<int32_t>(), padded, dim, pad32(dim), table.stride}, padded, 1, 1, 128, 0, true);
+    run("embed_bf16",
+        EmbedParams{x.as<float>(), table.device.as<void>(), tokens.as<int32_t>(), padded, dim,
+            pad32(dim), table.stride},
+        padded, 1, 1, 128, 0, true);
     for (int layer = 0; layer < 2; layer++) {
         const Matrix *w = &weights[layer * 4];
         const Buffer &k = caches[layer * 2], &v = caches[layer * 2 + 1];
         const bool scaled = kv_type == GPU_INT8;
-        float *k_to = scaled ? fresh.as<float>() : k.as<float>(), *v_to = scaled ? fresh.as<float>() + kv_dim : v.as<float>();
+        float *k_to = scaled ? fresh.as<float>() : k.as<float>(),
+              *v_to = scaled ? fresh.as<float>() + kv_dim : v.as<float>();
         const bool batch = layer == 1;
-        QkvParams qkv = {q.as<float>(), k_to, v_to, x.as<void>(), norm.as<float>(), w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(),
-                         rows.as<int32_t>(), positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim, pad32(dim), w[0].stride, pad32(q_dim), n_heads,
-                         n_kv_heads, head_dim, head_dim, (uint32_t)kv_type, 1e-5f, splits};
+        QkvParams qkv = {q.as<float>(), k_to, v_to, x.as<void>(), norm.as<float>(),
+            w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(), rows.as<int32_t>(),
+            positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim,
+            pad32(dim), w[0].stride, pad32(q_dim), n_heads, n_kv_heads, head_dim, head_dim,
+            (uint32_t)kv_type, 1e-5f, splits};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
         if (scaled)
-            run("append_int8", AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(), padded, n_kv_heads, head_dim, head_dim},
+            run("append_int8",
+                AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(),
+                    padded, n_kv_heads, head_dim, head_dim},
                 2 * n_kv_heads, padded, 1, 32, 0);
         run(std::string("attend_") + name_of(kv_type),
-            AttendParams{y.as<void>(), q.as<float>(), k.as<void>(), v.as<void>(), partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
-                         positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded, n_heads, n_kv_heads, head_dim, head_dim,
-                         pad32(q_dim), pad32(q_dim), 1, 0.25f, (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
+            AttendParams{y.as<void>(), q.as<float>(), k.as<void>(), v.as<void>(),
+                partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
+                positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded,
+                n_heads, n_kv_heads, head_dim, head_dim, pad32(q_dim), pad32(q_dim), 1, 0.25f,
+                (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
-        MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr, rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim),
-                              pad32(q_dim), w[1].stride, splits, 0};
+        MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
+            rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
+            w[1].stride, splits, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
-        FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(), rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim),
-                          w[2].stride, pad32(ffn_dim), 1e-5f, splits};
+        FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(),
+            rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim), w[2].stride,
+            pad32(ffn_dim), 1e-5f, splits};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
-        MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr, rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
-                                pad32(ffn_dim), w[3].stride, splits, 0};
+        MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr,
+            rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
+            pad32(ffn_dim), w[3].stride, splits, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
-    LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(), rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim),
-                         head.stride, pad32(vocab), 1e-5f, 0};
+    LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(),
+        rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim), head.stride, pad32(vocab),
+        1e-5f, 0};
     product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm);
-    run("sample", SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr, tokens.as<int32_t>(), padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0},
+    run("sample",
+        SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr,
+            tokens.as<int32_t>(), padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f,
+            0.693145752f, 1.42860677e-6f, 1, 0},
         padded, 1, 1, 512, GPU_SAMPLE_SHARED);
     emu_strict(0);
     std::vector<uint8_t> bits = out.get<uint8_t>(), stream = x.get<uint8_t>();
@@ -120,7 +157,8 @@ void chain() {
         const int32_t token = view_as<int32_t>(want)[0];
         CHECK(token >= 0 && token < 90, "token %d", token);
         for (int seed = 2; seed <= 1 + schedules(); seed++)
-            CHECK(step(kv_type, true, (uint64_t)seed * 100) == want, "cache of %s: started early, a kernel gives other bits", name_of(kv_type));
+            CHECK(step(kv_type, true, (uint64_t)seed * 100) == want,
+                "cache of %s: started early, a kernel gives other bits", name_of(kv_type));
     }
 }
 

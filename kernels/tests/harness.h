@@ -22,13 +22,13 @@
     fflush(stdout);
     _exit(1);
 }
-#define CHECK(condition, ...)                                                         \
-    do {                                                                              \
-        if (!(condition)) {                                                           \
-            char text[400];                                                           \
-            snprintf(text, sizeof text, __VA_ARGS__);                                 \
-            die(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " + text); \
-        }                                                                             \
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            char text[400];                                                                        \
+            snprintf(text, sizeof text, __VA_ARGS__);                                              \
+            die(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " + text);             \
+        }                                                                                          \
     } while (0)
 
 // Number of schedules on which every launch is repeated; one is plenty under a sanitizer.
@@ -80,10 +80,12 @@ inline double widened(int type, const void *p) {
     uint16_t u;
     memcpy(&u, p, 2);
     int mantissa_bits = type == GPU_F16 ? 10 : 7, exponent_bits = 15 - mantissa_bits;
-    int mantissa = u & ((1 << mantissa_bits) - 1), exponent = u >> mantissa_bits & ((1 << exponent_bits) - 1);
+    int mantissa = u & ((1 << mantissa_bits) - 1),
+        exponent = u >> mantissa_bits & ((1 << exponent_bits) - 1);
     int bias = (1 << (exponent_bits - 1)) - 1;
     double x = exponent == 2 * bias + 1 ? (mantissa ? NAN : INFINITY)
-               : exponent               ? ldexp((double)((1 << mantissa_bits) + mantissa), exponent - bias - mantissa_bits)
+               : exponent               ? ldexp((double)((1 << mantissa_bits) + mantissa),
+                                              exponent - bias - mantissa_bits)
                                         : ldexp((double)mantissa, 1 - bias - mantissa_bits);
     return u & 0x8000 ? -x : x;
 }
@@ -123,7 +125,9 @@ struct Buffer {
     uint64_t at = 0;
     size_t size = 0;
     explicit Buffer(size_t bytes) : at(emu_alloc(bytes)), size(bytes) { CHECK(at, "no memory"); }
-    template <class T> explicit Buffer(const std::vector<T> &v) : Buffer(v.size() * sizeof(T)) { put(v); }
+    template <class T> explicit Buffer(const std::vector<T> &v) : Buffer(v.size() * sizeof(T)) {
+        put(v);
+    }
     Buffer(const Buffer &) = delete;
     Buffer(Buffer &&o) : at(o.at), size(o.size) { o.at = 0; }
     Buffer &operator=(Buffer &&o) {
@@ -151,7 +155,9 @@ struct Buffer {
 // e4m3 (OCP 8-bit floating point specification): 1.5 is 0x3c.
 inline double e4m3(uint32_t code) {
     int exponent = (int)(code >> 3 & 15), mantissa = (int)(code & 7);
-    double x = exponent == 15 && mantissa == 7 ? NAN : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    double x = exponent == 15 && mantissa == 7 ? NAN
+               : exponent                      ? ldexp(8 + mantissa, exponent - 10)
+                                               : ldexp(mantissa, -9);
     return code & 128 ? -x : x;
 }
 // Rounds to nearest even, by search.
@@ -166,18 +172,25 @@ inline uint32_t to_e4m3(double x) {
 
 // The numbers that codes stand for: src/quant.
 inline double code_value(int type, uint32_t code) {
-    static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
-                                0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f, 0.44070983f, 0.562617f, 0.72295684f, 1.0f};
-    return type == GPU_FP8 ? e4m3(code) : type == GPU_NF4 ? nf4[code] : type == GPU_INT4 ? (double)code - 8 : (double)code - 128;
+    static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f,
+        -0.18477343f, -0.091050036f, 0.0f, 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
+        0.44070983f, 0.562617f, 0.72295684f, 1.0f};
+    return type == GPU_FP8    ? e4m3(code)
+           : type == GPU_NF4  ? nf4[code]
+           : type == GPU_INT4 ? (double)code - 8
+                              : (double)code - 128;
 }
 
 // Bytes of one kv head of a page; and number `d` of the vector in `slot` of such a head. In 8-bit
 // caches the scales follow the vectors.
 inline bool scaled(int type) { return type == GPU_INT8 || type == GPU_FP8; }
-inline size_t head_bytes(int type, uint32_t stride) { return scaled(type) ? 16 * stride + 64 : 16 * stride * size_of(type); }
+inline size_t head_bytes(int type, uint32_t stride) {
+    return scaled(type) ? 16 * stride + 64 : 16 * stride * size_of(type);
+}
 inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t slot, uint32_t d) {
     if (!scaled(type)) return widened(type, head + (slot * stride + d) * size_of(type));
-    return code_value(type, head[slot * stride + d]) * widened(GPU_F32, head + 16 * stride + slot * 4);
+    return code_value(type, head[slot * stride + d]) *
+           widened(GPU_F32, head + 16 * stride + slot * 4);
 }
 
 // A matrix of weights [rows, cols] with stride pad32(cols) and zeros in the padding. Quantised
@@ -189,12 +202,17 @@ struct Matrix {
     Buffer device;
     static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
     static bool bytes_of(int type) { return type == GPU_INT8 || type == GPU_FP8; }
-    static uint32_t code_bytes(int type, uint32_t cols) { return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2; }
+    static uint32_t code_bytes(int type, uint32_t cols) {
+        return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2;
+    }
     static uint32_t stride_of(int type, uint32_t cols) {
-        return quantised(type) ? pad(code_bytes(type, cols) + pad(cols, 256) / group(type) * 2, 64) / 16 : pad32(cols);
+        return quantised(type)
+                   ? pad(code_bytes(type, cols) + pad(cols, 256) / group(type) * 2, 64) / 16
+                   : pad32(cols);
     }
     Matrix(int type, uint32_t rows, uint32_t cols, Random &random, float scale)
-        : type(type), rows(rows), cols(cols), stride(stride_of(type, cols)), values((size_t)rows * cols),
+        : type(type), rows(rows), cols(cols), stride(stride_of(type, cols)),
+          values((size_t)rows * cols),
           device((size_t)rows * stride * (quantised(type) ? 16 : size_of(type))) {
         std::vector<uint8_t> bytes(device.size);
         for (uint32_t i = 0; i < rows; i++) {
@@ -209,12 +227,18 @@ struct Matrix {
                     continue;
                 }
                 if (j % group(type) == 0) { // Now and then the scale is zero, negative or large.
-                    double greatest = type == GPU_FP8 ? 448 : type == GPU_INT8 ? 127 : type == GPU_INT4 ? 8 : 1;
-                    uint16_t s = narrowed(GPU_F16, random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);
+                    double greatest = type == GPU_FP8    ? 448
+                                      : type == GPU_INT8 ? 127
+                                      : type == GPU_INT4 ? 8
+                                                         : 1;
+                    uint16_t s = narrowed(GPU_F16,
+                        random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);
                     memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
                     unit = widened(GPU_F16, &s);
                 }
-                uint32_t code = type == GPU_INT8 ? 1 + random.below(255) : type == GPU_FP8 ? random.below(127) + 128 * random.below(2) : random.below(16);
+                uint32_t code = type == GPU_INT8  ? 1 + random.below(255)
+                                : type == GPU_FP8 ? random.below(127) + 128 * random.below(2)
+                                                  : random.below(16);
                 value = code_value(type, code) * unit;
                 uint32_t piece = j % 32 / 4, e = j % 4;
                 if (bytes_of(type)) {
@@ -222,7 +246,8 @@ struct Matrix {
                 } else {
                     static const uint32_t nibbles[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}};
                     uint32_t step = j % 256 / 32, nibble = nibbles[step % 2][e];
-                    row[j / 256 * 128 + piece * 16 + step / 2 * 4 + nibble / 2] |= (uint8_t)(code << nibble % 2 * 4);
+                    row[j / 256 * 128 + piece * 16 + step / 2 * 4 + nibble / 2] |=
+                        (uint8_t)(code << nibble % 2 * 4);
                 }
             }
         }
@@ -238,7 +263,8 @@ inline std::vector<float> activations(uint32_t rows, uint32_t width, Random &ran
         for (uint32_t j = 0; j < width; j++) x[(size_t)i * pad32(width) + j] = random.normal();
     return x;
 }
-inline std::vector<float> vector_of(uint32_t n, uint32_t padded, Random &random, float around, float scale) {
+inline std::vector<float> vector_of(
+    uint32_t n, uint32_t padded, Random &random, float around, float scale) {
     std::vector<float> x(padded, NAN);
     for (uint32_t i = 0; i < n; i++) x[i] = around + random.normal() * scale;
     return x;
@@ -246,33 +272,36 @@ inline std::vector<float> vector_of(uint32_t n, uint32_t padded, Random &random,
 
 // The order of slots (params.h): the slot of a column; and rows of `stride` numbers put back into
 // plain order.
-inline uint32_t slot(uint32_t column) { return column / 16 * 16 + column % 4 / 2 * 8 + column % 16 / 4 * 2 + column % 2; }
+inline uint32_t slot(uint32_t column) {
+    return column / 16 * 16 + column % 4 / 2 * 8 + column % 16 / 4 * 2 + column % 2;
+}
 inline std::vector<float> without_slots(const std::vector<float> &all, uint32_t stride) {
     std::vector<float> out(all);
-    for (size_t i = 0; i < all.size(); i++) out[i] = all[i / stride * stride + slot((uint32_t)(i % stride))];
+    for (size_t i = 0; i < all.size(); i++)
+        out[i] = all[i / stride * stride + slot((uint32_t)(i % stride))];
     return out;
 }
 
 // ---- launches
 
-template <class P>
-bool try_launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy, unsigned gz, unsigned block,
-                size_t shared, uint64_t seed, std::string &error) {
+template <class P> bool try_launch(const std::string &kernel, const P &params, unsigned gx,
+    unsigned gy, unsigned gz, unsigned block, size_t shared, uint64_t seed, std::string &error) {
     unsigned grid[3] = {gx, gy, gz}, blocks[3] = {block, 1, 1};
     char text[600] = "";
-    int rc = emu_launch(kernel.c_str(), &params, sizeof params, grid, blocks, shared, seed, text, sizeof text);
+    int rc = emu_launch(
+        kernel.c_str(), &params, sizeof params, grid, blocks, shared, seed, text, sizeof text);
     error = text;
     return rc == 0;
 }
-template <class P>
-void launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy, unsigned gz, unsigned block,
-            size_t shared, uint64_t seed) {
+template <class P> void launch(const std::string &kernel, const P &params, unsigned gx, unsigned gy,
+    unsigned gz, unsigned block, size_t shared, uint64_t seed) {
     std::string error;
     if (!try_launch(kernel, params, gx, gy, gz, block, shared, seed, error)) die(error);
 }
 
 // `run(seed)` returns all that a launch wrote; it must be the same bits on every schedule.
-inline std::vector<uint8_t> on_schedules(const char *what, const std::function<std::vector<uint8_t>(uint64_t)> &run) {
+inline std::vector<uint8_t> on_schedules(
+    const char *what, const std::function<std::vector<uint8_t>(uint64_t)> &run) {
     std::vector<uint8_t> first = run(1);
     for (int seed = 2; seed <= schedules(); seed++)
         CHECK(run((uint64_t)seed) == first, "%s: schedule %d gives other bits", what, seed);
@@ -290,9 +319,13 @@ inline bool same_bits(const float *a, const float *b, size_t n) { return memcmp(
 // Checks that `got` is within `bound` of `want`, or that both are NaN.
 inline void close(const char *what, size_t i, size_t j, double got, double want, double bound) {
     if (std::isnan(want) && std::isnan(got)) return;
-    CHECK(fabs(got - want) <= bound, "%s [%zu, %zu]: %.9g, twin says %.9g, bound %.3g", what, i, j, got, want, bound);
+    CHECK(fabs(got - want) <= bound, "%s [%zu, %zu]: %.9g, twin says %.9g, bound %.3g", what, i, j,
+        got, want, bound);
 }
 
-struct Test { const char *name; void (*run)(); };
+struct Test {
+    const char *name;
+    void (*run)();
+};
 
 #endif

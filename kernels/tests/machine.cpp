@@ -7,8 +7,12 @@
 
 #include <thread>
 
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
 #include "../emu/device.h"
 
 #define DECLARE(name, THREADS) extern "C" void name(const MachineParams &);
@@ -16,7 +20,9 @@ MACHINE_KERNELS(DECLARE)
 
 namespace emu {
 const Entry *find(const char *name) {
-#define ENTRY(name, THREADS) {#name, sizeof(MachineParams), THREADS, [](const void *p) { ::name(*(const MachineParams *)p); }},
+#define ENTRY(name, THREADS)                                                                       \
+    {#name, sizeof(MachineParams), THREADS,                                                        \
+        [](const void *p) { ::name(*(const MachineParams *)p); }},
     static const Entry table[] = {MACHINE_KERNELS(ENTRY)};
     for (const Entry &e : table)
         if (!strcmp(e.name, name)) return &e;
@@ -46,8 +52,10 @@ void conversions() {
         bf16 b;
         from_float(h, x);
         from_float(b, x);
-        CHECK(h.bits == narrowed(GPU_F16, x), "f16 of %08x is %04x, not %04x", u, h.bits, narrowed(GPU_F16, x));
-        CHECK(b.bits == narrowed(GPU_BF16, x), "bf16 of %08x is %04x, not %04x", u, b.bits, narrowed(GPU_BF16, x));
+        CHECK(h.bits == narrowed(GPU_F16, x), "f16 of %08x is %04x, not %04x", u, h.bits,
+            narrowed(GPU_F16, x));
+        CHECK(b.bits == narrowed(GPU_BF16, x), "bf16 of %08x is %04x, not %04x", u, b.bits,
+            narrowed(GPU_BF16, x));
     }
 }
 
@@ -66,8 +74,11 @@ void run_lanes() {
             if (i % 4 == lane % 4) across += v;
             ballot |= (uint32_t)(i % 3 == 0) << i;
         }
-        const float want[] = {(float)((lane ^ 5) * (lane ^ 5)), (float)(ballot & 0xffff), all, four, max, across};
-        for (int i = 0; i < 6; i++) CHECK(got[t * 8 + i] == want[i], "lanes: thread %u number %d is %g, not %g", t, i, got[t * 8 + i], want[i]);
+        const float want[] = {
+            (float)((lane ^ 5) * (lane ^ 5)), (float)(ballot & 0xffff), all, four, max, across};
+        for (int i = 0; i < 6; i++)
+            CHECK(got[t * 8 + i] == want[i], "lanes: thread %u number %d is %g, not %g", t, i,
+                got[t * 8 + i], want[i]);
     }
 }
 
@@ -81,7 +92,8 @@ void run_threads() {
                 std::string error;
                 Buffer out(64 * 4);
                 MachineParams p = {out.as<float>(), nullptr, (uint32_t)(i + j) % 4, 0};
-                CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 4096, (uint64_t)j, error), "a wrong kernel passed on a thread");
+                CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 4096, (uint64_t)j, error),
+                    "a wrong kernel passed on a thread");
             }
         });
     for (std::thread &t : threads) t.join();
@@ -93,17 +105,20 @@ void run_tensor() {
         std::vector<uint16_t> in;
         for (int i = 0; i < 512; i++) in.push_back(narrowed((int)type, random.normal()));
         Buffer ind(in), out(512 * 4);
-        launch("tensor", MachineParams{out.as<float>(), ind.as<uint16_t>(), type == GPU_F16, 0}, 1, 1, 1, 32, 3072, 3);
+        launch("tensor", MachineParams{out.as<float>(), ind.as<uint16_t>(), type == GPU_F16, 0}, 1,
+            1, 1, 32, 3072, 3);
         auto got = out.get<float>();
         for (uint32_t m = 0; m < 16; m++)
             for (uint32_t n = 0; n < 16; n++) {
                 double sum = 0, size = 0;
                 for (uint32_t k = 0; k < 16; k++) {
-                    double x = widened((int)type, &in[m * 16 + k]) * widened((int)type, &in[256 + n * 16 + k]);
+                    double x = widened((int)type, &in[m * 16 + k]) *
+                               widened((int)type, &in[256 + n * 16 + k]);
                     sum += x, size += fabs(x);
                 }
                 close("mma", m, n, got[m * 16 + n], sum, size * 1e-6);
-                CHECK(got[m * 16 + n] == got[256 + m * 16 + n], "ldmatrix_trans differs at [%u, %u]", m, n);
+                CHECK(got[m * 16 + n] == got[256 + m * 16 + n],
+                    "ldmatrix_trans differs at [%u, %u]", m, n);
             }
     }
 }
@@ -116,7 +131,9 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
     for (int i = 0; i < 320 * 16; i++) in.push_back(narrowed((int)type, random.normal()));
     Buffer ind(in), out(64 * 256 * 4);
     std::string error;
-    if (!try_launch("warpgroup", MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1, 128, 320 * 128 + 8, seed, error))
+    if (!try_launch("warpgroup",
+            MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1,
+            128, 320 * 128 + 8, seed, error))
         return error;
     auto got = out.get<float>();
     for (uint32_t m = 0; m < 64; m++)
@@ -124,7 +141,8 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
             // The sum before the product: the number of its register.
             double sum = n / 8 * 4 + m / 8 % 2 * 2 + n % 2, size = sum;
             for (uint32_t k = 0; k < 16; k++) {
-                double x = widened((int)type, &in[m * 16 + k]) * widened((int)type, &in[(64 + n) * 16 + k]);
+                double x = widened((int)type, &in[m * 16 + k]) *
+                           widened((int)type, &in[(64 + n) * 16 + k]);
                 sum += x, size += fabs(x);
             }
             if (!(fabs(got[m * 256 + n] - sum) <= size * 1e-6)) return "wrong result";
@@ -133,19 +151,23 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
 }
 
 void run_warpgroup() {
-    const char *const refused[] = {"", "no async_fence has made visible", "without wgmma_begin", "disagree about a product", "were written while",
-                                   "exited with products under way", "wrong result", "nobody has made", "no thread can go on",
-                                   "no thread can go on", "more arrivals", "no async_fence has made visible"};
+    const char *const refused[] = {"", "no async_fence has made visible", "without wgmma_begin",
+        "disagree about a product", "were written while", "exited with products under way",
+        "wrong result", "nobody has made", "no thread can go on", "no thread can go on",
+        "more arrivals", "no async_fence has made visible"};
     for (uint32_t type : {GPU_BF16, GPU_F16})
         for (uint32_t which = 0; which < 12; which++)
             for (uint64_t seed = 0; seed < 4; seed++) {
                 const std::string error = warpgroup(which, type, seed);
-                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(), "warpgroup %u: '%s', not '%s'", which, error.c_str(), refused[which]);
+                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(),
+                    "warpgroup %u: '%s', not '%s'", which, error.c_str(), refused[which]);
             }
     Buffer matrix(64 * 256);
     TensorMap map;
     char words[200];
-    auto taken = [&](uint64_t at, uint64_t rows, uint64_t pitch) { return !emu_tensor_map(&map, at, 100, rows, pitch, 64, 128, words, sizeof words); };
+    auto taken = [&](uint64_t at, uint64_t rows, uint64_t pitch) {
+        return !emu_tensor_map(&map, at, 100, rows, pitch, 64, 128, words, sizeof words);
+    };
     CHECK(taken(matrix.at, 64, 256), "%s", words);
     CHECK(!taken(matrix.at, 65, 256), "a map of more than the buffer was taken");
     CHECK(!taken(matrix.at + 8, 60, 256), "a map that is not aligned was taken");
@@ -161,7 +183,9 @@ std::string fragments(uint32_t which, uint32_t type, uint64_t seed) {
     for (uint32_t i = 0; i < Y + 128 * 64; i++) in.push_back(narrowed((int)type, random.normal()));
     Buffer ind(in), out(2 * 64 * 128 * 4);
     std::string error;
-    if (!try_launch("fragments", MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1, 128, 4096 + 192 * 128, seed, error))
+    if (!try_launch("fragments",
+            MachineParams{out.as<float>(), ind.as<uint16_t>(), which, type == GPU_F16}, 1, 1, 1,
+            128, 4096 + 192 * 128, seed, error))
         return error;
     auto got = out.get<float>();
     auto in_at = [&](uint32_t i) { return widened((int)type, &in[i]); };
@@ -177,18 +201,22 @@ std::string fragments(uint32_t which, uint32_t type, uint64_t seed) {
                 other += x, other_size += fabs(x);
             }
             const float *d = &got[m * 128 + n];
-            if (!(fabs(d[0] - sum) <= size * 1e-6) || !(fabs(d[64 * 128] - other) <= other_size * 2e-6)) return "wrong result";
+            if (!(fabs(d[0] - sum) <= size * 1e-6) ||
+                !(fabs(d[64 * 128] - other) <= other_size * 2e-6))
+                return "wrong result";
         }
     return "";
 }
 
 void run_fragments() {
-    const char *const refused[] = {"", "wrong result", "registers were written while", "wrong result", "sums were written while"};
+    const char *const refused[] = {"", "wrong result", "registers were written while",
+        "wrong result", "sums were written while"};
     for (uint32_t type : {GPU_BF16, GPU_F16})
         for (uint32_t which = 0; which < 5; which++)
             for (uint64_t seed = 0; seed < 4; seed++) {
                 const std::string error = fragments(which, type, seed);
-                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(), "fragments %u: '%s', not '%s'", which, error.c_str(), refused[which]);
+                CHECK(which ? error.find(refused[which]) != std::string::npos : error.empty(),
+                    "fragments %u: '%s', not '%s'", which, error.c_str(), refused[which]);
             }
 }
 
@@ -197,7 +225,8 @@ void run_named() {
         Buffer out(32 * 4);
         launch("named", MachineParams{out.as<float>(), nullptr, 0, 0}, 1, 1, 1, 96, 128, seed);
         auto got = out.get<float>();
-        for (uint32_t i = 0; i < 32; i++) CHECK(got[i] == (float)i + 1, "named barrier: %u is %g", i, got[i]);
+        for (uint32_t i = 0; i < 32; i++)
+            CHECK(got[i] == (float)i + 1, "named barrier: %u is %g", i, got[i]);
     }
 }
 
@@ -208,7 +237,8 @@ std::string wrong(uint32_t which, uint64_t seed) {
     Buffer ind(in), *out = new Buffer(64 * 4);
     std::string error;
     uint32_t n = which == 4 ? 4096 / 4 - 16 : 48;
-    bool good = try_launch("wrong", MachineParams{out->as<float>(), ind.as<uint16_t>(), which, n}, 1, 1, 1, 64, 4096, seed, error);
+    bool good = try_launch("wrong", MachineParams{out->as<float>(), ind.as<uint16_t>(), which, n},
+        1, 1, 1, 64, 4096, seed, error);
     if (which == 10 && good) {
         auto got = out->get<float>();
         for (uint32_t t = 0; t < 64; t++)
@@ -222,26 +252,33 @@ std::string wrong(uint32_t which, uint64_t seed) {
 }
 
 void refusals(bool guards) {
-    const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on", "shared memory", "outside a buffer",
-                                "under way", "multiple of 16", "bank conflict", "disagree", "wrong result"};
+    const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on",
+        "shared memory", "outside a buffer", "under way", "multiple of 16", "bank conflict",
+        "disagree", "wrong result"};
     for (uint32_t which = 0; which < 11; which++) {
         // sanitizers report these, and abort
         if (!guards && (which == 4 || which == 5 || which == 10)) continue;
         for (uint64_t seed = 0; seed < 4; seed++) {
             std::string error = wrong(which, seed);
-            CHECK(error.find(want[which]) != std::string::npos, "wrong %u on schedule %d: '%s', not '%s'", which, (int)seed, error.c_str(), want[which]);
+            CHECK(error.find(want[which]) != std::string::npos,
+                "wrong %u on schedule %d: '%s', not '%s'", which, (int)seed, error.c_str(),
+                want[which]);
         }
     }
     std::string error;
     MachineParams p = {};
-    CHECK(!try_launch("none", p, 1, 1, 1, 64, 0, 1, error) && error == "no kernel is called none", "%s", error.c_str());
+    CHECK(!try_launch("none", p, 1, 1, 1, 64, 0, 1, error) && error == "no kernel is called none",
+        "%s", error.c_str());
     CHECK(!try_launch("wrong", p, 1, 1, 1, 32, 0, 1, error), "another block was taken");
     CHECK(!try_launch("wrong", p, 1, 70000, 1, 64, 0, 1, error), "a grid no GPU takes was taken");
-    CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 200000, 1, error), "more shared memory than there is was taken");
-    CHECK(!try_launch("wrong", 1, 1, 1, 1, 64, 0, 1, error), "another size of parameters was taken");
+    CHECK(!try_launch("wrong", p, 1, 1, 1, 64, 200000, 1, error),
+        "more shared memory than there is was taken");
+    CHECK(
+        !try_launch("wrong", 1, 1, 1, 1, 64, 0, 1, error), "another size of parameters was taken");
     char text[200];
     Buffer b(16);
-    CHECK(emu_copy_to_device(b.at + 8, text, 9, text, sizeof text), "a copy over the end of a buffer was taken");
+    CHECK(emu_copy_to_device(b.at + 8, text, 9, text, sizeof text),
+        "a copy over the end of a buffer was taken");
     CHECK(emu_free(b.at + 8, text, sizeof text), "freed in the middle of a buffer");
 }
 

@@ -73,7 +73,8 @@ KERNEL(wrong, MachineParams, 64) {
         block_sync();
         break;
     case 1: // half of the block waits at another barrier
-        if (t < 32) block_sync();
+        if (t < 32)
+            block_sync();
         else
             block_sync();
         break;
@@ -132,15 +133,20 @@ KERNEL(warpgroup, MachineParams, 128) {
     for (uint32_t i = 0; i < 128; i++) d[i] = (float)i;
     if (p.which != 2) wgmma_begin();
     const unsigned char *a = p.which == 3 && t >= 96 ? a_tile + 32 : a_tile;
-    if (p.n) wgmma(d, operand(a), operand(b_tile), f16());
-    else wgmma(d, operand(a), operand(b_tile), bf16());
+    if (p.n)
+        wgmma(d, operand(a), operand(b_tile), f16());
+    else
+        wgmma(d, operand(a), operand(b_tile), bf16());
     if (p.which == 4) d[5] = 1;
     wgmma_commit();
     if (p.which == 5) return;
-    if (p.which == 6) wgmma_wait<1>(); // too weak: what is written below is not complete
-    else wgmma_finish(d);
+    if (p.which == 6)
+        wgmma_wait<1>(); // too weak: what is written below is not complete
+    else
+        wgmma_finish(d);
     for (uint32_t r = 0; r < 128; r++)
-        p.out[(t / 32 * 16 + lane / 4 + r / 2 % 2 * 8) * 256 + r / 4 * 8 + lane % 4 * 2 + r % 2] = d[r];
+        p.out[(t / 32 * 16 + lane / 4 + r / 2 % 2 * 8) * 256 + r / 4 * 8 + lane % 4 * 2 + r % 2] =
+            d[r];
     if (p.which == 6) wgmma_wait<0>();
     if (p.which < 7 || t) return;
     if (p.which == 7) barrier_arrive(barrier);
@@ -162,10 +168,14 @@ KERNEL(fragments, MachineParams, 128) {
     const uint32_t t = threadIdx.x, lane = t % 32, g = t / 32 * 16 + lane / 4, c = lane % 4 * 2;
     const uint16_t *a = p.in, *b = a + 64 * 16, *x = b + 16 * 128, *y = x + 64 * 64;
     unsigned char *b_tile = shared, *x_tile = shared + 4096, *y_tile = x_tile + 64 * 128;
-    auto place = [](uint32_t row, uint32_t column) { return row * 128 + ((column / 8 ^ (row & 7)) << 4) + column % 8 * 2; };
-    for (uint32_t i = t; i < 16 * 128; i += 128) store_operand(b_tile + i % 128 / 64 * 2048 + place(i / 128, i % 64), b[i]);
+    auto place = [](uint32_t row, uint32_t column) {
+        return row * 128 + ((column / 8 ^ (row & 7)) << 4) + column % 8 * 2;
+    };
+    for (uint32_t i = t; i < 16 * 128; i += 128)
+        store_operand(b_tile + i % 128 / 64 * 2048 + place(i / 128, i % 64), b[i]);
     for (uint32_t i = t; i < 64 * 64; i += 128) store_operand(x_tile + place(i / 64, i % 64), x[i]);
-    for (uint32_t i = t; i < 128 * 64; i += 128) store_operand(y_tile + place(i / 64, i % 64), y[i]);
+    for (uint32_t i = t; i < 128 * 64; i += 128)
+        store_operand(y_tile + place(i / 64, i % 64), y[i]);
     async_fence();
     block_sync();
     uint32_t r[4];
@@ -177,19 +187,25 @@ KERNEL(fragments, MachineParams, 128) {
     for (uint32_t i = 0; i < 64; i++) d[i] = (float)i, s[i] = 1e30f;
     wgmma_begin();
     const uint64_t transposed = p.which == 1 ? operand(b_tile) : operand_transposed(b_tile, 2048);
-    if (p.n) wgmma(d, r, transposed, f16());
-    else wgmma(d, r, transposed, bf16());
+    if (p.n)
+        wgmma(d, r, transposed, f16());
+    else
+        wgmma(d, r, transposed, bf16());
     wgmma_commit();
     for (uint32_t i = 0; i < 4; i++) {
         const uint64_t left = operand(x_tile + i * 32), right = operand(y_tile + i * 32);
-        if (i) p.n ? wgmma(s, left, right, f16()) : wgmma(s, left, right, bf16());
-        else p.n ? wgmma_new(s, left, right, f16()) : wgmma_new(s, left, right, bf16());
+        if (i)
+            p.n ? wgmma(s, left, right, f16()) : wgmma(s, left, right, bf16());
+        else
+            p.n ? wgmma_new(s, left, right, f16()) : wgmma_new(s, left, right, bf16());
     }
     wgmma_commit();
     if (p.which == 2) r[2]++;
     if (p.which != 3) wgmma_wait<1>(d);
     if (p.which == 4) s[7] = 1;
-    for (uint32_t i = 0; i < 64; i++) p.out[(g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = d[i];
+    for (uint32_t i = 0; i < 64; i++)
+        p.out[(g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = d[i];
     wgmma_finish(s);
-    for (uint32_t i = 0; i < 64; i++) p.out[64 * 128 + (g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = s[i];
+    for (uint32_t i = 0; i < 64; i++)
+        p.out[64 * 128 + (g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + c + i % 2] = s[i];
 }

@@ -9,6 +9,7 @@ struct MachineParams {
     uint32_t which, n;
 };
 
-#define MACHINE_KERNELS(X) X(lanes, 64) X(tensor, 32) X(named, 96) X(wrong, 64) X(warpgroup, 128) X(fragments, 128)
+#define MACHINE_KERNELS(X)                                                                         \
+    X(lanes, 64) X(tensor, 32) X(named, 96) X(wrong, 64) X(warpgroup, 128) X(fragments, 128)
 
 #endif

@@ -10,7 +10,12 @@ const float EPS = 0.02f; // large enough that its absence is noticed
 const double SUM = 4e-6;
 // All types but float32 round activations to the type of the weights: half a unit in the last place
 // of 8 or 11 bits, doubled for safety. With quantised weights the products are f16 times f16.
-double rounding(int type) { return type == GPU_F32 ? 0 : type == GPU_F16 ? ldexp(1.0, -11) : type == GPU_BF16 ? ldexp(1.0, -8) : ldexp(1.0, -10); }
+double rounding(int type) {
+    return type == GPU_F32    ? 0
+           : type == GPU_F16  ? ldexp(1.0, -11)
+           : type == GPU_BF16 ? ldexp(1.0, -8)
+                              : ldexp(1.0, -10);
+}
 
 // The rows of `of` that a launch works on: shuffled, with padding among them.
 std::vector<int32_t> row_list(uint32_t n, uint32_t of, Random &random) {
@@ -30,7 +35,9 @@ std::vector<double> normed(const float *x, const std::vector<float> &norm, uint3
     for (uint32_t i = 0; i < k; i++) y[i] = x[i] * scale * norm[i];
     return y;
 }
-struct Product { double sum, magnitude; };
+struct Product {
+    double sum, magnitude;
+};
 Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
     Product p = {0, 0};
     for (uint32_t i = 0; i < w.cols; i++) {
@@ -43,30 +50,35 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
 // What a prefill product reads, made by `prepare`.
-Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm, const Buffer &rows, uint32_t n_rows,
-                uint32_t width, uint64_t seed, bool slots = false) {
+Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm,
+    const Buffer &rows, uint32_t n_rows, uint32_t width, uint64_t seed, bool slots = false) {
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
-    PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(),
-                       n_rows, width, x_stride, pad32(width), EPS, slots};
+    PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(), n_rows,
+        width, x_stride, pad32(width), EPS, slots};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
 }
 // The same for rows that need no norm, after `first` other rows: zeros in the padding, NaN where
 // there is no row.
-Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows, uint32_t width, uint32_t first, bool slots) {
+Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows,
+    uint32_t width, uint32_t first, bool slots) {
     const int type = prepared_type(weights);
     std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
     for (size_t i = 0; i < rows.size(); i++)
         for (uint32_t j = 0; rows[i] >= 0 && j < pad32(width); j++)
-            store(type, &out[((first + i) * pad32(width) + (slots ? slot(j) : j)) * size_of(type)], j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
+            store(type, &out[((first + i) * pad32(width) + (slots ? slot(j) : j)) * size_of(type)],
+                j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
     return Buffer(out);
 }
-void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n, uint32_t n_rows, uint64_t seed) {
-    unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1}, block[3] = {256, 1, 1};
+void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n,
+    uint32_t n_rows, uint64_t seed) {
+    unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1},
+             block[3] = {256, 1, 1};
     char error[600];
     size_t shared = type == GPU_F32 ? 20480 : quantised(type) ? 66048 : 49152;
-    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
+    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error))
+        die(error);
 }
 
 // Launches a product of prefill rows for compute capability 9.0. Float weights: tiles of 128 rows
@@ -74,26 +86,42 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
 // columns, in tiles of 256 rows, or 128 with half_tiles. With `alone`, one warpgroup computes a
 // half tile.
 bool half_tiles = false, alone = false;
-template <class P>
-void launch_hopper(const std::string &kernel, const P &p, const Buffer &x, uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns,
-                   uint32_t n_rows, uint64_t seed) {
-    struct { TensorMap x, w; P p; uint32_t groups; } all = {};
+template <class P> void launch_hopper(const std::string &kernel, const P &p, const Buffer &x,
+    uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed) {
+    struct {
+        TensorMap x, w;
+        P p;
+        uint32_t groups;
+    } all = {};
     static_assert(sizeof all % 128 == 0);
     all.p = p, all.groups = alone ? 1 : 2;
     char error[600];
     const bool codes = quantised(w.type);
-    if (emu_tensor_map(&all.x, x.at, pad32(w.cols), rows, 2 * pad32(w.cols), 64, GPU_BOX_ROWS, error, sizeof error) ||
-        (!codes && emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error)))
+    if (emu_tensor_map(&all.x, x.at, pad32(w.cols), rows, 2 * pad32(w.cols), 64, GPU_BOX_ROWS,
+            error, sizeof error) ||
+        (!codes && emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64,
+                       GPU_BOX_ROWS, error, sizeof error)))
         die(error);
-    const std::string name = half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
-    const size_t shared = codes ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED : half_tiles ? GPU_HOPPER_HALF_SHARED : GPU_HOPPER_SHARED;
-    const uint32_t rows_of = codes ? half_tiles ? 128 : 256 : alone ? 64 : 128, columns_of = codes && alone ? columns / 4 : codes || half_tiles ? columns / 2 : columns;
-    launch(name, all, tiles(n_rows, rows_of), tiles(n, columns_of), 1, half_tiles ? 288 : 384, shared, seed);
+    const std::string name =
+        half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
+    const size_t shared = codes        ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED
+                          : half_tiles ? GPU_HOPPER_HALF_SHARED
+                                       : GPU_HOPPER_SHARED;
+    const uint32_t rows_of = codes   ? half_tiles ? 128 : 256
+                             : alone ? 64
+                                     : 128,
+                   columns_of = codes && alone        ? columns / 4
+                                : codes || half_tiles ? columns / 2
+                                                      : columns;
+    launch(name, all, tiles(n_rows, rows_of), tiles(n, columns_of), 1, half_tiles ? 288 : 384,
+        shared, seed);
 }
 
 // How a product of decode rows is computed; by default Few up to eight rows, Batch beyond.
 enum Way { Few, Batch, Prefill, Hopper, Library };
-Way way_of(int type, uint32_t n_rows) { return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch; }
+Way way_of(int type, uint32_t n_rows) {
+    return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch;
+}
 
 // What a library leaves: sums of products of the weights with n_rows rows that prepare made; NaN in
 // the padding.
@@ -103,7 +131,8 @@ Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
     for (uint32_t i = 0; i < n_rows; i++)
         for (uint32_t n = 0; n < w.rows; n++) {
             double sum = 0;
-            for (uint32_t k = 0; k < w.cols; k++) sum += w.row(n)[k] * widened(w.type, &rows[(size_t)i * pad32(w.cols) + k]);
+            for (uint32_t k = 0; k < w.cols; k++)
+                sum += w.row(n)[k] * widened(w.type, &rows[(size_t)i * pad32(w.cols) + k]);
             sums[(size_t)i * pad32(w.rows) + n] = (float)sum;
         }
     return Buffer(sums);
@@ -112,29 +141,42 @@ Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
 // Rows of a block of a batch, and the memory where blocks that share a K meet.
 uint32_t batch_rows(uint32_t n_rows) { return n_rows <= 16 ? 16 : n_rows <= 32 ? 32 : 64; }
 Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
-    const size_t blocks = (size_t)tiles(n_rows, batch_rows(n_rows)) * tiles(pairs, GPU_BATCH_PAIRS) * splits;
-    std::vector<uint8_t> all(GPU_SPLIT_BELOW * 4 + (splits > 1 ? blocks * 512 * batch_rows(n_rows) : 0), 0xff);
+    const size_t blocks =
+        (size_t)tiles(n_rows, batch_rows(n_rows)) * tiles(pairs, GPU_BATCH_PAIRS) * splits;
+    std::vector<uint8_t> all(
+        GPU_SPLIT_BELOW * 4 + (splits > 1 ? blocks * 512 * batch_rows(n_rows) : 0), 0xff);
     std::fill(all.begin(), all.begin() + GPU_SPLIT_BELOW * 4, 0);
     return Buffer(all);
 }
 
 // `pairs`: pairs of weight rows. `splits`: how many blocks of a batch share a K, using `scratch`.
 // `across`: number of blocks of a float32 product; `more`: its shared memory.
-void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size, uint32_t pairs, uint32_t splits, const Buffer &scratch,
-                   uint32_t across, size_t more, uint32_t n_rows, uint64_t seed) {
+void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size,
+    uint32_t pairs, uint32_t splits, const Buffer &scratch, uint32_t across, size_t more,
+    uint32_t n_rows, uint64_t seed) {
     unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
     const uint32_t rows = batch_rows(n_rows);
-    if (way == Batch) grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
+    if (way == Batch)
+        grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
     unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
-    size_t shared = type == GPU_F32 ? more : way == Few ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + rows / 8 * ((quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
-                                                    GPU_BATCH_LEVEL * (splits == 1 ? 2 : splits == 4 ? 1 : 0));
+    size_t shared =
+        type == GPU_F32 ? more
+        : way == Few
+            ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
+            : GPU_TABLE_BYTES +
+                  rows / 8 *
+                      ((quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
+                          GPU_BATCH_LEVEL * (splits == 1      ? 2
+                                                : splits == 4 ? 1
+                                                              : 0));
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
-    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error)) die(error);
+    if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error))
+        die(error);
     if (way != Batch || splits == 1) return;
     auto left = scratch.get<uint8_t>();
-    for (uint32_t i = 0; i < GPU_SPLIT_BELOW * 4; i++) CHECK(left[i] == 0, "%s left a counter", kernel.c_str());
+    for (uint32_t i = 0; i < GPU_SPLIT_BELOW * 4; i++)
+        CHECK(left[i] == 0, "%s left a counter", kernel.c_str());
 }
 
 void embed(int type, uint32_t dim) {
@@ -142,7 +184,8 @@ void embed(int type, uint32_t dim) {
     Matrix table(type, 11, dim, random, 1);
     std::vector<int32_t> tokens = {3, 10, -1, 0, 3};
     Buffer x(5 * pad32(dim) * 4), ids(tokens);
-    EmbedParams p = {x.as<float>(), table.device.as<void>(), ids.as<int32_t>(), 5, dim, pad32(dim), table.stride};
+    EmbedParams p = {x.as<float>(), table.device.as<void>(), ids.as<int32_t>(), 5, dim, pad32(dim),
+        table.stride};
     auto got = view_as<float>(on_schedules("embed", [&](uint64_t seed) {
         launch("embed" + suffix(type), p, 5, 1, 1, 128, 0, seed);
         return x.get<uint8_t>();
@@ -150,8 +193,11 @@ void embed(int type, uint32_t dim) {
     for (uint32_t i = 0; i < 5; i++)
         for (uint32_t j = 0; j < pad32(dim); j++) {
             float y = got[i * pad32(dim) + j];
-            if (tokens[i] < 0 || j >= dim) CHECK(std::isnan(y), "embed wrote [%u, %u]", i, j);
-            else CHECK(y == (float)table.row((uint32_t)tokens[i])[j], "embed %s [%u, %u]", name_of(type), i, j);
+            if (tokens[i] < 0 || j >= dim)
+                CHECK(std::isnan(y), "embed wrote [%u, %u]", i, j);
+            else
+                CHECK(y == (float)table.row((uint32_t)tokens[i])[j], "embed %s [%u, %u]",
+                    name_of(type), i, j);
         }
 }
 void test_embed() {
@@ -173,8 +219,10 @@ void prepare(int type, uint32_t width) {
         auto want = normed(row, g, width);
         for (uint32_t j = 0; j < pad32(width); j++) {
             double y = widened(type, &got[((size_t)i * pad32(width) + j) * size_of(type)]);
-            if (rows[i] < 0 || j >= width) CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
-            else close("prepare", i, j, y, want[j], fabs(want[j]) * (rounding(type) + 1e-6) + 1e-7);
+            if (rows[i] < 0 || j >= width)
+                CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
+            else
+                close("prepare", i, j, y, want[j], fabs(want[j]) * (rounding(type) + 1e-6) + 1e-7);
         }
     }
 }
@@ -183,7 +231,9 @@ void test_prepare() {
         for (uint32_t width : {1u, 33u, 320u}) prepare(type, width);
 }
 
-struct Heads { uint32_t q, kv, dim; };
+struct Heads {
+    uint32_t q, kv, dim;
+};
 
 // Everything that one qkv launch writes: q | k pages | v pages.
 struct Qkv {
@@ -193,10 +243,12 @@ struct Qkv {
     Heads heads;
     uint32_t max_rows;
     Random random{23};
-    uint32_t n = (heads.q + 2 * heads.kv) * heads.dim, stride = pad(heads.dim, 16), q_dim = heads.q * heads.dim;
+    uint32_t n = (heads.q + 2 * heads.kv) * heads.dim, stride = pad(heads.dim, 16),
+             q_dim = heads.q * heads.dim;
     uint32_t n_pages = 3 + max_rows / 16;
     Matrix w{type, n, dim, random, 1 / sqrtf((float)dim)};
-    std::vector<float> x = activations(max_rows, dim, random), norm = vector_of(dim, pad32(dim), random, 1, 0.3f);
+    std::vector<float> x = activations(max_rows, dim, random),
+                       norm = vector_of(dim, pad32(dim), random, 1, 0.3f);
     std::vector<float> bias = vector_of(n, n, random, 0, 0.5f), cos, sin;
     std::vector<int32_t> positions;
     std::vector<uint32_t> slots;
@@ -219,30 +271,38 @@ struct Qkv {
 
     std::vector<uint8_t> run(const std::vector<int32_t> &rows, uint64_t seed) {
         Buffer q((size_t)max_rows * pad32(q_dim) * 4), rd(rows);
-        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride), kv_dim = (size_t)heads.kv * heads.dim;
+        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride),
+               kv_dim = (size_t)heads.kv * heads.dim;
         Buffer k(pages), v(pages), fresh(max_rows * kv_dim * 8);
         uint32_t n_rows = (uint32_t)rows.size();
         Buffer scratch = scratch_of(n / 2, n_rows, splits);
-        QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(), w.device.as<void>(),
-                       bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(), pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(),
-                       n_rows, dim, pad32(dim), w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride,
-                       (uint32_t)kv_type, EPS, splits};
+        QkvParams p = {q.as<float>(), k.as<void>(), v.as<void>(), xd.as<void>(), nd.as<float>(),
+            w.device.as<void>(), bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(),
+            pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(), n_rows, dim, pad32(dim),
+            w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride, (uint32_t)kv_type, EPS,
+            splits};
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
-            a = prepared(type, xd, pad32(dim), nd, rd, n_rows, dim, seed, way == Hopper && quantised(type));
+            a = prepared(
+                type, xd, pad32(dim), nd, rd, n_rows, dim, seed, way == Hopper && quantised(type));
             p.x = a.as<void>();
             p.norm = nullptr;
         }
-        if (way == Prefill) launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
-        else if (way == Hopper) launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
+        if (way == Prefill)
+            launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
+        else if (way == Hopper)
+            launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
         else if (way == Library) {
             a = library_sums(w, a, n_rows);
             p.x = a.as<void>(), p.x_stride = pad32(n), p.w = nullptr;
             launch("qkv_place", p, tiles(n, 2048), n_rows, 1, 256, 0, seed);
-        } else launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0, n_rows, seed);
+        } else
+            launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0,
+                n_rows, seed);
         if (scaled(kv_type)) {
-            AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(), max_rows, heads.kv, heads.dim, stride};
+            AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(),
+                max_rows, heads.kv, heads.dim, stride};
             launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
         }
         auto all = q.get<uint8_t>();
@@ -254,18 +314,24 @@ struct Qkv {
     }
 
     // The outputs of one row, in the order of the rows of w; NaN where nothing was written.
-    std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row, std::vector<double> *padding = nullptr) const {
+    std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row,
+        std::vector<double> *padding = nullptr) const {
         std::vector<double> y;
-        for (uint32_t i = 0; i < q_dim; i++) y.push_back(widened(GPU_F32, &all[((size_t)row * pad32(q_dim) + i) * 4]));
-        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride), at = (size_t)max_rows * pad32(q_dim) * 4;
+        for (uint32_t i = 0; i < q_dim; i++)
+            y.push_back(widened(GPU_F32, &all[((size_t)row * pad32(q_dim) + i) * 4]));
+        size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride),
+               at = (size_t)max_rows * pad32(q_dim) * 4;
         for (int part = 0; part < 2; part++, at += pages)
             for (uint32_t h = 0; h < heads.kv; h++)
                 for (uint32_t d = 0; d < stride; d++) {
                     uint32_t slot = slots[row] == GPU_NO_SLOT ? 0 : slots[row]; // no row has slot 0
-                    const uint8_t *head = &all[at + (size_t)(slot / 16 * heads.kv + h) * head_bytes(kv_type, stride)];
+                    const uint8_t *head =
+                        &all[at + (size_t)(slot / 16 * heads.kv + h) * head_bytes(kv_type, stride)];
                     double v = cached(kv_type, head, stride, slot % 16, d);
-                    if (d < heads.dim) y.push_back(v);
-                    else if (padding) padding->push_back(v);
+                    if (d < heads.dim)
+                        y.push_back(v);
+                    else if (padding)
+                        padding->push_back(v);
                 }
         return y;
     }
@@ -289,20 +355,30 @@ struct Qkv {
         // number itself, or of the smallest numbers.
         std::vector<double> steps(n, 0);
         for (uint32_t i = q_dim; scaled(kv_type) && i < n; i++) {
-            for (uint32_t d = 0; d < heads.dim; d++) steps[i] = fmax(steps[i], fabs(sums[i / heads.dim * heads.dim + d]) / 254);
-            if (kv_type == GPU_FP8) steps[i] = fabs(sums[i]) / 16 + steps[i] * 254 / 448 / 1024 + bounds[i] / 8;
+            for (uint32_t d = 0; d < heads.dim; d++)
+                steps[i] = fmax(steps[i], fabs(sums[i / heads.dim * heads.dim + d]) / 254);
+            if (kv_type == GPU_FP8)
+                steps[i] = fabs(sums[i]) / 16 + steps[i] * 254 / 448 / 1024 + bounds[i] / 8;
             steps[i] += bounds[i] / 2;
         }
         for (uint32_t i = 0; i < n; i++) {
             bool cache = i >= q_dim;
-            if (cache && slots[row] == GPU_NO_SLOT) CHECK(std::isnan(got[i]), "qkv wrote a row without a slot");
-            else close("qkv", row, i, got[i], sums[i], bounds[i] + (!cache ? 0 : scaled(kv_type) ? steps[i] * 1.001 : fabs(sums[i]) * rounding(kv_type)));
+            if (cache && slots[row] == GPU_NO_SLOT)
+                CHECK(std::isnan(got[i]), "qkv wrote a row without a slot");
+            else
+                close("qkv", row, i, got[i], sums[i],
+                    bounds[i] + (!cache               ? 0
+                                    : scaled(kv_type) ? steps[i] * 1.001
+                                                      : fabs(sums[i]) * rounding(kv_type)));
         }
-        for (double z : padding) CHECK(slots[row] == GPU_NO_SLOT ? std::isnan(z) : z == 0, "qkv: padding of a head is %g", z);
+        for (double z : padding)
+            CHECK(slots[row] == GPU_NO_SLOT ? std::isnan(z) : z == 0,
+                "qkv: padding of a head is %g", z);
     }
 };
 
-void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows, Way prefilled = Prefill) {
+void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows,
+    Way prefilled = Prefill) {
     Qkv test(type, kv_type, prefill ? prefilled : way_of(type, n_rows), dim, heads, n_rows + 1);
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
@@ -313,18 +389,22 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         if (used[row]) {
             test.compare(all, row);
         } else {
-            for (uint32_t i = 0; i < test.q_dim; i++) CHECK(std::isnan(test.row_of(all, row)[i]), "qkv wrote row %u", row);
+            for (uint32_t i = 0; i < test.q_dim; i++)
+                CHECK(std::isnan(test.row_of(all, row)[i]), "qkv wrote row %u", row);
         }
     }
     if (test.way == Batch) {
         test.splits = type == GPU_BF16 ? 4 : 8;
-        CHECK(test.run(rows, 1) == all, "qkv %s: blocks that share a K give other bits", name_of(type));
+        CHECK(test.run(rows, 1) == all, "qkv %s: blocks that share a K give other bits",
+            name_of(type));
         test.splits = 1;
     }
     half_tiles = true;
-    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: smaller tiles give other bits", name_of(type));
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: smaller tiles give other bits",
+        name_of(type));
     alone = true;
-    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits", name_of(type));
+    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits",
+        name_of(type));
     half_tiles = alone = false;
     // A row alone gives the same bits as among other rows.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
@@ -332,7 +412,8 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         if (!prefill) test.way = Few;
         auto alone = test.run({rows[i]}, 1);
         auto a = test.row_of(alone, (uint32_t)rows[i]), b = test.row_of(all, (uint32_t)rows[i]);
-        CHECK(memcmp(a.data(), b.data(), a.size() * 8) == 0, "qkv: row %d differs alone and among %u rows", rows[i], n_rows);
+        CHECK(memcmp(a.data(), b.data(), a.size() * 8) == 0,
+            "qkv: row %d differs alone and among %u rows", rows[i], n_rows);
     }
 }
 
@@ -366,8 +447,10 @@ struct Dense {
     uint32_t splits = 1;
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
-    std::vector<float> in = activations(max_rows, k, random), out = activations(max_rows, n, random);
-    std::vector<float> norm = vector_of(k, pad32(k), random, 1, 0.3f), bias = vector_of(n, n, random, 0, 0.5f);
+    std::vector<float> in = activations(max_rows, k, random),
+                       out = activations(max_rows, n, random);
+    std::vector<float> norm = vector_of(k, pad32(k), random, 1, 0.3f),
+                       bias = vector_of(n, n, random, 0, 0.5f);
     Buffer ind{in}, nd{norm}, bd{bias};
     uint32_t out_stride = kind == Logits ? n : pad32(n);
 
@@ -375,39 +458,52 @@ struct Dense {
         uint32_t n_rows = (uint32_t)rows.size();
         const int out_type = kind == Up ? prepared_type(type) : GPU_F32;
         const bool slots = way == Hopper && quantised(type);
-        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4 : (size_t)max_rows * pad32(n) * size_of(out_type));
+        Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4
+                                           : (size_t)max_rows * pad32(n) * size_of(out_type));
         if (kind == Add) od.put(out);
         const void *from = ind.as<void>();
         Buffer a(0);
-        std::string name = KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
+        std::string name =
+            KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
         const uint32_t first = kind == Add && way == Hopper ? 3 : 0;
         if (kind == Add ? type != GPU_F32 || way == Prefill : way != Few) {
-            a = kind == Add ? rounded(type, in, rows, k, first, slots) : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed, slots);
+            a = kind == Add ? rounded(type, in, rows, k, first, slots)
+                            : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed, slots);
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
         const uint32_t pairs = kind == Up ? n : tiles(n, 2);
         Buffer scratch = scratch_of(pairs, n_rows, splits);
         if (kind == Add) {
-            MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(), has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(),
-                                 scratch.as<void>(), n_rows, n, k, pad32(n), pad32(k), w.stride, splits, first};
-            if (way == Prefill) launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
-            else if (way == Hopper) launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
-            else launch_decode("matmul_add", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 4), 512, n_rows, seed);
+            MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(),
+                has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(), scratch.as<void>(), n_rows,
+                n, k, pad32(n), pad32(k), w.stride, splits, first};
+            if (way == Prefill)
+                launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
+            else if (way == Hopper)
+                launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
+            else
+                launch_decode("matmul_add", type, way, &p, sizeof p, pairs, splits, scratch,
+                    tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
-            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(), scratch.as<void>(),
-                             n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits};
-            if (way == Prefill) launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
-            else if (way == Hopper) launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
+            FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
+                scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits};
+            if (way == Prefill)
+                launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
+            else if (way == Hopper)
+                launch_hopper(name, p, a, n_rows, w, n, 128, n_rows, seed);
             else if (way == Library) {
                 a = library_sums(w, a, n_rows);
                 p.x = a.as<void>(), p.x_stride = pad32(2 * n), p.w = nullptr;
                 launch("ffn_join" + suffix(type), p, tiles(n, 1024), n_rows, 1, 256, 0, seed);
-            } else launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 8), 0, n_rows, seed);
+            } else
+                launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch,
+                    tiles(n, 8), 0, n_rows, seed);
         } else {
-            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(), scratch.as<void>(),
-                              n_rows, n, k, pad32(k), w.stride, n, EPS, splits};
-            launch_decode("logits", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 16), 0, n_rows, seed);
+            LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
+                scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, n, EPS, splits};
+            launch_decode("logits", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 16),
+                0, n_rows, seed);
         }
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
@@ -415,7 +511,9 @@ struct Dense {
         return slots ? without_slots(all, out_stride) : all;
     }
     // Index in the output of entry i of the launch, which is row `row`.
-    size_t place(uint32_t i, uint32_t row) const { return (size_t)(kind == Logits ? i : row) * out_stride; }
+    size_t place(uint32_t i, uint32_t row) const {
+        return (size_t)(kind == Logits ? i : row) * out_stride;
+    }
 
     void compare(const std::vector<float> &got, uint32_t i, uint32_t row) const {
         const float *x = &in[(size_t)row * pad32(k)];
@@ -433,19 +531,22 @@ struct Dense {
                 double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
                 want = s * up.sum;
                 // |silu'| <= 1.1
-                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e + fabs(want) * (SUM + rounding(type)) + 1e-7;
+                bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e +
+                        fabs(want) * (SUM + rounding(type)) + 1e-7;
             }
             close(KINDS[kind], row, j, got[place(i, row) + j], want, bound);
         }
     }
 };
 
-void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows, bool has_bias = false, Way prefilled = Prefill) {
+void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows,
+    bool has_bias = false, Way prefilled = Prefill) {
     Dense test{kind, type, prefill ? prefilled : way_of(type, n_rows), n, k, n_rows + 1, has_bias};
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
         auto v = test.run(rows, seed);
-        return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
+        return std::vector<uint8_t>(
+            (const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
     }));
     std::vector<bool> used(n_rows + 1, false);
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -453,34 +554,43 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
             used[(size_t)rows[i]] = true;
             test.compare(all, i, (uint32_t)rows[i]);
         } else if (kind == Logits) {
-            for (uint32_t j = 0; j < n; j++) CHECK(std::isnan(all[(size_t)i * n + j]), "logits wrote padding");
+            for (uint32_t j = 0; j < n; j++)
+                CHECK(std::isnan(all[(size_t)i * n + j]), "logits wrote padding");
         }
     }
     for (uint32_t row = 0; kind != Logits && row <= n_rows; row++)
         for (uint32_t j = used[row] ? n : 0; j < pad32(n); j++) {
-            float y = all[(size_t)row * pad32(n) + j], before = kind == Add ? test.out[(size_t)row * pad32(n) + j] : NAN;
-            CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]", KINDS[kind], row, j);
+            float y = all[(size_t)row * pad32(n) + j],
+                  before = kind == Add ? test.out[(size_t)row * pad32(n) + j] : NAN;
+            CHECK((std::isnan(y) && std::isnan(before)) || y == before, "%s wrote [%u, %u]",
+                KINDS[kind], row, j);
         }
     if (test.way == Batch) {
         test.splits = type == GPU_BF16 || type == GPU_INT4 ? 4 : 8;
         auto shared = view_as<float>(on_schedules(KINDS[kind], [&](uint64_t seed) {
             auto v = test.run(rows, seed);
-            return std::vector<uint8_t>((const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
+            return std::vector<uint8_t>(
+                (const uint8_t *)v.data(), (const uint8_t *)(v.data() + v.size()));
         }));
-        CHECK(same_bits(shared.data(), all.data(), all.size()), "%s %s: blocks that share a K give other bits", KINDS[kind], name_of(type));
+        CHECK(same_bits(shared.data(), all.data(), all.size()),
+            "%s %s: blocks that share a K give other bits", KINDS[kind], name_of(type));
         test.splits = 1;
     }
     half_tiles = true;
-    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: smaller tiles give other bits", KINDS[kind], name_of(type));
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()),
+        "%s %s: smaller tiles give other bits", KINDS[kind], name_of(type));
     alone = true;
-    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()), "%s %s: one warpgroup gives other bits", KINDS[kind], name_of(type));
+    CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()),
+        "%s %s: one warpgroup gives other bits", KINDS[kind], name_of(type));
     half_tiles = alone = false;
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;
         auto alone = test.run({rows[i]}, 1);
-        CHECK(same_bits(&alone[test.place(0, (uint32_t)rows[i])], &all[test.place(i, (uint32_t)rows[i])], n),
-              "%s %s: row %d differs alone and among %u rows", KINDS[kind], name_of(type), rows[i], n_rows);
+        CHECK(same_bits(&alone[test.place(0, (uint32_t)rows[i])],
+                  &all[test.place(i, (uint32_t)rows[i])], n),
+            "%s %s: row %d differs alone and among %u rows", KINDS[kind], name_of(type), rows[i],
+            n_rows);
     }
 }
 
@@ -637,15 +747,21 @@ void append(int type) {
     Random random{3};
     for (uint32_t i = 0; i < rows * 2; i++) {
         float *v = &fresh[i * dim];
-        for (uint32_t d = 0; d < dim; d++) v[d] = i / 2 == 1 ? 0 : i / 2 == 2 ? 1e-37f * (float)d : i / 2 == 3 ? (float)d - 9.5f : random.normal();
-        if (i / 2 == 3) v[7] = type == GPU_INT8 ? 127 : 448, v[8] = 0.0107421875f, v[9] = -0.0029296875f;
+        for (uint32_t d = 0; d < dim; d++)
+            v[d] = i / 2 == 1   ? 0
+                   : i / 2 == 2 ? 1e-37f * (float)d
+                   : i / 2 == 3 ? (float)d - 9.5f
+                                : random.normal();
+        if (i / 2 == 3)
+            v[7] = type == GPU_INT8 ? 127 : 448, v[8] = 0.0107421875f, v[9] = -0.0029296875f;
         if (i == 8) v[3] = NAN;
         if (i == 11) v[19] = -INFINITY;
     }
     std::vector<uint32_t> slots = {5, 16, 17, 31, 0, 2, GPU_NO_SLOT};
     size_t bytes = 2 * head_bytes(type, stride);
     Buffer k(bytes), v(bytes), fd(fresh), sd(slots);
-    AppendParams p = {k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
+    AppendParams p = {
+        k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
     launch("append" + suffix(type), p, 2, rows, 1, 32, 0, 1);
     for (uint32_t row = 0; row + 1 < rows; row++)
         for (uint32_t part = 0; part < 2; part++) {
@@ -653,13 +769,17 @@ void append(int type) {
             const uint8_t *head = &all[slots[row] / 16 * head_bytes(type, stride)];
             const float *from = &fresh[(row * 2 + part) * dim];
             float max = 0, odd = 0, unit;
-            for (uint32_t d = 0; d < dim; d++) max = fmaxf(max, fabsf(from[d])), odd += from[d] * 0.0f;
+            for (uint32_t d = 0; d < dim; d++)
+                max = fmaxf(max, fabsf(from[d])), odd += from[d] * 0.0f;
             memcpy(&unit, head + 16 * stride + slots[row] % 16 * 4, 4);
-            float want = max / (type == GPU_INT8 ? 127.0f : 448.0f) + odd, inverse = want > 1e-30f ? 1 / want : 0;
-            CHECK(want == unit || (std::isnan(want) && std::isnan(unit)), "append: scale %g, not %g", unit, want);
+            float want = max / (type == GPU_INT8 ? 127.0f : 448.0f) + odd,
+                  inverse = want > 1e-30f ? 1 / want : 0;
+            CHECK(want == unit || (std::isnan(want) && std::isnan(unit)),
+                "append: scale %g, not %g", unit, want);
             for (uint32_t d = 0; d < stride && !std::isnan(want); d++) {
                 const float x = d < dim ? from[d] * inverse : 0;
-                int code = (int)head[slots[row] % 16 * stride + d], right = type == GPU_INT8 ? (int)nearbyintf(x) + 128 : (int)to_e4m3(x);
+                int code = (int)head[slots[row] % 16 * stride + d],
+                    right = type == GPU_INT8 ? (int)nearbyintf(x) + 128 : (int)to_e4m3(x);
                 CHECK(code == right, "append [%u, %u, %u]: %d, not %d", row, part, d, code, right);
             }
         }
@@ -675,7 +795,9 @@ void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})
             for (Way way : {Few, Batch, Prefill, Hopper}) {
-                if ((kind == Logits && way >= Prefill) || (type == GPU_F32 && way == Hopper) || (type == GPU_F32 && way == Batch)) continue;
+                if ((kind == Logits && way >= Prefill) || (type == GPU_F32 && way == Hopper) ||
+                    (type == GPU_F32 && way == Batch))
+                    continue;
                 Dense test{kind, type, way, 20, 40, 4, false};
                 auto clean = test.run({0, 1, 2, 3}, 1);
                 test.in[1 * pad32(40) + 5] = NAN;
@@ -684,9 +806,11 @@ void test_not_a_number() {
                 auto got = test.run({0, 1, 2, 3}, 2);
                 for (uint32_t row = 0; row < 4; row++)
                     for (uint32_t j = 0; j < 20; j++) {
-                        float y = got[test.place(row, row) + j], before = clean[test.place(row, row) + j];
+                        float y = got[test.place(row, row) + j],
+                              before = clean[test.place(row, row) + j];
                         bool broken = row == 1 || row == 2;
-                        CHECK(broken ? !std::isfinite(y) : y == before, "%s: row %u beside NaN is %g", KINDS[kind], row, y);
+                        CHECK(broken ? !std::isfinite(y) : y == before,
+                            "%s: row %u beside NaN is %g", KINDS[kind], row, y);
                     }
             }
 }
@@ -694,8 +818,23 @@ void test_not_a_number() {
 } // namespace
 
 extern const Test PRODUCTS[] = {
-    {"hopper", test_hopper}, {"codes", test_codes}, {"embed", test_embed},           {"prepare", test_prepare}, {"qkv", test_qkv},       {"qkv_prefill", test_qkv_prefill},
-    {"matmul_add", test_matmul_add}, {"ffn_up", test_ffn_up},   {"logits", test_logits}, {"gemm", test_gemm}, {"few", test_few}, {"batch", test_batch},
-    {"library", test_library}, {"quantised", test_quantised}, {"quantised_gemm", test_quantised_gemm}, {"fp8", test_fp8}, {"append", test_append},
-    {"not_a_number", test_not_a_number}, {nullptr, nullptr},
+    {"hopper", test_hopper},
+    {"codes", test_codes},
+    {"embed", test_embed},
+    {"prepare", test_prepare},
+    {"qkv", test_qkv},
+    {"qkv_prefill", test_qkv_prefill},
+    {"matmul_add", test_matmul_add},
+    {"ffn_up", test_ffn_up},
+    {"logits", test_logits},
+    {"gemm", test_gemm},
+    {"few", test_few},
+    {"batch", test_batch},
+    {"library", test_library},
+    {"quantised", test_quantised},
+    {"quantised_gemm", test_quantised_gemm},
+    {"fp8", test_fp8},
+    {"append", test_append},
+    {"not_a_number", test_not_a_number},
+    {nullptr, nullptr},
 };

@@ -6,17 +6,21 @@
 
 namespace {
 
-struct Scale { float halvings, high, low, inverse; };
+struct Scale {
+    float halvings, high, low, inverse;
+};
 
 // The arithmetic of src/backend/choice.rs, written a third time.
 Scale scale_of(float temperature) {
-    double t = std::min(std::max((double)temperature, ldexp(1.0, -100)), ldexp(1.0, 100)), halving = 0.693147180559945309417 * t;
+    double t = std::min(std::max((double)temperature, ldexp(1.0, -100)), ldexp(1.0, 100)),
+           halving = 0.693147180559945309417 * t;
     float high = (float)halving;
     uint32_t bits;
     memcpy(&bits, &high, 4);
     bits &= ~0xffu;
     memcpy(&high, &bits, 4);
-    return {(float)(1.44269504088896340736 / t), high, (float)(halving - (double)high), (float)(1 / t)};
+    return {
+        (float)(1.44269504088896340736 / t), high, (float)(halving - (double)high), (float)(1 / t)};
 }
 uint64_t mass_of(const Scale &s, float value, float max) {
     float distance = value - max, halvings = distance * s.halvings;
@@ -49,8 +53,14 @@ struct Result {
 };
 
 Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, const Strategy &s) {
-    struct Candidate { float value; uint32_t id; uint64_t mass; };
-    auto better = [](const Candidate &a, const Candidate &b) { return a.value != b.value ? a.value > b.value : a.id < b.id; };
+    struct Candidate {
+        float value;
+        uint32_t id;
+        uint64_t mass;
+    };
+    auto better = [](const Candidate &a, const Candidate &b) {
+        return a.value != b.value ? a.value > b.value : a.id < b.id;
+    };
     std::vector<Candidate> all, kept;
     for (uint32_t i = 0; i < logits.size(); i++) all.push_back({finite(logits[i]), i, 0});
     std::vector<Candidate> sorted = all;
@@ -58,7 +68,8 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
     Result r = {-1, -INFINITY, sorted[0].value, 0, {}};
     if (r.max != -INFINITY)
         for (const Candidate &c : all) r.total += mass_of(scale_of(1), c.value, r.max);
-    for (uint32_t i = 0; i < s.n_top; i++) r.top.push_back({(int32_t)sorted[i].id, sorted[i].value});
+    for (uint32_t i = 0; i < s.n_top; i++)
+        r.top.push_back({(int32_t)sorted[i].id, sorted[i].value});
     if (s.given >= 0) {
         if (r.max != -INFINITY || !s.scored) r.token = s.given;
     } else {
@@ -83,11 +94,13 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
                 }
                 uint64_t limit = (uint64_t)((unsigned __int128)total * s.top_p >> 32);
                 for (const Candidate &c : all) {
-                    if (c.mass && (s.top_p == UINT_MAX || before <= limit) && c.mass >= s.least) kept.push_back(c);
+                    if (c.mass && (s.top_p == UINT_MAX || before <= limit) && c.mass >= s.least)
+                        kept.push_back(c);
                     before += c.mass;
                 }
             }
-            std::sort(kept.begin(), kept.end(), [](const Candidate &a, const Candidate &b) { return a.id < b.id; });
+            std::sort(kept.begin(), kept.end(),
+                [](const Candidate &a, const Candidate &b) { return a.id < b.id; });
             uint64_t total = 0, below = 0;
             for (const Candidate &c : kept) total += c.mass;
             uint64_t target = (uint64_t)((unsigned __int128)total * s.draw >> 24);
@@ -104,21 +117,41 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
     return r;
 }
 
-const char *const KINDS[] = {"normal", "equal", "ties", "impossible", "one", "none", "wide", "zeros", "peak"};
+const char *const KINDS[] = {
+    "normal", "equal", "ties", "impossible", "one", "none", "wide", "zeros", "peak"};
 
 std::vector<float> logits_of(int kind, uint32_t n, Random &random) {
     std::vector<float> v(n);
     for (uint32_t i = 0; i < n; i++) {
         float x = random.normal() * 4;
         switch (kind) {
-        case 1: x = 1.5f; break;
-        case 2: x = (float)random.below(4); break;
-        case 3: x = random.below(3) ? (random.below(2) ? -INFINITY : random.below(2) ? NAN : INFINITY) : x; break;
-        case 4: x = i == n / 2 ? -7.0f : -INFINITY; break;
-        case 5: x = random.below(2) ? NAN : -INFINITY; break;
-        case 6: x = x * (random.below(2) ? 1e37f : 1e-42f); break;
-        case 7: x = random.below(2) ? 0.0f : -0.0f; break;
-        case 8: x = i == n - 1 ? 60.0f : x; break;
+        case 1:
+            x = 1.5f;
+            break;
+        case 2:
+            x = (float)random.below(4);
+            break;
+        case 3:
+            x = random.below(3) ? (random.below(2)      ? -INFINITY
+                                      : random.below(2) ? NAN
+                                                        : INFINITY)
+                                : x;
+            break;
+        case 4:
+            x = i == n / 2 ? -7.0f : -INFINITY;
+            break;
+        case 5:
+            x = random.below(2) ? NAN : -INFINITY;
+            break;
+        case 6:
+            x = x * (random.below(2) ? 1e37f : 1e-42f);
+            break;
+        case 7:
+            x = random.below(2) ? 0.0f : -0.0f;
+            break;
+        case 8:
+            x = i == n - 1 ? 60.0f : x;
+            break;
         }
         v[i] = x;
     }
@@ -127,13 +160,15 @@ std::vector<float> logits_of(int kind, uint32_t n, Random &random) {
 
 void sampling() {
     Random random{11};
-    const float temperatures[] = {0, 1e-30f, 0.1f, 0.6f, 1, 1, 5, 1e30f}, penalties[] = {1.3f, 0.5f, 2, 1e-38f};
+    const float temperatures[] = {0, 1e-30f, 0.1f, 0.6f, 1, 1, 5, 1e30f},
+                penalties[] = {1.3f, 0.5f, 2, 1e-38f};
     const double top_ps[] = {0, 1e-6, 0.3, 0.5, 0.9, 0.9, 0.9999}, min_ps[] = {1e-20, 0.05, 0.3, 1};
     size_t drawn = 0;
     for (uint32_t n : {1u, 2u, 31u, 129u, 513u, 1000u, 5003u}) {
         for (int kind = 0; kind < 9; kind++) {
             if (n > 1000 && kind != 0 && kind != 2) continue;
-            const uint32_t n_rows = n > 1000 ? 8 : 4, stride = pad32(n), mask_stride = stride / 32, out_stride = 5 + 2 * GPU_MAX_TOP;
+            const uint32_t n_rows = n > 1000 ? 8 : 4, stride = pad32(n), mask_stride = stride / 32,
+                           out_stride = 5 + 2 * GPU_MAX_TOP;
             std::vector<float> logits;
             std::vector<uint32_t> masks;
             std::vector<SampleRow> rows;
@@ -151,18 +186,28 @@ void sampling() {
                 s.temperature = temperatures[random.below(8)];
                 s.masked = random.below(3) == 0;
                 s.penalty = penalties[random.below(4)];
-                s.top_k = random.below(2) ? 0 : random.below(2) ? 1 + random.below(n) : 1 + random.below(8);
-                s.top_p = random.below(3) ? (uint32_t)(top_ps[random.below(7)] * 4294967296.0) : UINT_MAX;
-                s.least = random.below(2) ? 1 : (uint64_t)ceil(min_ps[random.below(4)] * ldexp(1, 39));
-                s.draw = random.below(4) ? random.below(1 << 24) : random.below(2) ? 0 : (1 << 24) - 1;
+                s.top_k = random.below(2)   ? 0
+                          : random.below(2) ? 1 + random.below(n)
+                                            : 1 + random.below(8);
+                s.top_p =
+                    random.below(3) ? (uint32_t)(top_ps[random.below(7)] * 4294967296.0) : UINT_MAX;
+                s.least =
+                    random.below(2) ? 1 : (uint64_t)ceil(min_ps[random.below(4)] * ldexp(1, 39));
+                s.draw = random.below(4)   ? random.below(1 << 24)
+                         : random.below(2) ? 0
+                                           : (1 << 24) - 1;
                 s.n_tokens = random.below(3) ? n : 1 + random.below(n);
                 s.scored = random.below(2);
-                s.n_top = s.scored && random.below(2) ? std::min(n, random.below(2) ? 1 + random.below(8) : (uint32_t)GPU_MAX_TOP) : 0;
+                s.n_top =
+                    s.scored && random.below(2)
+                        ? std::min(n, random.below(2) ? 1 + random.below(8) : (uint32_t)GPU_MAX_TOP)
+                        : 0;
                 s.given = random.below(5) ? GPU_DRAW : (int32_t)random.below(n);
                 want.push_back(twin(row, earlier, s));
                 Scale t = s.temperature > 0 ? scale_of(s.temperature) : Scale{0, 0, 0, 0};
-                rows.push_back({s.given, s.n_tokens, s.masked ? i : GPU_NO_MASK, s.penalty, t.halvings, t.high, t.low, t.inverse,
-                                s.top_k, s.top_p, (uint32_t)s.least, (uint32_t)(s.least >> 32), s.draw, s.scored, s.n_top, 0});
+                rows.push_back({s.given, s.n_tokens, s.masked ? i : GPU_NO_MASK, s.penalty,
+                    t.halvings, t.high, t.low, t.inverse, s.top_k, s.top_p, (uint32_t)s.least,
+                    (uint32_t)(s.least >> 32), s.draw, s.scored, s.n_top, 0});
                 row.resize(stride, NAN);
                 logits.insert(logits.end(), row.begin(), row.end());
             }
@@ -172,19 +217,24 @@ void sampling() {
             rows.push_back(rows[n_rows - 1]);
             // With a mask of its own.
             masks.resize((n_rows + 1) * mask_stride);
-            std::copy_n(&masks[(n_rows - 1) * mask_stride], mask_stride, &masks[n_rows * mask_stride]);
+            std::copy_n(
+                &masks[(n_rows - 1) * mask_stride], mask_stride, &masks[n_rows * mask_stride]);
             if (rows.back().mask != GPU_NO_MASK) rows.back().mask = n_rows;
             want.push_back(want[n_rows - 1]);
-            for (int copy = 0; copy < 2; copy++) logits.insert(logits.end(), logits.end() - stride, logits.end());
+            for (int copy = 0; copy < 2; copy++)
+                logits.insert(logits.end(), logits.end() - stride, logits.end());
             Buffer logits_d(logits), rows_d(rows);
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
             auto bytes = on_schedules("sample", [&](uint64_t seed) {
                 Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4), masks_d(masks);
-                launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(), masks_d.as<uint32_t>(), next.as<int32_t>(), grid, n,
-                                              stride, mask_stride, out_stride, one.halvings, one.high, one.low, one.inverse, 0},
-                       grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
-                auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(), marked = masks_d.get<uint8_t>();
+                launch("sample",
+                    SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(),
+                        masks_d.as<uint32_t>(), next.as<int32_t>(), grid, n, stride, mask_stride,
+                        out_stride, one.halvings, one.high, one.low, one.inverse, 0},
+                    grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
+                auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(),
+                     marked = masks_d.get<uint8_t>();
                 all.insert(all.end(), tokens.begin(), tokens.end());
                 all.insert(all.end(), marked.begin(), marked.end());
                 return all;
@@ -193,31 +243,42 @@ void sampling() {
             const uint32_t *next = &got[(size_t)grid * out_stride];
             std::vector<uint32_t> marked = masks;
             for (uint32_t i = 0; i < grid; i++)
-                if (rows[i].given == GPU_DRAW && rows[i].mask != GPU_NO_MASK && (int32_t)next[i] >= 0)
+                if (rows[i].given == GPU_DRAW && rows[i].mask != GPU_NO_MASK &&
+                    (int32_t)next[i] >= 0)
                     marked[rows[i].mask * mask_stride + next[i] / 32] |= 1u << next[i] % 32;
-            CHECK(std::equal(marked.begin(), marked.end(), next + grid), "%s, %u tokens: the masks are not those of before and the tokens drawn", KINDS[kind], n);
+            CHECK(std::equal(marked.begin(), marked.end(), next + grid),
+                "%s, %u tokens: the masks are not those of before and the tokens drawn",
+                KINDS[kind], n);
             for (uint32_t i = 0, w = 0; i < grid; i++) {
                 const uint32_t *words = &got[(size_t)i * out_stride];
                 if (rows[i].given == GPU_NO_ROW) {
-                    CHECK(words[0] == 0xffffffffu && words[1] == 0xffffffffu && next[i] == 0xffffffffu, "something was written for padding");
+                    CHECK(words[0] == 0xffffffffu && words[1] == 0xffffffffu &&
+                              next[i] == 0xffffffffu,
+                        "something was written for padding");
                     continue;
                 }
                 const Result &r = want[w++];
                 SampleOut o;
                 memcpy(&o, words, sizeof o);
-                CHECK(o.token == r.token, "%s, %u tokens, row %u: token %d, twin says %d", KINDS[kind], n, i, o.token, r.token);
-                CHECK(next[i] == words[0], "%s, %u tokens, row %u: token %d, the next step has %d", KINDS[kind], n, i, o.token, (int32_t)next[i]);
+                CHECK(o.token == r.token, "%s, %u tokens, row %u: token %d, twin says %d",
+                    KINDS[kind], n, i, o.token, r.token);
+                CHECK(next[i] == words[0], "%s, %u tokens, row %u: token %d, the next step has %d",
+                    KINDS[kind], n, i, o.token, (int32_t)next[i]);
                 drawn += rows[i].given == GPU_DRAW && r.token >= 0;
                 if (!rows[i].scored) continue;
-                CHECK(o.logit == r.logit && o.max == r.max, "%s, %u tokens, row %u: logits %g %g, twin says %g %g", KINDS[kind], n, i, o.logit, o.max, r.logit, r.max);
+                CHECK(o.logit == r.logit && o.max == r.max,
+                    "%s, %u tokens, row %u: logits %g %g, twin says %g %g", KINDS[kind], n, i,
+                    o.logit, o.max, r.logit, r.max);
                 uint64_t total = (uint64_t)o.high << 32 | o.low;
-                CHECK(total == r.total, "%s, %u tokens, row %u: sum %llx, twin says %llx", KINDS[kind], n, i, (unsigned long long)total, (unsigned long long)r.total);
+                CHECK(total == r.total, "%s, %u tokens, row %u: sum %llx, twin says %llx",
+                    KINDS[kind], n, i, (unsigned long long)total, (unsigned long long)r.total);
                 for (uint32_t j = 0; j < rows[i].n_top; j++) {
                     int32_t id = (int32_t)words[5 + 2 * j];
                     float logit;
                     memcpy(&logit, &words[6 + 2 * j], 4);
-                    CHECK(id == r.top[j].first && logit == r.top[j].second, "%s, %u tokens, row %u: alternative %u is %d (%g), twin says %d (%g)", KINDS[kind],
-                          n, i, j, id, logit, r.top[j].first, r.top[j].second);
+                    CHECK(id == r.top[j].first && logit == r.top[j].second,
+                        "%s, %u tokens, row %u: alternative %u is %d (%g), twin says %d (%g)",
+                        KINDS[kind], n, i, j, id, logit, r.top[j].first, r.top[j].second);
                 }
             }
         }
@@ -227,7 +288,11 @@ void sampling() {
 
 // Thresholds that random rows meet too seldom.
 void edges() {
-    struct Edge { std::vector<float> logits; uint32_t top_k, top_p, draw; int32_t token; };
+    struct Edge {
+        std::vector<float> logits;
+        uint32_t top_k, top_p, draw;
+        int32_t token;
+    };
     const uint32_t most = (1u << 24) - 1, half = 1u << 31;
     const Edge edges[] = {
         // The third by rank is the first by id and has next to nothing: 21 and 23 halvings below
@@ -250,11 +315,14 @@ void edges() {
         uint32_t n = (uint32_t)e.logits.size();
         std::vector<float> logits = e.logits;
         logits.resize(32, NAN);
-        Buffer out(20), next(4), logits_d(logits), rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_MASK, 1, one.halvings, one.high, one.low, one.inverse,
-                                                                       e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
-        launch("sample", SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr, next.as<int32_t>(), 1, n, 32, 1, 5, one.halvings,
-                                      one.high, one.low, one.inverse, 0},
-               1, 1, 1, 512, GPU_SAMPLE_SHARED, 3);
+        Buffer out(20), next(4), logits_d(logits),
+            rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_MASK, 1, one.halvings, one.high,
+                one.low, one.inverse, e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
+        launch("sample",
+            SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
+                next.as<int32_t>(), 1, n, 32, 1, 5, one.halvings, one.high, one.low, one.inverse,
+                0},
+            1, 1, 1, 512, GPU_SAMPLE_SHARED, 3);
         int32_t token = out.get<int32_t>()[0];
         CHECK(token == e.token, "edge %d: token %d, not %d", (int)(&e - edges), token, e.token);
     }

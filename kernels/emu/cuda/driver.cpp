@@ -14,23 +14,23 @@
 #include <cstring>
 
 #define API extern "C" __attribute__((visibility("default")))
-#define ENTER(function)                                 \
-    State &s = state();                                 \
-    std::lock_guard<std::mutex> hold(s.lock);           \
-    if (CUresult failed = s.enter(#function)) return failed; \
+#define ENTER(function)                                                                            \
+    State &s = state();                                                                            \
+    std::lock_guard<std::mutex> hold(s.lock);                                                      \
+    if (CUresult failed = s.enter(#function)) return failed;                                       \
     if (!s.started) return CUDA_ERROR_NOT_INITIALIZED
 // For functions that need a current context. An earlier error is returned first.
-#define ENTER_CONTEXT(function)                          \
-    ENTER(function);                                     \
-    if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT; \
+#define ENTER_CONTEXT(function)                                                                    \
+    ENTER(function);                                                                               \
+    if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;                                         \
     if (s.context.error) return s.context.error
 // For functions that may not be called while a stream records.
-#define NOT_RECORDING \
+#define NOT_RECORDING                                                                              \
     if (s.spoils(__func__)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-#define ALIVE(set, handle)                                                  \
-    if (!s.set.count(handle)) {                                             \
-        s.misused(std::string(__func__) + " with a handle that is not alive"); \
-        return CUDA_ERROR_INVALID_HANDLE;                                   \
+#define ALIVE(set, handle)                                                                         \
+    if (!s.set.count(handle)) {                                                                    \
+        s.misused(std::string(__func__) + " with a handle that is not alive");                     \
+        return CUDA_ERROR_INVALID_HANDLE;                                                          \
     }
 
 static thread_local std::vector<CUcontext> pushed;
@@ -45,11 +45,21 @@ API CUresult cuInit(unsigned) {
 }
 
 API CUresult cuGetErrorName(CUresult code, const char **name) {
-#define NAME(x) {x, #x}
+#define NAME(x)                                                                                    \
+    {                                                                                              \
+        x, #x                                                                                      \
+    }
     static const std::map<unsigned, const char *> names = {
-        NAME(CUDA_ERROR_INVALID_VALUE), NAME(CUDA_ERROR_OUT_OF_MEMORY), NAME(CUDA_ERROR_NO_DEVICE), NAME(CUDA_ERROR_INVALID_IMAGE),
-        NAME(CUDA_ERROR_INVALID_CONTEXT), NAME(CUDA_ERROR_INVALID_HANDLE), NAME(CUDA_ERROR_ILLEGAL_ADDRESS), NAME(CUDA_ERROR_LAUNCH_FAILED),
-        NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), NAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+        NAME(CUDA_ERROR_INVALID_VALUE),
+        NAME(CUDA_ERROR_OUT_OF_MEMORY),
+        NAME(CUDA_ERROR_NO_DEVICE),
+        NAME(CUDA_ERROR_INVALID_IMAGE),
+        NAME(CUDA_ERROR_INVALID_CONTEXT),
+        NAME(CUDA_ERROR_INVALID_HANDLE),
+        NAME(CUDA_ERROR_ILLEGAL_ADDRESS),
+        NAME(CUDA_ERROR_LAUNCH_FAILED),
+        NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+        NAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
     };
     auto at = names.find((unsigned)code);
     *name = at == names.end() ? nullptr : at->second;
@@ -80,12 +90,23 @@ API CUresult cuDeviceGet(CUdevice *device, int index) {
 API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice) {
     ENTER(cuDeviceGetAttribute);
     switch (which) {
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH: *value = s.settings.pitch; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = s.settings.arch / 10; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = s.settings.arch % 10; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = s.settings.shared; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+        *value = s.settings.pitch;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = 132;
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = s.settings.arch / 10;
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = s.settings.arch % 10;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        *value = s.settings.shared;
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }
@@ -165,7 +186,8 @@ API CUresult cuEventCreate(CUevent *event, unsigned flags) {
 API CUresult cuEventDestroy_v2(CUevent event) {
     ENTER_CONTEXT(cuEventDestroy_v2);
     ALIVE(events, event);
-    if (event->done < event->recorded) s.misused("cuEventDestroy of one that somebody may wait for");
+    if (event->done < event->recorded)
+        s.misused("cuEventDestroy of one that somebody may wait for");
     s.events.erase(event);
     delete event;
     return CUDA_SUCCESS;
@@ -207,7 +229,8 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) {
     ENTER_CONTEXT(cuMemAlloc_v2);
     NOT_RECORDING;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!(*at = emu_alloc(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     s.memory[*at] = bytes;
     s.used += bytes;
@@ -302,19 +325,27 @@ API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
     ALIVE(streams, stream);
     const CUDA_MEMCPY2D c = *copy;
     const size_t limit = (size_t)s.settings.pitch;
-    if (c.WidthInBytes > c.srcPitch || c.WidthInBytes > c.dstPitch || c.srcPitch > limit || c.dstPitch > limit) return CUDA_ERROR_INVALID_VALUE;
-    if (c.srcXInBytes || c.srcY || c.dstXInBytes || c.dstY || c.dstMemoryType != CU_MEMORYTYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (c.WidthInBytes > c.srcPitch || c.WidthInBytes > c.dstPitch || c.srcPitch > limit ||
+        c.dstPitch > limit)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (c.srcXInBytes || c.srcY || c.dstXInBytes || c.dstY ||
+        c.dstMemoryType != CU_MEMORYTYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
     if (c.WidthInBytes == 0 || c.Height == 0) return CUDA_SUCCESS;
     const size_t from_bytes = (c.Height - 1) * c.srcPitch + c.WidthInBytes;
-    if (!s.on_device(c.dstDevice, (c.Height - 1) * c.dstPitch + c.WidthInBytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!s.on_device(c.dstDevice, (c.Height - 1) * c.dstPitch + c.WidthInBytes))
+        return CUDA_ERROR_INVALID_VALUE;
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST;
-    if (from_host ? !s.is_pinned(c.srcHost, from_bytes) : !s.on_device(c.srcDevice, from_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (from_host ? !s.is_pinned(c.srcHost, from_bytes) : !s.on_device(c.srcDevice, from_bytes))
+        return CUDA_ERROR_INVALID_VALUE;
     s.enqueue(stream, [c, from_host] {
         for (size_t row = 0; row < c.Height; row++) {
             CUdeviceptr to = c.dstDevice + row * c.dstPitch, from = c.srcDevice + row * c.srcPitch;
             char text[512];
-            CUresult r = from_host ? to_device(to, (const char *)c.srcHost + row * c.srcPitch, c.WidthInBytes)
-                                   : copied(emu_copy_on_device(to, from, c.WidthInBytes, text, sizeof text), text);
+            CUresult r =
+                from_host
+                    ? to_device(to, (const char *)c.srcHost + row * c.srcPitch, c.WidthInBytes)
+                    : copied(emu_copy_on_device(to, from, c.WidthInBytes, text, sizeof text), text);
             if (r) return r;
         }
         return CUDA_SUCCESS;
@@ -337,12 +368,18 @@ API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t bytes, C
 
 // Takes a fatbin with its header. Real ones cannot run here, so they have every kernel of the
 // emulator. The tests' own fatbins hold "emu\n" and names of kernels, and have these kernels.
-API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
+API CUresult cuModuleLoadDataEx(
+    CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
     ENTER_CONTEXT(cuModuleLoadDataEx);
     NOT_RECORDING;
-    struct Header { uint32_t magic; uint16_t version, header; uint64_t bytes; } header;
+    struct Header {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t bytes;
+    } header;
     memcpy(&header, image, sizeof header);
-    if ((uintptr_t)image % 8 || header.magic != 0xba55ed50 || header.version != 1 || header.header != 16) {
+    if ((uintptr_t)image % 8 || header.magic != 0xba55ed50 || header.version != 1 ||
+        header.header != 16) {
         char *log = nullptr;
         size_t size = 0;
         for (unsigned i = 0; i < n; i++) {
@@ -354,7 +391,8 @@ API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n,
     }
     std::string text((const char *)image + 16, header.bytes);
     CUmod_st made = {text.compare(0, 4, "emu\n") != 0, {}, {}};
-    for (size_t at = 4, end; !made.all && (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+    for (size_t at = 4, end; !made.all && (end = text.find('\n', at)) != std::string::npos;
+        at = end + 1)
         made.names.insert(text.substr(at, end - at));
     s.modules.insert(*module = new CUmod_st(std::move(made)));
     return CUDA_SUCCESS;
@@ -388,7 +426,9 @@ static bool alive(const State &s, CUfunction function) {
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     ENTER_CONTEXT(cuFuncSetAttribute);
     if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > s.settings.shared) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+        value > s.settings.shared)
+        return CUDA_ERROR_INVALID_VALUE;
     function->shared = value;
     return CUDA_SUCCESS;
 }
@@ -401,7 +441,8 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
     return CUDA_SUCCESS;
 }
 
-API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+API CUresult cuLaunchKernelEx(
+    const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     ENTER_CONTEXT(cuLaunchKernelEx);
     const CUlaunchConfig c = *config;
     CUstream stream = c.hStream;
@@ -410,25 +451,32 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
         s.misused("cuLaunchKernelEx of a function that is not alive");
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (!c.gridDimX || !c.gridDimY || !c.gridDimZ || c.gridDimY > 65535 || c.gridDimZ > 65535 || c.blockDimX * c.blockDimY * c.blockDimZ > 1024 ||
+    if (!c.gridDimX || !c.gridDimY || !c.gridDimZ || c.gridDimY > 65535 || c.gridDimZ > 65535 ||
+        c.blockDimX * c.blockDimY * c.blockDimZ > 1024 ||
         (int)c.sharedMemBytes > function->shared || extra)
         return CUDA_ERROR_INVALID_VALUE;
     bool dependent = false;
     for (unsigned i = 0; i < c.numAttrs; i++) {
-        if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
+        if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return CUDA_ERROR_INVALID_VALUE;
         dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
     // Older machine code does not wait for the previous launch.
-    if (dependent && s.settings.ptx < 90) s.misused("a programmatic launch of a kernel that cannot wait");
+    if (dependent && s.settings.ptx < 90)
+        s.misused("a programmatic launch of a kernel that cannot wait");
     const emu::Entry *entry = function->entry;
-    std::vector<char> params((const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
+    std::vector<char> params(
+        (const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
     s.enqueue(stream, [=] {
-        const unsigned grid[] = {c.gridDimX, c.gridDimY, c.gridDimZ}, block[] = {c.blockDimX, c.blockDimY, c.blockDimZ};
+        const unsigned grid[] = {c.gridDimX, c.gridDimY, c.gridDimZ},
+                       block[] = {c.blockDimX, c.blockDimY, c.blockDimZ};
         char text[600];
         State &now = state();
         now.dependent += dependent;
         const auto launch = dependent ? emu_launch_dependent : emu_launch;
-        if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes, now.launches++, text, sizeof text)) return CUDA_SUCCESS;
+        if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes,
+                now.launches++, text, sizeof text))
+            return CUDA_SUCCESS;
         now.misused(text);
         return CUDA_ERROR_LAUNCH_FAILED;
     });
@@ -436,15 +484,20 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
 }
 
 // Supports only what the emulator has: matrices of 16-bit numbers.
-API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dimensions,
-                                    const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *element_strides,
-                                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+    void *address, const cuuint64_t *dimensions, const cuuint64_t *strides, const cuuint32_t *box,
+    const cuuint32_t *element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+    CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
     ENTER(cuTensorMapEncodeTiled);
-    if (s.settings.arch < 90 || type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || rank != 2 || element_strides[0] != 1 || element_strides[1] != 1 ||
-        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    if (s.settings.arch < 90 || type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || rank != 2 ||
+        element_strides[0] != 1 || element_strides[1] != 1 ||
+        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
+        fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return CUDA_ERROR_INVALID_VALUE;
     char text[512];
-    if (!emu_tensor_map(map, (uint64_t)address, dimensions[0], dimensions[1], strides[0], box[0], box[1], text, sizeof text)) return CUDA_SUCCESS;
+    if (!emu_tensor_map(map, (uint64_t)address, dimensions[0], dimensions[1], strides[0], box[0],
+            box[1], text, sizeof text))
+        return CUDA_SUCCESS;
     s.misused(text);
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -470,7 +523,9 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (s.context.error) return s.context.error;
     ALIVE(streams, stream);
     if (!stream->recording) return CUDA_ERROR_ILLEGAL_STATE;
-    if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED && stream->recorder != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        stream->recorder != std::this_thread::get_id())
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     *graph = stream->recording;
     stream->recording = nullptr;
     if (stream->invalid && !failed) failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -488,7 +543,8 @@ static bool recorded(const State &s, CUgraph graph) {
     return true;
 }
 
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+API CUresult cuGraphInstantiateWithFlags(
+    CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
     ENTER_CONTEXT(cuGraphInstantiateWithFlags);
     NOT_RECORDING;
     ALIVE(graphs, graph);
@@ -502,7 +558,8 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsig
 static CUresult uploaded(State &s, CUgraphExec exec) {
     if (exec->bytes) return CUDA_SUCCESS;
     const uint64_t bytes = s.settings.graph;
-    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     s.used += exec->bytes = bytes;
     return CUDA_SUCCESS;
 }
@@ -569,8 +626,12 @@ API void emu_cuda_set(const char *text) {
 API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
-    snprintf(text, size, "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes; failed %s",
-             s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls, (unsigned long long)s.launches,
-             (unsigned long long)s.copies, (unsigned long long)s.replays, (unsigned long long)s.dependent, (unsigned long long)s.ahead, (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)s.used, s.settings.failed.c_str());
+    snprintf(text, size,
+        "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes; failed %s",
+        s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
+        (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
+        (unsigned long long)s.dependent, (unsigned long long)s.ahead,
+        (unsigned long long)s.heuristics, (unsigned long long)s.products,
+        (unsigned long long)s.used, s.settings.failed.c_str());
     return (unsigned)s.context.retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -17,25 +17,38 @@ void State::set(const char *text) {
     std::istringstream words(text);
     for (std::string word; words >> word;) {
         size_t equals = word.find('=');
-        std::string key = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
+        std::string key = word.substr(0, equals),
+                    value = equals == std::string::npos ? "" : word.substr(equals + 1);
         auto number = [&] { return strtoull(value.c_str(), nullptr, 0); };
         Settings &s = settings;
-        if (key == "driver") s.driver = (int)number();
-        else if (key == "devices") s.devices = (int)number();
-        else if (key == "arch") s.arch = (int)number();
-        else if (key == "ptx") s.ptx = (int)number();
-        else if (key == "strict") emu_strict(s.strict = (int)number());
-        else if (key == "blaslt") s.blaslt = (int)number();
-        else if (key == "pitch") s.pitch = (int)number();
-        else if (key == "shared") s.shared = (int)number();
-        else if (key == "memory") s.memory = number();
-        else if (key == "graph") s.graph = number();
-        else if (key == "seed") s.seed = random = number();
+        if (key == "driver")
+            s.driver = (int)number();
+        else if (key == "devices")
+            s.devices = (int)number();
+        else if (key == "arch")
+            s.arch = (int)number();
+        else if (key == "ptx")
+            s.ptx = (int)number();
+        else if (key == "strict")
+            emu_strict(s.strict = (int)number());
+        else if (key == "blaslt")
+            s.blaslt = (int)number();
+        else if (key == "pitch")
+            s.pitch = (int)number();
+        else if (key == "shared")
+            s.shared = (int)number();
+        else if (key == "memory")
+            s.memory = number();
+        else if (key == "graph")
+            s.graph = number();
+        else if (key == "seed")
+            s.seed = random = number();
         else if (key == "fail") {
             size_t first = value.find(':'), second = value.find(':', first + 1);
             s.fail = value.substr(0, first);
             s.fail_in = value.empty() ? 0 : strtoull(value.c_str() + first + 1, nullptr, 0);
-            s.fail_code = value.empty() ? 0 : (unsigned)strtoul(value.c_str() + second + 1, nullptr, 0);
+            s.fail_code =
+                value.empty() ? 0 : (unsigned)strtoul(value.c_str() + second + 1, nullptr, 0);
         } else {
             fprintf(stderr, "EMU_CUDA: unknown setting %s\n", word.c_str());
             abort();
@@ -75,8 +88,10 @@ void State::run(CUstream stream, size_t pieces) {
         stream->queue.pop_front();
         CUresult result = CUDA_SUCCESS;
         Settings &s = settings;
-        if (s.fail_in && s.fail == "work" && --s.fail_in == 0) result = (CUresult)s.fail_code;
-        else result = work();
+        if (s.fail_in && s.fail == "work" && --s.fail_in == 0)
+            result = (CUresult)s.fail_code;
+        else
+            result = work();
         if (result != CUDA_SUCCESS) {
             context.error = result;
             stream->queue.clear();
@@ -97,7 +112,9 @@ CUresult State::finish(CUstream stream) {
 bool State::spoils(const char *function) {
     for (CUstream one : streams) {
         if (!one->recording || one->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
-        if (one->mode != CU_STREAM_CAPTURE_MODE_GLOBAL && one->recorder != std::this_thread::get_id()) continue;
+        if (one->mode != CU_STREAM_CAPTURE_MODE_GLOBAL &&
+            one->recorder != std::this_thread::get_id())
+            continue;
         misused(std::string(function) + " while a stream records");
         one->invalid = true;
         return true;
@@ -114,7 +131,9 @@ template <class Key> static bool within(const std::map<Key, size_t> &ranges, Key
 }
 
 bool State::on_device(CUdeviceptr at, size_t size) const { return within(memory, at, size); }
-bool State::is_pinned(const void *at, size_t size) const { return within(pinned, (const char *)at, size); }
+bool State::is_pinned(const void *at, size_t size) const {
+    return within(pinned, (const char *)at, size);
+}
 
 void State::idle(const char *function) {
     for (CUstream stream : streams)
@@ -125,11 +144,14 @@ void State::idle(const char *function) {
 }
 
 void State::release() {
-    size_t alive = memory.size() + pinned.size() + streams.size() + events.size() + modules.size() + graphs.size() + execs.size();
+    size_t alive = memory.size() + pinned.size() + streams.size() + events.size() + modules.size() +
+                   graphs.size() + execs.size();
     if (alive && !context.error) {
         char text[200];
-        snprintf(text, sizeof text, "left behind: %zu allocations, %zu pinned, %zu streams, %zu events, %zu modules, %zu graphs", memory.size(),
-                 pinned.size(), streams.size(), events.size(), modules.size(), graphs.size() + execs.size());
+        snprintf(text, sizeof text,
+            "left behind: %zu allocations, %zu pinned, %zu streams, %zu events, %zu modules, %zu graphs",
+            memory.size(), pinned.size(), streams.size(), events.size(), modules.size(),
+            graphs.size() + execs.size());
         misused(text);
     }
     char error[512];
@@ -140,7 +162,8 @@ void State::release() {
     for (CUmodule one : modules) delete one;
     for (CUgraph one : graphs) delete one;
     for (CUgraphExec one : execs) delete one;
-    memory.clear(), pinned.clear(), streams.clear(), events.clear(), modules.clear(), graphs.clear(), execs.clear();
+    memory.clear(), pinned.clear(), streams.clear(), events.clear(), modules.clear(),
+        graphs.clear(), execs.clear();
     used = 0;
     context.error = CUDA_SUCCESS;
 }

@@ -22,7 +22,9 @@ struct CUctx_st {
     int retained = 0;
     CUresult error = CUDA_SUCCESS; // the error of work that ran; every later call returns it again
 };
-struct CUgraph_st { std::vector<Work> work; };
+struct CUgraph_st {
+    std::vector<Work> work;
+};
 struct CUgraphExec_st {
     std::vector<Work> work;
     uint64_t launched = 0, done = 0, bytes = 0; // bytes: device memory that it takes
@@ -34,7 +36,9 @@ struct CUstream_st {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::thread::id recorder;
 };
-struct CUevent_st { uint64_t recorded = 0, done = 0; };
+struct CUevent_st {
+    uint64_t recorded = 0, done = 0;
+};
 struct CUfunc_st {
     const emu::Entry *entry;
     int shared = 48 << 10;
@@ -51,7 +55,8 @@ struct Settings {
     int blaslt = 130000; // version of cuBLASLt
     // ptx: the version that the kernels were compiled for. strict: dependent launches see nothing
     // early (emu_strict).
-    int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff, shared = 99 << 10;
+    int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff,
+        shared = 99 << 10;
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
@@ -74,7 +79,8 @@ struct State {
     std::set<CUmodule> modules;
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
-    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0, heuristics = 0, products = 0, random = 1;
+    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0,
+             heuristics = 0, products = 0, random = 1;
     long current = 0; // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
     std::string misuse; // the first misuse
