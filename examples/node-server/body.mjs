@@ -1,5 +1,7 @@
 // Requests' bodies: of JSON, not too long, not too deep.
+import { isUtf8 } from 'node:buffer';
 import { ApiError, badRequest } from './http.mjs';
+import { isObject, kind } from './messages.mjs';
 
 const MOST_NESTED = 64; // as deep as nothing is that the protocol has
 
@@ -12,14 +14,15 @@ export async function readObject(req, res, maxBody) {
     throw new ApiError(415, `The request's Content-Type must be application/json.`, { code: 'unsupported_media_type' });
   }
   const bytes = await readBytes(req, res, maxBody);
+  if (!isUtf8(bytes)) throw badRequest(null, 'The request is not UTF-8.');
   if (nestedTooDeep(bytes)) throw badRequest(null, `The request is nested more than ${MOST_NESTED} deep.`);
   let body;
   try {
-    body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    body = JSON.parse(bytes.toString());
   } catch (error) {
     throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
   }
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw badRequest(null, 'The request must be a JSON object.');
+  if (!isObject(body)) throw badRequest(null, `The request must be a JSON object, not ${kind(body)}.`);
   return body;
 }
 
