@@ -13,9 +13,7 @@ static const char usage[] =
     "usage: chat --ckpt_dir DIR [option value]...\n"
     "\n"
     "  --system TEXT             what the model should know or be\n"
-    "  --max_seq_len N           room for the conversation, in tokens (2048)\n"
-    COMMON_USAGE
-    "\n"
+    "  --max_seq_len N           room for the conversation, in tokens (2048)\n" COMMON_USAGE "\n"
     "/reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.\n";
 
 static const char *system_text;
@@ -106,7 +104,7 @@ static int make_room(const llama_t *model, size_t first, uint32_t max_seq_len) {
     if (n_msgs < first + 3) {
       if (n < max_seq_len) break; /* a long question; the answer will be short */
       printf("[that is %lu tokens, the model has room for %lu]\n", (unsigned long)n,
-             (unsigned long)max_seq_len);
+          (unsigned long)max_seq_len);
       return 0;
     }
     forget(first, 2);
@@ -114,7 +112,7 @@ static int make_room(const llama_t *model, size_t first, uint32_t max_seq_len) {
   }
   if (dropped > 0)
     printf("[the conversation no longer fits, its oldest %lu messages are forgotten]\n",
-           (unsigned long)dropped);
+        (unsigned long)dropped);
   return 1;
 }
 
@@ -169,7 +167,8 @@ int main(int argc, char **argv) {
     if (status != LLAMA_OK && status != LLAMA_CANCELLED) {
       fprintf(stderr, "chat: %s\n", err.message);
       forget(n_msgs - 1, 1);
-      if (status == LLAMA_E_INVALID_ARGUMENT || status == LLAMA_E_UTF8 || status == LLAMA_E_TOO_LONG)
+      if (status == LLAMA_E_INVALID_ARGUMENT || status == LLAMA_E_UTF8 ||
+          status == LLAMA_E_TOO_LONG)
         continue; /* the message was at fault */
       failed = 1;
       break;
@@ -179,8 +178,10 @@ int main(int argc, char **argv) {
     printf("%s\n", reason == LLAMA_FINISH_CANCELLED ? " [stopped]"
                    : reason == LLAMA_FINISH_LENGTH  ? " [no more room]"
                                                     : "");
-    if (reason == LLAMA_FINISH_UNSAFE) forget(n_msgs - 1, 1);
-    else add("assistant", text, len);
+    if (reason == LLAMA_FINISH_UNSAFE)
+      forget(n_msgs - 1, 1);
+    else
+      add("assistant", text, len);
     llama_result_free(result);
   }
   printf("\n");

@@ -12,9 +12,7 @@ static const char usage[] =
     "\n"
     "  --prompt TEXT             what to continue\n"
     "  --stop TEXT               stop before this text; may be given again\n"
-    "  --max_seq_len N           room for prompt and answer, in tokens (512)\n"
-    COMMON_USAGE
-    "\n"
+    "  --max_seq_len N           room for prompt and answer, in tokens (512)\n" COMMON_USAGE "\n"
     "Ctrl-C stops the generation; what there is by then stays.\n";
 
 static const char *prompt, *stop[16];
@@ -32,12 +30,14 @@ static int32_t on_event(void *user_data, const llama_event *ev) {
 }
 
 static int own_option(struct options *o, const char *name, const char *value) {
-  if (strcmp(name, "prompt") == 0) prompt = value;
+  if (strcmp(name, "prompt") == 0)
+    prompt = value;
   else if (strcmp(name, "stop") == 0) {
     if (o->generate.n_stop == sizeof stop / sizeof *stop)
       fail(o, name, value, "given at most 16 times");
     stop[o->generate.n_stop++] = value;
-  } else return 0;
+  } else
+    return 0;
   return 1;
 }
 
@@ -62,12 +62,12 @@ static int run(struct options *o, llama_t *model) {
   stats.struct_size = sizeof stats;
   llama_result_stats(result, 0, &stats);
   llama_result_free(result);
-  printf("\n\n%u prompt tokens, %u generated tokens%s, first token after %.1f ms", stats.prompt_tokens,
-         stats.generated_tokens, status == LLAMA_CANCELLED ? " (stopped)" : "",
-         stats.first_token_ms);
+  printf("\n\n%u prompt tokens, %u generated tokens%s, first token after %.1f ms",
+      stats.prompt_tokens, stats.generated_tokens, status == LLAMA_CANCELLED ? " (stopped)" : "",
+      stats.first_token_ms);
   if (stats.generated_tokens > 1 && stats.total_ms > stats.first_token_ms)
     printf(", then %.1f tokens/s",
-           (stats.generated_tokens - 1) * 1e3 / (stats.total_ms - stats.first_token_ms));
+        (stats.generated_tokens - 1) * 1e3 / (stats.total_ms - stats.first_token_ms));
   printf("\n");
   if (fflush(stdout) != 0 || ferror(stdout)) {
     perror("generate: standard output");

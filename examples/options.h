@@ -6,21 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMON_USAGE \
-  "  --ckpt_dir DIR            Meta's form (params.json, consolidated.*.pth) or Hugging Face's\n"    \
-  "                            (config.json, *.safetensors)\n"                                       \
-  "  --tokenizer_path FILE     default: DIR/tokenizer.model\n"                                       \
-  "  --temperature T           0: always the most likely token (0.6)\n"                              \
-  "  --top_p P                 nucleus; 1: off (0.9)\n"                                              \
-  "  --top_k K                 keep the K most likely tokens; 0: off (0)\n"                          \
-  "  --min_p P                 keep tokens at least P times as likely as the best; 0: off (0)\n"     \
-  "  --repetition_penalty R    1: off (1)\n"                                                         \
-  "  --seed N                  same seed, same text; 0: the model's own sequence (0)\n"              \
-  "  --max_gen_len N           most tokens to generate (as many as there is room for)\n"             \
-  "  --threads N               0: as many as this process may use (0)\n"                             \
-  "  --device D                auto, cpu or cuda (auto)\n"                                           \
-  "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"      \
-  "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"                  \
+#define COMMON_USAGE                                                                               \
+  "  --ckpt_dir DIR            Meta's form (params.json, consolidated.*.pth) or Hugging Face's\n"  \
+  "                            (config.json, *.safetensors)\n"                                     \
+  "  --tokenizer_path FILE     default: DIR/tokenizer.model\n"                                     \
+  "  --temperature T           0: always the most likely token (0.6)\n"                            \
+  "  --top_p P                 nucleus; 1: off (0.9)\n"                                            \
+  "  --top_k K                 keep the K most likely tokens; 0: off (0)\n"                        \
+  "  --min_p P                 keep tokens at least P times as likely as the best; 0: off (0)\n"   \
+  "  --repetition_penalty R    1: off (1)\n"                                                       \
+  "  --seed N                  same seed, same text; 0: the model's own sequence (0)\n"            \
+  "  --max_gen_len N           most tokens to generate (as many as there is room for)\n"           \
+  "  --threads N               0: as many as this process may use (0)\n"                           \
+  "  --device D                auto, cpu or cuda (auto)\n"                                         \
+  "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \
+  "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"               \
   "  --verbose 1               what was loaded and chosen; 2: every request\n"
 
 struct options {
@@ -47,15 +47,15 @@ static void options_init(struct options *o, const char *program, const char *usa
   o->build.max_batch_size = 1;
 }
 
-static void fail(const struct options *o, const char *name, const char *value,
-                 const char *expected) {
+static void fail(
+    const struct options *o, const char *name, const char *value, const char *expected) {
   fprintf(stderr, "%s: --%s is \"%s\", must be %s (--help lists the options)\n", o->program, name,
-          value, expected);
+      value, expected);
   exit(2);
 }
 
-static unsigned long long number(const struct options *o, const char *name, const char *value,
-                                 unsigned long long max) {
+static unsigned long long number(
+    const struct options *o, const char *name, const char *value, unsigned long long max) {
   char *end;
   unsigned long long n;
   errno = 0;
@@ -73,8 +73,8 @@ static float real(const struct options *o, const char *name, const char *value) 
 }
 
 /* The place of `value` in a list that is numbered from 0 like the header's constants. */
-static int32_t choice(const struct options *o, const char *name, const char *value,
-                      const char *const *list) {
+static int32_t choice(
+    const struct options *o, const char *name, const char *value, const char *const *list) {
   int32_t i;
   char expected[128] = "one of";
   for (i = 0; list[i] != NULL; i++) {
@@ -88,38 +88,48 @@ static int32_t choice(const struct options *o, const char *name, const char *val
 /* Take over an option of COMMON_USAGE; 0 if it is none. */
 static int common_option(struct options *o, const char *name, const char *value) {
   static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
-  static const char *const dtypes[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", NULL};
-  if (strcmp(name, "ckpt_dir") == 0) o->ckpt_dir = value;
-  else if (strcmp(name, "tokenizer_path") == 0) o->tokenizer_path = value;
-  else if (strcmp(name, "temperature") == 0) o->generate.temperature = real(o, name, value);
-  else if (strcmp(name, "top_p") == 0) o->generate.top_p = real(o, name, value);
+  static const char *const dtypes[] = {
+      "auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", NULL};
+  if (strcmp(name, "ckpt_dir") == 0)
+    o->ckpt_dir = value;
+  else if (strcmp(name, "tokenizer_path") == 0)
+    o->tokenizer_path = value;
+  else if (strcmp(name, "temperature") == 0)
+    o->generate.temperature = real(o, name, value);
+  else if (strcmp(name, "top_p") == 0)
+    o->generate.top_p = real(o, name, value);
   else if (strcmp(name, "top_k") == 0)
     o->generate.top_k = (int32_t)number(o, name, value, INT32_MAX);
-  else if (strcmp(name, "min_p") == 0) o->generate.min_p = real(o, name, value);
+  else if (strcmp(name, "min_p") == 0)
+    o->generate.min_p = real(o, name, value);
   else if (strcmp(name, "repetition_penalty") == 0)
     o->generate.repetition_penalty = real(o, name, value);
-  else if (strcmp(name, "seed") == 0) o->generate.seed = number(o, name, value, UINT64_MAX);
+  else if (strcmp(name, "seed") == 0)
+    o->generate.seed = number(o, name, value, UINT64_MAX);
   else if (strcmp(name, "max_gen_len") == 0)
     o->generate.max_gen_len = (uint32_t)number(o, name, value, UINT32_MAX);
   else if (strcmp(name, "max_seq_len") == 0)
     o->build.max_seq_len = (uint32_t)number(o, name, value, UINT32_MAX);
   else if (strcmp(name, "threads") == 0)
     o->build.n_threads = (uint32_t)number(o, name, value, UINT32_MAX);
-  else if (strcmp(name, "device") == 0) o->build.device = choice(o, name, value, devices);
+  else if (strcmp(name, "device") == 0)
+    o->build.device = choice(o, name, value, devices);
   else if (strcmp(name, "weights_dtype") == 0)
     o->build.weights_dtype = choice(o, name, value, dtypes);
-  else if (strcmp(name, "kv_dtype") == 0) o->build.kv_dtype = choice(o, name, value, dtypes);
+  else if (strcmp(name, "kv_dtype") == 0)
+    o->build.kv_dtype = choice(o, name, value, dtypes);
   else if (strcmp(name, "verbose") == 0) {
     unsigned long long level = number(o, name, value, 2);
     o->build.log = level > 0 ? on_log : NULL;
     o->build.log_level = level > 1 ? LLAMA_LOG_DEBUG : LLAMA_LOG_INFO;
-  } else return 0;
+  } else
+    return 0;
   return 1;
 }
 
 /* Read the whole command line; `own` takes the options that are not common. */
 static void read_options(struct options *o, int argc, char **argv,
-                         int (*own)(struct options *, const char *name, const char *value)) {
+    int (*own)(struct options *, const char *name, const char *value)) {
   int i;
   for (i = 1; i < argc; i += 2) {
     const char *name = argv[i];

@@ -30,43 +30,53 @@ volatile std::sig_atomic_t interrupted;
 
 void on_signal(int) {
   interrupted = 1;
-  cancel->trigger();  // may be called from a signal handler
+  cancel->trigger(); // may be called from a signal handler
 }
 
 std::string quoted(const std::string &text) {
   std::string json = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') (json += '\\') += c;
-    else if (c == '\n') json += "\\n";
+    if (c == '"' || c == '\\')
+      (json += '\\') += c;
+    else if (c == '\n')
+      json += "\\n";
     else if (static_cast<unsigned char>(c) < 0x20) {
       char escape[8];
       std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
       json += escape;
-    } else json += c;
+    } else
+      json += c;
   }
   return json += '"';
 }
 
 const char *finish_name(std::int32_t reason) {
   switch (reason) {
-    case LLAMA_FINISH_STOP: return "stop";
-    case LLAMA_FINISH_LENGTH: return "length";
-    case LLAMA_FINISH_STOP_STRING: return "stop_string";
-    default: return "cancelled";
+  case LLAMA_FINISH_STOP:
+    return "stop";
+  case LLAMA_FINISH_LENGTH:
+    return "length";
+  case LLAMA_FINISH_STOP_STRING:
+    return "stop_string";
+  default:
+    return "cancelled";
   }
 }
 
 /// Standard input as lines. Knows when reading would wait, and when it is over.
 class Lines {
- public:
+public:
   /// A whole line is there, or the last one.
-  bool ready() const { return buffer_.find('\n') != std::string::npos || (ended_ && !buffer_.empty()); }
+  bool ready() const {
+    return buffer_.find('\n') != std::string::npos || (ended_ && !buffer_.empty());
+  }
   bool ended() const { return ended_ && buffer_.empty(); }
 
   void read() {
     char chunk[65536];
     const ssize_t n = ::read(STDIN_FILENO, chunk, sizeof chunk);
-    if (n < 0 && errno != EINTR && errno != EAGAIN) throw std::system_error(errno, std::generic_category(), "stdin");
+    if (n < 0 && errno != EINTR && errno != EAGAIN)
+      throw std::system_error(errno, std::generic_category(), "stdin");
     if (n == 0) ended_ = true;
     if (n <= 0) return;
     buffer_.append(chunk, static_cast<std::size_t>(n));
@@ -82,7 +92,7 @@ class Lines {
     return line;
   }
 
- private:
+private:
   std::string buffer_;
   bool ended_ = false;
 };
@@ -93,7 +103,7 @@ struct Answer {
 };
 
 class Worker {
- public:
+public:
   Worker(const llamabi::Model &model, const llamabi::GenerateOptions &options, std::size_t slots)
       : model_(model), options_(options), slots_(slots), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
     if (epoll_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
@@ -111,34 +121,43 @@ class Worker {
       if (answers_.empty() && !wants_input) return;
       watch_input(wants_input);
       epoll_event events[64];
-      const int n = epoll_pwait(epoll_, events, 64, input_is_file_ && wants_input ? 0 : -1, &unblocked);
-      if (n < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "epoll_pwait");
+      const int n =
+          epoll_pwait(epoll_, events, 64, input_is_file_ && wants_input ? 0 : -1, &unblocked);
+      if (n < 0 && errno != EINTR)
+        throw std::system_error(errno, std::generic_category(), "epoll_pwait");
       for (int i = 0; i < n; i++) {
-        if (events[i].data.u64 == input_) lines_.read();
-        else pull(events[i].data.u64);
+        if (events[i].data.u64 == input_)
+          lines_.read();
+        else
+          pull(events[i].data.u64);
       }
       if (input_is_file_ && wants_input) lines_.read();
     }
   }
 
- private:
-  static constexpr std::uint64_t input_ = 0;  // lines count from 1
+private:
+  static constexpr std::uint64_t input_ = 0; // lines count from 1
 
   /// Files are always readable, and epoll takes none.
   void watch_input(bool wanted) {
     if (wanted == watched_ || input_is_file_) return;
     epoll_event event{EPOLLIN, {}};
     event.data.u64 = input_;
-    if (epoll_ctl(epoll_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, STDIN_FILENO, &event) == 0) watched_ = wanted;
-    else if (errno == EPERM) input_is_file_ = true;
-    else throw std::system_error(errno, std::generic_category(), "stdin");
+    if (epoll_ctl(epoll_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, STDIN_FILENO, &event) == 0)
+      watched_ = wanted;
+    else if (errno == EPERM)
+      input_is_file_ = true;
+    else
+      throw std::system_error(errno, std::generic_category(), "stdin");
   }
 
   void start(const std::string &prompt) {
     const unsigned long line = ++count_;
     try {
-      if (prompt.size() > longest_line) throw llamabi::error(LLAMA_E_TOO_LONG, "the line is longer than 1 MiB");
-      const auto &answer = answers_.emplace(line, Answer{model_.stream(prompt, options_)}).first->second;
+      if (prompt.size() > longest_line)
+        throw llamabi::error(LLAMA_E_TOO_LONG, "the line is longer than 1 MiB");
+      const auto &answer =
+          answers_.emplace(line, Answer{model_.stream(prompt, options_)}).first->second;
       epoll_event event{EPOLLIN, {}};
       event.data.u64 = line;
       if (epoll_ctl(epoll_, EPOLL_CTL_ADD, answer.stream.fd(), &event) != 0)
@@ -167,15 +186,17 @@ class Worker {
 
   void report(unsigned long line, const Answer &a) const {
     const llamabi::Stats stats = a.stream.stats();
-    std::printf("{\"line\":%lu,\"text\":%s,\"finish\":\"%s\",\"tokens\":%u,\"queue_ms\":%.1f,\"first_token_ms\":%.1f,"
-                "\"total_ms\":%.1f}\n",
-                line, quoted(a.text).c_str(), finish_name(event_.finish_reason), stats.generated_tokens, stats.queue_ms,
-                stats.first_token_ms, stats.total_ms);
+    std::printf(
+        "{\"line\":%lu,\"text\":%s,\"finish\":\"%s\",\"tokens\":%u,\"queue_ms\":%.1f,\"first_token_ms\":%.1f,"
+        "\"total_ms\":%.1f}\n",
+        line, quoted(a.text).c_str(), finish_name(event_.finish_reason), stats.generated_tokens,
+        stats.queue_ms, stats.first_token_ms, stats.total_ms);
     flush();
   }
 
   static void refuse(unsigned long line, const llamabi::error &e) {
-    std::printf("{\"line\":%lu,\"error\":%s,\"status\":%d}\n", line, quoted(e.what()).c_str(), e.status());
+    std::printf(
+        "{\"line\":%lu,\"error\":%s,\"status\":%d}\n", line, quoted(e.what()).c_str(), e.status());
     flush();
   }
 
@@ -197,11 +218,11 @@ class Worker {
 int usage() {
   std::fputs("usage: worker --ckpt_dir DIR [--slots 8] [--max_gen_len N] [--max_seq_len 512]\n"
              "              [--temperature 0.6] [--seed 0] [--ignore_eos 0]\n",
-             stderr);
+      stderr);
   return 2;
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) try {
   llamabi::Cancel stop;
@@ -213,18 +234,26 @@ int main(int argc, char **argv) try {
   if (argc % 2 == 0) return usage();
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--ckpt_dir") ckpt_dir = value;
-    else if (name == "--slots") build.max_batch_size = static_cast<std::uint32_t>(std::stoul(value));
-    else if (name == "--max_gen_len") options.max_gen_len = static_cast<std::uint32_t>(std::stoul(value));
-    else if (name == "--max_seq_len") build.max_seq_len = static_cast<std::uint32_t>(std::stoul(value));
-    else if (name == "--temperature") options.temperature = std::stof(value);
-    else if (name == "--ignore_eos") options.ignore_eos = value != "0";
-    else if (name == "--seed") options.seed = std::stoull(value);
-    else return usage();
+    if (name == "--ckpt_dir")
+      ckpt_dir = value;
+    else if (name == "--slots")
+      build.max_batch_size = static_cast<std::uint32_t>(std::stoul(value));
+    else if (name == "--max_gen_len")
+      options.max_gen_len = static_cast<std::uint32_t>(std::stoul(value));
+    else if (name == "--max_seq_len")
+      build.max_seq_len = static_cast<std::uint32_t>(std::stoul(value));
+    else if (name == "--temperature")
+      options.temperature = std::stof(value);
+    else if (name == "--ignore_eos")
+      options.ignore_eos = value != "0";
+    else if (name == "--seed")
+      options.seed = std::stoull(value);
+    else
+      return usage();
   }
   if (ckpt_dir.empty()) return usage();
 
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
@@ -241,7 +270,7 @@ int main(int argc, char **argv) try {
 } catch (const llamabi::error &e) {
   std::fprintf(stderr, "worker: %s\n", e.what());
   return e.status() == LLAMA_CANCELLED ? 130 : 1;
-} catch (const std::logic_error &) {  // what std::sto* throw
+} catch (const std::logic_error &) { // what std::sto* throw
   return usage();
 } catch (const std::exception &e) {
   std::fprintf(stderr, "worker: %s\n", e.what());

@@ -48,13 +48,13 @@ namespace llamabi {
 
 /// What every function throws where the library reports a failure.
 class error : public std::runtime_error {
- public:
+public:
   error(llama_status status, const std::string &message)
       : std::runtime_error(message), status_(status) {}
   /// `LLAMA_E_*`; `LLAMA_CANCELLED` for a model whose loading was stopped.
   llama_status status() const noexcept { return status_; }
 
- private:
+private:
   llama_status status_;
 };
 
@@ -95,7 +95,7 @@ inline llama_generate_options generate_defaults() {
 
 /// One call into the library: where its error goes, and what a callback of it threw.
 class Call {
- public:
+public:
   Call() : outer_(std::exchange(current(), this)) { error_.struct_size = sizeof error_; }
   ~Call() { current() = outer_; }
   Call(const Call &) = delete;
@@ -110,8 +110,7 @@ class Call {
   llama_error *err() noexcept { return &error_; }
 
   /// Runs a callback; false once one has thrown: nothing may unwind into the library.
-  template <class F>
-  bool guard(F &&callback) noexcept {
+  template <class F> bool guard(F &&callback) noexcept {
     if (thrown_) return false;
     try {
       return callback();
@@ -128,18 +127,14 @@ class Call {
     return status;
   }
 
- private:
+private:
   Call *outer_;
   llama_error error_{};
   std::exception_ptr thrown_;
 };
 
-template <auto free>
-struct Free {
-  template <class T>
-  void operator()(T *object) const noexcept {
-    free(object);
-  }
+template <auto free> struct Free {
+  template <class T> void operator()(T *object) const noexcept { free(object); }
 };
 
 /// Text that C takes as NUL-terminated; a NUL inside would silently cut it.
@@ -153,15 +148,15 @@ inline const char *data(std::string_view text) noexcept {
   return text.data() != nullptr ? text.data() : "";
 }
 
-}  // namespace detail
+} // namespace detail
 
 /// A flag that stops the calls it is given to. Copies are the same flag; default-made ones are new.
 class Cancel {
- public:
+public:
   Cancel() : flag_(create(), llama_cancel_free) {}
 #if defined(__cpp_lib_jthread)
   /// Triggered when a stop is requested, for as long as a copy lives.
-  Cancel(const std::stop_token &token) {  // NOLINT(google-explicit-constructor)
+  Cancel(const std::stop_token &token) { // NOLINT(google-explicit-constructor)
     auto linked = std::make_shared<Linked>(token);
     llama_cancel_t *flag = linked->flag.get();
     flag_ = std::shared_ptr<llama_cancel_t>(std::move(linked), flag);
@@ -171,7 +166,7 @@ class Cancel {
   void trigger() const noexcept { llama_cancel_trigger(flag_.get()); }
   llama_cancel_t *get() const noexcept { return flag_.get(); }
 
- private:
+private:
   static llama_cancel_t *create() {
     detail::check_abi();
     llama_cancel_t *flag = llama_cancel_new();
@@ -288,16 +283,16 @@ using Dialog = std::vector<Message>;
 
 /// Tokens that lie together: a vector, an array or a span of them. Borrowed for the call.
 class Tokens {
- public:
+public:
   template <class C, class = std::enable_if_t<std::is_convertible_v<
                          decltype(std::data(std::declval<const C &>())), const Token *>>>
-  Tokens(const C &tokens)  // NOLINT(google-explicit-constructor)
+  Tokens(const C &tokens) // NOLINT(google-explicit-constructor)
       : data_(std::data(tokens)), size_(std::size(tokens)) {}
   explicit Tokens(const Token *data, std::size_t size) : data_(data), size_(size) {}
   const Token *data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
 
- private:
+private:
   const Token *data_;
   std::size_t size_;
 };
@@ -321,7 +316,7 @@ inline void on_log(void *user_data, std::int32_t level, const char *msg, std::si
   };
   if (Call *call = Call::current()) {
     call->guard(hear);
-  } else {  // from a destructor, where an exception has nowhere to go
+  } else { // from a destructor, where an exception has nowhere to go
     Call nobody;
     nobody.guard(hear);
   }
@@ -334,7 +329,7 @@ inline std::int32_t on_progress(void *user_data, float fraction) noexcept {
 
 /// A `llama_generate_options` and what its pointers point to.
 class GenerateArguments {
- public:
+public:
   GenerateArguments(const GenerateOptions &o, bool pulled) : options_(o), c_(generate_defaults()) {
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
                (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U);
@@ -361,7 +356,7 @@ class GenerateArguments {
   GenerateArguments &operator=(const GenerateArguments &) = delete;
   const llama_generate_options *get() const noexcept { return &c_; }
 
- private:
+private:
   static std::int32_t on_event(void *user_data, const llama_event *ev) noexcept {
     auto *self = static_cast<GenerateArguments *>(user_data);
     return Call::current()->guard([&] {
@@ -393,8 +388,7 @@ struct TokenPrompts {
 struct Texts {
   std::vector<const char *> prompts;
   std::vector<std::size_t> lens;
-  template <class Strings>
-  explicit Texts(const Strings &texts) {
+  template <class Strings> explicit Texts(const Strings &texts) {
     for (const std::string_view text : texts) {
       prompts.push_back(detail::data(text));
       lens.push_back(text.size());
@@ -450,8 +444,7 @@ inline std::vector<Completion> completions(const llama_result_t *r, bool with_al
 }
 
 /// Fills a buffer that is grown once if `guess` elements are too few.
-template <class Buffer, class F>
-Buffer filled(std::size_t guess, F &&call) {
+template <class Buffer, class F> Buffer filled(std::size_t guess, F &&call) {
   Buffer buffer(guess, typename Buffer::value_type());
   std::size_t n = 0;
   Call c;
@@ -465,14 +458,14 @@ Buffer filled(std::size_t guess, F &&call) {
   return buffer;
 }
 
-}  // namespace detail
+} // namespace detail
 
 /// Events of a call, pulled: `for (auto &ev : stream)`. Use it from one thread at a time. It may
 /// outlive its model, and then ends as cancelled; destroying it cancels what still runs.
 class Stream {
- public:
+public:
   class iterator {
-   public:
+  public:
     using iterator_category = std::input_iterator_tag;
     using value_type = Event;
     using difference_type = std::ptrdiff_t;
@@ -491,7 +484,7 @@ class Stream {
     }
     friend bool operator!=(const iterator &a, const iterator &b) noexcept { return !(a == b); }
 
-   private:
+  private:
     friend class Stream;
     explicit iterator(Stream *stream) noexcept : stream_(stream) {}
     Stream *stream_ = nullptr;
@@ -529,7 +522,7 @@ class Stream {
   void close() noexcept { llama_stream_free(stream_.get()); }
   llama_stream_t *get() const noexcept { return stream_.get(); }
 
- private:
+private:
   friend class Model;
   template <class F>
   Stream(const GenerateOptions &o, std::shared_ptr<const detail::Log> log, F &&open)
@@ -540,7 +533,7 @@ class Stream {
     status_ = open(arguments.get(), &out, call.err());
     stream_.reset(out);
     call.finish(status_);
-    unopened_ = out == nullptr;  // the model was closed meanwhile: cancelled
+    unopened_ = out == nullptr; // the model was closed meanwhile: cancelled
   }
 
   std::shared_ptr<const detail::Log> log_;
@@ -553,7 +546,7 @@ class Stream {
 
 /// A loaded model. Move-only; on a closed or moved-from one every call throws, and says so.
 class Model {
- public:
+public:
   /// Loads a checkpoint, see `llama_build`.
   explicit Model(const std::string &ckpt_dir, const Options &options = {}) {
     llama_build_options o = detail::build_defaults();
@@ -609,8 +602,8 @@ class Model {
     const std::size_t len = prompt.size();
     return std::move(run_tokens(prompt.data(), &len, 1, options).at(0));
   }
-  std::vector<Completion> generate(const std::vector<std::vector<Token>> &prompts,
-                                   const GenerateOptions &options = {}) const {
+  std::vector<Completion> generate(
+      const std::vector<std::vector<Token>> &prompts, const GenerateOptions &options = {}) const {
     const detail::TokenPrompts p(prompts);
     return run_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
   }
@@ -619,12 +612,12 @@ class Model {
   Completion text_completion(std::string_view prompt, const GenerateOptions &options = {}) const {
     return std::move(run_texts(detail::Texts(prompt), options).at(0));
   }
-  std::vector<Completion> text_completion(const std::vector<std::string> &prompts,
-                                          const GenerateOptions &options = {}) const {
+  std::vector<Completion> text_completion(
+      const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
     return run_texts(detail::Texts(prompts), options);
   }
-  std::vector<Completion> text_completion(std::initializer_list<std::string_view> prompts,
-                                          const GenerateOptions &options = {}) const {
+  std::vector<Completion> text_completion(
+      std::initializer_list<std::string_view> prompts, const GenerateOptions &options = {}) const {
     return run_texts(detail::Texts(prompts), options);
   }
 
@@ -632,12 +625,12 @@ class Model {
   Completion chat_completion(const Dialog &dialog, const GenerateOptions &options = {}) const {
     return std::move(run_dialogs({&dialog, 1}, options).at(0));
   }
-  Completion chat_completion(std::initializer_list<Message> dialog,
-                             const GenerateOptions &options = {}) const {
+  Completion chat_completion(
+      std::initializer_list<Message> dialog, const GenerateOptions &options = {}) const {
     return chat_completion(Dialog(dialog), options);
   }
-  std::vector<Completion> chat_completion(const std::vector<Dialog> &dialogs,
-                                          const GenerateOptions &options = {}) const {
+  std::vector<Completion> chat_completion(
+      const std::vector<Dialog> &dialogs, const GenerateOptions &options = {}) const {
     return run_dialogs({dialogs.data(), dialogs.size()}, options);
   }
 
@@ -646,8 +639,8 @@ class Model {
     const std::size_t len = prompt.size();
     return stream_tokens(prompt.data(), &len, 1, options);
   }
-  Stream stream(const std::vector<std::vector<Token>> &prompts,
-                const GenerateOptions &options = {}) const {
+  Stream stream(
+      const std::vector<std::vector<Token>> &prompts, const GenerateOptions &options = {}) const {
     const detail::TokenPrompts p(prompts);
     return stream_tokens(p.tokens.data(), p.lens.data(), p.lens.size(), options);
   }
@@ -655,7 +648,8 @@ class Model {
   Stream stream(std::string_view prompt, const GenerateOptions &options = {}) const {
     return stream_texts(detail::Texts(prompt), options);
   }
-  Stream stream(const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
+  Stream stream(
+      const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
     return stream_texts(detail::Texts(prompts), options);
   }
   /// The same on dialogs; see `llama_stream_open_chat`.
@@ -676,7 +670,7 @@ class Model {
   /// Tokens of a text, `max_tokens` at most (else LLAMA_E_TOO_LONG), until `cancel` is triggered; see
   /// `llama_encode_text_bounded`.
   std::vector<Token> encode(std::string_view text, bool bos, bool eos, std::size_t max_tokens,
-                            const std::optional<Cancel> &cancel = {}) const {
+      const std::optional<Cancel> &cancel = {}) const {
     return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos);
   }
   /// Tokens of a dialog; see `llama_encode_dialog`.
@@ -721,7 +715,7 @@ class Model {
   /// For llamabi.h itself.
   llama_t *get() const noexcept { return handle_.get(); }
 
- private:
+private:
   /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library
   /// refuses it.
   llama_t *live() const {
@@ -741,57 +735,60 @@ class Model {
     return detail::completions(out, options.top_logprobs != 0);
   }
   std::vector<Completion> run_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
-                                     const GenerateOptions &options) const {
+      const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
       return llama_generate(live(), tokens, lens, n, o, out, err);
     });
   }
   std::vector<Completion> run_texts(const detail::Texts &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_text_completion(live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_text_completion(
+          live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
-  std::vector<Completion> run_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
+  std::vector<Completion> run_dialogs(
+      const detail::Dialogs &p, const GenerateOptions &options) const {
     return run(options, [&](auto *o, auto *out, auto *err) {
-      return llama_chat_completion(live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_chat_completion(
+          live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
 
-  template <class F>
-  Stream open(const GenerateOptions &options, F &&function) const {
+  template <class F> Stream open(const GenerateOptions &options, F &&function) const {
     return Stream(options, handle_.get_deleter().log, std::forward<F>(function));
   }
   Stream stream_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
-                       const GenerateOptions &options) const {
+      const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
       return llama_stream_open(live(), tokens, lens, n, o, out, err);
     });
   }
   Stream stream_texts(const detail::Texts &p, const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open_text(live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_stream_open_text(
+          live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
   Stream stream_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {
     return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open_chat(live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+      return llama_stream_open_chat(
+          live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
 
   std::vector<Token> encode_up_to(std::size_t max_tokens, const llama_cancel_t *cancel,
-                                  std::string_view text, bool bos, bool eos) const {
+      std::string_view text, bool bos, bool eos) const {
     const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
-    return detail::filled<std::vector<Token>>(
-        (std::min)(text.size() + 8, max_tokens),
+    return detail::filled<std::vector<Token>>((std::min)(text.size() + 8, max_tokens),
         [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
-          return llama_encode_text_bounded(live(), detail::data(text), text.size(), flags, max_tokens,
-                                           cancel, buf, cap, n, err);
+          return llama_encode_text_bounded(
+              live(), detail::data(text), text.size(), flags, max_tokens, cancel, buf, cap, n, err);
         });
   }
 
   std::unique_ptr<llama_t, detail::Destroy> handle_;
 };
 
-}  // namespace llamabi
+} // namespace llamabi
 
-#endif  // LLAMABI_HPP
+#endif // LLAMABI_HPP

@@ -9,8 +9,9 @@ static void on_log(void *user_data, int32_t level, const char *msg, size_t len) 
   llamabiGoLog((uintptr_t)user_data, level, (char *)msg, len);
 }
 
-llama_status llamabi_go_build(const char *ckpt_dir, const char *tokenizer_path, const llama_build_options *o,
-                              uintptr_t progress, uintptr_t log, llama_t **out, llama_error *err) {
+llama_status llamabi_go_build(const char *ckpt_dir, const char *tokenizer_path,
+    const llama_build_options *o, uintptr_t progress, uintptr_t log, llama_t **out,
+    llama_error *err) {
   llama_build_options with_callbacks = *o;
   if (progress != 0) {
     with_callbacks.progress = on_progress;

@@ -2,5 +2,6 @@
 #include <llamabi.h>
 
 /* llama_build with Go's callbacks. A handle of 0: none. */
-llama_status llamabi_go_build(const char *ckpt_dir, const char *tokenizer_path, const llama_build_options *o,
-                              uintptr_t progress, uintptr_t log, llama_t **out, llama_error *err);
+llama_status llamabi_go_build(const char *ckpt_dir, const char *tokenizer_path,
+    const llama_build_options *o, uintptr_t progress, uintptr_t log, llama_t **out,
+    llama_error *err);

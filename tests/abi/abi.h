@@ -12,32 +12,32 @@
 
 static int checks_done, checks_failed;
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    __atomic_fetch_add(&checks_done, 1, __ATOMIC_RELAXED);                            \
-    if (!(condition)) {                                                               \
-      __atomic_fetch_add(&checks_failed, 1, __ATOMIC_RELAXED);                        \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-    }                                                                                 \
+#define CHECK(condition)                                                                           \
+  do {                                                                                             \
+    __atomic_fetch_add(&checks_done, 1, __ATOMIC_RELAXED);                                         \
+    if (!(condition)) {                                                                            \
+      __atomic_fetch_add(&checks_failed, 1, __ATOMIC_RELAXED);                                     \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                      \
+    }                                                                                              \
   } while (0)
 
 /* The status of a call, with `err` in its arguments: fresh before, consistent after. */
-#define EXPECT(expected, call)                                                        \
-  do {                                                                                \
-    llama_error err_;                                                                 \
-    llama_error *err = &err_;                                                         \
-    llama_status got_;                                                                \
-    memset(err, 0x55, sizeof *err);                                                   \
-    err->struct_size = sizeof *err;                                                   \
-    got_ = (call);                                                                    \
-    __atomic_fetch_add(&checks_done, 1, __ATOMIC_RELAXED);                            \
-    if (got_ != (expected) || err->status != got_ || err->struct_size != sizeof *err || \
-        memchr(err->message, 0, sizeof err->message) == NULL ||                       \
-        (got_ == LLAMA_OK) != (err->message[0] == 0)) {                               \
-      __atomic_fetch_add(&checks_failed, 1, __ATOMIC_RELAXED);                        \
-      fprintf(stderr, "%s:%d: %s is %d, err says %d \"%.200s\", expected %d\n", __FILE__, \
-              __LINE__, #call, (int)got_, (int)err->status, err->message, (int)(expected)); \
-    }                                                                                 \
+#define EXPECT(expected, call)                                                                     \
+  do {                                                                                             \
+    llama_error err_;                                                                              \
+    llama_error *err = &err_;                                                                      \
+    llama_status got_;                                                                             \
+    memset(err, 0x55, sizeof *err);                                                                \
+    err->struct_size = sizeof *err;                                                                \
+    got_ = (call);                                                                                 \
+    __atomic_fetch_add(&checks_done, 1, __ATOMIC_RELAXED);                                         \
+    if (got_ != (expected) || err->status != got_ || err->struct_size != sizeof *err ||            \
+        memchr(err->message, 0, sizeof err->message) == NULL ||                                    \
+        (got_ == LLAMA_OK) != (err->message[0] == 0)) {                                            \
+      __atomic_fetch_add(&checks_failed, 1, __ATOMIC_RELAXED);                                     \
+      fprintf(stderr, "%s:%d: %s is %d, err says %d \"%.200s\", expected %d\n", __FILE__,          \
+          __LINE__, #call, (int)got_, (int)err->status, err->message, (int)(expected));            \
+    }                                                                                              \
   } while (0)
 
 static inline int summary(const char *program) {
@@ -83,7 +83,8 @@ static inline llama_t *open_model(const char *dir, uint32_t max_seq_len, uint32_
   o.max_seq_len = max_seq_len;
   o.max_batch_size = max_batch_size;
   /* valgrind runs one thread at a time: another that spins for work only slows it down */
-  if (getenv("LLAMABI_TEST_THREADS") != NULL) o.n_threads = (uint32_t)atoi(getenv("LLAMABI_TEST_THREADS"));
+  if (getenv("LLAMABI_TEST_THREADS") != NULL)
+    o.n_threads = (uint32_t)atoi(getenv("LLAMABI_TEST_THREADS"));
   if (llama_build(dir, NULL, &o, &l, &err) != LLAMA_OK) {
     fprintf(stderr, "llama_build(%s): %s\n", dir, err.message);
     exit(1);

@@ -17,35 +17,44 @@ static void bounds(const llama_t *l) {
     tokens[0] = UNTOUCHED;
     m = 99;
     if (bound < n) {
-      EXPECT(LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, text, SIZE_MAX, flags, bound, cancel, tokens, 128, &m, err));
+      EXPECT(LLAMA_E_TOO_LONG,
+          llama_encode_text_bounded(l, text, SIZE_MAX, flags, bound, cancel, tokens, 128, &m, err));
       CHECK(m == 99 && tokens[0] == UNTOUCHED);
     } else {
-      EXPECT(LLAMA_OK, llama_encode_text_bounded(l, text, strlen(text), flags, bound, NULL, tokens, 128, &m, err));
+      EXPECT(LLAMA_OK, llama_encode_text_bounded(
+                           l, text, strlen(text), flags, bound, NULL, tokens, 128, &m, err));
       CHECK(m == n && memcmp(tokens, expected, n * sizeof *tokens) == 0);
     }
   }
   /* BOS and EOS count, and nothing else is there. */
-  EXPECT(LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, "", 0, flags, 1, NULL, tokens, 128, &m, err));
-  EXPECT(LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, "", 0, LLAMA_ENC_EOS, 0, NULL, tokens, 128, &m, err));
+  EXPECT(
+      LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, "", 0, flags, 1, NULL, tokens, 128, &m, err));
+  EXPECT(LLAMA_E_TOO_LONG,
+      llama_encode_text_bounded(l, "", 0, LLAMA_ENC_EOS, 0, NULL, tokens, 128, &m, err));
   EXPECT(LLAMA_OK, llama_encode_text_bounded(l, "", 0, flags, 2, NULL, tokens, 128, &m, err));
   CHECK(m == 2);
   /* A bound that is kept, a buffer that is too small, and one that only asks. */
-  EXPECT(LLAMA_OK, llama_encode_text_bounded(l, text, SIZE_MAX, flags, SIZE_MAX, NULL, NULL, 0, &m, err));
+  EXPECT(LLAMA_OK,
+      llama_encode_text_bounded(l, text, SIZE_MAX, flags, SIZE_MAX, NULL, NULL, 0, &m, err));
   CHECK(m == n);
-  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, NULL, tokens, n - 1, &m, err));
+  EXPECT(LLAMA_E_INVALID_ARGUMENT,
+      llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, NULL, tokens, n - 1, &m, err));
   CHECK(m == n);
-  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_encode_text_bounded(l, text, SIZE_MAX, 4, n, NULL, tokens, n, &m, err));
+  EXPECT(LLAMA_E_INVALID_ARGUMENT,
+      llama_encode_text_bounded(l, text, SIZE_MAX, 4, n, NULL, tokens, n, &m, err));
   EXPECT(LLAMA_E_UTF8, llama_encode_text_bounded(l, "a\xff", 2, 0, 0, NULL, tokens, n, &m, err));
   m = 99;
   llama_cancel_trigger(cancel);
   {
     llama_error err;
     err.struct_size = sizeof err;
-    CHECK(llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, cancel, tokens, n, &m, &err) == LLAMA_CANCELLED);
+    CHECK(llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, cancel, tokens, n, &m, &err) ==
+          LLAMA_CANCELLED);
     CHECK(m == 99);
   }
   llama_cancel_free(cancel);
-  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, cancel, tokens, n, &m, err));
+  EXPECT(LLAMA_E_INVALID_ARGUMENT,
+      llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, cancel, tokens, n, &m, err));
 }
 
 static double triggered_at;
@@ -68,10 +77,12 @@ static void large(const llama_t *l, size_t len) {
   CHECK(text != NULL);
   for (i = 0; i < len; i++) text[i] = " etaoinshr"[(i * i + i / 977) % 10];
   start = now_ms();
-  EXPECT(LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, text, len, 0, 4096, NULL, &token, 1, &n, err));
+  EXPECT(
+      LLAMA_E_TOO_LONG, llama_encode_text_bounded(l, text, len, 0, 4096, NULL, &token, 1, &n, err));
   CHECK(now_ms() - start < 1000 && n == 99);
   CHECK(pthread_create(&thread, NULL, trigger, cancel) == 0);
-  CHECK(llama_encode_text_bounded(l, text, len, 0, SIZE_MAX, cancel, &token, 1, &n, NULL) == LLAMA_CANCELLED);
+  CHECK(llama_encode_text_bounded(l, text, len, 0, SIZE_MAX, cancel, &token, 1, &n, NULL) ==
+        LLAMA_CANCELLED);
   CHECK(pthread_join(thread, NULL) == 0);
   CHECK(now_ms() - triggered_at < 1000 && n == 99);
   llama_cancel_free(cancel);

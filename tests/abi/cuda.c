@@ -22,7 +22,8 @@ static void generate(llama_t *l) {
   llama_status status;
   size_t i, j;
   err.struct_size = sizeof err;
-  for (i = 0; i < 21; i++) tokens[i] = (int32_t)(i == 0 || i == 3 || i == 14 ? 1 : 3 + i * i * 37 % 500);
+  for (i = 0; i < 21; i++)
+    tokens[i] = (int32_t)(i == 0 || i == 3 || i == 14 ? 1 : 3 + i * i * 37 % 500);
   o.temperature = 0;
   o.max_gen_len = 12;
   o.flags = LLAMA_GEN_IGNORE_EOS;
@@ -58,11 +59,16 @@ int main(int argc, char **argv) {
     const char *value = strchr(argv[i], '=');
     if (value == NULL) return 2;
     value++;
-    if (strncmp(argv[i], "index=", 6) == 0) o.device_index = atoi(value);
-    else if (strncmp(argv[i], "weights=", 8) == 0) o.weights_dtype = atoi(value);
-    else if (strncmp(argv[i], "memory=", 7) == 0) o.gpu_memory_bytes = strtoull(value, NULL, 10);
-    else if (strncmp(argv[i], "late=", 5) == 0) late = value;
-    else return 2;
+    if (strncmp(argv[i], "index=", 6) == 0)
+      o.device_index = atoi(value);
+    else if (strncmp(argv[i], "weights=", 8) == 0)
+      o.weights_dtype = atoi(value);
+    else if (strncmp(argv[i], "memory=", 7) == 0)
+      o.gpu_memory_bytes = strtoull(value, NULL, 10);
+    else if (strncmp(argv[i], "late=", 5) == 0)
+      late = value;
+    else
+      return 2;
   }
   err.struct_size = sizeof err;
   status = llama_build(argv[1], NULL, &o, &l, &err);

@@ -9,8 +9,8 @@ int main(int argc, char **argv) {
   for (i = 0; i < 50; i++) {
     /* dlsym gives an object pointer; memcpy is how ISO C takes a function from it. */
     const char *(*version)(void);
-    llama_status (*build)(const char *, const char *, const llama_build_options *, llama_t **,
-                          llama_error *);
+    llama_status (*build)(
+        const char *, const char *, const llama_build_options *, llama_t **, llama_error *);
     void (*destroy)(llama_t *);
     llama_cancel_t *(*cancel_new)(void);
     void (*cancel_free)(llama_cancel_t *);
@@ -20,9 +20,9 @@ int main(int argc, char **argv) {
       fprintf(stderr, "%s\n", dlerror());
       return 1;
     }
-#define SYMBOL(variable, name)              \
-  symbol = dlsym(library, name);            \
-  CHECK(symbol != NULL);                    \
+#define SYMBOL(variable, name)                                                                     \
+  symbol = dlsym(library, name);                                                                   \
+  CHECK(symbol != NULL);                                                                           \
   memcpy(&variable, &symbol, sizeof symbol)
     SYMBOL(version, "llama_version");
     SYMBOL(build, "llama_build");

@@ -2,14 +2,14 @@
    is a change of the binary interface. C11; LP64. */
 #include <llamabi.h>
 
-#define FIELD(type, field, offset, size)                               \
-  _Static_assert(offsetof(type, field) == (offset), #type "." #field); \
+#define FIELD(type, field, offset, size)                                                           \
+  _Static_assert(offsetof(type, field) == (offset), #type "." #field);                             \
   _Static_assert(sizeof(((type *)0)->field) == (size), #type "." #field)
 
-#define SIZE(type, size) _Static_assert(sizeof(type) == (size), #type)
+#define SIZE(type, size)    _Static_assert(sizeof(type) == (size), #type)
 #define IS(constant, value) _Static_assert((constant) == (value), #constant)
 
-#define TYPE(type, field, expected) \
+#define TYPE(type, field, expected)                                                                \
   _Static_assert(_Generic(((type *)0)->field, expected: 1, default: 0), #type "." #field)
 
 FIELD(llama_error, struct_size, 0, 4);
@@ -201,66 +201,61 @@ IS(LLAMABI_MAX_GEN_LEN_DEFAULT, 0xFFFFFFFFu);
 
 /* Every function with its type. */
 typedef llama_status (*generate_fn)(llama_t *, const int32_t *, const size_t *, size_t,
-                                    const llama_generate_options *, llama_result_t **, llama_error *);
+    const llama_generate_options *, llama_result_t **, llama_error *);
 void (*const f_build_init)(llama_build_options *, size_t, uint32_t) = llama_build_options_init;
 void (*const f_generate_init)(llama_generate_options *, size_t) = llama_generate_options_init;
 const char *(*const f_version)(void) = llama_version;
 uint32_t (*const f_abi_version)(void) = llama_abi_version;
 const char *(*const f_status_string)(llama_status) = llama_status_string;
 llama_status (*const f_build)(const char *, const char *, const llama_build_options *, llama_t **,
-                              llama_error *) = llama_build;
+    llama_error *) = llama_build;
 void (*const f_free)(llama_t *) = llama_free;
 void (*const f_destroy)(llama_t *) = llama_destroy;
 const generate_fn f_generate = llama_generate;
 llama_status (*const f_text)(llama_t *, const char *const *, const size_t *, size_t,
-                             const llama_generate_options *, llama_result_t **,
-                             llama_error *) = llama_text_completion;
+    const llama_generate_options *, llama_result_t **, llama_error *) = llama_text_completion;
 llama_status (*const f_chat)(llama_t *, const llama_message *, const size_t *, size_t,
-                             const llama_generate_options *, llama_result_t **,
-                             llama_error *) = llama_chat_completion;
+    const llama_generate_options *, llama_result_t **, llama_error *) = llama_chat_completion;
 llama_status (*const f_open)(llama_t *, const int32_t *, const size_t *, size_t,
-                             const llama_generate_options *, llama_stream_t **,
-                             llama_error *) = llama_stream_open;
+    const llama_generate_options *, llama_stream_t **, llama_error *) = llama_stream_open;
 llama_status (*const f_open_text)(llama_t *, const char *const *, const size_t *, size_t,
-                                  const llama_generate_options *, llama_stream_t **,
-                                  llama_error *) = llama_stream_open_text;
+    const llama_generate_options *, llama_stream_t **, llama_error *) = llama_stream_open_text;
 llama_status (*const f_open_chat)(llama_t *, const llama_message *, const size_t *, size_t,
-                                  const llama_generate_options *, llama_stream_t **,
-                                  llama_error *) = llama_stream_open_chat;
-llama_status (*const f_stream_stats)(const llama_stream_t *, size_t,
-                                     llama_request_stats *) = llama_stream_stats;
-llama_status (*const f_next)(llama_stream_t *, llama_event *, int32_t,
-                             llama_error *) = llama_stream_next;
+    const llama_generate_options *, llama_stream_t **, llama_error *) = llama_stream_open_chat;
+llama_status (*const f_stream_stats)(
+    const llama_stream_t *, size_t, llama_request_stats *) = llama_stream_stats;
+llama_status (*const f_next)(
+    llama_stream_t *, llama_event *, int32_t, llama_error *) = llama_stream_next;
 int (*const f_fd)(const llama_stream_t *) = llama_stream_fd;
 void (*const f_stream_free)(llama_stream_t *) = llama_stream_free;
 size_t (*const f_count)(const llama_result_t *) = llama_result_count;
-llama_status (*const f_tokens)(const llama_result_t *, size_t, const int32_t **,
-                               size_t *) = llama_result_tokens;
-llama_status (*const f_logprobs)(const llama_result_t *, size_t, const float **,
-                                 size_t *) = llama_result_logprobs;
-llama_status (*const f_result_text)(const llama_result_t *, size_t, const char **,
-                                    size_t *) = llama_result_text;
+llama_status (*const f_tokens)(
+    const llama_result_t *, size_t, const int32_t **, size_t *) = llama_result_tokens;
+llama_status (*const f_logprobs)(
+    const llama_result_t *, size_t, const float **, size_t *) = llama_result_logprobs;
+llama_status (*const f_result_text)(
+    const llama_result_t *, size_t, const char **, size_t *) = llama_result_text;
 llama_status (*const f_top)(const llama_result_t *, size_t, size_t, const llama_alternative **,
-                            size_t *) = llama_result_top_logprobs;
+    size_t *) = llama_result_top_logprobs;
 int32_t (*const f_finish)(const llama_result_t *, size_t) = llama_result_finish_reason;
 void (*const f_result_free)(llama_result_t *) = llama_result_free;
 llama_cancel_t *(*const f_cancel_new)(void) = llama_cancel_new;
 void (*const f_cancel_trigger)(llama_cancel_t *) = llama_cancel_trigger;
 void (*const f_cancel_free)(llama_cancel_t *) = llama_cancel_free;
 llama_status (*const f_encode)(const llama_t *, const char *, size_t, uint32_t, int32_t *, size_t,
-                               size_t *, llama_error *) = llama_encode_text;
+    size_t *, llama_error *) = llama_encode_text;
 llama_status (*const f_bounded)(const llama_t *, const char *, size_t, uint32_t, size_t,
-                                const llama_cancel_t *, int32_t *, size_t, size_t *,
-                                llama_error *) = llama_encode_text_bounded;
+    const llama_cancel_t *, int32_t *, size_t, size_t *, llama_error *) = llama_encode_text_bounded;
 llama_status (*const f_decode)(const llama_t *, const int32_t *, size_t, char *, size_t, size_t *,
-                               llama_error *) = llama_decode_tokens;
-llama_status (*const f_bytes)(const llama_t *, int32_t, const char **, size_t *,
-                              llama_error *) = llama_token_bytes;
+    llama_error *) = llama_decode_tokens;
+llama_status (*const f_bytes)(
+    const llama_t *, int32_t, const char **, size_t *, llama_error *) = llama_token_bytes;
 llama_status (*const f_dialog)(const llama_t *, const llama_message *, size_t, int32_t *, size_t,
-                               size_t *, llama_error *) = llama_encode_dialog;
+    size_t *, llama_error *) = llama_encode_dialog;
 llama_status (*const f_info)(const llama_t *, llama_info *, llama_error *) = llama_get_info;
-llama_status (*const f_timings)(const llama_t *, llama_timings *, llama_error *) = llama_get_timings;
-llama_status (*const f_stats)(const llama_result_t *, size_t,
-                              llama_request_stats *) = llama_result_stats;
+llama_status (*const f_timings)(
+    const llama_t *, llama_timings *, llama_error *) = llama_get_timings;
+llama_status (*const f_stats)(
+    const llama_result_t *, size_t, llama_request_stats *) = llama_result_stats;
 
 int main(void) { return 0; }

@@ -95,9 +95,10 @@ static void build_arguments(void) {
   EXPECT(INVALID, llama_build(NULL, NULL, NULL, &l, err));
   CHECK(l == NULL);
   EXPECT(INVALID, llama_build("/nonexistent", NULL, NULL, NULL, err));
-  EXPECT(INVALID, llama_build("/nonexistent", NULL, NULL, (llama_t **)(void *)(foreign_object() + 1), err));
+  EXPECT(INVALID,
+      llama_build("/nonexistent", NULL, NULL, (llama_t **)(void *)(foreign_object() + 1), err));
   EXPECT(INVALID, llama_build("/nonexistent", NULL,
-                              (llama_build_options *)(void *)(foreign_object() + 1), &l, err));
+                      (llama_build_options *)(void *)(foreign_object() + 1), &l, err));
   EXPECT(LLAMA_E_IO, llama_build("/nonexistent", NULL, NULL, &l, err));
   EXPECT(LLAMA_E_IO, llama_build("", "", NULL, &l, err));
   EXPECT(LLAMA_E_IO, llama_build("/dev/null", NULL, NULL, &l, err));
@@ -105,14 +106,14 @@ static void build_arguments(void) {
   CHECK(l == NULL);
 
 #define WITH(field, value, expected) ON(LLAMA_DEVICE_AUTO, field, value, expected)
-#define ON(where, field, value, expected)                                         \
-  do {                                                                            \
-    o = build_defaults();                                                         \
-    o.device = (where);                                                           \
-    o.field = (value);                                                            \
-    l = FOREIGN;                                                                  \
-    EXPECT(expected, llama_build("/nonexistent", NULL, &o, &l, err));             \
-    CHECK(l == NULL);                                                             \
+#define ON(where, field, value, expected)                                                          \
+  do {                                                                                             \
+    o = build_defaults();                                                                          \
+    o.device = (where);                                                                            \
+    o.field = (value);                                                                             \
+    l = FOREIGN;                                                                                   \
+    EXPECT(expected, llama_build("/nonexistent", NULL, &o, &l, err));                              \
+    CHECK(l == NULL);                                                                              \
   } while (0)
   WITH(max_seq_len, 0, INVALID);
   WITH(max_batch_size, 0, INVALID);
@@ -132,15 +133,19 @@ static void build_arguments(void) {
     int32_t dtype;
     size_t k;
     for (k = 0; k < 4; k++) {
-      if (i == 0) WITH(weights_dtype, unknown[k], INVALID);
-      else WITH(kv_dtype, unknown[k], INVALID);
+      if (i == 0)
+        WITH(weights_dtype, unknown[k], INVALID);
+      else
+        WITH(kv_dtype, unknown[k], INVALID);
     }
     for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_FP8; dtype++) {
       int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
       llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
       /* Where AUTO finds a GPU, that takes fp8. */
-      if (i == 0) ON(LLAMA_DEVICE_CPU, weights_dtype, dtype, expected);
-      else ON(LLAMA_DEVICE_CPU, kv_dtype, dtype, expected);
+      if (i == 0)
+        ON(LLAMA_DEVICE_CPU, weights_dtype, dtype, expected);
+      else
+        ON(LLAMA_DEVICE_CPU, kv_dtype, dtype, expected);
     }
   }
   WITH(log_level, -1, INVALID);
@@ -206,8 +211,10 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_generate(l, tokens, zero, 1, NULL, &r, err));
   EXPECT(INVALID, llama_generate(l, tokens, NULL, 1, NULL, &r, err));
   EXPECT(INVALID, llama_generate(l, NULL, one_len, 1, NULL, &r, err));
-  EXPECT(INVALID, llama_generate(l, (int32_t *)(void *)((char *)tokens + 1), one_len, 1, NULL, &r, err));
-  EXPECT(INVALID, llama_generate(l, tokens, (size_t *)(void *)((char *)lens + 4), 1, NULL, &r, err));
+  EXPECT(INVALID,
+      llama_generate(l, (int32_t *)(void *)((char *)tokens + 1), one_len, 1, NULL, &r, err));
+  EXPECT(
+      INVALID, llama_generate(l, tokens, (size_t *)(void *)((char *)lens + 4), 1, NULL, &r, err));
   EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, NULL, NULL, err));
   EXPECT(INVALID, llama_stream_open(l, tokens, one_len, 1, NULL, NULL, err));
   EXPECT(INVALID, llama_stream_open_text(l, NULL, NULL, 1, NULL, &s, err));
@@ -250,13 +257,13 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_encode_dialog(l, one_message, SIZE_MAX / 2, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_dialog(l, one_message, 0, buf, 4, &n, err));
 
-#define WITH(field, value, expected)                                                 \
-  do {                                                                               \
-    o = generate_defaults();                                                         \
-    o.max_gen_len = 1;                                                               \
-    o.field = (value);                                                               \
-    EXPECT(expected, llama_generate(l, tokens, one_len, 1, &o, &r, err));            \
-    EXPECT(expected, llama_stream_open(l, tokens, one_len, 1, &o, &s, err));         \
+#define WITH(field, value, expected)                                                               \
+  do {                                                                                             \
+    o = generate_defaults();                                                                       \
+    o.max_gen_len = 1;                                                                             \
+    o.field = (value);                                                                             \
+    EXPECT(expected, llama_generate(l, tokens, one_len, 1, &o, &r, err));                          \
+    EXPECT(expected, llama_stream_open(l, tokens, one_len, 1, &o, &s, err));                       \
   } while (0)
   WITH(flags, 16, INVALID);
   WITH(flags, UINT32_MAX, INVALID);

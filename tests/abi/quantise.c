@@ -15,8 +15,8 @@ static void tensor(const char *name, size_t rows, size_t cols) {
   char shape[64];
   snprintf(shape, sizeof shape, cols == 0 ? "%zu" : "%zu,%zu", rows, cols);
   header_len += (size_t)snprintf(header + header_len, sizeof header - header_len,
-                                 "%c\"%s.weight\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                                 header_len == 0 ? '{' : ',', name, shape, data_len, data_len + len);
+      "%c\"%s.weight\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+      header_len == 0 ? '{' : ',', name, shape, data_len, data_len + len);
   data_len += len;
 }
 
@@ -33,10 +33,12 @@ static void write_checkpoint(const char *dir) {
   snprintf(path, sizeof path, "%s/config.json", dir);
   f = fopen(path, "w");
   CHECK(f != NULL);
-  fprintf(f, "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":%zu,"
-             "\"intermediate_size\":%zu,\"num_hidden_layers\":1,\"num_attention_heads\":8,"
-             "\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,\"vocab_size\":%zu,\"hidden_act\":\"silu\","
-             "\"tie_word_embeddings\":false,\"max_position_embeddings\":512}", dim, ffn, vocab);
+  fprintf(f,
+      "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":%zu,"
+      "\"intermediate_size\":%zu,\"num_hidden_layers\":1,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,\"vocab_size\":%zu,\"hidden_act\":\"silu\","
+      "\"tie_word_embeddings\":false,\"max_position_embeddings\":512}",
+      dim, ffn, vocab);
   CHECK(fclose(f) == 0);
   tensor("model.embed_tokens", vocab, dim);
   for (i = 0; i < 4; i++) {
@@ -84,10 +86,15 @@ static int build(const char *dir, const char *tokenizer, int32_t dtype, size_t e
     limit.rlim_cur = pages * (size_t)sysconf(_SC_PAGESIZE) + extra;
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(3);
     switch (llama_build(dir, tokenizer, &o, &l, &err)) {
-      case LLAMA_OK: llama_free(l); _exit(0);
-      case LLAMA_E_DEVICE: /* no thread */
-      case LLAMA_E_NO_MEMORY: _exit(1);
-      default: fprintf(stderr, "%s\n", err.message); _exit(2);
+    case LLAMA_OK:
+      llama_free(l);
+      _exit(0);
+    case LLAMA_E_DEVICE: /* no thread */
+    case LLAMA_E_NO_MEMORY:
+      _exit(1);
+    default:
+      fprintf(stderr, "%s\n", err.message);
+      _exit(2);
     }
   }
   CHECK(child > 0 && waitpid(child, &status, 0) == child);

@@ -60,8 +60,10 @@ static size_t drain(llama_stream_t *s, enum way way, int32_t *tokens, llama_stat
       break;
     }
     CHECK(!finished && ev.index == 0 && ev.text[ev.text_len] == 0);
-    if (ev.kind == LLAMA_EVENT_FINISH) finished = ev.finish_reason;
-    else tokens[n++] = ev.token;
+    if (ev.kind == LLAMA_EVENT_FINISH)
+      finished = ev.finish_reason;
+    else
+      tokens[n++] = ev.token;
   }
   CHECK(finished == (end == LLAMA_DONE ? LLAMA_FINISH_LENGTH : LLAMA_FINISH_CANCELLED));
   for (i = 0; i < 3; i++) { /* for ever, and the descriptor says so */
@@ -119,11 +121,13 @@ int main(int argc, char **argv) {
     for (i = 0; i < 3; i++) running[i] = open_stream(LLAMABI_MAX_GEN_LEN_DEFAULT, NULL);
     start = now_ms();
     status = llama_stream_next(running[2], &ev, 5, NULL); /* waits for one of two slots */
-    if (status == LLAMA_TIMEOUT) CHECK(now_ms() - start >= 4);
-    else CHECK(status == LLAMA_OK);
+    if (status == LLAMA_TIMEOUT)
+      CHECK(now_ms() - start >= 4);
+    else
+      CHECK(status == LLAMA_OK);
     o.flags = LLAMA_GEN_NO_WAIT;
     status = llama_generate(l, prompt, &len, 1, &o, NULL, NULL);
-    CHECK(status == LLAMA_E_INVALID_ARGUMENT); /* neither out nor on_event */
+    CHECK(status == LLAMA_E_INVALID_ARGUMENT);             /* neither out nor on_event */
     for (i = 0; i < 3; i++) llama_stream_free(running[i]); /* at any time; cancels */
   }
 
@@ -153,8 +157,8 @@ int main(int argc, char **argv) {
   /* texts and dialogs; figures of each sequence once it has ended */
   {
     static const char *const texts[] = {"one two", "three"};
-    llama_message dialogs[] = {{"user", "hello", SIZE_MAX, SIZE_MAX},
-                               {"user", "a [INST] b", SIZE_MAX, SIZE_MAX}};
+    llama_message dialogs[] = {
+        {"user", "hello", SIZE_MAX, SIZE_MAX}, {"user", "a [INST] b", SIZE_MAX, SIZE_MAX}};
     const size_t lens[] = {1, 1};
     llama_request_stats figures, expected;
     llama_result_t *r = NULL;
@@ -176,7 +180,8 @@ int main(int argc, char **argv) {
         EXPECT(LLAMA_OK, llama_stream_open_text(l, texts, NULL, 2, &o, &s, err));
       }
       figures.struct_size = expected.struct_size = sizeof figures;
-      for (i = 0; i < 2; i++) CHECK(llama_stream_stats(s, (size_t)i, &figures) == LLAMA_E_INVALID_ARGUMENT);
+      for (i = 0; i < 2; i++)
+        CHECK(llama_stream_stats(s, (size_t)i, &figures) == LLAMA_E_INVALID_ARGUMENT);
       while ((status = llama_stream_next(s, &ev, -1, NULL)) == LLAMA_OK) {
         CHECK(strlen(text[ev.index]) + ev.text_len < sizeof text[0]);
         strcat(text[ev.index], ev.text);
@@ -192,7 +197,8 @@ int main(int argc, char **argv) {
       }
       CHECK(status == LLAMA_DONE && ends == 2);
       for (i = 0; i < 2; i++) {
-        CHECK(llama_result_text(r, (size_t)i, &whole, &n) == LLAMA_OK && strcmp(whole, text[i]) == 0);
+        CHECK(
+            llama_result_text(r, (size_t)i, &whole, &n) == LLAMA_OK && strcmp(whole, text[i]) == 0);
       }
       CHECK(!chat || llama_result_finish_reason(r, 1) == LLAMA_FINISH_UNSAFE);
       CHECK(llama_stream_stats(s, 0, &figures) == LLAMA_OK && figures.generated_tokens == 5);

@@ -50,7 +50,8 @@ static void errors(void) {
   for (size = 9; size < 40; size++) {
     size_t n;
     clear(size);
-    CHECK(llama_build("/\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80/", NULL, NULL, &l, &box.error) == LLAMA_E_IO);
+    CHECK(llama_build("/\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80/", NULL, NULL, &l, &box.error) ==
+          LLAMA_E_IO);
     n = strlen(box.error.message);
     if (n == 2 || n == 4 || n == 5 || n == 7 || n == 8 || n == 9) CHECK(!"half a code point");
     CHECK(untouched_from(size));
@@ -76,7 +77,8 @@ static void options(void) {
 
     memset(&box, 0xAA, sizeof box);
     llama_build_options_init(&box.build, size, LLAMABI_ABI_VERSION);
-    EXPECT(size < 8 ? LLAMA_E_ABI : LLAMA_E_IO, llama_build("/nonexistent", NULL, &box.build, &l, err));
+    EXPECT(size < 8 ? LLAMA_E_ABI : LLAMA_E_IO,
+        llama_build("/nonexistent", NULL, &box.build, &l, err));
     if (size > sizeof box.build) {
       box.bytes[size - 1] = 1;
       EXPECT(LLAMA_E_ABI, llama_build("/nonexistent", NULL, &box.build, &l, err));

@@ -18,16 +18,18 @@ static void encode_and_decode(void) {
   CHECK(info.kv_dtype == LLAMA_DTYPE_F32 && info.weight_bytes > 0 && info.kv_bytes > 0);
   CHECK(memchr(info.device_name, 0, sizeof info.device_name) != NULL && info.device_name[0] != 0);
 
-  EXPECT(LLAMA_OK, llama_encode_text(l, text, SIZE_MAX, LLAMA_ENC_BOS | LLAMA_ENC_EOS, NULL, 0, &n, err));
+  EXPECT(LLAMA_OK,
+      llama_encode_text(l, text, SIZE_MAX, LLAMA_ENC_BOS | LLAMA_ENC_EOS, NULL, 0, &n, err));
   CHECK(n > 4 && n < 128);
   for (cap = 0; cap < n; cap++) {
     memset(tokens, 0x55, sizeof tokens);
     m = 0;
-    EXPECT(LLAMA_E_INVALID_ARGUMENT,
-           llama_encode_text(l, text, strlen(text), LLAMA_ENC_BOS | LLAMA_ENC_EOS, tokens, cap, &m, err));
+    EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_encode_text(l, text, strlen(text),
+                                         LLAMA_ENC_BOS | LLAMA_ENC_EOS, tokens, cap, &m, err));
     CHECK(m == n && tokens[0] == 0x55555555);
   }
-  EXPECT(LLAMA_OK, llama_encode_text(l, text, strlen(text), LLAMA_ENC_BOS | LLAMA_ENC_EOS, tokens, n, &m, err));
+  EXPECT(LLAMA_OK,
+      llama_encode_text(l, text, strlen(text), LLAMA_ENC_BOS | LLAMA_ENC_EOS, tokens, n, &m, err));
   CHECK(m == n && tokens[0] == 1 && tokens[n - 1] == 2 && tokens[n] == 0x55555555);
   EXPECT(LLAMA_OK, llama_encode_text(l, text, SIZE_MAX, 0, again, 128, &m, err));
   CHECK(m == n - 2 && memcmp(again, tokens + 1, m * sizeof *again) == 0);
@@ -143,13 +145,15 @@ static void generate(void) {
   EXPECT(LLAMA_OK, llama_text_completion(l, texts, NULL, 2, &o, &r, err));
   check_result(r, &h, 2);
   for (i = 0; i < 2; i++) {
-    EXPECT(LLAMA_OK, llama_encode_text(l, texts[i], SIZE_MAX, LLAMA_ENC_BOS, prompt, 64, &n_prompt, err));
+    EXPECT(LLAMA_OK,
+        llama_encode_text(l, texts[i], SIZE_MAX, LLAMA_ENC_BOS, prompt, 64, &n_prompt, err));
     CHECK(llama_result_tokens(r, i, &tokens, &n) == LLAMA_OK);
     CHECK(n == n_prompt + 8 && memcmp(tokens, prompt, n_prompt * sizeof *prompt) == 0);
     CHECK(llama_result_logprobs(r, i, &logprobs, &n2) == LLAMA_OK);
     CHECK(n2 == n && logprobs[0] == 0.0f);
     CHECK(llama_result_finish_reason(r, i) == LLAMA_FINISH_LENGTH);
-    CHECK(llama_result_top_logprobs(r, i, 0, &top, &n_top) == LLAMA_OK && n_top == 0 && top == NULL);
+    CHECK(
+        llama_result_top_logprobs(r, i, 0, &top, &n_top) == LLAMA_OK && n_top == 0 && top == NULL);
     for (j = 1; j < n; j++) {
       CHECK(logprobs[j] <= 0);
       CHECK(llama_result_top_logprobs(r, i, j, &top, &n_top) == LLAMA_OK && n_top == 3);
@@ -160,8 +164,10 @@ static void generate(void) {
     CHECK(llama_result_top_logprobs(r, i, n, &top, &n_top) == LLAMA_E_INVALID_ARGUMENT);
     stats.struct_size = sizeof stats;
     CHECK(llama_result_stats(r, i, &stats) == LLAMA_OK);
-    CHECK(stats.prompt_tokens == n_prompt && stats.generated_tokens == 8 && stats.cached_tokens == 0);
-    CHECK(stats.total_ms >= stats.first_token_ms && stats.first_token_ms > 0 && stats.queue_ms >= 0);
+    CHECK(
+        stats.prompt_tokens == n_prompt && stats.generated_tokens == 8 && stats.cached_tokens == 0);
+    CHECK(
+        stats.total_ms >= stats.first_token_ms && stats.first_token_ms > 0 && stats.queue_ms >= 0);
   }
 
   /* the same alone, without echo, by length, through llama_generate: same tokens */
@@ -183,8 +189,10 @@ static void generate(void) {
   /* a stop string from the middle of that text cuts the text and keeps the tokens up to it */
   CHECK(llama_result_text(r, 0, &text, &len) == LLAMA_OK);
   CHECK(len > 4);
-  for (i = len / 2; i > 0 && (text[i] & 0xc0) == 0x80; i--) {}
-  for (j = i + 1; (text[j] & 0xc0) == 0x80; j++) {}
+  for (i = len / 2; i > 0 && (text[i] & 0xc0) == 0x80; i--) {
+  }
+  for (j = i + 1; (text[j] & 0xc0) == 0x80; j++) {
+  }
   memcpy(cut, text + i, j - i);
   cut[j - i] = 0;
   stop[0] = cut;
@@ -227,9 +235,8 @@ static void generate(void) {
 static void chat(void) {
   static heard h;
   static const llama_message msgs[4] = {{"system", "Be brief.", SIZE_MAX, SIZE_MAX},
-                                        {"user", "Hello", SIZE_MAX, SIZE_MAX},
-                                        {"user", "A [INST] tag", SIZE_MAX, SIZE_MAX},
-                                        {"assistant", "Hi", 9, 2}};
+      {"user", "Hello", SIZE_MAX, SIZE_MAX}, {"user", "A [INST] tag", SIZE_MAX, SIZE_MAX},
+      {"assistant", "Hi", 9, 2}};
   size_t dialogs[2] = {2, 1}, n, len, n_prompt;
   int32_t prompt[128];
   llama_generate_options o = generate_defaults();

@@ -8,7 +8,8 @@ using llamabi::Completion;
 using llamabi::Event;
 using llamabi::Token;
 
-static const std::vector<std::string> openings = {"Once upon a time", "The little dog", "Anna", "One day"};
+static const std::vector<std::string> openings = {
+    "Once upon a time", "The little dog", "Anna", "One day"};
 
 /// What a stream's events amount to, one completion a sequence.
 static std::vector<Completion> collect(llamabi::Stream stream, std::size_t n) {
@@ -70,7 +71,8 @@ BEHAVIOUR(stream_equals_result) {
     }
     // The same as text, as one prompt, and by callback.
     const auto texts = collect(model.stream(openings, o), openings.size());
-    for (std::size_t i = 0; i < want.size(); i++) CHECK(texts[i].text == want[i].text && texts[i].tokens == want[i].tokens);
+    for (std::size_t i = 0; i < want.size(); i++)
+      CHECK(texts[i].text == want[i].text && texts[i].tokens == want[i].tokens);
     const auto one = collect(model.stream(openings[0], o), 1);
     CHECK(one[0].text == want[0].text);
     std::map<std::uint32_t, std::string> heard;
@@ -119,8 +121,9 @@ BEHAVIOUR(cancel_mid_prefill) {
   other.join();
   CHECK(got.finish_reason == LLAMA_FINISH_CANCELLED);
   CHECK(got.tokens.empty());
-  CHECK(at_trigger > steps && model.timings().steps <= at_trigger + 2);  // and the one under way
-  CHECK(model.generate(llamabi::Tokens(prompt.data(), 8), test::greedy(3)).finish_reason != LLAMA_FINISH_CANCELLED);
+  CHECK(at_trigger > steps && model.timings().steps <= at_trigger + 2); // and the one under way
+  CHECK(model.generate(llamabi::Tokens(prompt.data(), 8), test::greedy(3)).finish_reason !=
+        LLAMA_FINISH_CANCELLED);
 }
 
 BEHAVIOUR(cancel_mid_decode) {
@@ -155,8 +158,10 @@ BEHAVIOUR(cancel_mid_decode) {
   auto stream = model.stream(openings[0], o);
   Completion c;
   for (const Event &ev : stream) {
-    if (ev.kind == LLAMA_EVENT_FINISH) c.finish_reason = ev.finish_reason;
-    else c.tokens.push_back(ev.token);
+    if (ev.kind == LLAMA_EVENT_FINISH)
+      c.finish_reason = ev.finish_reason;
+    else
+      c.tokens.push_back(ev.token);
     if (c.tokens.size() == 5) o.cancel->trigger();
   }
   CHECK(is_beginning(c, 5));
@@ -227,11 +232,16 @@ BEHAVIOUR(bad_arguments) {
   THROWS(invalid, "top_p", model.generate(Ids{1}, with([](auto &o) { o.top_p = 1.5; })));
   THROWS(invalid, "top_k", model.generate(Ids{1}, with([](auto &o) { o.top_k = -3; })));
   THROWS(invalid, "min_p", model.generate(Ids{1}, with([](auto &o) { o.min_p = 2; })));
-  THROWS(invalid, "repetition_penalty", model.generate(Ids{1}, with([](auto &o) { o.repetition_penalty = 0; })));
-  THROWS(invalid, "top_logprobs", model.generate(Ids{1}, with([](auto &o) { o.top_logprobs = 5000; })));
-  THROWS(invalid, "NUL", model.generate(Ids{1}, with([](auto &o) { o.stop = {std::string("a\0b", 3)}; })));
-  THROWS(invalid, "on_event", model.stream(Ids{1}, with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
-  THROWS(invalid, "on_event", model.stream("a", with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
+  THROWS(invalid, "repetition_penalty",
+      model.generate(Ids{1}, with([](auto &o) { o.repetition_penalty = 0; })));
+  THROWS(invalid, "top_logprobs",
+      model.generate(Ids{1}, with([](auto &o) { o.top_logprobs = 5000; })));
+  THROWS(invalid, "NUL",
+      model.generate(Ids{1}, with([](auto &o) { o.stop = {std::string("a\0b", 3)}; })));
+  THROWS(invalid, "on_event",
+      model.stream(Ids{1}, with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
+  THROWS(invalid, "on_event",
+      model.stream("a", with([](auto &o) { o.on_event = [](auto &) { return true; }; })));
   THROWS(invalid, "1024", model.generate(Ids{1, 1024}));
   THROWS(invalid, "-1", model.stream(Ids{-1}));
   THROWS(invalid, "at least 1", model.generate(Ids{}));
@@ -257,7 +267,7 @@ BEHAVIOUR(bad_arguments) {
   THROWS(LLAMA_E_UTF8, "content", model.chat_completion({{"user", "\xff"}}));
   THROWS(LLAMA_E_UTF8, "content", model.stream({{"user", "\xff"}}));
   auto stream = model.stream(std::vector<std::string>{"Anna", "Once"}, with([](auto &) {}));
-  THROWS(invalid, "", stream.stats());  // has not ended
+  THROWS(invalid, "", stream.stats()); // has not ended
   for (const Event &ev : stream) CHECK(ev.index < 2);
   CHECK(stream.stats(1).generated_tokens == 1);
   THROWS(invalid, "", stream.stats(2));
@@ -270,11 +280,16 @@ BEHAVIOUR(bad_arguments) {
   THROWS(invalid, "max_seq_len", open(test::demo(), [](auto &o) { o.max_seq_len = 0; }));
   THROWS(invalid, "max_batch_size", open(test::demo(), [](auto &o) { o.max_batch_size = 0; }));
   THROWS(invalid, "weights_dtype", open(test::demo(), [](auto &o) { o.weights_dtype = 77; }));
-  THROWS(invalid, "model_parallel_size", open(test::demo(), [](auto &o) { o.model_parallel_size = 3; }));
+  THROWS(invalid, "model_parallel_size",
+      open(test::demo(), [](auto &o) { o.model_parallel_size = 3; }));
   THROWS(invalid, "NUL", llamabi::Model(std::string("demo\0x", 6)));
-  THROWS(LLAMA_E_UNSUPPORTED, "", open(test::demo(), [](auto &o) { o.device = LLAMA_DEVICE_CPU, o.weights_dtype = LLAMA_DTYPE_FP8; }));
+  THROWS(LLAMA_E_UNSUPPORTED, "", open(test::demo(), [](auto &o) {
+    o.device = LLAMA_DEVICE_CPU, o.weights_dtype = LLAMA_DTYPE_FP8;
+  }));
   THROWS(LLAMA_E_NO_MEMORY, "", open(test::demo(), [](auto &o) { o.max_seq_len = 1U << 30; }));
-  THROWS(LLAMA_E_FORMAT, "consolidated", open(test::demo(), [](auto &o) { o.tokenizer_path = test::demo() + "/consolidated.00.pth"; }));
+  THROWS(LLAMA_E_FORMAT, "consolidated", open(test::demo(), [](auto &o) {
+    o.tokenizer_path = test::demo() + "/consolidated.00.pth";
+  }));
 }
 
 BEHAVIOUR(bounded_encode) {
@@ -303,16 +318,19 @@ BEHAVIOUR(unsafe_dialog) {
   CHECK(c.finish_reason == LLAMA_FINISH_UNSAFE && c.tokens.empty() && !c.text.empty());
   THROWS(LLAMA_E_INVALID_ARGUMENT, "special tags", model.encode(bad));
   const auto streamed = collect(model.stream(bad), 1).at(0);
-  CHECK(streamed.finish_reason == LLAMA_FINISH_UNSAFE && streamed.tokens.empty() && streamed.text == c.text);
+  CHECK(streamed.finish_reason == LLAMA_FINISH_UNSAFE && streamed.tokens.empty() &&
+        streamed.text == c.text);
   CHECK(streamed.stats.prompt_tokens == 0 && streamed.stats.generated_tokens == 0);
   // beside a good one
   const std::vector<llamabi::Dialog> dialogs = {bad, {{"user", "hi"}}};
   const auto check = [&](const std::vector<Completion> &both) {
-    CHECK(both.size() == 2 && both[0].finish_reason == LLAMA_FINISH_UNSAFE && both[0].text == c.text);
+    CHECK(
+        both.size() == 2 && both[0].finish_reason == LLAMA_FINISH_UNSAFE && both[0].text == c.text);
     CHECK(both[1].finish_reason != LLAMA_FINISH_UNSAFE && both[1].stats.generated_tokens == 8);
     return both[1].text;
   };
-  CHECK(check(model.chat_completion(dialogs, test::greedy(8))) == check(collect(model.stream(dialogs, test::greedy(8)), 2)));
+  CHECK(check(model.chat_completion(dialogs, test::greedy(8))) ==
+        check(collect(model.stream(dialogs, test::greedy(8)), 2)));
 }
 
 BEHAVIOUR(use_after_close) {

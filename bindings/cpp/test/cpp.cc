@@ -11,8 +11,10 @@
 
 using llamabi::Event;
 
-static_assert(!std::is_copy_constructible_v<llamabi::Model> && std::is_nothrow_move_constructible_v<llamabi::Model>);
-static_assert(!std::is_copy_constructible_v<llamabi::Stream> && std::is_move_assignable_v<llamabi::Stream>);
+static_assert(!std::is_copy_constructible_v<llamabi::Model> &&
+              std::is_nothrow_move_constructible_v<llamabi::Model>);
+static_assert(
+    !std::is_copy_constructible_v<llamabi::Stream> && std::is_move_assignable_v<llamabi::Stream>);
 static_assert(std::is_base_of_v<std::runtime_error, llamabi::error>);
 
 struct Mine {
@@ -20,8 +22,7 @@ struct Mine {
 };
 
 /// Calls `f`, which must throw `Mine`; its number.
-template <class F>
-static int thrown(F &&f) {
+template <class F> static int thrown(F &&f) {
   try {
     f();
   } catch (const Mine &mine) {
@@ -149,7 +150,8 @@ TEST(loading_is_cancelled) {
 TEST(moves) {
   auto a = test::demo_model();
   llamabi::Model b = std::move(a);
-  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.info());  // NOLINT(bugprone-use-after-move)
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from",
+      a.info()); // NOLINT(bugprone-use-after-move)
   THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.stream("x"));
   THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.encode("x"));
   a.close();
@@ -170,14 +172,14 @@ TEST(moves) {
   auto stream = logging.stream("Once", test::endless());
   CHECK(stream.begin() != stream.end());
   logging = std::move(b);
-  CHECK(lines.use_count() > 1);  // the stream may still hear lines
+  CHECK(lines.use_count() > 1); // the stream may still hear lines
   for (const Event &ev : stream) CHECK(ev.index == 0);
   CHECK(stream.status() == LLAMA_CANCELLED);
   auto other = logging.stream("Once", test::greedy(2));
   stream = std::move(other);
   CHECK(lines.use_count() == 1);
   Event ev;
-  THROWS(LLAMA_E_INVALID_ARGUMENT, "", other.next(ev));  // NOLINT(bugprone-use-after-move)
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "", other.next(ev)); // NOLINT(bugprone-use-after-move)
   THROWS(LLAMA_E_INVALID_ARGUMENT, "", other.stats());
   CHECK(other.fd() == -1);
   CHECK(stream.next(ev) == LLAMA_OK);
@@ -192,7 +194,8 @@ TEST(spellings) {
   CHECK(m.generate(std::array<llamabi::Token, 3>{1, 5, 9}, o).text == want);
   CHECK(m.generate(llamabi::Tokens(prompt.data(), 3), o).text == want);
   CHECK(m.generate({{1, 5, 9}, {1, 5}}, o).at(0).text == want);
-  CHECK(m.text_completion(std::string("Once"), o).text == m.text_completion({"Once"}, o).at(0).text);
+  CHECK(
+      m.text_completion(std::string("Once"), o).text == m.text_completion({"Once"}, o).at(0).text);
   CHECK(m.text_completion({"a", "b"}, o).size() == 2);
   CHECK(m.text_completion(std::string_view(), o).tokens.size() == 4);
   const llamabi::Dialog dialog = {{"system", "Be kind."}, {"user", "hi"}};
@@ -207,8 +210,10 @@ TEST(spellings) {
   std::uint32_t most = 0;
   for (auto &ev : m.stream({dialog, {{"user", "hi"}}}, o)) most = std::max(most, ev.index);
   CHECK(most == 1);
-  CHECK(m.decode(m.encode("The sun, the moon; \xc3\xa9\xe2\x9c\x93")) == "The sun, the moon; \xc3\xa9\xe2\x9c\x93");
-  CHECK(m.encode("a", true, true).front() == m.info().bos_id && m.encode("a", true, true).back() == m.info().eos_id);
+  CHECK(m.decode(m.encode("The sun, the moon; \xc3\xa9\xe2\x9c\x93")) ==
+        "The sun, the moon; \xc3\xa9\xe2\x9c\x93");
+  CHECK(m.encode("a", true, true).front() == m.info().bos_id &&
+        m.encode("a", true, true).back() == m.info().eos_id);
   // More than the first guess of a buffer: U+FFFD is three bytes for one, a dialog over 256 tokens.
   CHECK(m.encode(llamabi::Dialog{{"user", std::string(600, '#')}}).size() > 256);
   CHECK(m.encode(std::string(5000, '#')).size() > 2);
@@ -275,14 +280,14 @@ TEST(stop_token) {
     };
     const auto c = m.text_completion("Once", o);
     CHECK(c.finish_reason == LLAMA_FINISH_CANCELLED && c.tokens.size() >= 4);
-    CHECK(m.text_completion("Once", o).tokens.empty());  // stopped before
+    CHECK(m.text_completion("Once", o).tokens.empty()); // stopped before
   }
   o.on_event = nullptr;
   std::jthread worker([&](std::stop_token token) {
     auto mine = o;
     mine.cancel = token;
     auto stream = m.stream("Once", mine);
-    mine.cancel.reset();  // the stream has a copy
+    mine.cancel.reset(); // the stream has a copy
     for (auto &ev : stream) CHECK(ev.index == 0);
     CHECK(stream.status() == LLAMA_CANCELLED);
   });

@@ -5,11 +5,11 @@
 #include <cstdio>
 
 // Figures are the C structs themselves, finish reasons their numbers.
-static_assert(std::is_same_v<llamabi::Info, llama_info> && std::is_same_v<llamabi::Timings, llama_timings> &&
+static_assert(std::is_same_v<llamabi::Info, llama_info> &&
+              std::is_same_v<llamabi::Timings, llama_timings> &&
               std::is_same_v<llamabi::Stats, llama_request_stats>);
 
-template <class F>
-static void print(const char *name, F &&call) {
+template <class F> static void print(const char *name, F &&call) {
   try {
     call();
     std::printf("%s was not refused\n", name);
@@ -54,5 +54,6 @@ int main() {
   g.cancel.emplace();
   const llamabi::Model model("a model");
   print("llama_generate_options", [&] { model.text_completion("a", g); });
-  for (const char *name : {"llama_info", "llama_timings", "llama_request_stats", "llama_finish"}) std::printf("%s same\n", name);
+  for (const char *name : {"llama_info", "llama_timings", "llama_request_stats", "llama_finish"})
+    std::printf("%s same\n", name);
 }

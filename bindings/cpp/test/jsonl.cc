@@ -9,9 +9,14 @@ int main() {
     const auto answer = nlohmann::json::parse(text);
     const int line = answer["line"];
     if (lines.count(line) != 0) return 3;
-    if (answer.contains("error")) lines[line] = std::to_string(answer["status"].get<int>());
-    else if (answer["queue_ms"] < 0 || answer["first_token_ms"] > answer["total_ms"] || answer["total_ms"] <= 0) return 4;
-    else lines[line] = answer["finish"].get<std::string>() + " " + std::to_string(answer["tokens"].get<int>());
+    if (answer.contains("error"))
+      lines[line] = std::to_string(answer["status"].get<int>());
+    else if (answer["queue_ms"] < 0 || answer["first_token_ms"] > answer["total_ms"] ||
+             answer["total_ms"] <= 0)
+      return 4;
+    else
+      lines[line] =
+          answer["finish"].get<std::string>() + " " + std::to_string(answer["tokens"].get<int>());
   }
   for (const auto &[line, said] : lines) std::cout << line << " " << said << "\n";
 }

@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
     }
     ran++;
     std::printf("%s %s %s\n", c.behaviour ? "behaviour" : "test", c.name,
-                test::failed == before ? "ok" : "FAILED");
+        test::failed == before ? "ok" : "FAILED");
     std::fflush(stdout);
   }
   return ran == 0 || test::failed != 0;

@@ -3,8 +3,7 @@
 
 #include <cstdio>
 
-template <class F>
-static int refused(F &&f) {
+template <class F> static int refused(F &&f) {
   try {
     f();
   } catch (const llamabi::error &e) {
@@ -15,7 +14,8 @@ static int refused(F &&f) {
 }
 
 int main(int, char **argv) {
-  const int refusals = refused([] { llamabi::Options o; }) + refused([] { llamabi::GenerateOptions o; }) +
-                       refused([] { llamabi::Cancel c; }) + refused([&] { llamabi::Model m(argv[1]); });
+  const int refusals =
+      refused([] { llamabi::Options o; }) + refused([] { llamabi::GenerateOptions o; }) +
+      refused([] { llamabi::Cancel c; }) + refused([&] { llamabi::Model m(argv[1]); });
   return refusals == 4 ? 0 : refusals == 0 ? 3 : 4;
 }

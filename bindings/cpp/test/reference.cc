@@ -8,7 +8,8 @@
 using nlohmann::json;
 using Batch = std::vector<std::vector<llamabi::Token>>;
 
-static void check_logprobs(const std::vector<float> &got, const json &want, const std::string &what) {
+static void check_logprobs(
+    const std::vector<float> &got, const json &want, const std::string &what) {
   bool same = got.size() == want.size();
   for (std::size_t i = 0; same && i < got.size(); i++)
     same = std::abs(got[i] - want[i].get<float>()) <= 2e-3F;
@@ -17,7 +18,7 @@ static void check_logprobs(const std::vector<float> &got, const json &want, cons
 }
 
 static void check_completion(const llamabi::Model &model, const llamabi::Completion &got,
-                             const json &want, const std::string &what) {
+    const json &want, const std::string &what) {
   const json &generation = want["generation"];
   const json &text = generation.is_string() ? generation : generation["content"];
   std::vector<std::string> pieces;
@@ -70,7 +71,8 @@ BEHAVIOUR(reference) {
         if (kind == "text_completion") {
           const auto prompts = args["prompts"].get<std::vector<std::string>>();
           for (std::size_t i = 0; i < prompts.size(); i++)
-            CHECK(model.encode(prompts[i], true) == c["prompt_tokens"][i].get<std::vector<llamabi::Token>>());
+            CHECK(model.encode(prompts[i], true) ==
+                  c["prompt_tokens"][i].get<std::vector<llamabi::Token>>());
           got = model.text_completion(prompts, o);
         } else {
           std::vector<llamabi::Dialog> dialogs;

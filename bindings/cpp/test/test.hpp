@@ -18,7 +18,7 @@ namespace test {
 struct Case {
   const char *name;
   void (*run)();
-  bool behaviour;  // of bindings/behaviours.txt, rather than C++'s own
+  bool behaviour; // of bindings/behaviours.txt, rather than C++'s own
 };
 
 inline std::vector<Case> &cases() {
@@ -27,7 +27,9 @@ inline std::vector<Case> &cases() {
 }
 
 struct Register {
-  Register(const char *name, void (*run)(), bool behaviour) { cases().push_back({name, run, behaviour}); }
+  Register(const char *name, void (*run)(), bool behaviour) {
+    cases().push_back({name, run, behaviour});
+  }
 };
 
 inline std::atomic<int> failed{0};
@@ -37,10 +39,13 @@ inline std::string &root() {
   return path;
 }
 inline std::string demo() { return root() + "/demo/meta"; }
-inline std::string reference(const std::string &name) { return root() + "/tests/data/reference/" + name; }
+inline std::string reference(const std::string &name) {
+  return root() + "/tests/data/reference/" + name;
+}
 
 /// The demo model, with room for `max_batch_size` sequences.
-inline llamabi::Model demo_model(std::uint32_t max_batch_size = 8, std::uint32_t max_seq_len = 512) {
+inline llamabi::Model demo_model(
+    std::uint32_t max_batch_size = 8, std::uint32_t max_seq_len = 512) {
   llamabi::Options o;
   o.max_batch_size = max_batch_size;
   o.max_seq_len = max_seq_len;
@@ -64,8 +69,7 @@ inline llamabi::GenerateOptions endless() {
   return o;
 }
 
-template <class F>
-bool soon(F &&condition) {
+template <class F> bool soon(F &&condition) {
   for (int i = 0; i < 2000; i++) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -77,37 +81,37 @@ inline bool contains(const std::string &text, const std::string &part) {
   return text.find(part) != std::string::npos;
 }
 
-}  // namespace test
+} // namespace test
 
-#define CHECK(...)                                                           \
-  do {                                                                       \
-    if (!(__VA_ARGS__)) {                                                    \
-      test::failed++;                                                        \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #__VA_ARGS__); \
-    }                                                                        \
+#define CHECK(...)                                                                                 \
+  do {                                                                                             \
+    if (!(__VA_ARGS__)) {                                                                          \
+      test::failed++;                                                                              \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #__VA_ARGS__);               \
+    }                                                                                              \
   } while (0)
 
 /// The expression throws llamabi::error of that status, with a sentence that has the words.
-#define THROWS(expected, words, ...)                                                              \
-  do {                                                                                            \
-    try {                                                                                         \
-      static_cast<void>(__VA_ARGS__);                                                             \
-      test::failed++;                                                                             \
+#define THROWS(expected, words, ...)                                                               \
+  do {                                                                                             \
+    try {                                                                                          \
+      static_cast<void>(__VA_ARGS__);                                                              \
+      test::failed++;                                                                              \
       std::fprintf(stderr, "%s:%d: did not throw: %s\n", __FILE__, __LINE__, #__VA_ARGS__);        \
-    } catch (const llamabi::error &e) {                                                           \
-      if (e.status() != (expected) || !test::contains(e.what(), words)) {                         \
-        test::failed++;                                                                           \
+    } catch (const llamabi::error &e) {                                                            \
+      if (e.status() != (expected) || !test::contains(e.what(), words)) {                          \
+        test::failed++;                                                                            \
         std::fprintf(stderr, "%s:%d: %s threw %d: %s\n", __FILE__, __LINE__, #__VA_ARGS__,         \
-                     e.status(), e.what());                                                       \
-      }                                                                                           \
-    }                                                                                             \
+            e.status(), e.what());                                                                 \
+      }                                                                                            \
+    }                                                                                              \
   } while (0)
 
-#define TEST_OF(name, behaviour)                                        \
-  static void name();                                                   \
-  static const test::Register register_##name(#name, name, behaviour);  \
+#define TEST_OF(name, behaviour)                                                                   \
+  static void name();                                                                              \
+  static const test::Register register_##name(#name, name, behaviour);                             \
   static void name()
 #define BEHAVIOUR(name) TEST_OF(name, true)
-#define TEST(name) TEST_OF(name, false)
+#define TEST(name)      TEST_OF(name, false)
 
 #endif

@@ -22,10 +22,12 @@ void Log::line(void *data, int32_t level, const char *message, size_t len) {
   auto *self = static_cast<Log *>(data);
   try {
     std::lock_guard<std::mutex> lock(self->mutex_);
-    if (self->lines_.size() == kMostLines) self->dropped_++;
-    else self->lines_.emplace_back(level, std::string(message, len));
+    if (self->lines_.size() == kMostLines)
+      self->dropped_++;
+    else
+      self->lines_.emplace_back(level, std::string(message, len));
   } catch (const std::bad_alloc &) {
-    return;  // a log line is the least that is lost now
+    return; // a log line is the least that is lost now
   }
   self->owner_->post(self->shared_from_this());
 }
@@ -35,7 +37,8 @@ void Log::on_loop(napi_env env) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     lines.swap(lines_);
-    if (dropped_ > 0) lines.emplace_back(LLAMA_LOG_WARN, std::to_string(dropped_) + " log lines were dropped here");
+    if (dropped_ > 0)
+      lines.emplace_back(LLAMA_LOG_WARN, std::to_string(dropped_) + " log lines were dropped here");
     dropped_ = 0;
   }
   static const char *const levels[] = {"none", "error", "warn", "info", "debug"};
@@ -44,7 +47,8 @@ void Log::on_loop(napi_env env) {
     if (function_ == nullptr) return;
     check(env, napi_get_reference_value(env, function_, &function));
     if (function == nullptr) return;
-    napi_value args[] = {string(env, levels[level >= 0 && level < 5 ? level : 4]), string(env, message)};
+    napi_value args[] = {
+        string(env, levels[level >= 0 && level < 5 ? level : 4]), string(env, message)};
     check(env, napi_call_function(env, undefined(env), function, 2, args, nullptr));
   }
 }
@@ -126,15 +130,18 @@ static llama_cancel_t *new_cancel(napi_env env) {
 
 // --- open ---
 
-Open::Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress, napi_value on_log)
+Open::Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress,
+    napi_value on_log)
     : Awaited(owner), options_(env, options), handle_(std::make_shared<Handle>()) {
   const auto is_function = [&](napi_value value, const char *name) {
     napi_valuetype type;
     check(env, napi_typeof(env, value, &type));
-    if (type != napi_undefined && type != napi_function) throw_type_error(env, std::string(name) + " must be a function");
+    if (type != napi_undefined && type != napi_function)
+      throw_type_error(env, std::string(name) + " must be a function");
     return type == napi_function;
   };
-  const bool logs = is_function(on_log, "onLog"), progresses = is_function(on_progress, "onProgress");
+  const bool logs = is_function(on_log, "onLog"),
+             progresses = is_function(on_progress, "onProgress");
   err_.struct_size = sizeof err_;
   options_.c.progress = progress;
   options_.c.progress_user_data = this;
@@ -150,8 +157,9 @@ Open::Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_va
 Open::~Open() { llama_cancel_free(options_.c.cancel); }
 
 void Open::run() noexcept {
-  status_ = llama_build(options_.ckpt_dir.c_str(), options_.has_tokenizer_path ? options_.tokenizer_path.c_str() : nullptr,
-                        &options_.c, &handle_->llama, &err_);
+  status_ = llama_build(options_.ckpt_dir.c_str(),
+      options_.has_tokenizer_path ? options_.tokenizer_path.c_str() : nullptr, &options_.c,
+      &handle_->llama, &err_);
   finished();
 }
 
@@ -240,7 +248,7 @@ Close::Close(std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle)
 
 void Close::run() noexcept {
   llama_destroy(handle_->llama);
-  handle_->stop();  // a stream whose reader has fallen behind waits for it, not for the library
+  handle_->stop(); // a stream whose reader has fallen behind waits for it, not for the library
   handle_->wait();
   finished();
 }
@@ -254,13 +262,16 @@ void Close::on_loop(napi_env env) {
 // --- generate ---
 
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-                       const std::string &kind, napi_value input, napi_value options, bool streaming)
-    : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)), options_(env, options) {
+    const std::string &kind, napi_value input, napi_value options, bool streaming)
+    : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)),
+      options_(env, options) {
   kind_ = kind == "tokens" ? kTokens : kind == "text" ? kText : kDialog;
   for (napi_value element : to_elements(env, input, "input")) {
     const std::string i = "[" + std::to_string(lens_.size()) + "]";
-    if (kind_ == kTokens) lens_.push_back(to_tokens(env, element, tokens_));
-    else if (kind_ == kDialog) lens_.push_back(to_messages(env, element, "dialogs" + i, messages_));
+    if (kind_ == kTokens)
+      lens_.push_back(to_tokens(env, element, tokens_));
+    else if (kind_ == kDialog)
+      lens_.push_back(to_messages(env, element, "dialogs" + i, messages_));
     else {
       texts_.push_back(to_text(env, element, "prompts" + i));
       lens_.push_back(texts_.back().size());
@@ -280,8 +291,10 @@ void Generation::run() noexcept {
   const auto call = [this](auto on_tokens, auto on_texts, auto on_dialogs, auto **out) {
     llama_t *l = handle_->llama;
     const size_t n = lens_.size();
-    if (kind_ == kTokens) return on_tokens(l, tokens_.data(), lens_.data(), n, &options_.c, out, &err_);
-    if (kind_ == kDialog) return on_dialogs(l, borrow(messages_).data(), lens_.data(), n, &options_.c, out, &err_);
+    if (kind_ == kTokens)
+      return on_tokens(l, tokens_.data(), lens_.data(), n, &options_.c, out, &err_);
+    if (kind_ == kDialog)
+      return on_dialogs(l, borrow(messages_).data(), lens_.data(), n, &options_.c, out, &err_);
     std::vector<const char *> prompts;
     for (const std::string &text : texts_) prompts.push_back(text.data());
     return on_texts(l, prompts.data(), lens_.data(), n, &options_.c, out, &err_);
@@ -291,7 +304,8 @@ void Generation::run() noexcept {
     if (streaming) {
       llama_stream_t *opened = nullptr;
       status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat, &opened);
-      const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(opened, llama_stream_free);
+      const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(
+          opened, llama_stream_free);
       if (status_ == LLAMA_OK) pull(stream.get());
     } else {
       status_ = call(llama_generate, llama_text_completion, llama_chat_completion, &result_);
@@ -338,7 +352,8 @@ void Generation::on_loop(napi_env env) {
     done = finished_;
   }
   if (done) this->env->finish(self());
-  if (streaming) settle_next(env);
+  if (streaming)
+    settle_next(env);
   else if (done) {
     settle(env, [&] {
       check(env, status_, err_);
@@ -371,4 +386,4 @@ void Generation::settle_next(napi_env env) {
   });
 }
 
-}  // namespace addon
+} // namespace addon

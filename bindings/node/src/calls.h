@@ -17,8 +17,8 @@ struct Log final : Task {
   void on_loop(napi_env env) override;
   static void line(void *self, int32_t level, const char *message, size_t len);
 
- private:
-  static constexpr size_t kMostLines = 4096;  // that wait; the event loop may be busy for long
+private:
+  static constexpr size_t kMostLines = 4096; // that wait; the event loop may be busy for long
   const std::shared_ptr<Env> owner_;
   napi_ref function_ = nullptr;
   std::mutex mutex_;
@@ -40,10 +40,10 @@ struct Handle {
 
   // Stays as it is after `llama_destroy`: the library knows a handle that is gone, and says so.
   llama_t *llama = nullptr;
-  std::shared_ptr<Log> log;       // outlives the calls of the handle
-  std::atomic<int64_t> bytes{0};  // that the garbage collector was told of
+  std::shared_ptr<Log> log;      // outlives the calls of the handle
+  std::atomic<int64_t> bytes{0}; // that the garbage collector was told of
 
- private:
+private:
   std::mutex mutex_;
   std::condition_variable left_;
   std::set<Generation *> inside_;
@@ -55,16 +55,15 @@ struct Awaited : Call {
   // Once, or, for a stream, again whenever the last one has settled.
   napi_value promise(napi_env env);
 
- protected:
+protected:
   // Settles the promise, if there is one, with what `make` returns or throws.
-  template <class F>
-  void settle(napi_env env, F make);
+  template <class F> void settle(napi_env env, F make);
   // The last thing that `run` does.
   void finished();
   std::shared_ptr<Awaited> self() { return std::static_pointer_cast<Awaited>(shared_from_this()); }
 
   std::mutex mutex_;
-  bool finished_ = false;  // guarded by mutex_
+  bool finished_ = false; // guarded by mutex_
   napi_deferred deferred_ = nullptr;
   llama_status status_ = LLAMA_OK;
   llama_error err_{};
@@ -72,8 +71,7 @@ struct Awaited : Call {
 
 void out_of_memory(llama_status &status, llama_error &err);
 
-template <class F>
-void Awaited::settle(napi_env env, F make) {
+template <class F> void Awaited::settle(napi_env env, F make) {
   if (deferred_ == nullptr) return;
   const napi_deferred deferred = deferred_;
   deferred_ = nullptr;
@@ -82,18 +80,20 @@ void Awaited::settle(napi_env env, F make) {
     check(env, napi_resolve_deferred(env, deferred, make()));
   } catch (const Pending &) {
     napi_value thrown;
-    if (napi_get_and_clear_last_exception(env, &thrown) == napi_ok) napi_reject_deferred(env, deferred, thrown);
+    if (napi_get_and_clear_last_exception(env, &thrown) == napi_ok)
+      napi_reject_deferred(env, deferred, thrown);
   }
 }
 
 struct Open final : Awaited {
-  Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress, napi_value on_log);
+  Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress,
+      napi_value on_log);
   ~Open() override;
   void run() noexcept override;
   void stop() override;
   void on_loop(napi_env env) override;
 
- private:
+private:
   static int32_t progress(void *self, float fraction);
   void report(napi_env env);
   BuildOptions options_;
@@ -101,7 +101,7 @@ struct Open final : Awaited {
   napi_ref on_progress_ = nullptr, thrown_ = nullptr;
   std::atomic<float> fraction_{-1};
   float reported_ = -1;
-  bool stopped_ = false;  // perhaps too late for the library to notice
+  bool stopped_ = false; // perhaps too late for the library to notice
 };
 
 struct Close final : Awaited {
@@ -110,14 +110,14 @@ struct Close final : Awaited {
   void stop() override {}
   void on_loop(napi_env env) override;
 
- private:
+private:
   std::shared_ptr<Handle> handle_;
 };
 
 struct Generation final : Awaited {
   // `kind` is "tokens", "text" or "dialog", `input` an array of these.
-  Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
-             napi_value input, napi_value options, bool streaming);
+  Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+      const std::string &kind, napi_value input, napi_value options, bool streaming);
   ~Generation() override;
   void run() noexcept override;
   void stop() override;
@@ -126,8 +126,8 @@ struct Generation final : Awaited {
   napi_value next(napi_env env);
   const bool streaming;
 
- private:
-  static constexpr size_t kMostEvents = 64;  // that wait for JavaScript; then the library pauses
+private:
+  static constexpr size_t kMostEvents = 64; // that wait for JavaScript; then the library pauses
   void pull(llama_stream_t *stream);
   void settle_next(napi_env env);
 
@@ -138,26 +138,25 @@ struct Generation final : Awaited {
   std::vector<size_t> lens_;
   enum { kTokens, kText, kDialog } kind_;
   GenerateOptions options_;
-  llama_result_t *result_ = nullptr;  // unless streaming
+  llama_result_t *result_ = nullptr; // unless streaming
 
   std::condition_variable room_;
-  std::vector<Event> events_;  // this and what follows: guarded by mutex_
-  bool wanted_ = false;        // a promise waits for events
+  std::vector<Event> events_; // this and what follows: guarded by mutex_
+  bool wanted_ = false;       // a promise waits for events
   bool stopping_ = false;
 };
 
 // Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop it.
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
-  Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
-           napi_value input, uint32_t flags, size_t max_tokens);
+  Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+      const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens);
   void run() noexcept override;
   void stop() override {}
   void on_loop(napi_env env) override;
 
- private:
-  template <class T, class F>
-  void fill(std::vector<T> &out, size_t size, F f);
+private:
+  template <class T, class F> void fill(std::vector<T> &out, size_t size, F f);
 
   std::shared_ptr<Handle> handle_;
   std::string text_;
@@ -174,4 +173,4 @@ std::shared_ptr<Handle> handle_of(napi_env env, napi_value value);
 // The library has let go of the model's memory.
 void forget_bytes(napi_env env, Handle &handle);
 
-}  // namespace addon
+} // namespace addon

@@ -20,12 +20,12 @@ void check(napi_env env, llama_status status, const llama_error &err);
 
 // A handle scope that also ends where an exception passes.
 class Scope {
- public:
+public:
   explicit Scope(napi_env env) : env_(env) { check(env, napi_open_handle_scope(env, &scope_)); }
   ~Scope() { napi_close_handle_scope(env_, scope_); }
   Scope(const Scope &) = delete;
 
- private:
+private:
   napi_env env_;
   napi_handle_scope scope_ = nullptr;
 };
@@ -47,7 +47,8 @@ int32_t to_int(napi_env env, napi_value value, const char *name);
 uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least = 0);
 uint64_t to_uint64(napi_env env, napi_value value, const char *name);
 float to_float(napi_env env, napi_value value, const char *name);
-std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name, const char *what = "an array");
+std::vector<napi_value> to_elements(
+    napi_env env, napi_value value, const char *name, const char *what = "an array");
 // Appends an Int32Array's or array's elements; returns how many.
 size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out);
 
@@ -55,7 +56,8 @@ struct Message {
   std::string role, content;
 };
 // Appends the messages of the dialog `name`; returns how many.
-size_t to_messages(napi_env env, napi_value value, const std::string &name, std::vector<Message> &out);
+size_t to_messages(
+    napi_env env, napi_value value, const std::string &name, std::vector<Message> &out);
 // Borrows from `messages`.
 std::vector<llama_message> borrow(const std::vector<Message> &messages);
 
@@ -82,7 +84,7 @@ struct Event {
   float logprob;
   std::string text;
   std::vector<llama_alternative> top;
-  llama_request_stats stats{};  // of a FINISH
+  llama_request_stats stats{}; // of a FINISH
   explicit Event(const llama_event &ev);
 };
 napi_value to_js(napi_env env, const Event &event);
@@ -94,4 +96,4 @@ napi_value tokens_to_js(napi_env env, const int32_t *tokens, size_t n);
 // All sequences of a result; `logprobs` and `top` are null where they were not asked for.
 napi_value to_js(napi_env env, const llama_result_t *result, const llama_generate_options &asked);
 
-}  // namespace addon
+} // namespace addon

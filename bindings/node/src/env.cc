@@ -8,16 +8,17 @@ std::shared_ptr<Env> Env::open(napi_env env, napi_value error_class) {
   auto self = std::make_shared<Env>();
   self->env_ = env;
   check(env, napi_create_reference(env, error_class, 1, &self->error_class_));
-  check(env, napi_create_threadsafe_function(env, nullptr, nullptr, string(env, "llamabi"), 1, 1, nullptr,
-                                             nullptr, self.get(), on_ready, &self->wake_));
+  check(env, napi_create_threadsafe_function(env, nullptr, nullptr, string(env, "llamabi"), 1, 1,
+                 nullptr, nullptr, self.get(), on_ready, &self->wake_));
   check(env, napi_unref_threadsafe_function(env, self->wake_));
   // Hooks run last in, first out: this one before the threadsafe function's own.
   check(env, napi_add_env_cleanup_hook(env, on_exit, self.get()));
   auto *owner = new std::shared_ptr<Env>(self);
-  check(env, napi_set_instance_data(
-                 env, owner,
-                 [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Env> *>(data); },
-                 nullptr));
+  check(env,
+      napi_set_instance_data(
+          env, owner,
+          [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Env> *>(data); },
+          nullptr));
   return self;
 }
 
@@ -37,7 +38,7 @@ void Env::post(const std::shared_ptr<Task> &task) {
 }
 
 void Env::on_ready(napi_env env, napi_value, void *context, void *) {
-  if (env == nullptr) return;  // the environment is going
+  if (env == nullptr) return; // the environment is going
   auto self = static_cast<Env *>(context)->shared_from_this();
   std::deque<std::shared_ptr<Task>> ready;
   {
@@ -107,4 +108,4 @@ napi_value Env::error(int32_t status, const std::string &message) {
   return error;
 }
 
-}  // namespace addon
+} // namespace addon

@@ -20,9 +20,9 @@ struct Task : std::enable_shared_from_this<Task> {
   // On the environment's thread, some time after one or more `Env::post`.
   virtual void on_loop(napi_env env) = 0;
 
- private:
+private:
   friend class Env;
-  bool posted = false;  // guarded by Env::mutex
+  bool posted = false; // guarded by Env::mutex
 };
 
 // A task with a thread of its own, neither the event loop's nor one of libuv's pool: those are four,
@@ -35,13 +35,13 @@ struct Call : Task {
   virtual void stop() = 0;
   const std::shared_ptr<Env> env;
 
- private:
+private:
   friend class Env;
   std::thread thread;
 };
 
 class Env : public std::enable_shared_from_this<Env> {
- public:
+public:
   // Null with an exception pending if that fails. `error_class` is called with (status, message).
   static std::shared_ptr<Env> open(napi_env env, napi_value error_class);
   static std::shared_ptr<Env> of(napi_env env);
@@ -50,14 +50,14 @@ class Env : public std::enable_shared_from_this<Env> {
   void post(const std::shared_ptr<Task> &task);
 
   // The environment's thread.
-  void start(const std::shared_ptr<Call> &call);   // throws std::system_error
-  void finish(const std::shared_ptr<Call> &call);  // the call's `run` has ended or is about to
-  void hold();                                     // somebody awaits something: keep the loop alive
+  void start(const std::shared_ptr<Call> &call);  // throws std::system_error
+  void finish(const std::shared_ptr<Call> &call); // the call's `run` has ended or is about to
+  void hold();                                    // somebody awaits something: keep the loop alive
   void let_go();
   napi_value error(int32_t status, const std::string &message);
   napi_env raw() const { return env_; }
 
- private:
+private:
   static void on_ready(napi_env env, napi_value, void *context, void *);
   static void on_exit(void *self);
 
@@ -68,9 +68,9 @@ class Env : public std::enable_shared_from_this<Env> {
   std::set<std::shared_ptr<Call>> calls_;
 
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Task>> ready_;  // each task at most once
-  bool waking_ = false;                      // so at most one message is in `wake_`'s queue
-  bool closed_ = false;                      // `wake_` must not be touched any more
+  std::deque<std::shared_ptr<Task>> ready_; // each task at most once
+  bool waking_ = false;                     // so at most one message is in `wake_`'s queue
+  bool closed_ = false;                     // `wake_` must not be touched any more
 };
 
-}  // namespace addon
+} // namespace addon

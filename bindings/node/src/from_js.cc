@@ -12,10 +12,12 @@ namespace addon {
 void check(napi_env env, napi_status status) {
   if (status == napi_ok) return;
   bool pending = false;
-  if (status != napi_pending_exception && napi_is_exception_pending(env, &pending) == napi_ok && !pending) {
+  if (status != napi_pending_exception && napi_is_exception_pending(env, &pending) == napi_ok &&
+      !pending) {
     const napi_extended_error_info *info = nullptr;
     napi_get_last_error_info(env, &info);
-    napi_throw_error(env, nullptr, info != nullptr && info->error_message ? info->error_message : "Node-API failed");
+    napi_throw_error(env, nullptr,
+        info != nullptr && info->error_message ? info->error_message : "Node-API failed");
   }
   throw Pending{};
 }
@@ -41,12 +43,16 @@ static void refuse_lone_surrogates(napi_env env, napi_value value, const std::st
   check(env, napi_get_value_string_utf16(env, value, nullptr, 0, &len));
   std::u16string text(len, 0);
   check(env, napi_get_value_string_utf16(env, value, text.data(), len + 1, &len));
-  const auto within = [&](size_t i, char16_t first) { return i < len && text[i] >= first && text[i] < first + 0x400; };
+  const auto within = [&](size_t i, char16_t first) {
+    return i < len && text[i] >= first && text[i] < first + 0x400;
+  };
   for (size_t i = 0; i < len; i++) {
-    if (within(i, 0xD800) && within(i + 1, 0xDC00)) i++;
+    if (within(i, 0xD800) && within(i + 1, 0xDC00))
+      i++;
     else if (within(i, 0xD800) || within(i, 0xDC00)) {
       char sentence[100];
-      std::snprintf(sentence, sizeof sentence, " has a lone surrogate, U+%04X, at index %zu", unsigned{text[i]}, i);
+      std::snprintf(sentence, sizeof sentence, " has a lone surrogate, U+%04X, at index %zu",
+          unsigned{text[i]}, i);
       throw_llama(env, LLAMA_E_UTF8, name + sentence);
     }
   }
@@ -87,20 +93,22 @@ static double to_double(napi_env env, napi_value value, const char *name) {
   return d;
 }
 
-template <class T>
-static T to_integer(napi_env env, napi_value value, const char *name, double least = std::numeric_limits<T>::min()) {
+template <class T> static T to_integer(napi_env env, napi_value value, const char *name,
+    double least = std::numeric_limits<T>::min()) {
   const double d = to_double(env, value, name);
   const double most = std::numeric_limits<T>::max();
   if (!(d >= least && d <= most && d == std::floor(d))) {
     char sentence[200];
-    std::snprintf(sentence, sizeof sentence, "%s is %.17g, must be an integer between %.0f and %.0f", name, d,
-                  least, most);
+    std::snprintf(sentence, sizeof sentence,
+        "%s is %.17g, must be an integer between %.0f and %.0f", name, d, least, most);
     throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
   }
   return static_cast<T>(d);
 }
 
-int32_t to_int(napi_env env, napi_value value, const char *name) { return to_integer<int32_t>(env, value, name); }
+int32_t to_int(napi_env env, napi_value value, const char *name) {
+  return to_integer<int32_t>(env, value, name);
+}
 
 uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least) {
   return to_integer<uint32_t>(env, value, name, least);
@@ -111,15 +119,16 @@ uint64_t to_uint64(napi_env env, napi_value value, const char *name) {
   bool lossless = false;
   if (napi_get_value_bigint_uint64(env, value, &big, &lossless) == napi_ok) {
     if (!lossless) {
-      throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " must be between 0 and 2^64 - 1");
+      throw_llama(
+          env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " must be between 0 and 2^64 - 1");
     }
     return big;
   }
   const double d = to_double(env, value, name);
   if (!(d >= 0 && d <= 9007199254740991.0 && d == std::floor(d))) {
     char sentence[200];
-    std::snprintf(sentence, sizeof sentence, "%s is %.17g, must be an integer between 0 and 2^53 - 1, or a bigint",
-                  name, d);
+    std::snprintf(sentence, sizeof sentence,
+        "%s is %.17g, must be an integer between 0 and 2^53 - 1, or a bigint", name, d);
     throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
   }
   return static_cast<uint64_t>(d);
@@ -129,7 +138,8 @@ float to_float(napi_env env, napi_value value, const char *name) {
   return static_cast<float>(to_double(env, value, name));
 }
 
-std::vector<napi_value> to_elements(napi_env env, napi_value value, const char *name, const char *what) {
+std::vector<napi_value> to_elements(
+    napi_env env, napi_value value, const char *name, const char *what) {
   bool is_array = false;
   check(env, napi_is_array(env, value, &is_array));
   if (!is_array) throw_type_error(env, std::string(name) + " must be " + what);
@@ -148,7 +158,8 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
     size_t n;
     void *data;
     check(env, napi_get_typedarray_info(env, value, &type, &n, &data, nullptr, nullptr));
-    if (type != napi_int32_array) throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
+    if (type != napi_int32_array)
+      throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
     const auto *tokens = static_cast<const int32_t *>(data);
     out.insert(out.end(), tokens, tokens + n);
     return n;
@@ -169,17 +180,20 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
   return out.size() - before;
 }
 
-size_t to_messages(napi_env env, napi_value value, const std::string &name, std::vector<Message> &out) {
+size_t to_messages(
+    napi_env env, napi_value value, const std::string &name, std::vector<Message> &out) {
   const auto elements = to_elements(env, value, "a dialog", "an array of {role, content}");
   for (size_t i = 0; i < elements.size(); i++) {
     napi_value element = elements[i], role, content;
     napi_valuetype type;
     check(env, napi_typeof(env, element, &type));
-    if (type != napi_object) throw_type_error(env, "a message must be an object with role and content");
+    if (type != napi_object)
+      throw_type_error(env, "a message must be an object with role and content");
     check(env, napi_get_named_property(env, element, "role", &role));
     check(env, napi_get_named_property(env, element, "content", &content));
     const std::string message = name + "[" + std::to_string(i) + "].";
-    out.push_back({to_text(env, role, message + "role"), to_text(env, content, message + "content")});
+    out.push_back(
+        {to_text(env, role, message + "role"), to_text(env, content, message + "content")});
   }
   return elements.size();
 }
@@ -194,8 +208,7 @@ std::vector<llama_message> borrow(const std::vector<Message> &messages) {
 
 // Calls f(name, value) for each property that is not undefined. f returns false for a name it does
 // not know, which is an error: a misspelt option must not go unnoticed.
-template <class F>
-static void each_option(napi_env env, napi_value options, F f) {
+template <class F> static void each_option(napi_env env, napi_value options, F f) {
   napi_valuetype type;
   check(env, napi_typeof(env, options, &type));
   if (type != napi_object) throw_type_error(env, "options must be an object");
@@ -216,21 +229,23 @@ struct Name {
   int32_t number;
 };
 
-static int32_t to_number(napi_env env, napi_value value, const char *what, std::initializer_list<Name> names) {
+static int32_t to_number(
+    napi_env env, napi_value value, const char *what, std::initializer_list<Name> names) {
   const std::string got = to_text(env, value, what);
   std::string known;
   for (const Name &n : names) {
     if (got == n.name) return n.number;
     known += std::string(known.empty() ? "" : ", ") + n.name;
   }
-  throw_llama(env, LLAMA_E_INVALID_ARGUMENT, std::string(what) + " is \"" + got + "\", must be one of " + known);
+  throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+      std::string(what) + " is \"" + got + "\", must be one of " + known);
 }
 
 static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
   return to_number(env, value, what,
-                   {{"auto", LLAMA_DTYPE_AUTO}, {"f32", LLAMA_DTYPE_F32}, {"f16", LLAMA_DTYPE_F16},
-                    {"bf16", LLAMA_DTYPE_BF16}, {"int8", LLAMA_DTYPE_INT8}, {"int4", LLAMA_DTYPE_INT4},
-                    {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
+      {{"auto", LLAMA_DTYPE_AUTO}, {"f32", LLAMA_DTYPE_F32}, {"f16", LLAMA_DTYPE_F16},
+          {"bf16", LLAMA_DTYPE_BF16}, {"int8", LLAMA_DTYPE_INT8}, {"int4", LLAMA_DTYPE_INT4},
+          {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
 }
 
 BuildOptions::BuildOptions(napi_env env, napi_value options) {
@@ -243,22 +258,43 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     } else if (name == "tokenizerPath") {
       tokenizer_path = to_c_text(env, v, "tokenizerPath");
       has_tokenizer_path = true;
-    } else if (name == "maxSeqLen") c.max_seq_len = to_uint(env, v, "maxSeqLen", 1);
-    else if (name == "maxBatchSize") c.max_batch_size = to_uint(env, v, "maxBatchSize", 1);
-    else if (name == "modelParallelSize") c.model_parallel_size = to_int(env, v, "modelParallelSize");
-    else if (name == "device") c.device = to_number(env, v, "device", {{"auto", LLAMA_DEVICE_AUTO}, {"cpu", LLAMA_DEVICE_CPU}, {"cuda", LLAMA_DEVICE_CUDA}});
-    else if (name == "deviceIndex") c.device_index = to_int(env, v, "deviceIndex");
-    else if (name == "nThreads") c.n_threads = to_uint(env, v, "nThreads");
-    else if (name == "weightsDtype") c.weights_dtype = to_dtype(env, v, "weightsDtype");
-    else if (name == "kvDtype") c.kv_dtype = to_dtype(env, v, "kvDtype");
-    else if (name == "seed") c.seed = to_uint64(env, v, "seed");
-    else if (name == "gpuMemoryBytes") c.gpu_memory_bytes = to_uint64(env, v, "gpuMemoryBytes");
-    else if (name == "maxWaiting") c.max_waiting = to_uint(env, v, "maxWaiting");
-    else if (name == "maxStallMs") c.max_stall_ms = to_uint(env, v, "maxStallMs");
-    else if (name == "maxUnreadMs") c.max_unread_ms = to_double(env, v, "maxUnreadMs") == HUGE_VAL ? UINT32_MAX : to_uint(env, v, "maxUnreadMs");
-    else if (name == "stallMemoryBytes") c.stall_memory_bytes = to_uint64(env, v, "stallMemoryBytes");
-    else if (name == "logLevel") c.log_level = to_number(env, v, "logLevel", {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN}, {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
-    else return false;
+    } else if (name == "maxSeqLen")
+      c.max_seq_len = to_uint(env, v, "maxSeqLen", 1);
+    else if (name == "maxBatchSize")
+      c.max_batch_size = to_uint(env, v, "maxBatchSize", 1);
+    else if (name == "modelParallelSize")
+      c.model_parallel_size = to_int(env, v, "modelParallelSize");
+    else if (name == "device")
+      c.device = to_number(env, v, "device",
+          {{"auto", LLAMA_DEVICE_AUTO}, {"cpu", LLAMA_DEVICE_CPU}, {"cuda", LLAMA_DEVICE_CUDA}});
+    else if (name == "deviceIndex")
+      c.device_index = to_int(env, v, "deviceIndex");
+    else if (name == "nThreads")
+      c.n_threads = to_uint(env, v, "nThreads");
+    else if (name == "weightsDtype")
+      c.weights_dtype = to_dtype(env, v, "weightsDtype");
+    else if (name == "kvDtype")
+      c.kv_dtype = to_dtype(env, v, "kvDtype");
+    else if (name == "seed")
+      c.seed = to_uint64(env, v, "seed");
+    else if (name == "gpuMemoryBytes")
+      c.gpu_memory_bytes = to_uint64(env, v, "gpuMemoryBytes");
+    else if (name == "maxWaiting")
+      c.max_waiting = to_uint(env, v, "maxWaiting");
+    else if (name == "maxStallMs")
+      c.max_stall_ms = to_uint(env, v, "maxStallMs");
+    else if (name == "maxUnreadMs")
+      c.max_unread_ms = to_double(env, v, "maxUnreadMs") == HUGE_VAL
+                            ? UINT32_MAX
+                            : to_uint(env, v, "maxUnreadMs");
+    else if (name == "stallMemoryBytes")
+      c.stall_memory_bytes = to_uint64(env, v, "stallMemoryBytes");
+    else if (name == "logLevel")
+      c.log_level = to_number(env, v, "logLevel",
+          {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN},
+              {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
+    else
+      return false;
     return true;
   });
   if (!has_ckpt_dir) throw_type_error(env, "ckptDir is missing");
@@ -270,25 +306,42 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     if (to_bool(env, v, name)) c.flags |= bit;
   };
   each_option(env, options, [&](const std::string &name, napi_value v) {
-    if (name == "maxGenLen") c.max_gen_len = to_uint(env, v, "maxGenLen");
-    else if (name == "temperature") c.temperature = to_float(env, v, "temperature");
-    else if (name == "topP") c.top_p = to_float(env, v, "topP");
-    else if (name == "topK") c.top_k = to_int(env, v, "topK");
-    else if (name == "minP") c.min_p = to_float(env, v, "minP");
-    else if (name == "repetitionPenalty") c.repetition_penalty = to_float(env, v, "repetitionPenalty");
-    else if (name == "seed") c.seed = to_uint64(env, v, "seed");
-    else if (name == "topLogprobs") c.top_logprobs = to_uint(env, v, "topLogprobs");
-    else if (name == "cacheSalt") c.cache_salt = to_uint64(env, v, "cacheSalt");
-    else if (name == "echo") flag(v, "echo", LLAMA_GEN_ECHO);
-    else if (name == "logprobs") flag(v, "logprobs", LLAMA_GEN_LOGPROBS);
-    else if (name == "noWait") flag(v, "noWait", LLAMA_GEN_NO_WAIT);
-    else if (name == "ignoreEos") flag(v, "ignoreEos", LLAMA_GEN_IGNORE_EOS);
+    if (name == "maxGenLen")
+      c.max_gen_len = to_uint(env, v, "maxGenLen");
+    else if (name == "temperature")
+      c.temperature = to_float(env, v, "temperature");
+    else if (name == "topP")
+      c.top_p = to_float(env, v, "topP");
+    else if (name == "topK")
+      c.top_k = to_int(env, v, "topK");
+    else if (name == "minP")
+      c.min_p = to_float(env, v, "minP");
+    else if (name == "repetitionPenalty")
+      c.repetition_penalty = to_float(env, v, "repetitionPenalty");
+    else if (name == "seed")
+      c.seed = to_uint64(env, v, "seed");
+    else if (name == "topLogprobs")
+      c.top_logprobs = to_uint(env, v, "topLogprobs");
+    else if (name == "cacheSalt")
+      c.cache_salt = to_uint64(env, v, "cacheSalt");
+    else if (name == "echo")
+      flag(v, "echo", LLAMA_GEN_ECHO);
+    else if (name == "logprobs")
+      flag(v, "logprobs", LLAMA_GEN_LOGPROBS);
+    else if (name == "noWait")
+      flag(v, "noWait", LLAMA_GEN_NO_WAIT);
+    else if (name == "ignoreEos")
+      flag(v, "ignoreEos", LLAMA_GEN_IGNORE_EOS);
     else if (name == "stop") {
       napi_valuetype type;
       check(env, napi_typeof(env, v, &type));
-      if (type == napi_string) stop.push_back(to_c_text(env, v, "stop"));
-      else for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts")) stop.push_back(to_c_text(env, element, "stop[" + std::to_string(stop.size()) + "]"));
-    } else return false;
+      if (type == napi_string)
+        stop.push_back(to_c_text(env, v, "stop"));
+      else
+        for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts"))
+          stop.push_back(to_c_text(env, element, "stop[" + std::to_string(stop.size()) + "]"));
+    } else
+      return false;
     return true;
   });
   for (const std::string &text : stop) stop_pointers.push_back(text.c_str());
@@ -296,4 +349,4 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   c.n_stop = stop_pointers.size();
 }
 
-}  // namespace addon
+} // namespace addon

@@ -14,7 +14,8 @@ static napi_value guarded(napi_env env, napi_callback_info info) {
   try {
     Arguments args(6);
     size_t n = args.size();
-    check(env, napi_get_cb_info(env, info, &n, args.data(), nullptr, nullptr));  // missing ones: undefined
+    check(env,
+        napi_get_cb_info(env, info, &n, args.data(), nullptr, nullptr)); // missing ones: undefined
     return f(env, args);
   } catch (const Pending &) {
   } catch (const std::bad_alloc &) {
@@ -63,12 +64,13 @@ static napi_value close(napi_env env, const Arguments &a) {
 
 // generate(handle, kind, input, options, streaming) -> call; its promise gives the sequences
 static napi_value generate(napi_env env, const Arguments &a) {
-  return started(env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]), to_text(env, a[1], "kind"),
-                                                   a[2], a[3], to_bool(env, a[4], "streaming")));
+  return started(env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
+                          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming")));
 }
 
 static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos) {
-  return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) | (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u);
+  return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) |
+         (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u);
 }
 
 // Of the tokens that a text may have; undefined: any number.
@@ -80,11 +82,14 @@ static size_t max_tokens(napi_env env, napi_value value) {
 
 // tokenize(handle, kind, input, bos, eos, maxTokens) -> call; its promise gives tokens, of tokens their text
 static napi_value tokenize(napi_env env, const Arguments &a) {
-  return started(env, std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]), to_text(env, a[1], "kind"),
-                                                 a[2], encode_flags(env, a[3], a[4]), max_tokens(env, a[5])));
+  return started(env,
+      std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]),
+          to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4]), max_tokens(env, a[5])));
 }
 
-static napi_value promise(napi_env env, const Arguments &a) { return call_of(env, a[0])->promise(env); }
+static napi_value promise(napi_env env, const Arguments &a) {
+  return call_of(env, a[0])->promise(env);
+}
 
 static napi_value stop(napi_env env, const Arguments &a) {
   call_of(env, a[0])->stop();
@@ -102,8 +107,7 @@ static llama_error new_error() {
 }
 
 // Asks `f` for the size, then for the contents.
-template <class T, class F>
-static std::vector<T> filled(napi_env env, F f) {
+template <class T, class F> static std::vector<T> filled(napi_env env, F f) {
   llama_error err = new_error();
   size_t n = 0;
   check(env, f(nullptr, 0, &n, &err), err);
@@ -119,9 +123,11 @@ static napi_value encode(napi_env env, const Arguments &a) {
   const std::string text = to_text(env, a[1], "text");
   const uint32_t flags = encode_flags(env, a[2], a[3]);
   const size_t most = max_tokens(env, a[4]);
-  const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
-    return llama_encode_text_bounded(handle->llama, text.data(), text.size(), flags, most, nullptr, buf, cap, n, err);
-  });
+  const auto tokens =
+      filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
+        return llama_encode_text_bounded(
+            handle->llama, text.data(), text.size(), flags, most, nullptr, buf, cap, n, err);
+      });
   return tokens_to_js(env, tokens.data(), tokens.size());
 }
 
@@ -131,7 +137,8 @@ static napi_value encode_dialog(napi_env env, const Arguments &a) {
   std::vector<Message> messages;
   to_messages(env, a[1], "messages", messages);
   const auto borrowed = borrow(messages);
-  const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
+  const auto tokens = filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n,
+                                               llama_error *err) {
     return llama_encode_dialog(handle->llama, borrowed.data(), borrowed.size(), buf, cap, n, err);
   });
   return tokens_to_js(env, tokens.data(), tokens.size());
@@ -153,7 +160,9 @@ static napi_value token_bytes(napi_env env, const Arguments &a) {
   llama_error err = new_error();
   const char *bytes = nullptr;
   size_t n = 0;
-  check(env, llama_token_bytes(handle_of(env, a[0])->llama, to_int(env, a[1], "token"), &bytes, &n, &err), err);
+  check(env,
+      llama_token_bytes(handle_of(env, a[0])->llama, to_int(env, a[1], "token"), &bytes, &n, &err),
+      err);
   napi_value buffer;
   check(env, napi_create_buffer_copy(env, n, bytes, nullptr, &buffer));
   return buffer;
@@ -229,7 +238,7 @@ static napi_value statuses(napi_env env) {
   return names;
 }
 
-}  // namespace addon
+} // namespace addon
 
 NAPI_MODULE_INIT() {
   using namespace addon;

@@ -22,7 +22,9 @@ napi_value string(napi_env env, const char *text, size_t len) {
   return v;
 }
 
-napi_value string(napi_env env, const std::string &text) { return string(env, text.data(), text.size()); }
+napi_value string(napi_env env, const std::string &text) {
+  return string(env, text.data(), text.size());
+}
 
 napi_value undefined(napi_env env) {
   napi_value v;
@@ -53,7 +55,8 @@ void set(napi_env env, napi_value object, const char *name, napi_value value) {
 }
 
 static napi_value copy(napi_env env, napi_typedarray_type type, const void *data, size_t n) {
-  static_assert(sizeof(int32_t) == 4 && sizeof(float) == 4, "both arrays have elements of four bytes");
+  static_assert(
+      sizeof(int32_t) == 4 && sizeof(float) == 4, "both arrays have elements of four bytes");
   void *bytes = nullptr;
   napi_value buffer, view;
   check(env, napi_create_arraybuffer(env, n * 4, &bytes, &buffer));
@@ -80,15 +83,22 @@ static napi_value alternatives(napi_env env, const llama_alternative *top, size_
 
 static napi_value finish_reason(napi_env env, int32_t reason) {
   switch (reason) {
-    case LLAMA_FINISH_STOP: return string(env, "stop");
-    case LLAMA_FINISH_LENGTH: return string(env, "length");
-    case LLAMA_FINISH_CANCELLED: return string(env, "cancelled");
-    case LLAMA_FINISH_STOP_STRING: return string(env, "stop_string");
-    case LLAMA_FINISH_UNSAFE: return string(env, "unsafe");
-    case LLAMA_FINISH_UNREAD: return string(env, "unread");
-    case LLAMA_FINISH_NOT_FINITE: return string(env, "not_finite");
+  case LLAMA_FINISH_STOP:
+    return string(env, "stop");
+  case LLAMA_FINISH_LENGTH:
+    return string(env, "length");
+  case LLAMA_FINISH_CANCELLED:
+    return string(env, "cancelled");
+  case LLAMA_FINISH_STOP_STRING:
+    return string(env, "stop_string");
+  case LLAMA_FINISH_UNSAFE:
+    return string(env, "unsafe");
+  case LLAMA_FINISH_UNREAD:
+    return string(env, "unread");
+  case LLAMA_FINISH_NOT_FINITE:
+    return string(env, "not_finite");
   }
-  return string(env, std::to_string(reason));  // of a newer library
+  return string(env, std::to_string(reason)); // of a newer library
 }
 
 napi_value to_js(napi_env env, const llama_request_stats &s) {
@@ -103,8 +113,8 @@ napi_value to_js(napi_env env, const llama_request_stats &s) {
 }
 
 Event::Event(const llama_event &ev)
-    : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index), logprob(ev.logprob),
-      text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
+    : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index),
+      logprob(ev.logprob), text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
   stats.struct_size = sizeof stats;
 }
 
@@ -133,7 +143,9 @@ napi_value to_js(napi_env env, const std::vector<Event> &events) {
   return list;
 }
 
-static const char *device_name(int32_t device) { return device == LLAMA_DEVICE_CUDA ? "cuda" : "cpu"; }
+static const char *device_name(int32_t device) {
+  return device == LLAMA_DEVICE_CUDA ? "cuda" : "cpu";
+}
 
 static const char *dtype_name(int32_t dtype) {
   static const char *const names[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8"};
@@ -188,7 +200,8 @@ static napi_value top_of(napi_env env, const llama_result_t *result, size_t i, s
     const llama_alternative *top = nullptr;
     size_t n = 0;
     llama_result_top_logprobs(result, i, position, &top, &n);
-    check(env, napi_set_element(env, list, static_cast<uint32_t>(position), alternatives(env, top, n)));
+    check(env,
+        napi_set_element(env, list, static_cast<uint32_t>(position), alternatives(env, top, n)));
   }
   return list;
 }
@@ -212,7 +225,8 @@ napi_value to_js(napi_env env, const llama_result_t *result, const llama_generat
     set(env, v, "text", string(env, text, text_len));
     set(env, v, "tokens", tokens_to_js(env, tokens, n_tokens));
     const bool has_logprobs = (asked.flags & LLAMA_GEN_LOGPROBS) != 0;
-    set(env, v, "logprobs", has_logprobs ? copy(env, napi_float32_array, logprobs, n_logprobs) : null(env));
+    set(env, v, "logprobs",
+        has_logprobs ? copy(env, napi_float32_array, logprobs, n_logprobs) : null(env));
     set(env, v, "top", asked.top_logprobs > 0 ? top_of(env, result, i, n_tokens) : null(env));
     set(env, v, "finishReason", finish_reason(env, llama_result_finish_reason(result, i)));
     set(env, v, "stats", to_js(env, stats));
@@ -221,4 +235,4 @@ napi_value to_js(napi_env env, const llama_result_t *result, const llama_generat
   return list;
 }
 
-}  // namespace addon
+} // namespace addon

@@ -6,22 +6,26 @@
 
 namespace addon {
 
-Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, const std::string &kind,
-                   napi_value input, uint32_t flags, size_t max_tokens)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags), max_tokens_(max_tokens) {
+Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+    const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens)
+    : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags),
+      max_tokens_(max_tokens) {
   kind_ = kind == "text" ? kText : kind == "dialog" ? kDialog : kTokens;
-  if (kind_ == kText) text_ = to_text(env, input, "text");
-  else if (kind_ == kDialog) to_messages(env, input, "messages", messages_);
-  else to_tokens(env, input, tokens_);
+  if (kind_ == kText)
+    text_ = to_text(env, input, "text");
+  else if (kind_ == kDialog)
+    to_messages(env, input, "messages", messages_);
+  else
+    to_tokens(env, input, tokens_);
   err_.struct_size = sizeof err_;
 }
 
 // Calls `f` with a buffer of the size that most inputs need, and again where C says that it needs more.
-template <class T, class F>
-void Tokenize::fill(std::vector<T> &out, size_t size, F f) {
+template <class T, class F> void Tokenize::fill(std::vector<T> &out, size_t size, F f) {
   size_t n = 0;
   out.resize(size);
-  while ((status_ = f(out.data(), out.size(), &n)) == LLAMA_E_INVALID_ARGUMENT && n > out.size()) out.resize(n);
+  while ((status_ = f(out.data(), out.size(), &n)) == LLAMA_E_INVALID_ARGUMENT && n > out.size())
+    out.resize(n);
   out.resize(status_ == LLAMA_OK ? n : 0);
 }
 
@@ -29,9 +33,11 @@ void Tokenize::run() noexcept {
   llama_t *l = handle_->llama;
   try {
     if (kind_ == kText) {
-      fill(tokens_, std::min(text_.size() + 3, max_tokens_), [&](int32_t *buf, size_t cap, size_t *n) {
-        return llama_encode_text_bounded(l, text_.data(), text_.size(), flags_, max_tokens_, nullptr, buf, cap, n, &err_);
-      });
+      fill(tokens_, std::min(text_.size() + 3, max_tokens_),
+          [&](int32_t *buf, size_t cap, size_t *n) {
+            return llama_encode_text_bounded(
+                l, text_.data(), text_.size(), flags_, max_tokens_, nullptr, buf, cap, n, &err_);
+          });
     } else if (kind_ == kDialog) {
       size_t size = 16;
       for (const Message &m : messages_) size += m.content.size() + 32;
@@ -56,8 +62,9 @@ void Tokenize::on_loop(napi_env env) {
   this->env->finish(self());
   settle(env, [&] {
     check(env, status_, err_);
-    return kind_ == kTokens ? string(env, text_) : tokens_to_js(env, tokens_.data(), tokens_.size());
+    return kind_ == kTokens ? string(env, text_)
+                            : tokens_to_js(env, tokens_.data(), tokens_.size());
   });
 }
 
-}  // namespace addon
+} // namespace addon
