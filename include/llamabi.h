@@ -141,8 +141,8 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 #define LLAMA_FINISH_UNSAFE 5
 
-/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of the call is
-/// `LLAMA_OK`, and what was generated until then can still be read.
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
+/// the call is `LLAMA_OK`, and what was generated until then can still be read.
 #define LLAMA_FINISH_UNREAD 8
 
 /// No logit of the next position was finite, so no token was possible: the weights, all of them
@@ -198,22 +198,24 @@ typedef struct llama_build_options {
   /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
   /// kernels, CUDA graphs) is not among them.
   uint64_t gpu_memory_bytes;
-  /// Most calls that wait: none of their sequences has begun, because every slot is taken. One more is
-  /// `LLAMA_E_BUSY`. 0: 1024.
+  /// Most calls that wait: none of their sequences has begun, because every slot is taken. One
+  /// more is `LLAMA_E_BUSY`. 0: 1024.
   uint32_t max_waiting;
-  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is behind: from
-  /// when more than 1,024 events or 4 MiB are queued until half of that is left. Then its part of the KV cache is
-  /// copied out, and back when the reader has caught up and it is its turn: it goes on to the same bytes. 0: 1000.
+  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is
+  /// behind: from when more than 1,024 events or 4 MiB are queued until half of that is left.
+  /// Then its part of the KV cache is copied out, and back when the reader has caught up and it
+  /// is its turn: it goes on to the same bytes. 0: 1000.
   uint32_t max_stall_ms;
   /// A stream whose reader is behind and takes no event for so many milliseconds ends with
-  /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that reason.
+  /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that
+  /// reason.
   uint32_t max_unread_ms;
   /// 0.
   uint32_t reserved2;
-  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not enough, or half of what
-  /// the process can still have, the stream that has gone unread the longest ends with
-  /// `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than `max_stall_ms` while others wait.
-  /// 0: as many bytes as the KV cache has.
+  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not
+  /// enough, or half of what the process can still have, the stream that has gone unread the
+  /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
+  /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
 } llama_build_options;
 
@@ -272,9 +274,9 @@ typedef struct llama_event {
 /// Hears every event of a call, on the thread that made the call. 0 stops the whole call.
 ///
 /// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
-/// `const llama_t *` may be called; those that would run a model return
-/// `LLAMA_E_INVALID_ARGUMENT`. It must return: no exception, no longjmp. One that blocks is a reader
-/// who is behind (`max_stall_ms`, `max_unread_ms`).
+/// `const llama_t *` may be called; those that would run a model return `LLAMA_E_INVALID_ARGUMENT`.
+/// It must return: no exception, no longjmp. One that blocks is a reader who is behind
+/// (`max_stall_ms`, `max_unread_ms`).
 typedef int32_t (*llama_event_fn)(void *user_data, const struct llama_event *ev);
 
 /// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
@@ -590,9 +592,9 @@ llama_status llama_chat_completion(llama_t *l,
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
-/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If others wait they give
-/// their slots up for that time (`max_stall_ms`), and a stream that is not read at all ends with
-/// `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
+/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
+/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
+/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
 ///
 /// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
 /// ends as cancelled. Any thread; not from inside a callback.

@@ -217,6 +217,44 @@ fn who_comes_back_waits_for_its_turn() {
     assert!(rows[4] > 100, "{rows:?}");
 }
 
+/// Its prompt pages are published again under the call's own salt, whatever became of them.
+#[test]
+fn who_comes_back_keeps_its_salt() {
+    let setup = Setup {
+        max_batch_size: 1,
+        max_seq_len: 2048,
+        n_pages: 512,
+        ..setup()
+    };
+    let (host, _) = setup.start(hash_think);
+    let salted = GenerateOptions {
+        cache_salt: 7,
+        ..long(1500)
+    };
+    let text = || prompt("abcdefghijkl");
+    let unread = host.submit(vec![text()], salted.clone()).unwrap();
+    until(&host, "it is behind", |host| {
+        host.engine.timings().generated_tokens > 1024
+    });
+    // It needs all pages, so nothing of the parked prompt stays in the pool.
+    let all = GenerateOptions {
+        max_gen_len: None,
+        ..short()
+    };
+    host.one(prompt("zyx"), all);
+    let (outputs, _) = collect(&unread, 1).unwrap();
+    let want = simulate(&mut hash_think, tokens(&text()), 0, &salted, 2048);
+    assert_same(&outputs[0], &want);
+    let cached = |cache_salt| {
+        let options = GenerateOptions {
+            cache_salt,
+            ..short()
+        };
+        host.one(text(), options).stats.cached_tokens
+    };
+    assert_eq!((cached(0), cached(7)), (0, 12));
+}
+
 // ---- the end of patience ----
 
 fn events(stream: &Stream) -> (Vec<Token>, Vec<FinishReason>, Next) {
