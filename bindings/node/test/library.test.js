@@ -78,7 +78,8 @@ behaviour('every_field', async () => {
   const said = await node(['-e', program], { env: { LD_LIBRARY_PATH: dir } });
   const checked = spawnSync('bash', [root('tests/bindings/fields.sh'), 'check'], { encoding: 'utf8', input: assertRan(said) });
   assert.equal(checked.status, 0, checked.stderr);
-  // All of it in TypeScript's types too: options as the program gives them, figures and reasons as it printed them.
+  // All of it in TypeScript's types too: options as the program gives them, figures and reasons as
+  // it printed them.
   const types = readFileSync(join(dirname(require.resolve('llamabi/package.json')), 'index.d.ts'), 'utf8').replace(/\/\*[^]*?\*\//g, '');
   const [, reasons] = /^llama_finish (.*)$/m.exec(said.stdout);
   const told = [...program.match(/[a-zA-Z]+(?=: )/g), ...reasons.split(' '), ...said.stdout.match(/(?<=")[a-zA-Z]+(?=":)/g)];
