@@ -2,11 +2,11 @@
 # Whether a binding has every field of the header's option structs and of its figures, and every
 # finish reason.
 #
-#   fields.sh lib DIR   a libllamabi.so.0 in DIR that does nothing but say which options it was given,
-#                       in the sentence of its error, and give the figures of fields.txt
-#   fields.sh check     what a binding's program said with that library, on standard input: lines that
-#                       begin with the name of a struct, and have the library's sentence, or the
-#                       figures in any form, or "same" where the binding hands out the C struct itself
+#   fields.sh lib DIR   a libllamabi.so.0 in DIR that does nothing but say which options it was
+#                       given, in the sentence of its error, and give the figures of fields.txt
+#   fields.sh check     what a binding's program said with that library, on standard input: lines
+#                       that begin with the name of a struct, and have the library's sentence, or
+#                       the figures in any form, or "same" where the binding hands out the C struct
 #
 # Both fail where the header has a field that fields.txt does not name, or the other way round.
 set -euo pipefail

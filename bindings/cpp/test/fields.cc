@@ -50,6 +50,7 @@ int main() {
   g.seed = 5000000203;
   g.stop = {"a", "b"};
   g.top_logprobs = 204;
+  g.cache_salt = 5000000205;
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");

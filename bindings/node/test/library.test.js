@@ -54,7 +54,7 @@ behaviour('every_field', async () => {
   const script = (...args) => spawnSync('bash', [root('tests/bindings/fields.sh'), ...args], { encoding: 'utf8' });
   const made = script('lib', dir);
   assert.equal(made.status, 0, made.stderr);
-  const said = await node(['-e', `
+  const program = `
     const { Model } = require('llamabi');
     const { signal } = new AbortController();
     const all = async () => {
@@ -65,7 +65,7 @@ behaviour('every_field', async () => {
         stallMemoryBytes: 5000000111n }).catch(say('llama_build_options'));
       const model = await Model.open('a model');
       await model.textCompletion('a', { maxGenLen: 201, temperature: 0.5, topP: 0.25, topK: 202, minP: 0.125,
-        repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, echo: true, logprobs: true, noWait: true,
+        repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, cacheSalt: 5000000205n, echo: true, logprobs: true, noWait: true,
         ignoreEos: true, signal }).catch(say('llama_generate_options'));
       console.log('llama_info', JSON.stringify(model.info()));
       console.log('llama_timings', JSON.stringify(model.timings()));
@@ -74,12 +74,15 @@ behaviour('every_field', async () => {
       console.log('llama_finish', events.map((event) => event.finishReason).join(' '));
       console.log('llama_request_stats', JSON.stringify(events[0].stats));
     };
-    all().then(() => process.exit());`], { env: { LD_LIBRARY_PATH: dir } });
+    all().then(() => process.exit());`;
+  const said = await node(['-e', program], { env: { LD_LIBRARY_PATH: dir } });
   const checked = spawnSync('bash', [root('tests/bindings/fields.sh'), 'check'], { encoding: 'utf8', input: assertRan(said) });
   assert.equal(checked.status, 0, checked.stderr);
-  // What is told of them in TypeScript too.
-  const types = readFileSync(join(dirname(require.resolve('llamabi/package.json')), 'index.d.ts'), 'utf8');
-  const told = ['unread', 'gpuMemoryBytes', ...assertRan(said).match(/(?<=")[a-zA-Z]+(?=":)/g)];
+  // All of it in TypeScript's types too: options as the program gives them, figures and reasons as
+  // it printed them.
+  const types = readFileSync(join(dirname(require.resolve('llamabi/package.json')), 'index.d.ts'), 'utf8').replace(/\/\*[^]*?\*\//g, '');
+  const [, reasons] = /^llama_finish (.*)$/m.exec(said.stdout);
+  const told = [...program.match(/[a-zA-Z]+(?=: )/g), ...reasons.split(' '), ...said.stdout.match(/(?<=")[a-zA-Z]+(?=":)/g)];
   for (const name of told) assert(new RegExp(`\\b${name}\\b`).test(types), `index.d.ts does not have ${name}`);
   rmSync(dir, { recursive: true });
 });
