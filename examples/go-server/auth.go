@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// access says who may ask: by which names of the host, pages of which origins, with which API keys; and
-// whose cached prefixes a request finds.
+// access says who may ask: by which names of the host, pages of which origins, with which API keys;
+// and whose cached prefixes a request finds.
 type access struct {
 	hosts   []string // besides those of the loopback address
 	origins []string
@@ -110,8 +110,9 @@ func (a *access) listensOn(address net.Addr) {
 
 var portForm = regexp.MustCompile(`:\d*$`)
 
-// checkHost refuses names that this host is not known by. A page of another site can have its own name lead to
-// this address (DNS rebinding): then the browser takes it for that site's own server, but still sends that name.
+// checkHost refuses names that this host is not known by. A page of another site can have its own
+// name lead to this address (DNS rebinding): then the browser takes it for that site's own server,
+// but still sends that name.
 func (a *access) checkHost(r *http.Request) error {
 	name := portForm.ReplaceAllString(strings.ToLower(r.Host), "")
 	if a.bound == "" || slices.Contains([]string{"localhost", "127.0.0.1", "[::1]", a.bound}, name) || slices.Contains(a.hosts, name) {
@@ -121,8 +122,8 @@ func (a *access) checkHost(r *http.Request) error {
 		"This host is not known by that name; --allowed-host allows further ones."}
 }
 
-// cors lets pages of the origins that were named read the answer. True: the request was the browser's question
-// whether it may send another one, and has been answered.
+// cors lets pages of the origins that were named read the answer. True: the request was the
+// browser's question whether it may send another one, and has been answered.
 func (a *access) cors(w http.ResponseWriter, r *http.Request) bool {
 	if len(a.origins) == 0 {
 		return false
@@ -146,7 +147,8 @@ func (a *access) cors(w http.ResponseWriter, r *http.Request) bool {
 
 var bearerForm = regexp.MustCompile(`(?i)^bearer +(\S+) *$`)
 
-// admit is the salt of a request's cached prefixes; it fails where the request brings none of the keys.
+// admit is the salt of a request's cached prefixes; it fails where the request brings none of the
+// keys.
 func (a *access) admit(r *http.Request) (uint64, error) {
 	given := r.Header.Get("X-Api-Key")
 	if match := bearerForm.FindStringSubmatch(r.Header.Get("Authorization")); match != nil {

@@ -5,11 +5,11 @@
 // Requests run together in the model's own batches: max_batch_size sequences at a time, as many as
 // --queue more wait, and further requests are answered 429. A client that leaves frees its slot.
 //
-// main.go starts and stops; flags.go is the command line; server.go has the routes, the queue and the
-// errors; auth.go says who may ask; request.go reads requests, messages.go the messages of chats;
-// generate.go runs them; spelling.go makes texts and the tokens that spell them; completions.go and
-// chat.go know the two protocols' shapes, tokenize.go /tokenize and /detokenize; metrics.go and
-// access.go count and write down.
+// main.go starts and stops; flags.go is the command line; server.go has the routes, the queue and
+// the errors; auth.go says who may ask; request.go reads requests, messages.go the messages of
+// chats; generate.go runs them; spelling.go makes texts and the tokens that spell them;
+// completions.go and chat.go know the two protocols' shapes, tokenize.go /tokenize and /detokenize;
+// metrics.go and access.go count and write down.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// What every request has: an id, and a line in the access log. Prompts, keys and unknown paths are in neither.
+// What every request has: an id, and a line in the access log. Prompts, keys and unknown paths are
+// in neither.
 import { createWriteStream, openSync } from 'node:fs';
 import { randomUUID } from 'node:crypto';
 
@@ -10,8 +11,8 @@ export function accessLog(target, log) {
   return (line) => out.write(`${JSON.stringify(line)}\n`);
 }
 
-// Gives the request an id, the client's own if it has one, and counts what is sent. The two figures of tokens are
-// for whoever runs it to set.
+// Gives the request an id, the client's own if it has one, and counts what is sent. The two figures
+// of tokens are for whoever runs it to set.
 export class Access {
   promptTokens = 0;
   generatedTokens = 0;

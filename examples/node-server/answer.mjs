@@ -7,7 +7,8 @@ const PATIENCE = 30_000; // a client that takes no data for so long has left
 
 const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length' };
 
-// What differs between the two protocols' answers. `scored` are tokens with log probabilities, or null.
+// What differs between the two protocols' answers. `scored` are tokens with log probabilities, or
+// null.
 const SHAPES = {
   completion: {
     prefix: 'cmpl-',
@@ -175,12 +176,13 @@ class EventStream {
   }
 }
 
-// The whole distribution of the next token, for the playground: ids and log probabilities, likeliest
-// first, and the texts of the first few.
+// The whole distribution of the next token, for the playground: ids and log probabilities,
+// likeliest first, and the texts of the first few.
 export async function nextToken(service, job, res, signal) {
   const { model, vocabSize } = service;
   const options = { maxGenLen: 1, temperature: 0, ignoreEos: true, topLogprobs: vocabSize, cacheSalt: job.cacheSalt, signal };
-  // Texts and dialogs as they are: the model encodes them elsewhere than here, and no further than they can fit.
+  // Texts and dialogs as they are: the model encodes them elsewhere than here, and no further than
+  // they can fit.
   let call;
   if (!job.dialog) call = model.textCompletion(job.prompt, options);
   else if (job.answer === '') call = model.chatCompletion(job.dialog, options);

@@ -1,5 +1,5 @@
-// Who may ask: the name that the host is called by, pages of other origins, API keys; and whose cached
-// prefixes a request finds.
+// Who may ask: the name that the host is called by, pages of other origins, API keys; and whose
+// cached prefixes a request finds.
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { ApiError } from './http.mjs';
 
@@ -27,16 +27,16 @@ export class Auth {
     this.#scope = cacheScope;
   }
 
-  // A page of another site can have its own name lead to this address (DNS rebinding): then the browser takes
-  // it for that site's own server, but still sends that name.
+  // A page of another site can have its own name lead to this address (DNS rebinding): then the
+  // browser takes it for that site's own server, but still sends that name.
   checkHost(req) {
     const name = (req.headers.host ?? '').toLowerCase().replace(/:\d*$/, '');
     if (this.#hosts === null || this.#hosts.has(name)) return;
     throw new ApiError(403, 'This host is not known by that name; --allowed-host allows further ones.', { code: 'host_not_allowed' });
   }
 
-  // Lets pages of the origins that were named read the answer. True: the request was the browser's question
-  // whether it may send another one, and has been answered.
+  // Lets pages of the origins that were named read the answer. True: the request was the browser's
+  // question whether it may send another one, and has been answered.
   cors(req, res) {
     if (this.#origins.size === 0) return false;
     res.setHeader('vary', 'Origin');
@@ -52,7 +52,8 @@ export class Auth {
     return true;
   }
 
-  // The salt of the request's cached prefixes; throws where it brings none of the keys. `route` is its path.
+  // The salt of the request's cached prefixes; throws where it brings none of the keys. `route` is
+  // its path.
   admit(req, route, isPage) {
     const given = /^bearer +(\S+) *$/i.exec(req.headers.authorization ?? '')?.[1] ?? req.headers['x-api-key'];
     let known = null;

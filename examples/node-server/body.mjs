@@ -5,8 +5,8 @@ import { isObject, kind } from './messages.mjs';
 
 const MOST_NESTED = 64; // as deep as nothing is that the protocol has
 
-// A request's object. What is not JSON by its type is not read: a form of another site's page can send that, without
-// the browser asking first.
+// A request's object. What is not JSON by its type is not read: a form of another site's page can
+// send that, without the browser asking first.
 export async function readObject(req, res, maxBody) {
   const type = (req.headers['content-type'] ?? '').split(';', 1)[0].trim().toLowerCase();
   if (type !== 'application/json') {

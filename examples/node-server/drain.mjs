@@ -1,6 +1,6 @@
-// Ends a server that clients keep their connections to: each is closed as soon as it waits for no answer. Node's
-// own `closeIdleConnections` closes those that are idle when it is called, and `close` waits for the others until
-// their keep-alive time is over.
+// Ends a server that clients keep their connections to: each is closed as soon as it waits for no
+// answer. Node's own `closeIdleConnections` closes those that are idle when it is called, and
+// `close` waits for the others until their keep-alive time is over.
 export class Drain {
   #server;
   #connections = new Map(); // to the answers under way on each

@@ -61,7 +61,8 @@ export class Service {
       this.metrics.request(route, status, access.seconds());
       this.accessLog(access.line(route, status));
     });
-    // An answer that waits behind another one of its connection (pipelining) does not hear of the connection's end.
+    // An answer that waits behind another one of its connection (pipelining) does not hear of the
+    // connection's end.
     const gone = () => {
       if (res.socket === null && !res.writableFinished) res.destroy().emit('close');
     };
@@ -194,8 +195,8 @@ export class Service {
   }
 }
 
-// Of a prompt that does not fit, by llama-server's name, so that a page can say it in its own words. The library counts a
-// very long text only as far as it must, and says "at least".
+// Of a prompt that does not fit, by llama-server's name, so that a page can say it in its own
+// words. The library counts a very long text only as far as it must, and says "at least".
 function promptLength(message) {
   const [, least, n] = /(at least )?(\d+) tokens/.exec(message) ?? [];
   return n && { [least ? 'n_prompt_tokens_min' : 'n_prompt_tokens']: Number(n) };

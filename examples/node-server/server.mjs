@@ -9,9 +9,9 @@
 // server.mjs starts and stops (flags.mjs: the command line, drain.mjs: the end of connections);
 // routes.mjs has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and
 // request.mjs read requests, messages.mjs the messages of chats; answer.mjs runs and answers them
-// (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that spell them;
-// http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write down;
-// public/ is the page.
+// (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that spell
+// them; http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write
+// down; public/ is the page.
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';

@@ -38,7 +38,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Alternatives reported per token; at most the vocabulary.
     pub top_logprobs: usize,
-    /// Prompts find the cached prefixes of calls with the same salt only. Results do not depend on it.
+    /// Prompts find the cached prefixes of calls with the same salt only. Results do not depend on
+    /// it.
     pub cache_salt: u64,
     /// Stops the call.
     pub cancel: Option<Cancel>,

@@ -1,7 +1,8 @@
 //! Pages and their reference counts.
 //!
-//! A page is *held* by one sequence or more, or *idle*: held by none but still findable by its text,
-//! or *free*. Idle pages count as free: the least recently used are reclaimed when pages are needed.
+//! A page is *held* by one sequence or more, or *idle*: held by none but still findable by its
+//! text, or *free*. Idle pages count as free: the least recently used are reclaimed when pages are
+//! needed.
 
 use super::prefix::{Hit, NodeId, Prefix};
 use crate::Token;
@@ -46,8 +47,8 @@ impl Pool {
         self.holders.len() - self.free.len() - self.idle.len()
     }
 
-    /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that were published
-    /// under `salt`.
+    /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that
+    /// were published under `salt`.
     pub fn find_all(&self, salt: u64, tokens: &[Token]) -> Vec<Hit> {
         let mut parent = NodeId::Root { salt };
         let mut hits = Vec::new();
@@ -66,8 +67,8 @@ impl Pool {
         self.prefix.find(parent, tokens)
     }
 
-    /// Hold the pages of `hits` and as many fresh ones as make `total`; `None`, and nothing changed,
-    /// where there are not enough.
+    /// Hold the pages of `hits` and as many fresh ones as make `total`; `None`, and nothing
+    /// changed, where there are not enough.
     pub fn reserve(&mut self, hits: &[Hit], total: usize) -> Option<Vec<u32>> {
         let fresh = total.checked_sub(hits.len())?;
         let idle_hits = hits

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// The text up to the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeId {
-    /// The empty text. Every salt has a trie of its own, so calls with different salts share no page.
+    /// The empty text. Every salt has a trie of its own, so calls with different salts share no
+    /// page.
     Root {
         /// [`crate::engine::GenerateOptions::cache_salt`].
         salt: u64,
@@ -62,7 +63,8 @@ impl Prefix {
             .copied()
     }
 
-    /// Make `page` findable. Where the same text is cached already, that stays and its node is given.
+    /// Make `page` findable. Where the same text is cached already, that stays and its node is
+    /// given.
     pub fn insert(&mut self, parent: NodeId, tokens: &[Token], page: u32) -> NodeId {
         let key = Key {
             parent,
@@ -83,7 +85,8 @@ impl Prefix {
         self.keys[page as usize].is_some()
     }
 
-    /// Forget a page. Pages cached under its text can no longer be found; they age and are reclaimed.
+    /// Forget a page. Pages cached under its text can no longer be found; they age and are
+    /// reclaimed.
     pub fn remove(&mut self, page: u32) {
         if let Some(key) = self.keys[page as usize].take() {
             self.nodes.remove(&key);

@@ -146,7 +146,8 @@ private:
   bool stopping_ = false;
 };
 
-// Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop it.
+// Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop
+// it.
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
