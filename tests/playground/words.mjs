@@ -94,6 +94,7 @@ async function troubles() {
     [500, { message: 'engine: poisoned at src/x.rs:1' }, 'Something went wrong on the server'],
     [503, { code: 'shutting_down', message: 'a' }, 'The server is shutting down'],
     [503, { code: 'timeout', message: 'a' }, 'The server ended this request: it took too long'],
+    [500, { code: 'not_finite', message: 'a' }, 'The model cannot go on from this text: what it computes is not finite'],
     [400, { message: 'Some sentence' }, 'Some sentence'],
   ]) {
     await page.route('**/v1/completions', (route) => route.fulfill({ status: status_, contentType: 'application/json', body: JSON.stringify({ error }) }));
