@@ -45,7 +45,9 @@ node "$work/tests/playground/service.mjs" "$work/examples/node-server/server.mjs
 serve "$work/demo.log" --ckpt_dir "$root/demo/meta" --cached-tokens
 demo=$url
 serve "$work/endless.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max_seq_len 4096
+endless=$url
+serve "$work/locked.log" --ckpt_dir "$root/demo/meta" --api-key open-sesame
 cd "$work/tests/playground"
-{ node test.mjs "$demo" "$url" "$root/build/playground" && node words.mjs "$demo" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
+{ node test.mjs "$demo" "$endless" "$root/build/playground" && node words.mjs "$demo" "$endless" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
   { cat "$work"/*.log >&2; echo "tests/playground/run.sh: failed, see above" >&2; exit 1; }
 echo "tests/playground/run.sh: everything passed; look at $root/build/playground/*.png"

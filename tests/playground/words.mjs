@@ -1,10 +1,10 @@
 // What the playground says when something does not work, what its fields refuse, and its bars under the keyboard.
 //
-//   node words.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS
+//   node words.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS URL_OF_A_SERVER_WITH_THE_KEY_open-sesame
 import assert from 'node:assert/strict';
 import { bars, holdingProxy, idle, launch, openPage, post, runAll, settled, slide, status } from './browser.mjs';
 
-const [URL, ENDLESS] = process.argv.slice(2);
+const [URL, ENDLESS, LOCKED] = process.argv.slice(2);
 const browser = await launch();
 const ROOM = 512; // of the model at URL
 const focus = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.closest('li')?.dataset.token);
@@ -94,6 +94,7 @@ async function troubles() {
     [500, { message: 'engine: poisoned at src/x.rs:1' }, 'Something went wrong on the server'],
     [503, { code: 'shutting_down', message: 'a' }, 'The server is shutting down'],
     [503, { code: 'timeout', message: 'a' }, 'The server ended this request: it took too long'],
+    [500, { code: 'not_finite', message: 'a' }, 'The model cannot go on from this text: what it computes is not finite'],
     [400, { message: 'Some sentence' }, 'Some sentence'],
   ]) {
     await page.route('**/v1/completions', (route) => route.fulfill({ status: status_, contentType: 'application/json', body: JSON.stringify({ error }) }));
@@ -109,12 +110,8 @@ async function troubles() {
 }
 
 // A server that asks for a key gets one, with every request from then on.
-async function key(page) {
-  await page.route(/playground|completions/, (route) => {
-    if (route.request().headers().authorization === 'Bearer open-sesame') return route.continue();
-    return route.fulfill({ status: 401, contentType: 'application/json', body: JSON.stringify({ error: { message: 'An API key is missing.' } }) });
-  });
-  await page.fill('#prompt', 'The');
+async function key() {
+  const page = await openPage(browser, LOCKED);
   await page.waitForSelector('#status.bad');
   assert.equal(await status(page), 'The server asks for an API key');
   await page.fill('#key', 'sesame');
@@ -129,6 +126,7 @@ async function key(page) {
   await page.click('#go');
   await idle(page);
   assert.equal(await status(page), 'Stopped at the limit of 3 tokens');
+  await page.close();
 }
 
 // The keyboard reads a text that is longer than its place: each token's tooltip stays, and Escape takes it away.
@@ -285,8 +283,8 @@ async function keyboard(page) {
   assert(!(await page.isVisible('text=Click a bar')), 'bars of a chat cannot be clicked');
 }
 
-const checks = { body, full, half, reading, troubles, typing };
-for (const check of [tooLong, key, fields, outlines, folded, keyboard]) {
+const checks = { body, full, half, key, reading, troubles, typing };
+for (const check of [tooLong, fields, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);
     await settled(page);

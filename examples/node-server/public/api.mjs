@@ -12,6 +12,16 @@ const KEY = 'api-key'; // until the tab is closed
 const authorization = () => (sessionStorage.getItem(KEY) ? { authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {});
 export const useKey = (key) => sessionStorage.setItem(KEY, key);
 
+// Errors by their codes, where the code says all.
+const SAID = new Map([
+  ['loading', 'The model is still being loaded. Try again in a moment.'],
+  ['model_not_found', 'The server has another model now. Reload the page.'],
+  ['not_finite', 'The model cannot go on from this text: what it computes is not finite'],
+  ['shutting_down', 'The server is shutting down'],
+  ['timeout', 'The server ended this request: it took too long'],
+  ['unread', 'The server ended this request: it was not read for too long'],
+]);
+
 const count = (n) => n.toLocaleString('en');
 
 // An error of the server, told to somebody who has never seen its API.
@@ -27,11 +37,7 @@ function explain(status, error, body) {
   if (status === 413) return new Trouble(`The ${text} is too long to be sent`, { tooLong: true });
   if (status === 401) return new Trouble(sessionStorage.getItem(KEY) ? 'The server does not know this API key' : 'The server asks for an API key', { needsKey: true });
   if (status === 429) return new Trouble('The server is busy. Try again in a moment.');
-  if (error.code === 'model_not_found') return new Trouble('The server has another model now. Reload the page.');
-  if (error.code === 'loading') return new Trouble('The model is still being loaded. Try again in a moment.');
-  if (error.code === 'timeout') return new Trouble('The server ended this request: it took too long');
-  if (status >= 500) return new Trouble(error.code === 'shutting_down' ? 'The server is shutting down' : 'Something went wrong on the server');
-  return new Trouble(error.message);
+  return new Trouble(SAID.get(error.code) ?? (status >= 500 ? 'Something went wrong on the server' : error.message));
 }
 
 async function ask(path, init, body) {
