@@ -1,5 +1,7 @@
 //! The word-by-word encoder against SentencePiece's own on the whole text.
 
+mod tokenizers;
+
 use llamabi::Token;
 use llamabi::tokenizer::model_proto::{ModelProto, SentencePiece as Entry, Type};
 use llamabi::tokenizer::{self, Tokenizer};
@@ -8,10 +10,7 @@ use sentencepiece::SentencePieceProcessor;
 use std::path::Path;
 use std::sync::Arc;
 
-const FILES: [&str; 2] = [
-    "tests/data/reference/llama2-tokenizer.model",
-    "tests/data/small-tokenizer.model",
-];
+const SMALL: &str = "tests/data/small-tokenizer.model";
 
 struct Both {
     ours: Arc<dyn Tokenizer>,
@@ -50,7 +49,14 @@ impl Both {
     }
 }
 
-fn proto(file: &str) -> ModelProto {
+/// The small model and the wide ones.
+fn protos() -> Vec<ModelProto> {
+    let wide = tokenizers::all_cases().into_iter().map(|c| c.tokenizer);
+    let files = wide.chain([SMALL.into()]);
+    files.map(|file| proto(&file)).collect()
+}
+
+fn proto(file: &Path) -> ModelProto {
     ModelProto::decode(&*std::fs::read(file).unwrap()).unwrap()
 }
 
@@ -104,15 +110,15 @@ fn agree_on_random_texts(both: &Both, seed: u64, texts: usize) {
 
 #[test]
 fn random_texts_are_what_the_library_makes_of_them() {
-    for (seed, file) in (1..).zip(FILES) {
-        agree_on_random_texts(&Both::new(proto(file)), seed, 3000);
+    for (seed, proto) in (1..).zip(protos()) {
+        agree_on_random_texts(&Both::new(proto), seed, 3000);
     }
 }
 
 #[test]
 fn texts_of_this_project_are_what_the_library_makes_of_them() {
-    for file in FILES {
-        let both = Both::new(proto(file));
+    for proto in protos() {
+        let both = Both::new(proto);
         for text in [
             "README.md",
             "include/llamabi.h",
@@ -136,7 +142,7 @@ fn odd_vocabularies_are_what_the_library_makes_of_them() {
         r#type: Some(r#type as i32),
     };
     for round in 0..12 {
-        let mut odd = proto(FILES[1]);
+        let mut odd = proto(SMALL.as_ref());
         let scores = [0.0, -0.0, -1.0, 1.0, -1e30, 1e30];
         for piece in &mut odd.pieces {
             if piece.r#type() == Type::Normal {
@@ -189,7 +195,7 @@ fn odd_vocabularies_are_what_the_library_makes_of_them() {
 /// A text without any place to cut is one word.
 #[test]
 fn a_long_word_is_what_the_library_makes_of_it() {
-    let both = Both::new(proto(FILES[0]));
+    let both = Both::new(proto(tokenizers::WIDE.as_ref()));
     let mut rng = Rng(9);
     let letters: String = (0..300_000)
         .map(|_| "etaoinshrdlu".as_bytes()[rng.below(12)] as char)
