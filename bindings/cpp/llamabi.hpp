@@ -51,7 +51,7 @@ class error : public std::runtime_error {
 public:
   error(llama_status status, const std::string &message)
       : std::runtime_error(message), status_(status) {}
-  /// `LLAMA_E_*`; `LLAMA_CANCELLED` for a model whose loading was stopped.
+  /// `LLAMA_E_*`; `LLAMA_CANCELLED` where loading or encoding was stopped.
   llama_status status() const noexcept { return status_; }
 
 private:
@@ -453,7 +453,8 @@ template <class Buffer, class F> Buffer filled(std::size_t guess, F &&call) {
     buffer.resize(n);
     status = call(buffer.data(), buffer.size(), &n, c.err());
   }
-  c.finish(status);
+  if (c.finish(status) == LLAMA_CANCELLED)
+    throw error(LLAMA_CANCELLED, "encoding was cancelled");
   buffer.resize(n);
   return buffer;
 }
@@ -667,8 +668,8 @@ public:
   std::vector<Token> encode(std::string_view text, bool bos = false, bool eos = false) const {
     return encode_up_to(SIZE_MAX, nullptr, text, bos, eos);
   }
-  /// Tokens of a text, `max_tokens` at most (else LLAMA_E_TOO_LONG), until `cancel` is triggered; see
-  /// `llama_encode_text_bounded`.
+  /// Tokens of a text, `max_tokens` at most (else LLAMA_E_TOO_LONG), unless `cancel` is triggered
+  /// (LLAMA_CANCELLED); see `llama_encode_text_bounded`.
   std::vector<Token> encode(std::string_view text, bool bos, bool eos, std::size_t max_tokens,
       const std::optional<Cancel> &cancel = {}) const {
     return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos);

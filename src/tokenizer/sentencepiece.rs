@@ -80,7 +80,7 @@ enum Parts {
         prefix: bool,
         suffix: bool,
         /// `None`: by the library.
-        bpe: Option<Bpe>,
+        bpe: Option<Box<Bpe>>,
         /// What a space is to the pieces.
         space: char,
     },
@@ -132,7 +132,7 @@ impl SentencePiece {
                 joined,
                 prefix: add_dummy_prefix && !suffix,
                 suffix: add_dummy_prefix && suffix,
-                bpe: Bpe::new(&proto),
+                bpe: Bpe::new(&proto).map(Box::new),
                 space,
             }
         };

@@ -22,11 +22,12 @@ function write(from, to) {
 }
 
 async function check(url) {
+  const model = (await (await fetch(`${url}/v1/models`)).json()).data[0].id;
   const ask = async (body) => {
     const answer = await fetch(`${url}/v1/completions`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'x', temperature: 0, max_tokens: 4, ...body }),
+      body: JSON.stringify({ model, temperature: 0, max_tokens: 4, ...body }),
     });
     return [answer.status, await answer.text()];
   };
