@@ -15,11 +15,16 @@
  * call nothing but llama_cancel_trigger and functions that take a const llama_t *.
  *
  * Handles, results, streams and cancel flags: opaque numbers. One that is NULL, freed, from before a
- * fork, or not this library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free, ignored; it is
- * never dereferenced. A child after fork may build handles of its own.
+ * fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
+ * ignored; it is never dereferenced. A child after fork may build handles of its own; a call whose
+ * callback forked ends in the child with LLAMA_E_INVALID_ARGUMENT.
  *
  * Text is UTF-8. A length of SIZE_MAX means NUL-terminated; text that is returned is counted and
  * NUL-terminated. Arrays and texts have at most INT32_MAX elements.
+ *
+ * Memory that is not there is LLAMA_E_NO_MEMORY. What remains: where malloc refuses even a small
+ * allocation (an event with its alternatives, a sentence), Rust ends the process: "memory allocation of N
+ * bytes failed" on standard error, and abort().
  *
  * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
  * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
@@ -232,7 +237,8 @@ typedef struct llama_error {
   uint32_t struct_size;
   /// What the function returned.
   llama_status status;
-  /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values.
+  /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
+  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
   char message[1016];
 } llama_error;
 
@@ -453,7 +459,8 @@ typedef struct llama_timings {
 /// Known, but not offered by this build or machine; the message says why.
 #define LLAMA_E_UNSUPPORTED -5
 
-/// Memory that the machine or its cgroup cannot give; the message has both numbers.
+/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
+/// give; the message has both numbers, and names the limit.
 #define LLAMA_E_NO_MEMORY -6
 
 /// A device failed.
@@ -715,9 +722,10 @@ void llama_cancel_free(llama_cancel_t *c);
 /// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
 /// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Time grows with the
-/// length of the text and no faster; it cannot be cancelled (`llama_encode_text_bounded`). Any
-/// thread, also from inside a callback.
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
+/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
+/// end (most models: no space or line feed). Time grows with the length of the text and no faster;
+/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
 llama_status llama_encode_text(const llama_t *l,
                                const char *s,
                                size_t len,

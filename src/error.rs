@@ -1,17 +1,22 @@
 //! Everything that can go wrong.
 
+use crate::sentence;
 use std::any::Any;
 use std::path::PathBuf;
+
+pub use crate::rlimit::Rlimit;
 
 /// `Result` of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// One variant per kind of cause; each names the file, tensor or argument and both values.
+/// One variant per kind of cause; each names the file, tensor or argument and both values. Names and
+/// values are as they are in the fields; in the sentence control characters are escaped, and what is
+/// long is shortened in its middle.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is out of its range.
-    #[error("{name} is {got}, must be {expected}")]
+    #[error("{name} is {}, must be {expected}", sentence::value(got))]
     InvalidArgument {
         /// The argument or option, as the C API spells it.
         name: String,
@@ -21,7 +26,7 @@ pub enum Error {
         got: String,
     },
     /// The operating system refused, or a file is shorter than it said.
-    #[error("{}: {detail}", path.display())]
+    #[error("{}: {}", sentence::path(path), sentence::text(detail))]
     Io {
         /// The file.
         path: PathBuf,
@@ -29,7 +34,7 @@ pub enum Error {
         detail: String,
     },
     /// A readable file of the wrong kind or with contradictory contents.
-    #[error("{}: {detail}", path.display())]
+    #[error("{}: {}", sentence::path(path), sentence::text(detail))]
     Format {
         /// The file.
         path: PathBuf,
@@ -37,7 +42,13 @@ pub enum Error {
         detail: String,
     },
     /// A key of a configuration file has a value that is not known or not possible.
-    #[error("{}: `{key}` is {got}, expected {expected}", path.display())]
+    #[error(
+        "{}: `{}` is {}, expected {}",
+        sentence::path(path),
+        sentence::name(key),
+        sentence::value(got),
+        sentence::value(expected)
+    )]
     Config {
         /// The file.
         path: PathBuf,
@@ -49,7 +60,13 @@ pub enum Error {
         got: String,
     },
     /// A tensor is missing, misshapen, of an unknown dtype, or surplus.
-    #[error("{}: tensor `{tensor}`: expected {expected}, found {got}", path.display())]
+    #[error(
+        "{}: tensor `{}`: expected {}, found {}",
+        sentence::path(path),
+        sentence::name(tensor),
+        sentence::value(expected),
+        sentence::value(got)
+    )]
     Tensor {
         /// The file (the directory where no file holds the tensor).
         path: PathBuf,
@@ -61,10 +78,14 @@ pub enum Error {
         got: String,
     },
     /// Known, but not offered by this build or machine.
-    #[error("{0}")]
+    #[error("{}", sentence::text(.0))]
     Unsupported(String),
     /// Memory that the machine or its cgroup cannot give.
-    #[error("{what} needs {needed} bytes, {available} bytes are available")]
+    #[error(
+        "{} needs {needed} bytes, {available} bytes are available{}",
+        sentence::text(what),
+        because(limit)
+    )]
     NoMemory {
         /// What the memory was for.
         what: String,
@@ -72,17 +93,36 @@ pub enum Error {
         needed: u64,
         /// Bytes this process can still have.
         available: u64,
+        /// The limit of the process that leaves no more, if it is one.
+        limit: Option<Rlimit>,
     },
     /// Memory that the system refused, without saying how much there is.
-    #[error("{what} needs {needed} bytes, the system refuses them")]
+    #[error(
+        "{} needs {needed} bytes, the system refuses them{}",
+        sentence::text(what),
+        because(limit)
+    )]
     Refused {
         /// What the memory was for.
         what: String,
         /// Bytes asked for.
         needed: u64,
+        /// The limit of the process that is behind it, if it is one.
+        limit: Option<Rlimit>,
+    },
+    /// A thread that the system did not start.
+    #[error("{what} cannot be started: {}", sentence::text(detail))]
+    Thread {
+        /// Which thread.
+        what: String,
+        /// The system's words, and the limits that are set.
+        detail: String,
     },
     /// Memory that the device, or `gpu_memory_bytes`, does not have.
-    #[error("{what} needs {needed} bytes of GPU memory, {available} bytes are available")]
+    #[error(
+        "{} needs {needed} bytes of GPU memory, {available} bytes are available",
+        sentence::text(what)
+    )]
     DeviceMemory {
         /// What the memory was for.
         what: String,
@@ -92,7 +132,7 @@ pub enum Error {
         available: u64,
     },
     /// A device failed.
-    #[error("{0}")]
+    #[error("{}", sentence::text(.0))]
     Device(String),
     /// A prompt longer than the handle's `max_seq_len`.
     #[error("prompt {index} has {len} tokens, max_seq_len is {max}")]
@@ -142,14 +182,20 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// A child after `fork` uses what its parent made, or goes on with a call that its parent began.
+    #[error("{what} is from before a fork, and a child does not have the threads that work for it")]
+    Forked {
+        /// What is used.
+        what: &'static str,
+    },
     /// Loading was cancelled. (A cancelled generation is not an error: it has a result.)
     #[error("cancelled")]
     Cancelled,
     /// An earlier panic or device failure has left the handle unusable.
-    #[error("the handle is unusable since an earlier failure: {0}")]
+    #[error("the handle is unusable since an earlier failure: {}", sentence::text(.0))]
     Poisoned(String),
     /// A bug in this library.
-    #[error("internal error: {0}")]
+    #[error("internal error: {}", sentence::text(.0))]
     Internal(String),
 }
 
@@ -175,6 +221,34 @@ impl Error {
         }
     }
 
+    /// Memory that was planned for and is not there.
+    pub(crate) fn no_memory(what: impl Into<String>, needed: u64, available: u64) -> Self {
+        let limit = Rlimit::that_binds(needed).filter(|limit| limit.left() <= available);
+        Error::NoMemory {
+            limit,
+            what: what.into(),
+            needed,
+            available,
+        }
+    }
+
+    /// Memory that an allocator has refused.
+    pub(crate) fn refused(what: impl Into<String>, needed: u64) -> Self {
+        Error::Refused {
+            limit: Rlimit::that_binds(needed),
+            what: what.into(),
+            needed,
+        }
+    }
+
+    /// A thread that was not started.
+    pub(crate) fn thread(what: impl Into<String>, error: &std::io::Error) -> Self {
+        Error::Thread {
+            what: what.into(),
+            detail: crate::rlimit::thread_refusal(error),
+        }
+    }
+
     /// A malformed file.
     pub fn format(path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
         Error::Format {
@@ -182,6 +256,10 @@ impl Error {
             detail: detail.into(),
         }
     }
+}
+
+fn because(limit: &Option<Rlimit>) -> String {
+    limit.map_or_else(String::new, |limit| format!(": {limit}"))
 }
 
 /// What a panic said.

@@ -1,6 +1,6 @@
 //! Reading files that anybody may have written, and may be writing to.
 
-use crate::{Error, Result, reserve};
+use crate::{Error, Result, reserve, sentence};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(crate) fn read_at(file: &File, path: &Path, offset: u64, buf: &mut [u8]) -> 
 
 /// `len` bytes from `offset`. The caller has checked that the file is that long.
 pub(crate) fn read_vec(file: &File, path: &Path, offset: u64, len: u64) -> Result<Vec<u8>> {
-    let mut buf = zeros(&path.display().to_string(), len)?;
+    let mut buf = zeros(&sentence::path(path), len)?;
     read_at(file, path, offset, &mut buf)?;
     Ok(buf)
 }

@@ -58,8 +58,14 @@ pub mod kv;
 pub mod llama;
 pub mod log;
 pub mod model;
+#[cfg(llamabi_planted)]
+#[path = "../tests/sanitizers/planted.rs"]
+pub mod planted;
+mod process;
 pub mod quant;
 mod reserve;
+mod rlimit;
+mod sentence;
 pub mod tokenizer;
 
 pub use cancel::Cancel;

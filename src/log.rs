@@ -3,6 +3,7 @@
 //! The engine thread must not call into the host, so it only writes here; whichever thread next
 //! calls a function of the handle drains the queue to the host's callback.
 
+use crate::process::Process;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
@@ -51,11 +52,13 @@ impl Log {
         }
     }
 
-    /// Hand every queued line to `sink`, oldest first, without holding the lock meanwhile.
+    /// Hand every queued line to `sink`, oldest first, without holding the lock meanwhile. Ends early
+    /// in a child that `sink` has forked.
     pub fn drain(&self, mut sink: impl FnMut(Level, &str)) {
         if self.level.is_none() {
             return;
         }
+        let process = Process::current();
         loop {
             let next = self
                 .lines
@@ -64,6 +67,10 @@ impl Log {
                 .pop_front();
             let Some((level, line)) = next else { return };
             sink(level, &line);
+            // In a child the lock may be held for ever.
+            if !process.is_current() {
+                return;
+            }
         }
     }
 }

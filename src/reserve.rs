@@ -8,6 +8,13 @@ pub(crate) fn vec<T>(what: &str, v: &mut Vec<T>, n: usize) -> Result<()> {
     v.try_reserve(n).map_err(|_| refused::<T>(what, v.len(), n))
 }
 
+/// A vector with room for `n` elements.
+pub(crate) fn room<T>(what: &str, n: usize) -> Result<Vec<T>> {
+    let mut v = Vec::new();
+    vec(what, &mut v, n)?;
+    Ok(v)
+}
+
 /// Room for `n` more bytes of text.
 pub(crate) fn string(what: &str, s: &mut String, n: usize) -> Result<()> {
     s.try_reserve(n)
@@ -33,12 +40,8 @@ pub(crate) fn headroom(what: &str, bytes: usize) -> Result<()> {
 
 /// The error for room that could not be had.
 pub(crate) fn refused<T>(what: &str, len: usize, more: usize) -> Error {
-    Error::Refused {
-        what: what.into(),
-        needed: (len as u64)
-            .saturating_add(more as u64)
-            .saturating_mul(size_of::<T>() as u64),
-    }
+    let elements = (len as u64).saturating_add(more as u64);
+    Error::refused(what, elements.saturating_mul(size_of::<T>() as u64))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 //!
 //! A signal handler may interrupt the very thread that holds the table's lock, so flags are found
 //! without one: they are cells in blocks that are never freed, and a flag's number says which cell
-//! and the how-manieth flag in it. A freed flag's cell is used again with the next number, which a
+//! of its process's table it is and the how-manieth flag in it. A freed flag's cell is used again with the next number, which a
 //! stale pointer does not match. What stays behind is one cell per flag that ever lived at the
 //! same time.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, Outcome};
-use super::table::{self, FIRST_ID, ID_STRIDE};
+use super::guard::Outcome;
+use super::table::{self, FIRST_FLAG, Key};
 use super::types::*;
 use crate::Cancel;
 use crate::cancel::trigger;
@@ -16,9 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Flag numbers lie above the other objects'.
-const FIRST_FLAG: usize = FIRST_ID + FIRST_ID / 2;
-/// A number is `FIRST_FLAG + (generation << INDEX_BITS | index) * ID_STRIDE`.
+/// The value behind a flag's number is `FIRST_FLAG + (generation << INDEX_BITS | index)`.
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 22;
 const CELLS: usize = 1 << INDEX_BITS;
@@ -34,8 +32,11 @@ const TRIGGERED: u64 = 2;
 
 type Cell = Arc<AtomicU64>;
 
-static CELL_BLOCKS: [AtomicPtr<Cell>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
-static CELLS_USED: AtomicUsize = AtomicUsize::new(0);
+/// The cells of one table, which is never freed either.
+pub(super) struct Cells {
+    blocks: [AtomicPtr<Cell>; BLOCKS],
+    used: AtomicUsize,
+}
 
 /// The block and the place in it of cell `index`.
 fn position(index: usize) -> (usize, usize) {
@@ -43,39 +44,48 @@ fn position(index: usize) -> (usize, usize) {
     (block, index + FIRST_BLOCK - (FIRST_BLOCK << block))
 }
 
-/// Cell `index`, if its block exists. Signal-safe.
-fn cell(index: usize) -> Option<&'static Cell> {
-    let (block, place) = position(index);
-    let cells = CELL_BLOCKS.get(block)?.load(Ordering::Acquire);
-    // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and is
-    // never freed.
-    (!cells.is_null()).then(|| unsafe { &*cells.add(place) })
-}
-
-/// A cell that no flag has had yet.
-fn new_cell() -> Option<usize> {
-    let index = CELLS_USED.fetch_add(1, Ordering::Relaxed);
-    if index >= CELLS {
-        CELLS_USED.store(CELLS, Ordering::Relaxed);
-        return None;
-    }
-    let (block, _) = position(index);
-    let slot = &CELL_BLOCKS[block];
-    if slot.load(Ordering::Acquire).is_null() {
-        let cells: Box<[Cell]> = (0..FIRST_BLOCK << block).map(|_| Cell::default()).collect();
-        let new = Box::into_raw(cells);
-        let old = slot.compare_exchange(
-            ptr::null_mut(),
-            new.cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if old.is_err() {
-            // SAFETY: another thread was faster, so nobody has seen `new`.
-            drop(unsafe { Box::from_raw(new) });
+impl Cells {
+    pub const fn new() -> Self {
+        Cells {
+            blocks: [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS],
+            used: AtomicUsize::new(0),
         }
     }
-    Some(index)
+
+    /// Cell `index`, if its block exists. Signal-safe.
+    fn cell(&'static self, index: usize) -> Option<&'static Cell> {
+        let (block, place) = position(index);
+        let cells = self.blocks.get(block)?.load(Ordering::Acquire);
+        // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and is
+        // never freed.
+        (!cells.is_null()).then(|| unsafe { &*cells.add(place) })
+    }
+
+    /// A cell that no flag has had yet.
+    fn new_cell(&self) -> Option<usize> {
+        let index = self.used.fetch_add(1, Ordering::Relaxed);
+        if index >= CELLS {
+            self.used.store(CELLS, Ordering::Relaxed);
+            return None;
+        }
+        let (block, _) = position(index);
+        let slot = &self.blocks[block];
+        if slot.load(Ordering::Acquire).is_null() {
+            let cells: Box<[Cell]> = (0..FIRST_BLOCK << block).map(|_| Cell::default()).collect();
+            let new = Box::into_raw(cells);
+            let old = slot.compare_exchange(
+                ptr::null_mut(),
+                new.cast(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if old.is_err() {
+                // SAFETY: another thread was faster, so nobody has seen `new`.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+        Some(index)
+    }
 }
 
 /// A flag's number, taken apart.
@@ -86,20 +96,18 @@ struct FlagId {
 }
 
 impl FlagId {
-    fn of(c: *const llama_cancel_t) -> Option<Self> {
-        let number = c.addr().checked_sub(FIRST_FLAG)?;
-        let (number, rest) = (number / ID_STRIDE, number % ID_STRIDE);
-        let generation = (number >> INDEX_BITS) as u64;
-        let fits = rest == 0 && generation < 1 << GENERATION_BITS;
-        fits.then_some(Self {
-            index: number & (CELLS - 1),
+    fn of(key: &Key, c: *const llama_cancel_t) -> Option<Self> {
+        let value = key.value(c.addr())?.checked_sub(FIRST_FLAG)?;
+        let generation = (value >> INDEX_BITS) as u64;
+        (generation < 1 << GENERATION_BITS).then_some(Self {
+            index: value & (CELLS - 1),
             generation,
         })
     }
 
-    fn pointer(self) -> *mut llama_cancel_t {
-        let number = (self.generation as usize) << INDEX_BITS | self.index;
-        ptr::without_provenance_mut(FIRST_FLAG + number * ID_STRIDE)
+    fn pointer(self, key: &Key) -> *mut llama_cancel_t {
+        let value = (self.generation as usize) << INDEX_BITS | self.index;
+        ptr::without_provenance_mut(key.number(FIRST_FLAG + value))
     }
 
     fn armed(self) -> u64 {
@@ -107,8 +115,8 @@ impl FlagId {
     }
 
     /// Its cell, if the flag is live.
-    fn cell(self) -> Option<&'static Cell> {
-        let cell = cell(self.index)?;
+    fn cell(self, cells: &'static Cells) -> Option<&'static Cell> {
+        let cell = cells.cell(self.index)?;
         let value = cell.load(Ordering::Relaxed);
         (value == self.armed() || value == self.generation * 4 + TRIGGERED).then_some(cell)
     }
@@ -119,13 +127,11 @@ pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
     if c.is_null() {
         return Ok(None);
     }
-    let live = FlagId::of(c).and_then(|id| Some(Cancel::in_cell(id.cell()?.clone(), id.armed())));
-    match live {
-        Some(flag) => Ok(Some(flag)),
-        None => Err(Failure::invalid(
-            "cancel is not a live llama_cancel_t (freed, or never was one)",
-        )),
-    }
+    let (name, kind) = ("cancel", "llama_cancel_t");
+    let table = table::existing().map_err(|why| table::no_table(why, name, kind))?;
+    let live = FlagId::of(&table.key, c)
+        .and_then(|id| Some(Cancel::in_cell(id.cell(&table.cells)?.clone(), id.armed())));
+    live.map(Some).ok_or_else(|| table::not_live(name, kind))
 }
 
 /// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
@@ -134,13 +140,15 @@ pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
 #[unsafe(no_mangle)]
 pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
     guard!(else ptr::null_mut(), {
-        let reused = table::lock().free_cells.pop();
-        let Some(index) = reused.or_else(new_cell) else { return ptr::null_mut() };
-        let Some(cell) = cell(index) else { return ptr::null_mut() };
+        let table = table::get_or_make();
+        let (key, cells) = (&table.key, &table.cells);
+        let reused = table.lock().free_cells.pop();
+        let Some(index) = reused.or_else(|| cells.new_cell()) else { return ptr::null_mut() };
+        let Some(cell) = cells.cell(index) else { return ptr::null_mut() };
         // Free cells hold their next flag's generation, and nobody else has this one.
         let id = FlagId { index, generation: cell.load(Ordering::Relaxed) / 4 };
         cell.store(id.armed(), Ordering::Relaxed);
-        id.pointer()
+        id.pointer(key)
     })
 }
 
@@ -152,8 +160,10 @@ pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
     guard!(else (), {
-        if let Some(id) = FlagId::of(c)
-            && let Some(cell) = cell(id.index)
+        // A flag from before a fork may be set: nothing looks at it.
+        if let Some(table) = table::any()
+            && let Some(id) = FlagId::of(&table.key, c)
+            && let Some(cell) = table.cells.cell(id.index)
         {
             trigger(cell, id.armed());
         }
@@ -165,9 +175,10 @@ pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_cancel_free(c: *mut llama_cancel_t) {
     guard!(else (), {
-        let Some(id) = FlagId::of(c) else { return };
-        let Some(mut live) = table::lock_existing() else { return };
-        let Some(cell) = id.cell() else { return };
+        let Ok(table) = table::existing() else { return };
+        let Some(id) = FlagId::of(&table.key, c) else { return };
+        let mut live = table.lock();
+        let Some(cell) = id.cell(&table.cells) else { return };
         let next = id.generation + 1;
         cell.store(next * 4 + FREE, Ordering::Relaxed);
         // A cell whose numbers are used up is not used again.
@@ -192,14 +203,15 @@ mod tests {
             }
         }
         assert!(position(CELLS - 1).0 < BLOCKS);
-        assert!(
-            FlagId {
-                index: CELLS - 1,
-                generation: (1 << GENERATION_BITS) - 1
-            }
-            .pointer()
-            .addr()
-                < 1 << 48
+        let key = &table::get_or_make().key;
+        let last = FlagId {
+            index: CELLS - 1,
+            generation: (1 << GENERATION_BITS) - 1,
+        };
+        let again = FlagId::of(key, last.pointer(key)).unwrap();
+        assert_eq!(
+            (again.index, again.generation),
+            (last.index, last.generation)
         );
     }
 
@@ -224,7 +236,8 @@ mod tests {
                 assert!(flag(b).unwrap().unwrap().is_triggered());
             }
             b.iter().for_each(|&b| llama_cancel_free(b));
-            for foreign in [0usize, 1, 8, 0x7fff_0000_1234, FIRST_FLAG + 8, usize::MAX] {
+            let odd = llama_cancel_new().addr() + 8;
+            for foreign in [0usize, 1, 8, 0x7fff_0000_1234, odd, usize::MAX] {
                 let foreign = ptr::without_provenance_mut(foreign);
                 llama_cancel_trigger(foreign);
                 llama_cancel_free(foreign);

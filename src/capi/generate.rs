@@ -91,7 +91,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
             o.n_stop
         )));
     }
-    let mut stop = Vec::with_capacity(o.n_stop);
+    let mut stop = reserve::room("the stop strings", o.n_stop)?;
     // SAFETY: by this function's contract.
     for (i, &text) in unsafe { args::slice("stop", o.stop, o.n_stop) }?
         .iter()
@@ -170,7 +170,7 @@ pub(super) unsafe fn token_prompts(
     }
     // SAFETY: by this function's contract.
     let mut rest = unsafe { args::slice("tokens", tokens, total) }?;
-    let mut prompts = Vec::with_capacity(n);
+    let mut prompts = reserve::room("the prompts", n)?;
     for &len in lens {
         let (prompt, after) = rest.split_at(len);
         prompts.push(Prompt::Tokens(reserve::copy("a prompt", prompt)?));
@@ -199,7 +199,7 @@ pub(super) unsafe fn text_prompts(
     } else {
         Some(unsafe { args::slice("lens", lens, n) }?)
     };
-    let mut texts = Vec::with_capacity(n);
+    let mut texts = reserve::room("the prompts", n)?;
     for (i, &text) in prompts.iter().enumerate() {
         let len = lens.map_or(usize::MAX, |lens| lens[i]);
         // SAFETY: as above.
@@ -237,7 +237,7 @@ pub(super) unsafe fn dialog_prompts(
     // SAFETY: by this function's contract.
     let messages = unsafe { read_messages(msgs, total) }?;
     let mut rest = &messages[..];
-    let mut dialogs = Vec::with_capacity(n);
+    let mut dialogs = reserve::room("the dialogs", n)?;
     for &len in lens {
         let (dialog, after) = rest.split_at(len);
         dialogs.push(dialog);
@@ -362,17 +362,18 @@ unsafe fn run(
         Err(failure) if failure.status == LLAMA_CANCELLED => {
             let ends = (0..n as u32).map(Finish::cancelled).map(Event::Finish);
             let _stopped = ends.into_iter().all(|end| on_event(&end));
-            Completion::cancelled(n)
+            Completion::cancelled(n)?
         }
         Err(failure) => return Err(failure),
     };
+    scope.check_process()?;
     let status = if completion.cancelled {
         LLAMA_CANCELLED
     } else {
         LLAMA_OK
     };
     if let Some(out) = out {
-        let id = table::insert(Arc::new(ResultData::new(completion)));
+        let id = table::insert(Arc::new(ResultData::new(completion)?));
         out.set(ptr::without_provenance_mut(id));
     }
     Ok(status)

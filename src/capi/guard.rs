@@ -7,6 +7,7 @@ use super::table;
 use super::types::*;
 use crate::Error;
 use crate::error::panic_text;
+use crate::process::Process;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,11 +54,13 @@ impl Error {
     pub fn code(&self) -> llama_status {
         match self {
             Error::Cancelled => LLAMA_CANCELLED,
-            Error::InvalidArgument { .. } => LLAMA_E_INVALID_ARGUMENT,
+            Error::InvalidArgument { .. } | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
             Error::Io { .. } => LLAMA_E_IO,
             Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
             Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
-            Error::NoMemory { .. } | Error::Refused { .. } => LLAMA_E_NO_MEMORY,
+            Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => {
+                LLAMA_E_NO_MEMORY
+            }
             Error::Device(_) => LLAMA_E_DEVICE,
             Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
             Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
@@ -79,12 +82,28 @@ impl From<Error> for Failure {
 }
 
 /// What one call holds on to while it runs. A panic in it poisons the handle it works with.
-#[derive(Default)]
 pub(super) struct Scope {
     handle: Option<Arc<Handle>>,
+    process: Process,
 }
 
 impl Scope {
+    fn new() -> Self {
+        Scope {
+            handle: None,
+            process: Process::current(),
+        }
+    }
+
+    /// To be asked after callbacks: whether this is still the process that the call began in. Where
+    /// it is not, the call must end without an outcome, a lock, or a wait for a thread.
+    pub fn check_process(&self) -> Outcome<()> {
+        match self.process.is_current() {
+            true => Ok(()),
+            false => Err(Error::Forked { what: "this call" }.into()),
+        }
+    }
+
     /// The live handle behind `l`, kept alive until the call returns.
     pub fn handle(&mut self, l: *const llama_t) -> Outcome<&Arc<Handle>> {
         let handle = table::get::<Handle>("l", l.addr())?;
@@ -132,10 +151,12 @@ pub(super) fn status(
         return status;
     }
     let _uncancellable = Uncancellable::enter();
-    let mut scope = Scope::default();
+    let mut scope = Scope::new();
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut scope))).unwrap_or_else(|panic| {
         let reason = panic_text(&*panic).to_owned();
-        if let Some(handle) = &scope.handle {
+        if let Some(handle) = &scope.handle
+            && scope.process.is_current()
+        {
             // A second panic would be no news.
             let _ = catch_unwind(AssertUnwindSafe(|| handle.llama.poison(&reason)));
         }
@@ -143,13 +164,23 @@ pub(super) fn status(
     });
     // Leaving may drop the model, if llama_free came in the meantime.
     let left = catch_unwind(AssertUnwindSafe(move || {
-        if let Some(handle) = &scope.handle {
+        if let Some(handle) = &scope.handle
+            && scope.process.is_current()
+        {
             handle.deliver_log();
         }
-        drop(scope);
+        // The log's callback may have forked, too.
+        let forked = scope.check_process().err();
+        match forked {
+            None => drop(scope),
+            // To drop a model is to wait for its threads.
+            Some(_) => std::mem::forget(scope),
+        }
+        forked
     }));
     let outcome = match left {
-        Ok(()) => outcome,
+        Ok(None) => outcome,
+        Ok(Some(forked)) => Err(forked),
         Err(panic) => Err(Error::Internal(panic_text(&*panic).into()).into()),
     };
     let (status, message) = match &outcome {

@@ -157,7 +157,7 @@ pub unsafe extern "C" fn llama_build(
     out: *mut *mut llama_t,
     err: *mut llama_error,
 ) -> llama_status {
-    guard!(err, |_scope| {
+    guard!(err, |scope| {
         // SAFETY: the contract is that `out` is NULL or writable.
         unsafe { args::place("out", out)?.set(ptr::null_mut()) };
         InCallback::refuse("llama_build")?;
@@ -187,14 +187,20 @@ pub unsafe extern "C" fn llama_build(
         let mut progress = |fraction: f32| {
             log.deliver();
             let Some(function) = given.progress else {
-                return true;
+                return scope.check_process().is_ok();
             };
-            let _inside = InCallback::enter();
+            let inside = InCallback::enter();
             // SAFETY: the host's function with the host's data.
-            unsafe { function(given.progress_user_data, fraction) != 0 }
+            let go_on = unsafe { function(given.progress_user_data, fraction) != 0 };
+            drop(inside);
+            go_on && scope.check_process().is_ok()
         };
         let built = Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress);
         log.deliver();
+        if let Err(forked) = scope.check_process() {
+            std::mem::forget(built);
+            return Err(forked);
+        }
         let handle = insert(built?, log);
         // SAFETY: as above.
         unsafe { args::place("out", out)?.set(handle) };

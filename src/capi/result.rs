@@ -8,6 +8,7 @@ use super::table;
 use super::types::*;
 use crate::engine::{Alternative, RequestStats};
 use crate::llama::{Completion, Sequence};
+use crate::reserve;
 use std::ffi::c_char;
 use std::ptr;
 use std::sync::Arc;
@@ -20,13 +21,14 @@ pub(super) struct ResultData {
 }
 
 impl ResultData {
-    pub fn new(completion: Completion) -> Self {
+    pub fn new(completion: Completion) -> Outcome<Self> {
         let mut sequences = completion.sequences;
-        let texts = sequences
-            .iter_mut()
-            .map(|s| with_nul(std::mem::take(&mut s.text)))
-            .collect();
-        ResultData { sequences, texts }
+        let mut texts = reserve::room("the texts of a result", sequences.len())?;
+        for s in &mut sequences {
+            reserve::string("the texts of a result", &mut s.text, 1)?;
+            texts.push(with_nul(std::mem::take(&mut s.text)));
+        }
+        Ok(ResultData { sequences, texts })
     }
 
     fn sequence(&self, i: usize) -> Outcome<&Sequence> {

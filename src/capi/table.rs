@@ -1,27 +1,62 @@
 //! The live objects: what an opaque pointer means, or that it means nothing.
 //!
-//! A pointer that callers hold is a number, counted upwards in a part of the address space that
-//! processes cannot map, so it is never that of another library's object, never given out twice,
-//! and never followed. Objects are looked up under a lock that is held for the look-up alone and
-//! are kept alive by the calls that use them.
+//! A pointer that callers hold is a number in a part of the address space that processes cannot
+//! map, so it is never the address of another library's object, never given out twice, and never
+//! followed. Objects are looked up under a lock that is held for the look-up alone and are kept
+//! alive by the calls that use them.
 //!
 //! After `fork` the lock may be held for ever by a thread that the child does not have. So the
 //! table carries the process it belongs to, which is compared first; a child that makes objects of
 //! its own gets a table of its own.
+//!
+//! Two copies of the library in one process have a table each. A number is a count under the table's
+//! own random key, so that what one copy gives out means nothing to the other (and what a parent
+//! gave out nothing to its child).
 
+use super::cancel::Cells;
 use super::guard::{Failure, Outcome};
 use super::handle::Handle;
 use super::result::ResultData;
 use super::stream::StreamData;
+use crate::process::Process;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Where object numbers begin: bit 47, so beyond what user space can map (x86-64 maps more only on
-/// request), and below 2^53, so that hosts that keep pointers in doubles keep these too.
-pub(super) const FIRST_ID: usize = 1 << 47;
+/// Every number has this bit: so it is beyond what user space can map (x86-64 maps more than 47 bits
+/// only on request, Arm never more than 52).
+const NUMBER_BIT: usize = 1 << 52;
+/// What is numbered is below this, so that numbers are below 2^53: hosts that keep pointers in doubles
+/// keep these too.
+const VALUES: usize = 1 << 48;
 /// Numbers look like aligned addresses: some hosts use the low bits.
-pub(super) const ID_STRIDE: usize = 16;
+const STRIDE: usize = 16;
+/// Values from here on are cancel flags (see `cancel.rs`), those below are objects.
+pub(super) const FIRST_FLAG: usize = VALUES / 2;
+
+/// Makes numbers of values and values of numbers; a key of another table gives other numbers.
+pub(super) struct Key(usize);
+
+impl Key {
+    fn new() -> Self {
+        // RandomState asks the system once per thread and then counts, which a child goes on with.
+        let random = RandomState::new().hash_one(std::process::id());
+        Key(random as usize % VALUES)
+    }
+
+    pub fn number(&self, value: usize) -> usize {
+        debug_assert!(value < VALUES);
+        NUMBER_BIT + (value ^ self.0) * STRIDE
+    }
+
+    /// `None` for what is no number of any table's.
+    pub fn value(&self, number: usize) -> Option<usize> {
+        let offset = number.checked_sub(NUMBER_BIT)?;
+        (offset.is_multiple_of(STRIDE) && offset / STRIDE < VALUES)
+            .then_some((offset / STRIDE) ^ self.0)
+    }
+}
 
 /// An object behind an opaque pointer.
 pub(super) enum Object {
@@ -58,57 +93,73 @@ kind!(Handle, Handle, "llama_t");
 kind!(StreamData, Stream, "llama_stream_t");
 kind!(ResultData, Result, "llama_result_t");
 
-/// What one process has.
+/// What changes under the lock.
 pub(super) struct Live {
     objects: BTreeMap<usize, Object>,
     /// Cells of freed cancel flags, to be used again (see `cancel.rs`).
     pub free_cells: Vec<usize>,
 }
 
-struct Table {
-    pid: u32,
+/// What one process has.
+pub(super) struct Table {
+    process: Process,
+    pub key: Key,
+    pub cells: Cells,
+    next: AtomicUsize,
     live: Mutex<Live>,
 }
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
-static NEXT_ID: AtomicUsize = AtomicUsize::new(FIRST_ID);
 
 /// Why there is no table to look into.
-enum NoTable {
+pub(super) enum NoTable {
     Empty,
     Forked,
 }
 
-fn table() -> Result<&'static Table, NoTable> {
-    // SAFETY: only `lock` stores here, and what it stores is never freed.
+/// The latest table, of this process or of one that it was forked from. Signal-safe.
+pub(super) fn any() -> Option<&'static Table> {
+    // SAFETY: only `get_or_make` stores here, and what it stores is never freed.
     #[allow(unsafe_code)]
-    let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() }.ok_or(NoTable::Empty)?;
-    if table.pid == std::process::id() {
+    unsafe {
+        TABLE.load(Ordering::Acquire).as_ref()
+    }
+}
+
+/// This process's table.
+pub(super) fn existing() -> Result<&'static Table, NoTable> {
+    let table = any().ok_or(NoTable::Empty)?;
+    if table.process.is_current() {
         Ok(table)
     } else {
         Err(NoTable::Forked)
     }
 }
 
-fn lock_table(table: &'static Table) -> MutexGuard<'static, Live> {
-    // Nothing is left half done by a panic while it is held.
-    table.live.lock().unwrap_or_else(|e| e.into_inner())
+impl Table {
+    pub fn lock(&self) -> MutexGuard<'_, Live> {
+        // Nothing is left half done by a panic while it is held.
+        self.live.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
-/// Lock this process's table, making it if there is none. A table from before a fork stays behind:
-/// its lock may be held, and its objects' threads are gone.
-pub(super) fn lock() -> MutexGuard<'static, Live> {
+/// This process's table, made if there is none. A table from before a fork stays behind: its lock may
+/// be held, and its objects' threads are gone.
+pub(super) fn get_or_make() -> &'static Table {
     loop {
         let old = TABLE.load(Ordering::Acquire);
-        if let Ok(table) = table() {
-            return lock_table(table);
+        if let Ok(table) = existing() {
+            return table;
         }
         let live = Mutex::new(Live {
             objects: BTreeMap::new(),
             free_cells: Vec::new(),
         });
         let new = Box::into_raw(Box::new(Table {
-            pid: std::process::id(),
+            process: Process::current(),
+            key: Key::new(),
+            cells: Cells::new(),
+            next: AtomicUsize::new(0),
             live,
         }));
         if TABLE
@@ -122,50 +173,76 @@ pub(super) fn lock() -> MutexGuard<'static, Live> {
     }
 }
 
-/// The same where there is something to lock.
-pub(super) fn lock_existing() -> Option<MutexGuard<'static, Live>> {
-    table().ok().map(lock_table)
-}
-
 /// Make an object live; gives its number.
 pub(super) fn insert<T: Kind>(object: Arc<T>) -> usize {
-    let id = NEXT_ID.fetch_add(ID_STRIDE, Ordering::Relaxed);
-    lock().objects.insert(id, T::wrap(object));
-    id
+    let table = get_or_make();
+    let number = table.key.number(table.next.fetch_add(1, Ordering::Relaxed));
+    table.lock().objects.insert(number, T::wrap(object));
+    number
 }
 
 /// The live object with this number. `name` is the argument's.
-pub(super) fn get<T: Kind>(name: &str, id: usize) -> Outcome<Arc<T>> {
-    if id == 0 {
+pub(super) fn get<T: Kind>(name: &str, number: usize) -> Outcome<Arc<T>> {
+    if number == 0 {
         return Err(Failure::invalid(format!("{name} is NULL")));
     }
-    match table() {
+    match existing() {
         Ok(table) => {
-            if let Some(object) = lock_table(table).objects.get(&id).and_then(T::of) {
-                return Ok(object.clone());
-            }
+            let live = table.lock();
+            let object = live.objects.get(&number).and_then(T::of).cloned();
+            drop(live);
+            object.ok_or_else(|| not_live(name, T::NAME))
         }
-        Err(NoTable::Forked) => {
-            return Err(Failure::invalid(format!(
-                "{name} is from before a fork: a {} is not usable in a child after fork",
-                T::NAME
-            )));
-        }
-        Err(NoTable::Empty) => {}
+        Err(why) => Err(no_table(why, name, T::NAME)),
     }
-    Err(Failure::invalid(format!(
-        "{name} is not a live {} (freed, or never was one)",
-        T::NAME
-    )))
+}
+
+/// The failure for a number that means nothing here.
+pub(super) fn not_live(name: &str, kind: &str) -> Failure {
+    Failure::invalid(format!(
+        "{name} is not a live {kind} (freed, from before a fork, or never one of this copy of the \
+         library)"
+    ))
+}
+
+/// The same where this process has no table to look into.
+pub(super) fn no_table(why: NoTable, name: &str, kind: &str) -> Failure {
+    match why {
+        NoTable::Empty => not_live(name, kind),
+        NoTable::Forked => Failure::invalid(format!(
+            "{name} is from before a fork: a {kind} is not usable in a child after fork"
+        )),
+    }
 }
 
 /// Take an object out, if there is one of this type with this number. The lock is released before
 /// the object can be dropped.
-pub(super) fn remove<T: Kind>(id: usize) -> Option<Arc<T>> {
-    let mut live = lock_existing()?;
-    let object = live.objects.get(&id).and_then(T::of)?.clone();
-    let entry = live.objects.remove(&id);
+pub(super) fn remove<T: Kind>(number: usize) -> Option<Arc<T>> {
+    let mut live = existing().ok()?.lock();
+    let object = live.objects.get(&number).and_then(T::of)?.clone();
+    let entry = live.objects.remove(&number);
     drop(live);
     drop(entry);
     Some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_of_one_key_alone() {
+        let (ours, others) = (Key::new(), Key::new());
+        assert_ne!(ours.0, others.0);
+        for value in [0, 1, 2, 1000, FIRST_FLAG, FIRST_FLAG + 1, VALUES - 1] {
+            let number = ours.number(value);
+            assert_eq!(ours.value(number), Some(value));
+            assert_ne!(others.value(number), Some(value));
+            assert!(number.is_multiple_of(STRIDE) && (1 << 52..1 << 53).contains(&number));
+            assert_eq!(ours.value(number + 8), None);
+        }
+        for foreign in [0, 8, 0x7fff_0000_1230, NUMBER_BIT - 16, 1 << 53, usize::MAX] {
+            assert_eq!(ours.value(foreign), None);
+        }
+    }
 }

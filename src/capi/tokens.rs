@@ -39,7 +39,7 @@ fn encode(
     }
     let tokenizer = handle.llama.tokenizer();
     let n_behind = usize::from(flags & LLAMA_ENC_EOS != 0);
-    let mut tokens = Vec::new();
+    let mut tokens = reserve::room("the tokens of a text", 1)?;
     if flags & LLAMA_ENC_BOS != 0 {
         tokens.push(tokenizer.bos_id());
     }
@@ -69,9 +69,10 @@ fn encode(
 /// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
 /// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte. Time grows with the
-/// length of the text and no faster; it cannot be cancelled (`llama_encode_text_bounded`). Any
-/// thread, also from inside a callback.
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
+/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
+/// end (most models: no space or line feed). Time grows with the length of the text and no faster;
+/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text(
     l: *const llama_t,

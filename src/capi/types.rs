@@ -30,7 +30,8 @@ pub const LLAMA_E_IO: llama_status = -3;
 pub const LLAMA_E_FORMAT: llama_status = -4;
 /// Known, but not offered by this build or machine; the message says why.
 pub const LLAMA_E_UNSUPPORTED: llama_status = -5;
-/// Memory that the machine or its cgroup cannot give; the message has both numbers.
+/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
+/// give; the message has both numbers, and names the limit.
 pub const LLAMA_E_NO_MEMORY: llama_status = -6;
 /// A device failed.
 pub const LLAMA_E_DEVICE: llama_status = -7;
@@ -137,7 +138,8 @@ pub struct llama_error {
     pub struct_size: u32,
     /// What the function returned.
     pub status: llama_status,
-    /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values.
+    /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
+    /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
     pub message: [c_char; 1016],
 }
 

@@ -10,7 +10,7 @@ use super::shared::{Shared, lock};
 use super::stream::{Event, Finish, FinishReason, Next, RequestStats};
 use super::text::Stops;
 use crate::log::Level;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -167,8 +167,10 @@ fn bytes(event: &Event) -> usize {
 
 impl Call {
     /// A call of `n` prompts, none of which is queued yet.
-    pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Result<Arc<Self>> {
+        let mut phases = reserve::room("the prompts", n)?;
+        phases.resize(n, Phase::New);
+        Ok(Arc::new(Self {
             stops: Stops::new(&options.stop),
             options,
             submitted: Instant::now(),
@@ -182,7 +184,7 @@ impl Call {
                 counts: false,
                 flagged: false,
                 seed: 0,
-                phases: vec![Phase::New; n],
+                phases,
                 unended: n,
                 cut_short: false,
                 error: None,
@@ -192,7 +194,7 @@ impl Call {
             }),
             ready: Condvar::new(),
             shared,
-        })
+        }))
     }
 
     // ---- the engine's side ----

@@ -36,8 +36,9 @@ pub use stream::{
 
 use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
+use crate::process::Process;
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use call::{Call, Waiting};
 use scheduler::Scheduler;
 use shared::{Shared, lock};
@@ -103,6 +104,7 @@ pub struct Timings {
 pub struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 impl Engine {
@@ -128,20 +130,25 @@ impl Engine {
                 .name("llamabi-engine".into())
                 .spawn(move || worker::work(run, scheduler, &thread_shared))
         })
-        .map_err(|e| Error::Device(format!("cannot start the engine thread: {e}")))?;
+        .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
             shared,
             thread: Some(thread),
+            process: Process::current(),
         })
     }
 
     /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
     /// with [`Error::Waiting`] if as many calls wait as may. After [`Engine::shutdown`] the stream
     /// only says that everything was cancelled.
+    /// In a child after `fork` there is [`Error::Forked`].
     pub fn submit(&self, request: Request) -> Result<Stream> {
+        if !self.process.is_current() {
+            return Err(Error::Forked { what: "the handle" });
+        }
         let Request { prompts, options } = request;
-        let call = Call::new(options, prompts.len(), self.shared.clone());
-        let mut waiting = VecDeque::new();
+        let call = Call::new(options, prompts.len(), self.shared.clone())?;
+        let mut waiting = VecDeque::from(reserve::room("the prompts", prompts.len())?);
         let mut prompt_tokens = 0;
         for (index, prompt) in (0..).zip(prompts) {
             match prompt {
@@ -186,10 +193,16 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shutdown();
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        if self.process.is_current() {
+            self.shutdown();
             // It catches its panics itself.
             let _ = thread.join();
+        } else {
+            // A child has no such thread: to wait for it is to wait for ever.
+            std::mem::forget(thread);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Events of one call, from the engine thread to whoever pulls them.
 
 use super::call::Call;
-use crate::{Result, Token};
+use crate::process::Process;
+use crate::{Error, Result, Token};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,38 +143,48 @@ pub enum Next {
 /// Any number of threads may use it at the same time; each event goes to one of them.
 pub struct Stream {
     call: Arc<Call>,
+    process: Process,
 }
 
 impl Stream {
     pub(super) fn new(call: Arc<Call>) -> Self {
-        Self { call }
+        let process = Process::current();
+        Self { call, process }
     }
 
     /// The next event; waits at most `timeout` (`None`: as long as it takes). An error ends the
     /// stream: it is given again on every later call.
     ///
     /// After the last event of every sequence it is [`Next::Done`], or [`Next::Cancelled`] if a
-    /// cancellation has ended one of them.
+    /// cancellation has ended one of them. In a child after `fork` it is [`Error::Forked`].
     pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
-        self.call.next(timeout)
+        match self.process.is_current() {
+            true => self.call.next(timeout),
+            false => Err(Error::Forked { what: "the stream" }),
+        }
     }
 
     /// A descriptor that is readable while an event or the end is ready; `None` where the system
     /// has none. The stream keeps it; poll it, do not read or close it.
     pub fn fd(&self) -> Option<i32> {
-        self.call.fd()
+        let current = self.process.is_current();
+        current.then(|| self.call.fd()).flatten()
     }
 
     /// Stop the call: what is queued is still given, then `Cancelled`. Sequences that have not begun
     /// end at once, those that run after the step they are in.
     pub fn cancel(&self) {
-        self.call.cancel();
+        if self.process.is_current() {
+            self.call.cancel();
+        }
     }
 
     /// Cancel, and drop what is queued: every [`Stream::next`], also one that waits on another
     /// thread now, gives [`Next::Cancelled`] at once. Closes the descriptor.
     pub fn close(&self) {
-        self.call.close();
+        if self.process.is_current() {
+            self.call.close();
+        }
     }
 }
 

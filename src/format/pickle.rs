@@ -6,6 +6,7 @@
 
 use super::bytes::Bytes;
 use super::limits::{MAX_RANK, MAX_VALUES};
+use crate::sentence;
 use std::collections::HashMap;
 
 /// Most bytes of memory that a value takes. A value is on the stack, in a tuple, a dict or the memo,
@@ -365,7 +366,7 @@ impl<'a> Machine<'a> {
             ("torch._utils", "_rebuild_parameter") => Value::Callable(Callable::RebuildParameter),
             ("torch", class) if class.ends_with("Storage") => Value::StorageClass(class),
             _ => {
-                let what: String = format!("{module}.{name}").chars().take(100).collect();
+                let what = sentence::name(&format!("{module}.{name}"));
                 return fail(format!(
                     "`{what}` is not one of the functions a dict of tensors needs; nothing is run"
                 ));
@@ -387,6 +388,7 @@ impl<'a> Machine<'a> {
             _ => return fail("a persistent id that is not a storage"),
         };
         let Ok(numel) = u64::try_from(numel) else {
+            let key = sentence::name(key);
             return fail(format!("storage `{key}` has {numel} elements"));
         };
         self.storages.push((class, key, numel));
@@ -469,10 +471,13 @@ impl<'a> Machine<'a> {
         let mut names = std::collections::HashSet::new();
         let entry = |(key, value)| match (key, value) {
             (Value::Str(name), Value::Tensor(_)) if !names.insert(name) => {
-                Err(format!("tensor `{name}` comes twice"))
+                Err(format!("tensor `{}` comes twice", sentence::name(name)))
             }
             (Value::Str(name), Value::Tensor(i)) => Ok((name, self.tensors[i].clone())),
-            (Value::Str(name), v) => Err(format!("`{name}` is {}, expected a tensor", v.kind())),
+            (Value::Str(name), v) => {
+                let name = sentence::name(name);
+                Err(format!("`{name}` is {}, expected a tensor", v.kind()))
+            }
             (key, _) => Err(format!("a key is {}, expected a str", key.kind())),
         };
         dict.into_iter().map(entry).collect()

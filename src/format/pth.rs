@@ -7,7 +7,7 @@ use super::pickle::{self, Stored};
 use super::zip::Archive;
 use super::{TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Cancel, Dtype, Error, Result, reserve};
+use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -82,9 +82,10 @@ fn read_table(
         .read(&format!("{root}/data.pkl"), MAX_PICKLE)?
         .unwrap_or_default();
     let work = pickle.len().min(MAX_VALUES) * pickle::WORK_PER_VALUE;
-    reserve::headroom(&format!("reading {}", path.display()), work)?;
+    reserve::headroom(&format!("reading {}", sentence::path(path)), work)?;
     check_cancel()?;
-    let stored = pickle::tensors(&pickle).map_err(|e| bad(format!("{root}/data.pkl: {e}")))?;
+    let stored = pickle::tensors(&pickle)
+        .map_err(|e| bad(format!("{}/data.pkl: {e}", sentence::name(root))))?;
     stored
         .into_iter()
         .map(|(name, stored)| {
@@ -124,7 +125,9 @@ fn locate(
         return bad("row-major contiguous elements", got);
     }
     let record = format!("{root}/data/{}", stored.key);
-    let Some(range) = archive.data(&record)? else {
+    let range = archive.data(&record)?;
+    let record = sentence::name(&record);
+    let Some(range) = range else {
         return bad(
             &format!("its data in zip entry `{record}`"),
             "no such entry".into(),

@@ -7,7 +7,7 @@ use super::json::{self, ByTensor, Sizes};
 use super::limits::{FREE_HEADER, MAX_FILES, MAX_HEADER, MAX_INDEX, MAX_TENSORS};
 use super::{TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Cancel, Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result, sentence};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
@@ -191,7 +191,7 @@ pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorF
     for name in names {
         // A shard lies beside the index; nothing else of the file system is an index's business.
         if !name.ends_with(".safetensors") || name.contains(['/', '\\', '\0']) {
-            let detail = format!("the weight_map names `{name}`");
+            let detail = format!("the weight_map names `{}`", sentence::name(name));
             return bad(format!("{detail}, expected a .safetensors file beside it"));
         }
         let file = open_with_room(&dir.join(name), &mut room, cancel)?;

@@ -8,7 +8,7 @@
 use super::bytes::Bytes;
 use super::limits::MAX_DIRECTORY;
 use crate::file::{read_at, read_vec};
-use crate::{Error, Result, reserve};
+use crate::{Error, Result, reserve, sentence};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -70,6 +70,7 @@ impl<'a> Archive<'a> {
                 .ok_or_else(|| bad(format!("entry {i} of the zip directory is malformed")))?
                 .map_err(bad)?;
             if entries.insert(name.into(), entry).is_some() {
+                let name = sentence::name(name);
                 return Err(bad(format!("the zip directory names `{name}` twice")));
             }
         }
@@ -98,10 +99,9 @@ impl<'a> Archive<'a> {
             return Ok(None);
         };
         let bad = |detail| {
-            Err(Error::format(
-                self.path,
-                format!("zip entry `{name}` {detail}"),
-            ))
+            let name = sentence::name(name);
+            let detail = format!("zip entry `{name}` {detail}");
+            Err(Error::format(self.path, detail))
         };
         if entry.header.saturating_add(LOCAL_LEN) > self.start {
             return bad(format!("starts at {}, outside the entries", entry.header));
@@ -133,6 +133,7 @@ impl<'a> Archive<'a> {
         };
         let len = range.end - range.start;
         if len > limit {
+            let name = sentence::name(name);
             let detail = format!("zip entry `{name}` has {len} bytes, expected at most {limit}");
             return Err(Error::format(self.path, detail));
         }
@@ -227,6 +228,7 @@ fn parse_entry<'b>(b: &mut Bytes<'b>) -> Option<std::result::Result<(&'b str, En
         }
     }
     if flags & 1 != 0 {
+        let name = sentence::name(name);
         return Some(Err(format!("zip entry `{name}` is encrypted")));
     }
     if method != 0 || compressed != size {

@@ -13,7 +13,7 @@ use crate::model::names::Dtypes;
 use crate::model::weights::{self, LoadControl};
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
-use crate::{Cancel, Dtype, Error, Result};
+use crate::{Cancel, Dtype, Error, Result, sentence};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -120,11 +120,7 @@ impl<'a> Order<'a> {
         let place = Place {
             device: Device::Cpu,
             available: cpu::available_bytes(),
-            no_memory: |what, needed, available| Error::NoMemory {
-                what,
-                needed,
-                available,
-            },
+            no_memory: |what, needed, available| Error::no_memory(what, needed, available),
         };
         let open = |rope: RopeTable, setting: &Setting, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);
@@ -220,7 +216,7 @@ impl<'a> Order<'a> {
             format!(
                 "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
                  {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
-                self.ckpt_dir.display(),
+                sentence::path(self.ckpt_dir),
                 config.form,
                 config.shape.n_layers
             )

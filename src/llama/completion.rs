@@ -1,7 +1,7 @@
 //! The outcome of a call, put together from its events.
 
 use crate::engine::{Alternative, Event, FinishReason, Next, RequestStats, Stream};
-use crate::{Result, Token};
+use crate::{Result, Token, reserve};
 
 /// The outcome of one sequence.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,20 +31,33 @@ pub struct Completion {
 
 impl Completion {
     /// That of a call of `n` prompts which was cancelled before it began.
-    pub fn cancelled(n: usize) -> Completion {
-        let sequence = Sequence {
+    pub fn cancelled(n: usize) -> Result<Completion> {
+        let mut sequences = reserve::room("the outcome of a call", n)?;
+        sequences.resize_with(n, || Sequence {
             tokens: Vec::new(),
             logprobs: Vec::new(),
             text: String::new(),
             top: Vec::new(),
             finish: FinishReason::Cancelled,
             stats: RequestStats::default(),
-        };
-        Completion {
-            sequences: vec![sequence; n],
+        });
+        Ok(Completion {
+            sequences,
             cancelled: true,
-        }
+        })
     }
+}
+
+fn push<T>(values: &mut Vec<T>, value: T) -> Result<()> {
+    reserve::vec("the outcome of a call", values, 1)?;
+    values.push(value);
+    Ok(())
+}
+
+fn push_str(text: &mut String, more: &str) -> Result<()> {
+    reserve::string("the outcome of a call", text, more.len())?;
+    text.push_str(more);
+    Ok(())
 }
 
 /// Pull a stream dry into a [`Completion`].
@@ -55,7 +68,7 @@ pub(super) fn collect(
     top: bool,
     on_event: &mut dyn FnMut(&Event) -> bool,
 ) -> Result<Completion> {
-    let Completion { mut sequences, .. } = Completion::cancelled(n);
+    let Completion { mut sequences, .. } = Completion::cancelled(n)?;
     let mut stopped = false;
     loop {
         let event = match stream.next(None)? {
@@ -82,18 +95,18 @@ pub(super) fn collect(
         match event {
             Event::Token(e) => {
                 let s = &mut sequences[e.index as usize];
-                s.tokens.push(e.token);
-                s.text.push_str(&e.text);
+                push(&mut s.tokens, e.token)?;
+                push_str(&mut s.text, &e.text)?;
                 if logprobs {
-                    s.logprobs.push(e.logprob);
+                    push(&mut s.logprobs, e.logprob)?;
                 }
                 if top {
-                    s.top.push(e.top);
+                    push(&mut s.top, e.top)?;
                 }
             }
             Event::Finish(e) => {
                 let s = &mut sequences[e.index as usize];
-                s.text.push_str(&e.text);
+                push_str(&mut s.text, &e.text)?;
                 s.finish = e.reason;
                 s.stats = e.stats;
             }

@@ -19,7 +19,7 @@ use crate::chat::{self, Encoding, Message};
 use crate::engine::request::RequestLimits;
 use crate::engine::{Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings};
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
-use crate::{Cancel, Error, Result};
+use crate::{Cancel, Error, Result, reserve};
 use std::sync::Arc;
 
 /// A loaded model. Every method may be called from any thread; concurrent calls share batches.
@@ -79,7 +79,8 @@ impl Llama {
     /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
     pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
         let encode = |(index, text): (usize, &&str)| {
-            let mut tokens = vec![self.tokenizer.bos_id()];
+            let mut tokens = reserve::room("the tokens of a text", 1)?;
+            tokens.push(self.tokenizer.bos_id());
             match self
                 .tokenizer
                 .encode_onto(text, &mut tokens, self.bound(cancel))?
@@ -88,7 +89,7 @@ impl Llama {
                 Encoded::TooLong(least) => Err(self.too_long(index, text.len(), least)),
             }
         };
-        texts.iter().enumerate().map(encode).collect()
+        all(texts, encode)
     }
 
     /// Prompts for [`Llama::generate`] from dialogs in Meta's chat format. A dialog with a special
@@ -111,7 +112,7 @@ impl Llama {
                 Err(self.too_long(index, bytes, least))
             }
         };
-        dialogs.iter().enumerate().map(encode).collect()
+        all(dialogs, encode)
     }
 
     /// What cannot fit is not encoded to its end.
@@ -140,4 +141,13 @@ impl Llama {
     pub fn poison(&self, reason: &str) {
         self.engine.poison(reason);
     }
+}
+
+/// A prompt of each.
+fn all<T>(from: &[T], encode: impl Fn((usize, &T)) -> Result<Prompt>) -> Result<Vec<Prompt>> {
+    let mut prompts = reserve::room("the prompts", from.len())?;
+    for each in from.iter().enumerate() {
+        prompts.push(encode(each)?);
+    }
+    Ok(prompts)
 }

@@ -485,11 +485,8 @@ fn slab_rows(rows: usize, row_bytes: usize) -> usize {
 
 fn zeros_f32(what: &str, len: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| Error::NoMemory {
-        what: what.into(),
-        needed: 4 * len as u64,
-        available: 0,
-    })?;
+    let refused = |_| Error::refused(what, 4 * len as u64);
+    values.try_reserve_exact(len).map_err(refused)?;
     values.resize(len, 0.0);
     Ok(values)
 }

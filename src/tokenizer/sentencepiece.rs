@@ -206,7 +206,7 @@ impl SentencePiece {
             return Err(Error::invalid(
                 "text",
                 format!("at most {max} bytes long {where_}"),
-                format!("{len} bytes long, or more,"),
+                format!("{len} bytes long or more"),
             ));
         }
         Ok(())

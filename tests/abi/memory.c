@@ -24,7 +24,7 @@ static void allow(size_t bytes) {
 static int refused;
 
 static void try_all(llama_t *l, const char *dir, const char *text, size_t len, int32_t *tokens,
-                    char *back, int enough) {
+    char *back, int enough) {
   llama_error err_, *err = &err_;
   llama_message message = {"user", text, SIZE_MAX, len};
   llama_generate_options o = generate_defaults();
@@ -55,7 +55,7 @@ static void try_all(llama_t *l, const char *dir, const char *text, size_t len, i
   b.max_seq_len = 64;
   b.max_batch_size = 1;
   status[5] = llama_build(dir, NULL, &b, &second, err);
-  CHECK(status[5] == LLAMA_OK || status[5] == LLAMA_E_NO_MEMORY || status[5] == LLAMA_E_DEVICE);
+  CHECK(status[5] == LLAMA_OK || status[5] == LLAMA_E_NO_MEMORY);
   llama_free(second);
   /* Of a tokenizer of half a megabyte it is only found late that it is not this model's. */
   snprintf(big_tokenizer, sizeof big_tokenizer, "%s/../../../tokenizer/tokenizer.model", dir);

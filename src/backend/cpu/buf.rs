@@ -58,11 +58,7 @@ impl<T: Number> Mem<T> {
         if len == 0 {
             return Ok(Self::none());
         }
-        let refused = |needed| Error::NoMemory {
-            what: what.to_owned(),
-            needed,
-            available: available_bytes(),
-        };
+        let refused = |needed| Error::no_memory(what, needed, available_bytes());
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&n| n <= isize::MAX as usize);

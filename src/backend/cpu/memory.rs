@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Bytes that this process can still get: the least of what the machine has free, what each of its
-/// cgroups (v1 and v2) leaves, and what its address-space limit leaves.
+/// cgroups (v1 and v2) leaves, and what its limits of address space and of private memory leave.
 pub fn available_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     available(Path::new("/"), &read)
@@ -20,7 +20,9 @@ fn available(root: &Path, read: Read<'_>) -> u64 {
     [
         machine,
         cgroup_available(root, &cgroups, &mounts, read),
-        address_space(&limits, &status),
+        // RLIMIT_AS and RLIMIT_DATA.
+        limit_left(&limits, "Max address space", &status, "VmSize:"),
+        limit_left(&limits, "Max data size", &status, "VmData:"),
     ]
     .into_iter()
     .flatten()
@@ -44,13 +46,11 @@ fn kib_field(text: &str, name: &str) -> Option<u64> {
         .checked_mul(1024)
 }
 
-/// What RLIMIT_AS leaves of the address space; `None` if it is unlimited.
-fn address_space(limits: &str, status: &str) -> Option<u64> {
-    let line = limits
-        .lines()
-        .find_map(|l| l.strip_prefix("Max address space"))?;
+/// What a limit leaves of which `used` bytes are in use; `None` where there is none.
+fn limit_left(limits: &str, limit: &str, status: &str, used: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|l| l.strip_prefix(limit))?;
     let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(limit.saturating_sub(kib_field(status, "VmSize:").unwrap_or(0)))
+    Some(limit.saturating_sub(kib_field(status, used).unwrap_or(0)))
 }
 
 /// The least that any level of the process's memory cgroups leaves.
@@ -217,13 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn the_address_space_limit_counts_when_set() {
-        let status = "VmPeak:  900 kB\nVmSize:\t     100 kB\n";
+    fn limits_of_the_process_count_when_set() {
+        let status = "VmPeak:  900 kB\nVmSize:\t     100 kB\nVmData:\t      50 kB\n";
         let limits = "Limit  Soft Limit  Hard Limit  Units\n\
+            Max data size             unlimited            unlimited            bytes\n\
             Max address space         1024000              unlimited            bytes\n";
         assert_eq!(
             with(&[("/proc/self/limits", limits), ("/proc/self/status", status)]),
             1_024_000 - 102_400
+        );
+        let data = limits.replace("size             unlimited", "size               61200");
+        assert_eq!(
+            with(&[("/proc/self/limits", &data), ("/proc/self/status", status)]),
+            61_200 - 51_200
         );
         let unlimited = limits.replace("1024000  ", "unlimited");
         assert_eq!(

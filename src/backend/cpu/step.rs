@@ -1,7 +1,6 @@
 //! A step in the form that the operations need: which rows there are, of which kind, and where
 //! their K and V go.
 
-use super::available_bytes;
 use crate::backend::{RowKind, Step};
 use crate::{Error, Result};
 
@@ -109,10 +108,8 @@ impl Loaded {
 /// An empty vector with room for `n`.
 fn reserve<T>(n: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
-    v.try_reserve_exact(n).map_err(|_| Error::NoMemory {
-        what: "the rows of a step".into(),
-        needed: (n as u64).saturating_mul(size_of::<T>() as u64),
-        available: available_bytes(),
-    })?;
+    let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
+    let refused = |_| Error::refused("the rows of a step", bytes);
+    v.try_reserve_exact(n).map_err(refused)?;
     Ok(v)
 }

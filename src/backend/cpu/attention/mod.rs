@@ -135,11 +135,9 @@ impl Cut {
     fn new(max_rows: usize, max_items: usize) -> Result<Self> {
         fn room<T>(n: usize) -> Result<Vec<T>> {
             let mut v = Vec::new();
-            v.try_reserve_exact(n).map_err(|_| Error::NoMemory {
-                what: "the plan of a step".into(),
-                needed: (n as u64).saturating_mul(size_of::<T>() as u64),
-                available: super::available_bytes(),
-            })?;
+            let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
+            let refused = |_| Error::refused("the plan of a step", bytes);
+            v.try_reserve_exact(n).map_err(refused)?;
             Ok(v)
         }
         Ok(Self {

@@ -11,6 +11,7 @@ mod grid;
 
 pub use grid::{Grid, Rect, Split};
 
+use crate::process::Process;
 use crate::{Error, Result};
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -149,6 +150,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     number: Cell<u64>,
+    process: Process,
 }
 
 impl Pool {
@@ -170,6 +172,7 @@ impl Pool {
             }),
             threads: Vec::new(),
             number: Cell::new(0),
+            process: Process::current(),
         };
         let _quiet = BlockedSignals::new();
         for i in 1..n {
@@ -177,7 +180,7 @@ impl Pool {
             let thread = std::thread::Builder::new()
                 .name(format!("llamabi-{i}"))
                 .spawn(move || shared.serve(i))
-                .map_err(|e| Error::Device(format!("cannot start thread {i} of {n}: {e}")))?;
+                .map_err(|e| Error::thread(format!("thread {i} of {n}"), &e))?;
             pool.threads.push(thread);
         }
         // When a thread gets here, it has allocated what it needs for itself, so no step allocates
@@ -269,6 +272,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A child after fork has none of them: to wait for them is to wait for ever.
+            return std::mem::forget(std::mem::take(&mut self.threads));
+        }
         self.shared.state.0.store(STOP, Ordering::SeqCst);
         self.threads
             .iter()

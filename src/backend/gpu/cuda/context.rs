@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::gpu::driver::{Driver, EVENT_DISABLE_TIMING, Handle, OUT_OF_MEMORY, Outcome};
+use crate::process::Process;
 use crate::{Error, Result};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -13,6 +14,7 @@ pub(super) struct Context {
     pub driver: Driver,
     pub device: c_int,
     raw: Handle,
+    process: Process,
 }
 
 // SAFETY: a context may be pushed on any thread (CUDA driver API, "Context Management").
@@ -40,10 +42,16 @@ impl Context {
             driver,
             device,
             raw,
+            process: Process::current(),
         }))
     }
 
+    /// Whatever uses the device comes through here, also to give something back, so that a child after
+    /// `fork`, where the driver promises nothing, never calls it.
     pub fn enter(&self) -> Result<Current<'_>> {
+        if !self.process.is_current() {
+            return Err(Error::Forked { what: "the device" });
+        }
         // SAFETY: retained until `drop`.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) }?;
         Ok(Current {
@@ -74,8 +82,10 @@ impl Drop for Current<'_> {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: undoes the retain of `retain`.
-        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+        if self.process.is_current() {
+            // SAFETY: undoes the retain of `retain`.
+            let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+        }
     }
 }
 
@@ -146,10 +156,10 @@ impl Pinned {
         // SAFETY: the context is current; `at` outlives the call.
         match unsafe { context.driver.cuMemHostAlloc(&mut at, size, 0) } {
             Err(failed) if failed.code == OUT_OF_MEMORY => {
-                return Err(Error::Refused {
-                    what: "page-locked memory for copies".into(),
-                    needed: bytes as u64,
-                });
+                return Err(Error::refused(
+                    "page-locked memory for copies",
+                    bytes as u64,
+                ));
             }
             outcome => outcome?,
         }
