@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc clean
+.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc sanitizers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -64,6 +64,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/check lint
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
+	@$(MAKE) --no-print-directory sanitizers
 	kernels/test.sh
 	tests/bindings/run.sh
 	tests/bindings/kernels.sh
@@ -72,6 +73,9 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 memcheck: setup ## the code that packs weights under valgrind, on the tiers that it knows (portable, AVX2)
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
 	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
+
+sanitizers: setup ## random calls of the C API with the library under AddressSanitizer and ThreadSanitizer
+	tests/sanitizers/run.sh
 
 # What is installed or packed is what `make build` left, as it is: another shell, or root, may have
 # another nvcc in its PATH. It is built first where there is none, or where KERNELS says what it

@@ -1,0 +1,722 @@
+/* Random calls of the whole C API: `fuzz MODEL_DIR [--calls N] [--seed S] [--threads N] [--list]`.
+ *
+ * Threads share handles, streams, results and cancel flags, give each function valid and invalid
+ * arguments, free what others use, inside callbacks too, and fork. Buffers end at a guard page. The
+ * calls of a thread depend on the seed alone, those of one thread can be replayed exactly.
+ *
+ * What is checked: statuses (a call with valid arguments on the lasting handle succeeds; none says that
+ * the library has a bug), llama_error, what results and events point to, and whatever the sanitizer
+ * that this is built with has to say. LLAMABI_PLANTED is `race` or `overflow`: a mistake in the
+ * library's own build for it to find. */
+#include "fuzz.h"
+
+#define INVALID LLAMA_E_INVALID_ARGUMENT
+
+static const char *dir;
+static atomic_int failed;
+static long calls_wanted = 20000;
+static unsigned n_threads = 4;
+static unsigned long long seed = 1;
+static pthread_t threads[64];
+static pthread_barrier_t all_there;
+
+static void fail(const char *what, long status, const char *message) {
+  fprintf(stderr, "fuzz: seed %llu, thread %u: %s: %ld %s\n", seed, self->number, what, status,
+      message);
+  atomic_store(&failed, 1);
+}
+
+#define CHECK(condition) ((condition) ? (void)0 : fail(#condition, __LINE__, ""))
+
+static int child(void) { return getpid() != self->process; }
+
+/* ---- arguments ---- */
+
+static llama_error *an_error(void) {
+  static const unsigned sizes[] = {
+      sizeof(llama_error), sizeof(llama_error), 16, 12, 100, 2048, 0, 5000};
+  unsigned size = sizes[below(8)];
+  llama_error *e;
+  if (one_in(8)) return NULL;
+  e = edge(((size < 8 ? 8 : size > 4096 ? 8 : size) + 3) & ~3u);
+  e->struct_size = size;
+  return e;
+}
+
+/* `valid`: nothing was wrong with the arguments and the handle is the lasting one. */
+static void check(const char *name, llama_status status, const llama_error *e, int valid) {
+  static const llama_status possible[] = {LLAMA_OK, LLAMA_DONE, LLAMA_CANCELLED, LLAMA_TIMEOUT,
+      INVALID, LLAMA_E_ABI, LLAMA_E_IO, LLAMA_E_NO_MEMORY, LLAMA_E_TOO_LONG, LLAMA_E_BATCH,
+      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED};
+  const char *message = "";
+  size_t i;
+  int known = child();
+  if (e != NULL && e->struct_size > 8 && e->struct_size <= 4096) {
+    size_t room = (e->struct_size < sizeof *e ? e->struct_size : sizeof *e) - 8;
+    message = e->message;
+    if (memchr(message, 0, room) == NULL) fail(name, status, "has no end of its message");
+    if (e->status != status) fail(name, status, "is not what err says");
+    if (room > 1 && (status == LLAMA_OK) != (*message == 0)) fail(name, status, message);
+  }
+  for (i = 0; i < sizeof possible / sizeof *possible; i++) known |= status == possible[i];
+  if (!known) fail(name, status, message);
+  /* E_ABI is for an err whose size is nonsense; a child has nothing but what its parent made */
+  if (valid && !child() && status < 0 && status != LLAMA_E_BUSY && status != LLAMA_E_ABI)
+    fail(name, status, message);
+  if (child() && status != INVALID && status != LLAMA_E_ABI) fail(name, status, "in a child");
+}
+
+static llama_t *a_handle(int *valid) {
+  if (!one_in(3)) return lasting;
+  *valid = 0;
+  return some(handles);
+}
+
+/* UTF-8 mostly, `*len` bytes or SIZE_MAX. */
+static const char *a_text(size_t *len, int *valid, unsigned most) {
+  static const char *const parts[] = {
+      "a", " the", "\xc3\xa9", "\xe6\xbc\xa2", "\n", "upon", " ", "[INST]", "."};
+  char text[4096];
+  size_t n = 0;
+  unsigned k = below(most);
+  char *at;
+  while (k-- > 0 && n < sizeof text - 16) {
+    const char *part = parts[below(9)];
+    memcpy(text + n, part, strlen(part));
+    n += strlen(part);
+  }
+  if (one_in(20)) {
+    text[n++] = (char)(0x80 + below(128));
+    *valid = 0;
+  }
+  if (one_in(30)) {
+    *valid = 0;
+    *len = one_in(2) ? 5 : (size_t)INT32_MAX + below(3);
+    return NULL;
+  }
+  if (one_in(3)) {
+    text[n++] = 0;
+    *len = SIZE_MAX;
+  } else {
+    *len = n;
+  }
+  at = edge(n);
+  return memcpy(at, text, n);
+}
+
+static int32_t *some_tokens(size_t n, int *valid) {
+  int32_t *t = edge(n * sizeof *t);
+  size_t i;
+  for (i = 0; i < n; i++) t[i] = (int32_t)(3 + below(250));
+  if (n > 0 && one_in(30)) {
+    t[below((unsigned)n)] = one_in(2) ? -1 - (int32_t)below(100) : INT32_MAX - (int32_t)below(3);
+    *valid = 0;
+  }
+  return t;
+}
+
+static int32_t on_event(void *user_data, const llama_event *ev);
+
+/* Options in as many bytes as they say. */
+static llama_generate_options *some_options(int *valid, int may_listen) {
+  llama_generate_options o;
+  size_t size = sizeof o;
+  char *at;
+  if (one_in(6)) return NULL;
+  CALL(generate_options_init)(&o, sizeof o);
+  o.max_gen_len = below(8);
+  if (one_in(40)) o.max_gen_len = LLAMABI_MAX_GEN_LEN_DEFAULT;
+  o.flags = below(16) & (one_in(3) ? 15u : ~(unsigned)LLAMA_GEN_NO_WAIT);
+  o.temperature = one_in(2) ? 0 : 0.8f;
+  o.top_k = (int32_t)below(5);
+  o.seed = one_in(2) ? 0 : draw();
+  o.top_logprobs = one_in(3) ? below(6) : 0;
+  if (one_in(4)) {
+    static const char *const stops[] = {"th", "e ", "\xc3\xa9"};
+    o.n_stop = 1 + below(3);
+    o.stop = memcpy(edge(o.n_stop * sizeof *stops), stops, o.n_stop * sizeof *stops);
+  }
+  if (one_in(3)) {
+    o.cancel = some(flags);
+    *valid = 0;
+  }
+  if (may_listen && one_in(2)) o.on_event = on_event;
+  switch (below(60)) {
+  case 0:
+    o.flags = (uint32_t)draw();
+    *valid = 0;
+    break;
+  case 1:
+    o.temperature = -1;
+    *valid = 0;
+    break;
+  case 2:
+    o.top_p = 0.0f / (o.top_p - o.top_p);
+    *valid = 0;
+    break;
+  case 3:
+    o.top_k = -5;
+    *valid = 0;
+    break;
+  case 4:
+    o.repetition_penalty = 0;
+    *valid = 0;
+    break;
+  case 5:
+    o.n_stop = SIZE_MAX >> below(40);
+    *valid = 0;
+    break;
+  case 6:
+    o.reserved1 = 1;
+    *valid = 0;
+    break;
+  case 7:
+    o.top_logprobs = UINT32_MAX;
+    *valid = 0;
+    break;
+  case 8:
+    o.on_event = on_event;
+    *valid = *valid && may_listen;
+    break;
+  case 9:
+    size = 8 + 8 * below(40);
+    *valid = 0;
+    break; /* older and newer headers, and nonsense */
+  default:
+    break;
+  }
+  at = edge(size);
+  memset(at, 0, size);
+  memcpy(at, &o, size < sizeof o ? size : sizeof o);
+  memcpy(at, &(uint32_t){(uint32_t)size}, 4);
+  return (llama_generate_options *)(void *)at;
+}
+
+static llama_message *some_messages(size_t n, int *valid) {
+  static const char *const roles[] = {"user", "assistant", "system", "tool"};
+  llama_message m[8], *at;
+  size_t i;
+  for (i = 0; i < n; i++) {
+    m[i].role = roles[one_in(20) ? below(4) : i % 2];
+    m[i].role_len = one_in(2) ? SIZE_MAX : strlen(m[i].role);
+    m[i].content = a_text(&m[i].content_len, valid, 6);
+  }
+  *valid = 0; /* roles in turn are the library's to judge */
+  at = edge(n * sizeof *at);
+  return memcpy(at, m, n * sizeof *at);
+}
+
+/* ---- callbacks, and children ---- */
+
+static void any_call(void);
+
+/* What a child does before it ends: nothing hangs, nothing crashes. */
+static void be_a_child(void) {
+  int i;
+  alarm(120);
+  for (i = 0; i < 8; i++) any_call();
+}
+
+static void have_a_child(void) {
+  pid_t pid;
+  int how = 0;
+  fflush(stderr);
+  pid = fork();
+  if (pid < 0) return;
+  if (pid == 0) {
+    self->forked_inside = self->depth > 0;
+    be_a_child();
+    if (self->forked_inside) return; /* to see the call under way refused, see `after_call` */
+    _exit(atomic_load(&failed));
+  }
+  while (waitpid(pid, &how, 0) < 0) {
+  }
+  if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) fail("a child ended with", how, "");
+}
+
+/* A child ends where the call that it was forked in has ended. */
+static void after_call(void) {
+  if (self->forked_inside && self->depth == 0) _exit(atomic_load(&failed));
+}
+
+static int read_all(const void *p, size_t n) {
+  const volatile char *bytes = p;
+  int sum = 0;
+  size_t i;
+  for (i = 0; i < n; i++) sum += bytes[i];
+  return sum;
+}
+
+static int in_callback(void) {
+  int go_on = !one_in(50);
+  self->depth++;
+  if (self->depth == 1 && one_in(4)) {
+    any_call();
+    if (one_in(300) && !child()) have_a_child();
+  }
+  self->depth--;
+  return go_on;
+}
+
+static int32_t on_event(void *user_data, const llama_event *ev) {
+  (void)user_data;
+  CHECK(ev->text[ev->text_len] == 0);
+  read_all(ev->text, ev->text_len);
+  read_all(ev->top, ev->n_top * sizeof *ev->top);
+  return in_callback();
+}
+
+static int32_t on_progress(void *user_data, float fraction) {
+  (void)user_data, (void)fraction;
+  return in_callback();
+}
+
+static void on_log(void *user_data, int32_t level, const char *msg, size_t len) {
+  (void)user_data, (void)level;
+  CHECK(msg[len] == 0);
+  read_all(msg, len);
+  in_callback();
+}
+
+static void on_signal(int number) {
+  (void)number;
+  llama_cancel_trigger(atomic_load(&flags[0]));
+}
+
+/* ---- calls ---- */
+
+static void keep_result(llama_result_t *r) {
+  size_t i, j, n, count;
+  if (r == NULL) return;
+  count = CALL(result_count)(r);
+  for (i = 0; i <= count; i++) {
+    const int32_t *tokens;
+    const float *logprobs;
+    const char *text;
+    const llama_alternative *top;
+    llama_status expected = i < count ? LLAMA_OK : INVALID;
+    if (CALL(result_tokens)(r, i, &tokens, &n) != expected) fail("result_tokens", (long)i, "");
+    if (expected != LLAMA_OK) break;
+    read_all(tokens, n * sizeof *tokens);
+    for (j = 0; j < n; j++) {
+      size_t k;
+      CHECK(CALL(result_top_logprobs)(r, i, j, &top, &k) == LLAMA_OK);
+      read_all(top, k * sizeof *top);
+    }
+    CHECK(CALL(result_logprobs)(r, i, &logprobs, &n) == LLAMA_OK);
+    read_all(logprobs, n * sizeof *logprobs);
+    CHECK(CALL(result_text)(r, i, &text, &n) == LLAMA_OK && text[n] == 0);
+    read_all(text, n);
+    CHECK(CALL(result_finish_reason)(r, i) >= LLAMA_FINISH_STOP);
+  }
+  r = atomic_exchange(&results[below(SLOTS)], r);
+  if (r != NULL) CALL(result_free)(r);
+}
+
+static void keep_stream(llama_stream_t *s) {
+  unsigned i = below(SLOTS);
+  if (self->depth > 0) i = READ_STREAMS + i % READ_STREAMS; /* see free_stream */
+  if (i < READ_STREAMS) pthread_mutex_lock(&reading[i]);
+  s = atomic_exchange(&streams[i], s);
+  if (s != NULL) CALL(stream_free)(s);
+  if (i < READ_STREAMS) pthread_mutex_unlock(&reading[i]);
+}
+
+/* Not those that are read inside a callback, which holds a slot that the reader may wait for. */
+static void free_stream(void) {
+  unsigned i = below(SLOTS);
+  if (i < READ_STREAMS && (self->depth > 0 || pthread_mutex_trylock(&reading[i]) != 0)) return;
+  CALL(stream_free)(take(streams, i));
+  if (i < READ_STREAMS) pthread_mutex_unlock(&reading[i]);
+}
+
+static void next_event(void) {
+  static const int32_t timeouts[] = {0, 1, 3, -1, -7};
+  unsigned i = below(SLOTS), n;
+  llama_error *e = an_error();
+  llama_event *ev = edge(sizeof *ev);
+  if (self->depth > 0) i = READ_STREAMS;
+  ev->struct_size = one_in(20) ? 16 + below(100) : sizeof *ev;
+  if (ev->struct_size > sizeof *ev) ev->struct_size = sizeof *ev;
+  if (i >= READ_STREAMS) {
+    llama_status status = CALL(stream_next)(some(streams), ev, timeouts[below(5)], e);
+    check("stream_next", status, e, 0);
+    return;
+  }
+  if (pthread_mutex_trylock(&reading[i]) != 0) return;
+  for (n = below(12); n > 0; n--) {
+    llama_status status = CALL(stream_next)(atomic_load(&streams[i]), ev, timeouts[below(4)], e);
+    check("stream_next", status, e, 0);
+    if (status != LLAMA_OK) break;
+    if (ev->struct_size < sizeof *ev) continue;
+    CHECK(ev->text[ev->text_len] == 0);
+    read_all(ev->text, ev->text_len);
+    read_all(ev->top, ev->n_top * sizeof *ev->top);
+  }
+  pthread_mutex_unlock(&reading[i]);
+}
+
+/* Prompts for one of the seven functions that take them. */
+static void run_prompts(void) {
+  int valid = 1;
+  size_t few = one_in(30) ? below(6) : 1 + below(3), i, total = 0;
+  size_t n = one_in(99) ? SIZE_MAX - below(9) : few; /* too many to be looked at */
+  size_t *lens = edge(few * sizeof *lens);
+  llama_t *l = a_handle(&valid);
+  unsigned which = below(6), kind = which % 3;
+  llama_generate_options *o = some_options(&valid, which < 3);
+  llama_result_t *r = NULL, **out = one_in(30) ? NULL : &r;
+  llama_stream_t *s = NULL;
+  const int32_t *tokens = NULL;
+  const char **texts = NULL;
+  const llama_message *messages = NULL;
+  llama_error *e = an_error();
+  llama_status status;
+  if (n != few || n == 0 || out == NULL || self->depth > 0) valid = 0;
+  if (n > 3) valid = 0; /* more than max_batch_size */
+  for (i = 0; i < few; i++) {
+    lens[i] = kind == 2 ? 1 + 2 * below(2) : 1 + below(8);
+    if (one_in(60)) lens[i] = 0, valid = 0;
+    total += lens[i];
+  }
+  if (few > 0 && one_in(80)) {
+    lens[few - 1] = SIZE_MAX - below(9);
+    valid = 0;
+    total = 0;
+  }
+  if (kind == 0) tokens = some_tokens(total, &valid);
+  if (kind == 1) {
+    const char *p[5];
+    for (i = 0; i < few; i++) p[i] = a_text(&lens[i], &valid, 7);
+    texts = edge(few * sizeof *texts);
+    memcpy(texts, p, few * sizeof *p);
+  }
+  if (kind == 2) messages = some_messages(total > 8 ? 8 : total, &valid);
+  if (kind == 2 && total > 8) return;
+  if (n != few) tokens = NULL, texts = NULL, messages = NULL;
+  switch (which) {
+  case 0:
+    status = CALL(generate)(l, tokens, lens, n, o, out, e);
+    break;
+  case 1:
+    status = CALL(text_completion)(l, texts, lens, n, o, out, e);
+    break;
+  case 2:
+    status = CALL(chat_completion)(l, messages, lens, n, o, out, e);
+    break;
+  case 3:
+    status = CALL(stream_open)(l, tokens, lens, n, o, &s, e);
+    break;
+  case 4:
+    status = CALL(stream_open_text)(l, texts, lens, n, o, &s, e);
+    break;
+  default:
+    status = CALL(stream_open_chat)(l, messages, lens, n, o, &s, e);
+    break;
+  }
+  check(export_names[which < 1   ? EXPORT_generate
+                     : which < 3 ? EXPORT_text_completion
+                                 : EXPORT_stream_open],
+      status, e, valid);
+  after_call();
+  if (s != NULL) keep_stream(s);
+  keep_result(r);
+}
+
+static void use_tokenizer(void) {
+  int valid = 1;
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  size_t len, n = 0, cap = below(40);
+  unsigned flags_ = one_in(20) ? (unsigned)draw() : below(4);
+  const char *p, *text;
+  llama_status status;
+  switch (below(4)) {
+  case 0:
+    text = a_text(&len, &valid, one_in(50) ? 900 : 12);
+    if (one_in(2)) {
+      status =
+          CALL(encode_text)(l, text, len, flags_, edge(cap * 4), cap, one_in(40) ? NULL : &n, e);
+      check("encode_text", status, e, 0);
+    } else {
+      status = CALL(encode_text_bounded)(l, text, len, flags_, one_in(2) ? SIZE_MAX : below(9),
+          one_in(2) ? some(flags) : NULL, edge(cap * 4), cap, one_in(40) ? NULL : &n, e);
+      check("encode_text_bounded", status, e, 0);
+    }
+    break;
+  case 1: {
+    int32_t *t = some_tokens(cap, &valid);
+    size_t room = below(200);
+    status = CALL(decode_tokens)(l, t, cap, edge(room), room, &n, e);
+    check("decode_tokens", status, e, 0);
+    break;
+  }
+  case 2:
+    status = CALL(token_bytes)(l, (int32_t)below(300) - (one_in(20) ? 300 : 0), &p, &n, e);
+    check("token_bytes", status, e, 0);
+    if (status == LLAMA_OK && l == lasting) read_all(p, n + 1);
+    break;
+  default: {
+    size_t k = below(4);
+    llama_message *m = some_messages(k, &valid);
+    status = CALL(encode_dialog)(l, m, k, edge(cap * 4), cap, &n, e);
+    check("encode_dialog", status, e, 0);
+  }
+  }
+}
+
+static void ask(void) {
+  int valid = 1;
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  llama_request_stats *st = edge(sizeof *st);
+  size_t i = below(4);
+  llama_status status;
+  if (l != lasting) valid = 0;
+  st->struct_size = sizeof *st;
+  switch (below(8)) {
+  case 0: {
+    llama_info *info = edge(sizeof *info);
+    info->struct_size = sizeof *info;
+    status = CALL(get_info)(l, info, e);
+    check("get_info", status, e, valid && !child());
+    break;
+  }
+  case 1: {
+    llama_timings *t = edge(sizeof *t);
+    t->struct_size = sizeof *t;
+    status = CALL(get_timings)(l, t, e);
+    check("get_timings", status, e, valid && !child());
+    break;
+  }
+  case 2:
+    check("stream_stats", CALL(stream_stats)(some(streams), i, st), NULL, 0);
+    break;
+  case 3:
+    CALL(stream_fd)(some(streams));
+    break;
+  case 4:
+    check("result_stats", CALL(result_stats)(some(results), i, st), NULL, 0);
+    break;
+  case 5: {
+    const char *p;
+    size_t n;
+    check("result_text", CALL(result_text)(some(results), i, &p, &n), NULL, 0);
+    break;
+  }
+  case 6:
+    CHECK(CALL(status_string)((int32_t)below(40) - 20) != NULL);
+    break;
+  default:
+    CHECK(strcmp(CALL(version)(), LLAMABI_VERSION) == 0 &&
+          CALL(abi_version)() == LLAMABI_ABI_VERSION);
+    CALL(result_count)(some(results));
+    CALL(result_finish_reason)(some(results), i);
+  }
+}
+
+static void use_flags(void) {
+  unsigned i = below(SLOTS);
+  switch (below(4)) {
+  case 0: {
+    void *flag = CALL(cancel_new)();
+    flag = atomic_exchange(&flags[i], flag);
+    if (flag != NULL) CALL(cancel_free)(flag);
+    break;
+  }
+  case 1:
+    CALL(cancel_trigger)(some(flags));
+    break;
+  case 2:
+    CALL(cancel_free)(take(flags, i));
+    break;
+  default:
+    if (!child()) pthread_kill(threads[below(n_threads)], SIGUSR1);
+  }
+}
+
+static void build(unsigned slot) {
+  llama_build_options *o = edge(sizeof *o);
+  llama_error *e = an_error();
+  llama_t *l = NULL;
+  llama_status status;
+  CALL(build_options_init)(o, sizeof *o, LLAMABI_ABI_VERSION);
+  o->device = LLAMA_DEVICE_CPU;
+  o->max_seq_len = 16 + below(60);
+  o->max_batch_size = 1 + below(3);
+  o->n_threads = 1 + below(2);
+  if (one_in(2)) o->progress = on_progress;
+  if (one_in(2)) o->log = on_log;
+  o->log_level = (int32_t)below(5);
+  o->cancel = one_in(4) ? some(flags) : NULL;
+  switch (below(12)) {
+  case 0:
+    o->device = 77;
+    break;
+  case 1:
+    o->abi_version = 9;
+    break;
+  case 2:
+    o->max_seq_len = 0;
+    break;
+  case 3:
+    o->max_batch_size = UINT32_MAX;
+    o->max_seq_len = UINT32_MAX;
+    break;
+  case 4:
+    o->n_threads = 5000;
+    break;
+  case 5:
+    o->reserved0 = 3;
+    break;
+  default:
+    break;
+  }
+  status = CALL(build)(one_in(9) ? "/nonexistent" : dir, NULL, o, &l, e);
+  /* a child may build its own, unless it was forked in here */
+  if (!child() || self->forked_inside) check("build", status, e, 0);
+  after_call();
+  CHECK((status == LLAMA_OK) == (l != NULL));
+  if (l == NULL) return;
+  l = atomic_exchange(&handles[slot], l);
+  if (l != NULL) CALL(destroy)(l);
+}
+
+static void any_call(void) {
+  unsigned slot = below(SLOTS);
+  switch (below(20)) {
+  case 0:
+  case 1:
+  case 2:
+  case 3:
+    run_prompts();
+    break;
+  case 4:
+  case 5:
+  case 6:
+  case 7:
+    next_event();
+    break;
+  case 8:
+  case 9:
+  case 10:
+    use_tokenizer();
+    break;
+  case 11:
+  case 12:
+  case 13:
+    ask();
+    break;
+  case 14:
+  case 15:
+    use_flags();
+    break;
+  case 16:
+    free_stream();
+    break;
+  case 17:
+    CALL(result_free)(one_in(2) ? take(results, slot) : NULL);
+    break;
+  case 18:
+    if (one_in(20)) {
+      if (self->depth == 0) build(slot);
+    } else if (one_in(12)) {
+      void *taken = take(handles, slot);
+      if (one_in(2))
+        CALL(free)(taken);
+      else
+        CALL(destroy)(taken);
+    } else {
+      void *stale = some(handles);
+      if (stale != NULL && one_in(40) && stale != lasting) CALL(free)(stale);
+    }
+    break;
+  default:
+    if (one_in(400) && !child()) have_a_child();
+  }
+}
+
+/* ---- the run ---- */
+
+#ifdef PLANTED
+extern void llamabi_planted_race(void);
+extern int llamabi_planted_overflow(size_t n);
+
+static void planted(const char *what) {
+  if (what == NULL) return;
+  if (strcmp(what, "race") == 0) llamabi_planted_race();
+  if (strcmp(what, "overflow") == 0) llamabi_planted_overflow(100);
+}
+#else
+static void planted(const char *what) { (void)what; }
+#endif
+
+static void *work(void *argument) {
+  self = argument;
+  pthread_barrier_wait(&all_there);
+  while (atomic_load(&calls_made) < calls_wanted && !atomic_load(&failed)) {
+    any_call();
+    if (one_in(100)) planted(getenv("LLAMABI_PLANTED"));
+  }
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  static worker workers[64];
+  llama_build_options o;
+  llama_error err;
+  unsigned i;
+  for (i = 1; i < (unsigned)argc; i++) {
+    if (strcmp(argv[i], "--list") == 0) {
+      for (i = 0; i < N_EXPORTS; i++) puts(export_names[i]);
+      return 0;
+    }
+    if (i + 1 < (unsigned)argc && strcmp(argv[i], "--calls") == 0)
+      calls_wanted = atol(argv[++i]);
+    else if (i + 1 < (unsigned)argc && strcmp(argv[i], "--seed") == 0)
+      seed = strtoull(argv[++i], NULL, 0);
+    else if (i + 1 < (unsigned)argc && strcmp(argv[i], "--threads") == 0)
+      n_threads = (unsigned)atoi(argv[++i]);
+    else
+      dir = argv[i];
+  }
+  if (dir == NULL || n_threads < 1 || n_threads > 64) return 2;
+  signal(SIGUSR1, on_signal);
+  err.struct_size = sizeof err;
+  llama_build_options_init(&o, sizeof o, LLAMABI_ABI_VERSION);
+  o.device = LLAMA_DEVICE_CPU;
+  o.max_seq_len = 64;
+  o.max_batch_size = 3;
+  o.n_threads = 2;
+  if (llama_build(dir, NULL, &o, &lasting, &err) != LLAMA_OK) {
+    fprintf(stderr, "fuzz: %s\n", err.message);
+    return 1;
+  }
+  for (i = 0; i < READ_STREAMS; i++) pthread_mutex_init(&reading[i], NULL);
+  for (i = 0; i < n_threads; i++) {
+    workers[i].number = i;
+    workers[i].random = seed * 1000003 + i;
+    workers[i].process = getpid();
+    make_areas(&workers[i]);
+  }
+  threads[0] = pthread_self();
+  pthread_barrier_init(&all_there, NULL, n_threads);
+  for (i = 1; i < n_threads; i++)
+    if (pthread_create(&threads[i], NULL, work, &workers[i]) != 0) return 1;
+  work(&workers[0]);
+  for (i = 1; i < n_threads; i++) pthread_join(threads[i], NULL);
+  for (i = 0; i < SLOTS; i++) {
+    llama_stream_free(atomic_load(&streams[i]));
+    llama_result_free(atomic_load(&results[i]));
+    llama_cancel_free(atomic_load(&flags[i]));
+    llama_free(atomic_load(&handles[i]));
+  }
+  llama_free(lasting);
+  for (i = 0; i < N_EXPORTS; i++)
+    if (!atomic_load(&failed) && atomic_load(&calls_of[i]) == 0 && calls_wanted >= 20000)
+      fail("never called", (long)i, export_names[i]);
+  if (atomic_load(&failed)) return 1;
+  printf("fuzz: %ld calls on %u threads, seed %llu: passed\n", atomic_load(&calls_made), n_threads,
+      seed);
+  return 0;
+}

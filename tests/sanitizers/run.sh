@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# The library's Rust code under AddressSanitizer and ThreadSanitizer, with random calls of the C API
+# (fuzz.c): tests/sanitizers/run.sh [--calls N] [--seed S] [--threads N] [address] [thread]
+#
+# The library's crate is built once for each, with the stable compiler's own sanitizers
+# (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it depends on
+# is not instrumented, and built once for both.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+options=() sanitizers=() calls=20000
+while (($# > 0)); do
+  case $1 in
+    --calls) calls=$2; shift 2 ;;
+    --seed | --threads) options+=("$1" "$2"); shift 2 ;;
+    address | thread) sanitizers+=("$1"); shift ;;
+    *) sed -n '2,3s/^# //p' "$0" >&2; exit 2 ;;
+  esac
+done
+((${#sanitizers[@]})) || sanitizers=(address thread)
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+runtimes=$(rustc --print sysroot)/lib/rustlib/$host/lib
+target=${CARGO_TARGET_DIR:-target}/sanitizers
+model=tests/data/reference/mha-f32/meta
+libs=$(sed -n 's/^Libs.private: //p' packaging/llamabi.pc.in)
+export LLAMABI_BUILD_KERNELS=none RUSTC_BOOTSTRAP=1
+export ASAN_OPTIONS=detect_leaks=1:exitcode=66
+# Children fork while other threads run, and start threads of their own.
+export TSAN_OPTIONS=halt_on_error=1:exitcode=66:die_after_fork=0:suppressions=$PWD/tests/sanitizers/tsan.txt
+
+# What ThreadSanitizer must be told of the standard library, which is not instrumented: the mangled
+# names of four functions in it, see tsan_std.c.
+std_symbol() { # std_symbol REGEX, among $symbols
+  grep -Em1 "$1" <<<"$symbols" || {
+    echo "tests/sanitizers/run.sh: the standard library has no symbol $1" >&2
+    return 1
+  }
+}
+
+runtime() { # runtime SANITIZER: the archive that Rust brings along
+  echo "$runtimes"/librustc-*_rt."${1:0:1}"san.a
+}
+
+build() { # build SANITIZER: target/sanitizers/SANITIZER/fuzz
+  local s=$1 dir=$target/$1 flags=() objects=() library=$target/$1/libllamabi.a
+  mkdir -p "$dir"
+  cargo rustc --release --locked --lib --crate-type staticlib --target-dir "$target" -- --cfg llamabi_planted \
+    "-Zsanitizer=$s" -C unsafe-allow-abi-mismatch=sanitizer -C opt-level=1 -C debuginfo=0
+  cp "$target/release/libllamabi.a" "$library"
+  cc -std=c11 -g -O1 -D_GNU_SOURCE -DPLANTED -Wall -Wextra -Wpedantic -Werror "-fsanitize=$s" -Iinclude \
+    -c tests/sanitizers/fuzz.c -o "$dir/fuzz.o"
+  if [[ $s == thread ]]; then
+    local symbols contended wait timeout once
+    symbols=$(readelf -sW "$library" 2>/dev/null | awk '{print $8}')
+    contended=$(std_symbol 'std3sys4sync5mutex5futexNt.*Mutex14lock_contended$')
+    wait=$(std_symbol 'std3sys4sync7condvar5futexNt.*Condvar4wait$')
+    timeout=$(std_symbol 'std3sys4sync7condvar5futexNt.*Condvar12wait_timeout$')
+    once=$(std_symbol 'std3sys4sync4once5futexNt.*Once4call$')
+    cc -std=c11 -g -O1 "-DLOCK_CONTENDED=$contended" "-DWAIT=$wait" "-DWAIT_TIMEOUT=$timeout" "-DONCE_CALL=$once" \
+      -c tests/sanitizers/tsan_std.c -o "$dir/tsan_std.o"
+    objects=("$dir/tsan_std.o")
+    flags=("-Wl,--wrap=$contended,--wrap=$wait,--wrap=$timeout,--wrap=$once")
+  fi
+  # shellcheck disable=SC2086
+  cc "$dir/fuzz.o" "${objects[@]}" "${flags[@]}" "$library" -Wl,--whole-archive "$(runtime "$s")" -Wl,--no-whole-archive \
+    $libs -lrt -lresolv -rdynamic -o "$dir/fuzz"
+}
+
+found() { # found SANITIZER MISTAKE WORDS: the planted mistake must be seen
+  local said dir=$target/$1
+  if said=$(LLAMABI_PLANTED=$2 timeout 300 "$dir/fuzz" "$model" --calls 5000 2>&1) ||
+    ! grep -q "$3" <<<"$said" || ! grep -q "llamabi_planted_$2" <<<"$said"; then
+    echo "tests/sanitizers/run.sh: the planted $2 was not found:" >&2
+    head -n 40 <<<"$said" >&2
+    return 1
+  fi
+}
+
+done=()
+for s in "${sanitizers[@]}"; do
+  if [[ ! -e $(runtime "$s") ]]; then
+    echo "make test: SKIPPED: this Rust has no runtime of $s sanitizer; the library was NOT run under it"
+    continue
+  fi
+  build "$s"
+  if [[ $s == address ]]; then found address overflow heap-buffer-overflow; else found thread race "data race"; fi
+  "$target/$s/fuzz" "$model" --calls "$calls" "${options[@]}"
+  done+=("$s")
+done
+((${#done[@]} == 0)) || echo "sanitizers (${done[*]}): $calls calls each, and the planted mistakes found: passed"
