@@ -453,8 +453,7 @@ template <class Buffer, class F> Buffer filled(std::size_t guess, F &&call) {
     buffer.resize(n);
     status = call(buffer.data(), buffer.size(), &n, c.err());
   }
-  if (c.finish(status) == LLAMA_CANCELLED)
-    throw error(LLAMA_CANCELLED, "encoding was cancelled");
+  if (c.finish(status) == LLAMA_CANCELLED) throw error(LLAMA_CANCELLED, "encoding was cancelled");
   buffer.resize(n);
   return buffer;
 }
