@@ -106,7 +106,7 @@ static llama_generate_options options(void) {
 
 static llama_status complete(llama_error *err) {
   const char *prompts[] = {"Once upon a time", text};
-  size_t lens[] = {SIZE_MAX, 300};
+  size_t lens[] = {SIZE_MAX, 30};
   llama_generate_options o = options();
   llama_result_t *r = NULL;
   llama_status status = llama_text_completion(l, prompts, lens, 2, &o, &r, err);
@@ -169,13 +169,15 @@ static llama_status build(llama_error *err) {
   return status;
 }
 
+/* In the first ones only the caller's thread works, so that what is live can be compared. */
+enum { N_ALONE = 3 };
 static const struct {
   const char *name;
   llama_status (*call)(llama_error *);
   int stride; /* a build has thousands */
 } scenarios[] = {{"encode", encode, 1}, {"encode_dialog", encode_dialog, 1}, {"decode", decode, 1},
     {"complete", complete, 1}, {"chat", chat, 1}, {"generate", generate, 1}, {"stream", stream, 1},
-    {"build", build, 37}};
+    {"build", build, 53}};
 
 /* ---- a child ---- */
 
@@ -193,7 +195,7 @@ static long live_after(llama_status (*call)(llama_error *)) {
 /* Fails one allocation after another from `at->next` on. 0: all were tried. */
 static int child(int s, int all_after, progress *at) {
   llama_status (*call)(llama_error *) = scenarios[s].call;
-  const int alone = s < 3; /* only this thread works: what is live can be compared */
+  const int alone = s < N_ALONE;
   alarm(100);
   l = open_model(dir, 512, 3);
   (void)live_after(call);
@@ -254,15 +256,19 @@ static void run(int s, int all_after, long first) {
       _exit(child(s, all_after, shared));
     }
     close(pipes[1]);
-    while (n < sizeof said - 1 && (got = read(pipes[0], said + n, sizeof said - 1 - n)) > 0)
+    while ((got = read(pipes[0], said + n, sizeof said - 1 - n)) > 0) {
       n += (size_t)got;
+      /* read on: a broken pipe ends the child */
+      if (n > sizeof said / 2) n = sizeof said / 2;
+    }
     said[n] = 0;
     close(pipes[0]);
     CHECK(waitpid(pid, &how, 0) == pid);
     if (WIFEXITED(how) && WEXITSTATUS(how) == 0) break;
-    /* Rust's end is an abort with this line; C++ has another one for its own. */
+    /* Rust's end; or that of glibc, where nothing is left even for Rust's line. */
     if (!(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT &&
-            strstr(said, "memory allocation of ") != NULL)) {
+            (strstr(said, "memory allocation of ") != NULL ||
+                (all_after && strstr(said, "failed to register TLS destructor") != NULL)))) {
       CHECK(!"the documented end");
       fprintf(stderr, "%s, allocation %ld%s: %s %d\n%s\n", scenarios[s].name, shared->next,
           all_after ? " and all after" : "", WIFSIGNALED(how) ? "signal" : "exit",
@@ -271,7 +277,10 @@ static void run(int s, int all_after, long first) {
     aborts++;
     shared->next += scenarios[s].stride;
   }
-  CHECK(shared->refused + shared->fine > 0);
+  /* Where one allocation fails and the next ones do not, there is memory for the words: what
+   * encodes, on the caller's thread, never ends the process. */
+  CHECK(all_after || shared->refused > 0 || scenarios[s].call == build);
+  CHECK(all_after || s >= N_ALONE || aborts == 0);
   printf("%s%s: %ld allocations; LLAMA_E_NO_MEMORY %ld, done without %ld, aborts %ld\n",
       scenarios[s].name, all_after ? ", all after" : "", shared->next, shared->refused,
       shared->fine, aborts);
@@ -282,6 +291,7 @@ int main(int argc, char **argv) {
   size_t i;
   if (argc < 2) return 2;
   dir = argv[1];
+  setenv("RUST_BACKTRACE", "0", 1);
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(shared != MAP_FAILED);
   for (i = 0; i < sizeof text - 1; i++) text[i] = " etaoin"[i * i % 7];

@@ -339,7 +339,9 @@ static void next_event(void) {
   ev->struct_size = one_in(20) ? 16 + below(100) : sizeof *ev;
   if (ev->struct_size > sizeof *ev) ev->struct_size = sizeof *ev;
   if (i >= READ_STREAMS) {
-    llama_status status = CALL(stream_next)(some(streams), ev, timeouts[below(5)], e);
+    /* not one that somebody reads: that is what the header asks of callers */
+    void *s = one_in(4) ? self->stale[below(8)] : atomic_load(&streams[i]);
+    llama_status status = CALL(stream_next)(s, ev, timeouts[below(5)], e);
     check("stream_next", status, e, 0);
     return;
   }
@@ -643,8 +645,11 @@ extern void llamabi_planted_race(void);
 extern int llamabi_planted_overflow(size_t n);
 
 static void planted(const char *what) {
+  int i;
   if (what == NULL) return;
-  if (strcmp(what, "race") == 0) llamabi_planted_race();
+  /* long enough for all threads to be in it at the same time, with no lock in between */
+  if (strcmp(what, "race") == 0)
+    for (i = 0; i < 3000000; i++) llamabi_planted_race();
   if (strcmp(what, "overflow") == 0) llamabi_planted_overflow(100);
 }
 #else
@@ -654,9 +659,9 @@ static void planted(const char *what) { (void)what; }
 static void *work(void *argument) {
   self = argument;
   pthread_barrier_wait(&all_there);
+  planted(getenv("LLAMABI_PLANTED"));
   while (atomic_load(&calls_made) < calls_wanted && !atomic_load(&failed)) {
     any_call();
-    if (one_in(100)) planted(getenv("LLAMABI_PLANTED"));
   }
   return NULL;
 }
