@@ -22,6 +22,9 @@ class Service:
         for thread in self.threads:
             thread.start()
         wait(lambda: self.process.poll() is not None or any("listening on" in line for line in self.out), 60, "it listens")
+        if self.process.poll() is not None:
+            for thread in self.threads:  # what it said last may not have been read yet
+                thread.join()
         listening = [line for line in self.out if line.startswith("listening on ")]
         assert listening, self.said()
         self.url = listening[0].split()[-1]
