@@ -180,11 +180,13 @@ impl Scheduler {
         }
     }
 
-    /// Fill `next`, which is empty, with the step that follows `plan`, which is under way, so that the device need
-    /// not wait for the host between them; leave it empty unless it is certain to be what would be planned once `plan`
-    /// has its answer, tokens and sequences that the answer ends apart. The latter's rows are computed in vain:
-    /// [`Scheduler::absorb`] passes over them. What such a row writes into the cache lies behind its sequence's
-    /// last token, so in a page that was never published, and before anything that the page's next holder writes.
+    /// Plans the step that follows `plan` while `plan` is under way, so that the device need not wait
+    /// for the host between the two. `next` is empty before. It stays empty unless the same sequences
+    /// are certain to decode again: then only the tokens, and which sequences end, are not known yet.
+    ///
+    /// Rows of sequences that end meanwhile are computed in vain, and [`Scheduler::absorb`] passes
+    /// over them. Such a row writes to the cache behind its sequence's last token: into a page that
+    /// was never published, and before the page's next holder writes anything.
     pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
         let rows = || self.running.iter().filter(|s| !s.sits_out);
         // The same rows again, and nobody comes or goes: neither a prompt nor a reader who has caught up.
@@ -419,8 +421,8 @@ fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, n_tokens: usiz
     }
 }
 
-/// Append rows of a sequence for these tokens of it, from `position` on. Positions that are in the cache are not
-/// written again.
+/// Appends rows of a sequence for these tokens of it, from `position` on. Positions that are in the
+/// cache are not written again.
 fn add_span(
     plan: &mut Plan,
     sequence: &Sequence,
