@@ -109,7 +109,7 @@ fn on_gpu<D: Device>(device: Arc<D>, kv_dtypes: &[Dtype]) {
             &SHAPE,
             &rope(),
             &LIMITS,
-            Dtype::Bf16,
+            &[Dtype::Bf16],
             kv_dtype,
         )
         .unwrap();

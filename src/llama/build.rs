@@ -165,7 +165,7 @@ impl<'a> Order<'a> {
         let open = |rope: RopeTable, setting: &Setting, needed: u64| {
             let name = device.name();
             let (shape, limits) = (&setting.config.shape, &setting.limits);
-            let (weights, room) = (setting.dtypes.layers, available - needed);
+            let (weights, room) = (&[setting.dtypes.layers], available - needed);
             let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = gpu.log(self.options.log.clone());

@@ -43,22 +43,22 @@ fn group(n: usize) -> usize {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Gives the device's library up if it would never be used, or if it needs more than `room`:
-    /// the bytes that the model's plan leaves free. The library is optional, so it must not take
+    /// Gives the device's library up if it would never be used with weights of these dtypes, or if
+    /// it needs more than `room`: the bytes that the model's plan leaves free. The library is optional, so it must not take
     /// the place of the model. Returns the reason if the user should hear of one.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,
         limits: &Limits,
-        weights: Dtype,
+        weights: &[Dtype],
         room: u64,
     ) -> Option<String> {
         let own = device.own_bytes();
-        let sixteen_bit = matches!(weights, Dtype::F16 | Dtype::Bf16);
+        let takes = |dtype: &Dtype| matches!(dtype, Dtype::F16 | Dtype::Bf16);
         if own == 0 {
             return None;
         }
-        if !sixteen_bit || limits.max_rows < LARGE {
+        if !weights.iter().any(takes) || limits.max_rows < LARGE {
             device.give_up_library();
             return None;
         }

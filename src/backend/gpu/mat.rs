@@ -78,6 +78,12 @@ impl<D: Device> GpuMat<D> {
         self.firsts[self.firsts.len() - 1]
     }
 
+    /// Whether kernels that read a prompt's activations through a map take them in the order of
+    /// slots. That order permutes each 16 columns, so there must be no odd ones.
+    pub(super) fn permutes(&self) -> bool {
+        !self.dtype.is_float() && self.cols.is_multiple_of(16)
+    }
+
     /// The address of the bias, 0 where there is none.
     pub(super) fn bias(&self) -> u64 {
         self.bias.as_ref().map_or(0, Memory::at)

@@ -5,8 +5,7 @@ use super::device::{Device, Memory};
 use super::params::*;
 use super::{
     ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, head_of_page,
-    head_stride, launch, mapped, mat, most_decoded, pad32, partial_len, rounded, sample, step,
-    tensor_cores,
+    head_stride, launch, mat, most_decoded, pad32, partial_len, rounded, sample, step,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
@@ -36,7 +35,7 @@ impl<D: Device> Gpu<D> {
         norm: u64,
         width: usize,
         rows: Rows,
-        slots: u32,
+        slots: bool,
     ) -> Result<Input> {
         let input = Input {
             at: self.prepared.at(),
@@ -52,7 +51,7 @@ impl<D: Device> Gpu<D> {
             x_stride: x.stride as u32,
             out_stride: input.stride,
             eps: self.shape.norm_eps,
-            slots,
+            slots: u32::from(slots),
         };
         launch::prepare(&*self.device, rounded(dtype), &params)?;
         Ok(input)
@@ -69,7 +68,7 @@ impl<D: Device> Gpu<D> {
         rows: Rows,
     ) -> Result<Input> {
         if launch::prepares(dtype, rows.n) {
-            return self.prepare(dtype, x, norm, width, rows, 0);
+            return self.prepare(dtype, x, norm, width, rows, false);
         }
         Ok(Input {
             at: x.at(),
@@ -198,13 +197,13 @@ impl<D: Device> Backend for Gpu<D> {
             memory,
             stride,
             map: None,
+            slots: false,
         })
     }
 
     fn new_buf(&self, rows: usize, width: usize) -> Result<GpuBuf<D>> {
         self.check()?;
-        let mapped = mapped(&self.shape, self.weights_dtype);
-        GpuBuf::new(&self.device, "activations", rows, width, mapped)
+        GpuBuf::new(&self.device, "activations", rows, width)
     }
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
@@ -303,7 +302,8 @@ impl<D: Device> Backend for Gpu<D> {
             };
             launch::qkv(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
-            let input = this.prepare(w.dtype, x, norm, w.cols, rows, this.slots(w))?;
+            let slots = this.prepared.takes_slots(w);
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows, slots)?;
             let params = QkvParams {
                 x: input.at,
                 x_stride: input.stride,
@@ -311,7 +311,7 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            match this.prepared.maps(w) {
+            match this.prepared.maps(w, slots) {
                 _ if this.qkv_by_library(w.dtype, &params)? => {}
                 Some((x, map)) => {
                     let (p, groups, zeros) = (params, 2, Default::default());
@@ -344,6 +344,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn attend(&mut self, y: &mut GpuBuf<D>, q: &GpuBuf<D>, kv: &GpuKv<D>, layer: &Layer<Self>) {
+        y.slots = y.takes_slots(&layer.wo);
         self.run(|this| {
             let (shape, step) = (&this.shape, &this.step);
             let offset = (layer.index * kv.layer()) as u64;
@@ -387,7 +388,7 @@ impl<D: Device> Backend for Gpu<D> {
                 y_stride: decode.y_stride,
                 scale: decode.scale,
                 y_type: decode.y_type,
-                slots: this.slots(&layer.wo),
+                slots: u32::from(y.slots),
             };
             if let Some([k, v]) = kv.maps {
                 let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
@@ -400,7 +401,7 @@ impl<D: Device> Backend for Gpu<D> {
                     zeros: Default::default(),
                 };
                 launch::attend_hopper(&*this.device, kv.dtype, &params)
-            } else if tensor_cores(this.weights_dtype, kv.dtype, shape) {
+            } else if this.tensor_cores {
                 launch::attend_prefill(&*this.device, kv.dtype, &prefill)
             } else {
                 launch::attend_prefill_fma(&*this.device, kv.dtype, &prefill)
@@ -439,7 +440,7 @@ impl<D: Device> Backend for Gpu<D> {
             if this.matmul_add_by_library(w.dtype, &params) {
                 return Ok(());
             }
-            match y.maps(w) {
+            match y.maps(w, y.slots) {
                 Some((y, map)) => {
                     let (p, groups, zeros) = (params, 2, Default::default());
                     let params = MatmulAddHopperParams {
@@ -457,6 +458,9 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn ffn_up(&mut self, h: &mut GpuBuf<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
+        // The kernels for quantised weights that read maps write no other order than that of slots,
+        // and the others do not write it.
+        h.slots = self.prepared.takes_slots(&layer.w13) && h.takes_slots(&layer.w2);
         self.run(|this| {
             let w = &layer.w13;
             let (norm, rows) = (layer.ffn_norm.at(), this.decode_rows());
@@ -479,7 +483,7 @@ impl<D: Device> Backend for Gpu<D> {
             };
             launch::ffn_up(&*this.device, w.dtype, &params)?;
             let rows = this.prefill_rows();
-            let input = this.prepare(w.dtype, x, norm, w.cols, rows, this.slots(w))?;
+            let input = this.prepare(w.dtype, x, norm, w.cols, rows, h.slots)?;
             let params = FfnUpParams {
                 x: input.at,
                 x_stride: input.stride,
@@ -487,7 +491,7 @@ impl<D: Device> Backend for Gpu<D> {
                 n_rows: rows.n,
                 ..params
             };
-            match this.prepared.maps(w) {
+            match this.prepared.maps(w, h.slots) {
                 _ if this.ffn_up_by_library(w.dtype, &params)? => Ok(()),
                 Some((x, map)) => {
                     let (p, groups, zeros) = (params, 2, Default::default());
