@@ -31,9 +31,9 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        let order = Order::new(ckpt_dir, tokenizer_path, options)?;
+        let build = Build::new(ckpt_dir, tokenizer_path, options)?;
         if let Some(cuda) = cuda(options)? {
-            match order.load_on_gpu(Arc::new(cuda), progress) {
+            match build.load_on_gpu(Arc::new(cuda), progress) {
                 // A model in a format that the GPU's kernels do not read.
                 Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
                     fall_back(options, &error);
@@ -41,7 +41,7 @@ impl Llama {
                 result => return result,
             }
         }
-        order.load_on_cpu(progress)
+        build.load_on_cpu(progress)
     }
 
     /// As [`Llama::build`], on this device whatever the options say.
@@ -54,12 +54,12 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        Order::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
+        Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
     }
 }
 
 /// What is to be built.
-struct Order<'a> {
+struct Build<'a> {
     ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
     options: &'a BuildOptions,
@@ -82,15 +82,15 @@ struct Setting {
     kv_dtype: Dtype,
 }
 
-impl<'a> Order<'a> {
+impl<'a> Build<'a> {
     fn new(
         ckpt_dir: &'a Path,
         tokenizer_path: Option<&'a Path>,
         options: &'a BuildOptions,
-    ) -> Result<Order<'a>> {
+    ) -> Result<Build<'a>> {
         let start = Instant::now();
         check(options)?;
-        Ok(Order {
+        Ok(Build {
             ckpt_dir,
             tokenizer_path,
             options,
