@@ -138,9 +138,9 @@ impl<D: Device> Gpu<D> {
             y: p.x,
             w: p.w,
             m: p.n_rows as usize,
-            n: qkv_cols(&self.shape),
+            n: p.n as usize,
             k: p.dim as usize,
-            x_stride: pad32(qkv_cols(&self.shape)),
+            x_stride: pad32(p.n as usize),
             y_stride: p.x_stride as usize,
             w_stride: p.w_stride as usize,
             dtype,
@@ -154,12 +154,20 @@ impl<D: Device> Gpu<D> {
                 n_rows: part.m as u32,
                 ..*p
             };
-            launch::qkv_place(&*self.device, &p)
+            launch::qkv_epilogue(&*self.device, &p)
         })
     }
 
-    /// The same for gate and up.
-    pub(super) fn ffn_up_by_library(&self, dtype: Dtype, p: &FfnUpParams) -> Result<bool> {
+    /// The same for gate and up, with results of type `h`.
+    pub(super) fn ffn_up_by_library(
+        &self,
+        dtype: Dtype,
+        h: Dtype,
+        p: &FfnUpParams,
+    ) -> Result<bool> {
+        if h == Dtype::F32 {
+            return Ok(false);
+        }
         let n = 2 * p.ffn_dim as usize;
         let whole = Product {
             x: 0,
@@ -182,7 +190,7 @@ impl<D: Device> Gpu<D> {
                 n_rows: part.m as u32,
                 ..*p
             };
-            launch::ffn_join(&*self.device, dtype, &p)
+            launch::ffn_up_epilogue(&*self.device, h, &p)
         })
     }
 

@@ -6,9 +6,11 @@
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
-//! | `params`, `launch` | the kernels' parameters and geometry (U) |
+//! | `params` | the kernels' parameters and constants (U) |
+//! | `backend` | the seam: building, loading a step, its answer, pages |
+//! | `ops` | the operations: which kernels, with which parameters |
+//! | `launch`, `geometry` | one function for each kernel (U); grids and shared memory of products |
 //! | `graph` | steps that are recorded once and repeated |
-//! | `ops` | the operations: what is launched for each |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
 //! | `sample` | the choice of tokens on the device |
@@ -31,6 +33,8 @@ pub mod kernels;
 pub mod preflight;
 
 mod answer;
+mod backend;
+mod geometry;
 mod graph;
 mod launch;
 mod library;
@@ -48,6 +52,7 @@ use super::{Limits, RopeTable, Shape};
 use crate::log::Log;
 use crate::{Dtype, Error, Result};
 use device::{BOX, Device, Memory, TensorMap};
+use mat::WeightRows;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
@@ -151,7 +156,7 @@ impl<D: Device> GpuBuf<D> {
     }
 
     /// Whether a product with `w` can read these rows in the order of slots.
-    fn takes_slots(&self, w: &GpuMat<D>) -> bool {
+    fn takes_slots(&self, w: &WeightRows<D>) -> bool {
         self.map.is_some() && w.permutes()
     }
 
@@ -159,7 +164,7 @@ impl<D: Device> GpuBuf<D> {
     /// weights need no map, but rows in the order of slots: `slots` says whether they are. All of
     /// this depends on the device and on the model's weights alone, so that a row goes through the
     /// same kernels whatever the other rows are.
-    fn maps(&self, w: &GpuMat<D>, slots: bool) -> Option<(TensorMap, TensorMap)> {
+    fn maps(&self, w: &WeightRows<D>, slots: bool) -> Option<(TensorMap, TensorMap)> {
         let map = match w.dtype.is_float() {
             true => w.map?,
             false if slots => TensorMap::default(),
@@ -295,7 +300,7 @@ impl<D: Device> Gpu<D> {
             maps_cache,
             partial: Memory::new(&device, what, partial_len(shape, limits).saturating_mul(4))?,
             split: {
-                let bytes = launch::scratch_bytes(shape, step::bucket(most_decoded(limits)));
+                let bytes = geometry::scratch_bytes(shape, step::bucket(most_decoded(limits)));
                 let split =
                     Memory::new(&device, what, usize::try_from(bytes).unwrap_or(usize::MAX))?;
                 split.write_numbers(0, &[0; params::GPU_SPLIT_BELOW as usize])?;
