@@ -1,9 +1,11 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
-mod bpe;
 pub mod detokenizer;
 mod gguf;
+mod hash;
 pub mod model_proto;
+mod pairs;
+mod scored_bpe;
 pub mod sentencepiece;
 
 pub use detokenizer::Detokenizer;
