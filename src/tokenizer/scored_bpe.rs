@@ -1,4 +1,4 @@
-//! Byte-pair encoding of one word: what SentencePiece's `bpe::Model` gives, without its detours.
+//! Byte-pair encoding of one word by the scores of pieces: what SentencePiece's `bpe::Model` gives, without its detours.
 //!
 //! Characters (or user-defined symbols) are joined pair by pair; the pair whose union has the highest
 //! score comes first, the leftmost of equal ones. SentencePiece does that to a whole text with one
@@ -6,15 +6,15 @@
 //! that the queue is as short as a word. What is joined is looked up by its text, as there: two
 //! characters that are no pieces may be one together.
 
+use super::hash::Key;
 use super::model_proto::{ModelProto, Type, byte_of};
 use crate::{Result, Token, reserve};
 use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 const WHAT: &str = "encoding a text";
 
 /// The vocabulary, as far as merging needs it.
-pub(super) struct Bpe {
+pub(super) struct ScoredBpe {
     pieces: HashMap<Box<[u8]>, Piece, Key>,
     /// Bytes of the longest of them.
     longest: usize,
@@ -65,17 +65,17 @@ pub(super) struct Scratch {
     queue: BinaryHeap<Pair>,
 }
 
-impl Bpe {
+impl ScoredBpe {
     /// `None` where there is a piece of a type that SentencePiece takes apart again after merging.
     /// All bytes have pieces.
-    pub fn new(proto: &ModelProto) -> Option<Bpe> {
+    pub fn new(proto: &ModelProto) -> Option<ScoredBpe> {
         let mut scores: Vec<f32> = proto.pieces.iter().map(|p| p.score()).collect();
         scores.sort_unstable_by(f32::total_cmp);
         // -0.0 and 0.0 are one score.
         scores.dedup_by(|a, b| a == b);
         let rank = |score: f32| scores.partition_point(|s| *s < score) as u32;
-        let mut bpe = Bpe {
-            pieces: HashMap::with_hasher(Key(RandomState::new().hash_one(0))),
+        let mut bpe = ScoredBpe {
+            pieces: HashMap::with_hasher(Key::random()),
             longest: 0,
             symbol_lens: Vec::new(),
             byte_ids: [0; 256],
@@ -206,48 +206,4 @@ impl Bpe {
 
 fn text(word: &str, start: u32, len: u32) -> &[u8] {
     &word.as_bytes()[start as usize..][..len as usize]
-}
-
-/// Begins each hash: at random, so that nobody can write a vocabulary whose pieces collide.
-struct Key(u64);
-
-impl BuildHasher for Key {
-    type Hasher = Fold;
-
-    fn build_hasher(&self) -> Fold {
-        Fold(self.0)
-    }
-}
-
-/// A hash of few instructions for each eight bytes: a lookup for every two neighbours is most of the
-/// work of an encoding.
-struct Fold(u64);
-
-impl Fold {
-    fn fold(&mut self, word: u64) {
-        // 2^64 / golden ratio; the high half of the product depends on all bits, the low half on few.
-        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = product as u64 ^ (product >> 64) as u64;
-    }
-}
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks();
-        words
-            .iter()
-            .for_each(|&word| self.fold(u64::from_le_bytes(word)));
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.fold(u64::from_le_bytes(last));
-    }
-
-    /// Of a slice's length, which comes first.
-    fn write_usize(&mut self, n: usize) {
-        self.fold(n as u64 + 1);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
