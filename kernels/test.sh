@@ -312,4 +312,4 @@ fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done
 others=$({ cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null || true; } | awk '{ n += $1 } END { printf "%.0f", n }')
-log "the emulator's share of the tests: $SECONDS s here, $others s in tests/*.rs"
+log "the emulator's share of the tests: $SECONDS s here, $others s in the tests of cargo"
