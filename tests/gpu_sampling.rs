@@ -79,9 +79,8 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
     let gpu = Gpu::new(device, &shape, &rope, &limits, Dtype::F32, Dtype::F32).unwrap();
     let matrix = |values: &dyn Fn(usize) -> f32| {
         let spec = MatSpec {
-            parts: vec![logits.len()],
+            parts: PartSpec::all(&[logits.len()], Dtype::F32),
             cols: 2,
-            dtype: Dtype::F32,
             bias: false,
             usage: MatUse::Product,
         };

@@ -3,14 +3,16 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `options` | what a handle is built with, and what it says of itself |
-//! | `build` | from a directory to a handle: which device, whether it fits, the loading |
+//! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `plan` | the memory a handle takes, counted beforehand |
+//! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
 
 mod build;
 mod completion;
 mod options;
 mod plan;
+pub mod quantise;
 
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info};

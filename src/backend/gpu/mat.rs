@@ -4,7 +4,7 @@
 use super::device::{BOX, Device, Memory, TensorMap};
 use super::pad32;
 use super::quantised;
-use crate::backend::{Block, MatSpec, QuantBlock, QuantData, RowOrder};
+use crate::backend::{Block, MatSpec, PartSpec, QuantBlock, QuantData, RowOrder};
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -26,38 +26,36 @@ pub struct GpuMat<D: Device> {
 }
 
 /// The stride, and the bytes of one unit of it.
-fn stride(spec: &MatSpec) -> (usize, usize) {
-    match spec.dtype.quant() {
-        Some(quant) => (quantised::stride(quant, spec.cols), quantised::UNIT),
-        None => (pad32(spec.cols), spec.dtype.size()),
+fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
+    match dtype.quant() {
+        Some(quant) => (quantised::stride(quant, cols), quantised::UNIT),
+        None => (pad32(cols), dtype.size()),
     }
 }
 
 /// Bytes of weights and bias.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
-    let rows = rows(spec) as u64;
-    let (stride, unit) = stride(spec);
-    let row = (stride as u64).saturating_mul(unit as u64);
-    let bias = if spec.bias { 4 } else { 0 };
-    rows.saturating_mul(row.saturating_add(bias))
-}
-
-fn rows(spec: &MatSpec) -> usize {
-    spec.parts.iter().fold(0, |sum, &n| sum.saturating_add(n))
+    let part = |part: &PartSpec| {
+        let (stride, unit) = stride(part.dtype, spec.cols);
+        let row = (stride as u64).saturating_mul(unit as u64);
+        let bias = if spec.bias { 4 } else { 0 };
+        (part.rows as u64).saturating_mul(row.saturating_add(bias))
+    };
+    spec.parts.iter().map(part).fold(0, u64::saturating_add)
 }
 
 impl<D: Device> GpuMat<D> {
     pub(super) fn new(device: &Arc<D>, spec: &MatSpec) -> Result<Self> {
-        let rows = rows(spec);
-        let (stride, unit) = stride(spec);
+        let (rows, dtype) = (spec.rows(), spec.dtype()?);
+        let (stride, unit) = stride(dtype, spec.cols);
         let bytes = rows.saturating_mul(stride).saturating_mul(unit);
         let mut firsts = vec![0];
         for part in &spec.parts {
-            firsts.push(firsts[firsts.len() - 1] + part);
+            firsts.push(firsts[firsts.len() - 1] + part.rows);
         }
         let bias = |_| Memory::zeroed(device, "a bias", rows.saturating_mul(4));
         let weights = Memory::zeroed(device, "a weight matrix", bytes)?;
-        let mapped = matches!(spec.dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
+        let mapped = matches!(dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
         Ok(GpuMat {
             map: match mapped {
                 true => weights.tensor_map(stride * unit, rows, BOX[0])?,
@@ -69,7 +67,7 @@ impl<D: Device> GpuMat<D> {
             cols: spec.cols,
             stride,
             unit,
-            dtype: spec.dtype,
+            dtype,
         })
     }
 

@@ -109,7 +109,7 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::Int8 => 3,
         Dtype::Fp8 => 6,
         // `Gpu::new` refuses these types; no kernel has this number.
-        Dtype::Int4 | Dtype::Nf4 | Dtype::U8 => u32::MAX,
+        Dtype::Int4 | Dtype::Nf4 => u32::MAX,
     }
 }
 
