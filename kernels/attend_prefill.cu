@@ -186,18 +186,18 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     }
 }
 
-KERNEL(attend_prefill_f16_32, AttendPrefillParams, 128) { attend_prefill<f16, f16, 32>(p); }
-KERNEL(attend_prefill_f16_64, AttendPrefillParams, 128) { attend_prefill<f16, f16, 64>(p); }
-KERNEL(attend_prefill_f16_128, AttendPrefillParams, 128) { attend_prefill<f16, f16, 128>(p); }
-KERNEL(attend_prefill_bf16_32, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 32>(p); }
-KERNEL(attend_prefill_bf16_64, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 64>(p); }
-KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 128>(p); }
-KERNEL(attend_prefill_int8_32, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 32>(p); }
-KERNEL(attend_prefill_int8_64, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 64>(p); }
-KERNEL(attend_prefill_int8_128, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 128>(p); }
-KERNEL(attend_prefill_fp8_32, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 32>(p); }
-KERNEL(attend_prefill_fp8_64, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 64>(p); }
-KERNEL(attend_prefill_fp8_128, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 128>(p); }
+KERNEL(attend_prefill_f16_32) { attend_prefill<f16, f16, 32>(p); }
+KERNEL(attend_prefill_f16_64) { attend_prefill<f16, f16, 64>(p); }
+KERNEL(attend_prefill_f16_128) { attend_prefill<f16, f16, 128>(p); }
+KERNEL(attend_prefill_bf16_32) { attend_prefill<bf16, bf16, 32>(p); }
+KERNEL(attend_prefill_bf16_64) { attend_prefill<bf16, bf16, 64>(p); }
+KERNEL(attend_prefill_bf16_128) { attend_prefill<bf16, bf16, 128>(p); }
+KERNEL(attend_prefill_int8_32) { attend_prefill<Cached8, f16, 32>(p); }
+KERNEL(attend_prefill_int8_64) { attend_prefill<Cached8, f16, 64>(p); }
+KERNEL(attend_prefill_int8_128) { attend_prefill<Cached8, f16, 128>(p); }
+KERNEL(attend_prefill_fp8_32) { attend_prefill<CachedF8, f16, 32>(p); }
+KERNEL(attend_prefill_fp8_64) { attend_prefill<CachedF8, f16, 64>(p); }
+KERNEL(attend_prefill_fp8_128) { attend_prefill<CachedF8, f16, 128>(p); }
 #ifdef HOPPER
 // Tiles with the most keys run first, so that only short ones are left for the end of the launch.
 template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
@@ -205,8 +205,8 @@ template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParam
     const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];
     if (tile.n > 0) HopperAttention<T, B>{shared, h, tile}.run();
 }
-KERNEL_WIDE(attend_hopper_f16_64, AttendHopperParams, 384) { attend_hopper<f16, 64>(p); }
-KERNEL_WIDE(attend_hopper_f16_128, AttendHopperParams, 384) { attend_hopper<f16, 128>(p); }
-KERNEL_WIDE(attend_hopper_bf16_64, AttendHopperParams, 384) { attend_hopper<bf16, 64>(p); }
-KERNEL_WIDE(attend_hopper_bf16_128, AttendHopperParams, 384) { attend_hopper<bf16, 128>(p); }
+KERNEL_WIDE(attend_hopper_f16_64) { attend_hopper<f16, 64>(p); }
+KERNEL_WIDE(attend_hopper_f16_128) { attend_hopper<f16, 128>(p); }
+KERNEL_WIDE(attend_hopper_bf16_64) { attend_hopper<bf16, 64>(p); }
+KERNEL_WIDE(attend_hopper_bf16_128) { attend_hopper<bf16, 128>(p); }
 #endif

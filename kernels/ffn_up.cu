@@ -124,39 +124,39 @@ template <class T> DEVICE void join_sums(const FfnUpParams &p) {
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 
-KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
-KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16, false>(p); }
-KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
-KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8, false>(p); }
-KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4, false>(p); }
-KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4, false>(p); }
-KERNEL(ffn_up_fp8, FfnUpParams, 256) { ffn_up<Fp8, false>(p); }
-KERNEL(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
-KERNEL(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
-KERNEL(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
-KERNEL(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
-KERNEL(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
-KERNEL(ffn_up_batch_fp8, FfnUpParams, 256) { ffn_up<Fp8, true>(p); }
-KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
-KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
-KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }
-KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
-KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
-KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
-KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
-KERNEL(ffn_join_f16, FfnUpParams, 256) { join_sums<f16>(p); }
-KERNEL(ffn_join_bf16, FfnUpParams, 256) { join_sums<bf16>(p); }
+KERNEL(ffn_up_f32) { ffn_up_float(p); }
+KERNEL(ffn_up_f16) { ffn_up<f16, false>(p); }
+KERNEL(ffn_up_bf16) { ffn_up<bf16, false>(p); }
+KERNEL(ffn_up_int8) { ffn_up<Int8, false>(p); }
+KERNEL(ffn_up_int4) { ffn_up<Int4, false>(p); }
+KERNEL(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
+KERNEL(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
+KERNEL(ffn_up_batch_f16) { ffn_up<f16, true>(p); }
+KERNEL(ffn_up_batch_bf16) { ffn_up<bf16, true>(p); }
+KERNEL(ffn_up_batch_int8) { ffn_up<Int8, true>(p); }
+KERNEL(ffn_up_batch_int4) { ffn_up<Int4, true>(p); }
+KERNEL(ffn_up_batch_nf4) { ffn_up<Nf4, true>(p); }
+KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
+KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
+KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
+KERNEL(ffn_up_prefill_bf16) { ffn_up_prefill<bf16>(p); }
+KERNEL(ffn_up_prefill_int8) { ffn_up_prefill<Int8>(p); }
+KERNEL(ffn_up_prefill_int4) { ffn_up_prefill<Int4>(p); }
+KERNEL(ffn_up_prefill_nf4) { ffn_up_prefill<Nf4>(p); }
+KERNEL(ffn_up_prefill_fp8) { ffn_up_prefill<Fp8>(p); }
+KERNEL(ffn_join_f16) { join_sums<f16>(p); }
+KERNEL(ffn_join_bf16) { join_sums<bf16>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>(p); }
-KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16, 256>(p); }
-KERNEL(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) { ffn_up_hopper<bf16, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_int8, FfnUpHopperParams, 384) { ffn_up_codes<Int8, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_int8, FfnUpHopperParams, 288) { ffn_up_codes<Int8, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_int4, FfnUpHopperParams, 384) { ffn_up_codes<Int4, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_int4, FfnUpHopperParams, 288) { ffn_up_codes<Int4, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_nf4, FfnUpHopperParams, 384) { ffn_up_codes<Nf4, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_nf4, FfnUpHopperParams, 288) { ffn_up_codes<Nf4, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_fp8, FfnUpHopperParams, 384) { ffn_up_codes<Fp8, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_fp8, FfnUpHopperParams, 288) { ffn_up_codes<Fp8, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_f16) { ffn_up_hopper<f16, 256>(p); }
+KERNEL(ffn_up_hopper_half_f16) { ffn_up_hopper<f16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16) { ffn_up_hopper<bf16, 256>(p); }
+KERNEL(ffn_up_hopper_half_bf16) { ffn_up_hopper<bf16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int8) { ffn_up_codes<Int8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int8) { ffn_up_codes<Int8, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int4) { ffn_up_codes<Int4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int4) { ffn_up_codes<Int4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_nf4) { ffn_up_codes<Nf4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_nf4) { ffn_up_codes<Nf4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_fp8) { ffn_up_codes<Fp8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_fp8) { ffn_up_codes<Fp8, 128>(p); }
 #endif

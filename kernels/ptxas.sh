@@ -166,15 +166,8 @@ while read -r kernel; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
-done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[THQ])?,.*/\1 \2/p' |
-  while read -r name typed; do
-    case $typed in
-      '##T') printf "$name%s\n" f32 f16 bf16 ;;
-      '##H') printf "$name%s\n" f16 bf16 ;;
-      '##Q') printf "$name%s\n" int8 int4 nf4 fp8 ;;
-      *) echo "$name" ;;
-    esac
-  done)
+done < <(printf '#include "params.h"\n#define LISTED(name, Params, THREADS) kernel name;\nGPU_KERNELS(LISTED)\n' |
+  cc -E -P -Ikernels -xc - | tr ';' '\n' | sed -nE 's/^ *kernel ([a-z0-9_]+)$/\1/p')
 ((count >= 142)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t

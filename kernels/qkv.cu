@@ -197,38 +197,38 @@ DEVICE void place_sums(const QkvParams &p) {
                 as_float(pairs[i].w[1]));
 }
 
-KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
-KERNEL(qkv_f16, QkvParams, 256) { qkv<f16, false>(p); }
-KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
-KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8, false>(p); }
-KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4, false>(p); }
-KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4, false>(p); }
-KERNEL(qkv_fp8, QkvParams, 256) { qkv<Fp8, false>(p); }
-KERNEL(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
-KERNEL(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
-KERNEL(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
-KERNEL(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
-KERNEL(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
-KERNEL(qkv_batch_fp8, QkvParams, 256) { qkv<Fp8, true>(p); }
-KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
-KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
-KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }
-KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
-KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
-KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
-KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
-KERNEL(qkv_place, QkvParams, 256) { place_sums(p); }
+KERNEL(qkv_f32) { qkv_float(p); }
+KERNEL(qkv_f16) { qkv<f16, false>(p); }
+KERNEL(qkv_bf16) { qkv<bf16, false>(p); }
+KERNEL(qkv_int8) { qkv<Int8, false>(p); }
+KERNEL(qkv_int4) { qkv<Int4, false>(p); }
+KERNEL(qkv_nf4) { qkv<Nf4, false>(p); }
+KERNEL(qkv_fp8) { qkv<Fp8, false>(p); }
+KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
+KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
+KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
+KERNEL(qkv_batch_int4) { qkv<Int4, true>(p); }
+KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
+KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
+KERNEL(qkv_prefill_f32) { qkv_prefill<float>(p); }
+KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
+KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
+KERNEL(qkv_prefill_int8) { qkv_prefill<Int8>(p); }
+KERNEL(qkv_prefill_int4) { qkv_prefill<Int4>(p); }
+KERNEL(qkv_prefill_nf4) { qkv_prefill<Nf4>(p); }
+KERNEL(qkv_prefill_fp8) { qkv_prefill<Fp8>(p); }
+KERNEL(qkv_place) { place_sums(p); }
 #ifdef HOPPER
-KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
-KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }
-KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16, 256>(p); }
-KERNEL(qkv_hopper_half_bf16, QkvHopperParams, 288) { qkv_hopper<bf16, 128>(p); }
-KERNEL_WIDE(qkv_hopper_int8, QkvHopperParams, 384) { qkv_codes<Int8, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_int8, QkvHopperParams, 288) { qkv_codes<Int8, 128>(p); }
-KERNEL_WIDE(qkv_hopper_int4, QkvHopperParams, 384) { qkv_codes<Int4, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_int4, QkvHopperParams, 288) { qkv_codes<Int4, 128>(p); }
-KERNEL_WIDE(qkv_hopper_nf4, QkvHopperParams, 384) { qkv_codes<Nf4, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_nf4, QkvHopperParams, 288) { qkv_codes<Nf4, 128>(p); }
-KERNEL_WIDE(qkv_hopper_fp8, QkvHopperParams, 384) { qkv_codes<Fp8, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_fp8, QkvHopperParams, 288) { qkv_codes<Fp8, 128>(p); }
+KERNEL_WIDE(qkv_hopper_f16) { qkv_hopper<f16, 256>(p); }
+KERNEL(qkv_hopper_half_f16) { qkv_hopper<f16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_bf16) { qkv_hopper<bf16, 256>(p); }
+KERNEL(qkv_hopper_half_bf16) { qkv_hopper<bf16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int8) { qkv_codes<Int8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int8) { qkv_codes<Int8, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int4) { qkv_codes<Int4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int4) { qkv_codes<Int4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_nf4) { qkv_codes<Nf4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_nf4) { qkv_codes<Nf4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_fp8) { qkv_codes<Fp8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_fp8) { qkv_codes<Fp8, 128>(p); }
 #endif

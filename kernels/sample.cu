@@ -321,7 +321,7 @@ DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) 
     block_sync();
 }
 
-KERNEL(sample, SampleParams, 512) {
+KERNEL(sample) {
     SHARED(shared);
     Scratch *s = (Scratch *)shared;
     start_next();

@@ -2,12 +2,12 @@
 //! driver (a stand-in's). The binary's allocator counts. (U)
 #![allow(unsafe_code)]
 
-#[path = "emu/build.rs"]
-mod build;
+#[path = "support/emu/mod.rs"]
+mod emu;
+#[path = "support/small_model.rs"]
 mod small_model;
-#[path = "emu/standin.rs"]
-mod standin;
 
+use emu::standin::Standin;
 use llamabi::Dtype;
 use llamabi::backend::choice::Strategy;
 use llamabi::backend::cpu::Cpu;
@@ -101,7 +101,7 @@ fn steps_allocate_nothing() {
         (Dtype::Bf16, Dtype::Int8),
         (Dtype::Int4, Dtype::Int8),
     ] {
-        let standin = standin::Standin::new("seed=1");
+        let standin = Standin::new("seed=1");
         let cuda = Arc::new(standin.open().unwrap());
         let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, kv_dtype).unwrap();
         // The emulator takes its time.

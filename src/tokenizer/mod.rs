@@ -1,11 +1,15 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
-mod bpe;
 pub mod detokenizer;
+mod gguf;
+mod hash;
 pub mod model_proto;
+mod pairs;
+mod scored_bpe;
 pub mod sentencepiece;
 
 pub use detokenizer::Detokenizer;
+pub use gguf::GgufVocabulary;
 pub use sentencepiece::SentencePiece;
 
 use crate::file::read_small;
@@ -48,6 +52,15 @@ pub enum Encoded {
     TooLong(usize),
 }
 
+/// Who wrote a stretch of a rendered chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Bytes of the text; runs lie behind each other and end between two characters.
+    pub len: usize,
+    /// The template (its literals, the texts of tokens), or else data: messages, tools, variables.
+    pub from_template: bool,
+}
+
 /// A tokenizer. Ids are `0..vocab_size`; any other id is a [`Piece::Control`].
 pub trait Tokenizer: Send + Sync {
     /// Number of ids.
@@ -73,6 +86,32 @@ pub trait Tokenizer: Send + Sync {
         let mut tokens = Vec::new();
         let _whole = self.encode_onto(text, &mut tokens, Bound::default())?;
         Ok(tokens)
+    }
+
+    /// Append the ids of a rendered chat to `tokens`, without a BOS that the text does not spell.
+    ///
+    /// The texts of added tokens (`<|eot_id|>`) become these tokens where the template wrote all of
+    /// their bytes, and with `parse_all` everywhere; elsewhere they are words. The lengths of `runs`
+    /// add up to the text's. Ends early and fails as [`Tokenizer::encode_onto`], and with
+    /// [`Error::InvalidArgument`] where the runs are not this text's.
+    ///
+    /// The default is for a tokenizer without added tokens.
+    fn encode_rendered_onto(
+        &self,
+        text: &str,
+        runs: &[Run],
+        parse_all: bool,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let (_, _) = (runs, parse_all);
+        self.encode_onto(text, tokens, bound)
+    }
+
+    /// Id of the added token (control pieces included) with exactly this text: `<|eot_id|>`.
+    fn added_id(&self, text: &str) -> Option<Token> {
+        let _ = text;
+        None
     }
 
     /// What `token` adds to a text.

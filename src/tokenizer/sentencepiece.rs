@@ -1,12 +1,13 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`Bpe`] where it can do that,
+//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`ScoredBpe`] where it can do that,
 //! as with all of Llama's tokenizers; both are tested against the library. Where it cannot, the library
 //! encodes. It gets the message that [`Checked`] vouches for, encoded again, rather than the file: so
 //! it is no matter if its parser reads a crafted file differently than ours does.
 
-use super::bpe::{Bpe, Scratch};
 use super::model_proto::{Checked, Type, byte_of};
+use super::pairs::{Pairs, SPACE_SYMBOL};
+use super::scored_bpe::{Scratch, ScoredBpe};
 use super::{Bound, Encoded, Piece, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
 use prost::Message;
@@ -14,8 +15,6 @@ use sentencepiece::SentencePieceProcessor;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// SentencePiece writes a space as this.
-const SPACE_SYMBOL: char = '\u{2581}';
 const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
 
 /// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between two,
@@ -38,7 +37,7 @@ const LOAD_BYTES: usize = 2 << 20;
 
 /// A SentencePiece BPE tokenizer.
 pub struct SentencePiece {
-    /// `None` where the text is cut into words for [`Bpe`].
+    /// `None` where the text is cut into words for [`ScoredBpe`].
     processor: Option<SentencePieceProcessor>,
     entries: Vec<Entry>,
     /// The text of every piece, each followed by a NUL.
@@ -80,7 +79,7 @@ enum Parts {
         prefix: bool,
         suffix: bool,
         /// `None`: by the library.
-        bpe: Option<Box<Bpe>>,
+        bpe: Option<Box<ScoredBpe>>,
         /// What a space is to the pieces.
         space: char,
     },
@@ -132,7 +131,7 @@ impl SentencePiece {
                 joined,
                 prefix: add_dummy_prefix && !suffix,
                 suffix: add_dummy_prefix && suffix,
-                bpe: Bpe::new(&proto).map(Box::new),
+                bpe: ScoredBpe::new(&proto).map(Box::new),
                 space,
             }
         };
@@ -319,7 +318,7 @@ impl Tokenizer for SentencePiece {
             }
             let len = match &self.parts {
                 Parts::Whole(_) => rest.len(),
-                Parts::Cut { joined, .. } => joined.first_part(rest),
+                Parts::Cut { joined, .. } => joined.first_part(rest, PART_BYTES, MAX_PART_BYTES),
             };
             self.check_part(len)?;
             let (part, tail) = rest.split_at(len);
@@ -380,62 +379,3 @@ static BYTES_WITH_NUL: [[u8; 2]; 256] = {
     }
     table
 };
-
-/// Pairs of characters that stand side by side in some piece. Between two that never do, no merge
-/// can reach across, so that the two sides may be encoded apart.
-///
-/// A bit per hash value: pairs that share it with another are taken for joined, which only means
-/// fewer places to cut. Llama 2's 3,538 pairs fill one in three hundred of them.
-struct Pairs(Vec<u64>);
-
-impl Pairs {
-    const LOG2_BITS: u32 = 20;
-
-    fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut pairs = Self(vec![0; 1 << (Self::LOG2_BITS - 6)]);
-        for piece in pieces {
-            let chars = std::str::from_utf8(piece).unwrap_or_default().chars();
-            for (a, b) in chars.clone().zip(chars.skip(1)) {
-                let bit = Self::bit(a, b);
-                pairs.0[bit / 64] |= 1 << (bit % 64);
-            }
-        }
-        pairs
-    }
-
-    fn contains(&self, a: char, b: char) -> bool {
-        let bit = Self::bit(a, b);
-        self.0[bit / 64] >> (bit % 64) & 1 == 1
-    }
-
-    fn bit(a: char, b: char) -> usize {
-        let escape = |c| u64::from(u32::from(if c == ' ' { SPACE_SYMBOL } else { c }));
-        let pair = escape(a) << 32 | escape(b);
-        // Fibonacci hashing: the high bits of a product with 2^64 / golden ratio.
-        (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LOG2_BITS)) as usize
-    }
-
-    /// Length of the text up to the first place where it may be cut.
-    fn first_word(&self, text: &str) -> usize {
-        self.cut_from(text, 0, usize::MAX)
-    }
-
-    /// Length of the first part of `text`: to the first place behind [`PART_BYTES`] where it may be
-    /// cut, or more than [`MAX_PART_BYTES`] where none is found within that.
-    fn first_part(&self, text: &str) -> usize {
-        self.cut_from(text, text.floor_char_boundary(PART_BYTES), MAX_PART_BYTES)
-    }
-
-    /// The first place behind byte `start` where `text` may be cut, or one beyond `most`.
-    fn cut_from(&self, text: &str, start: usize, most: usize) -> usize {
-        let mut previous = None;
-        for (i, c) in text[start..].char_indices() {
-            let at = start + i;
-            if at > most || previous.is_some_and(|p| !self.contains(p, c)) {
-                return at;
-            }
-            previous = Some(c);
-        }
-        text.len()
-    }
-}

@@ -51,28 +51,14 @@ const SAMPLE: Kernel = Kernel::named("sample");
 const QKV_PLACE: Kernel = Kernel::named("qkv_place");
 const FFN_JOIN: Family = Family::new("ffn_join_*");
 
-/// Most rows of a decode product that applies norm and rounding itself.
-pub(super) const FEW_ROWS: u32 = 8;
-/// Most activation rows of a block that takes rounded rows, and the block's pairs of weight rows.
-pub(super) const BATCH_ROWS: u32 = 64;
-pub(super) const BATCH_PAIRS: u32 = 64;
-/// Shared memory of such a block for eight rows: for stages, for stages with quantised weights and
-/// up to 32 rows, and for one level of sums that wait.
-pub(super) const BATCH_SHARED: u32 = 4096;
-pub(super) const BATCH_SHARED_CODES: u32 = 8192;
-pub(super) const BATCH_LEVEL: u32 = 4096;
-/// A product with fewer blocks than this is split along K: several blocks share a K.
-pub(super) const SPLIT_BELOW: u32 = 96;
-
 fn run<D: Device>(
     device: &D,
     kernel: Kernel,
     grid: [u32; 3],
-    threads: u32,
     shared: u32,
     params: &impl Params,
 ) -> Result<()> {
-    run_as(device, kernel, grid, threads, shared, params, false)
+    run_as(device, kernel, grid, shared, params, false)
 }
 
 /// Runs a kernel that calls `wait_for_last` (kernels/gpu.h).
@@ -80,18 +66,16 @@ fn run_dependent<D: Device>(
     device: &D,
     kernel: Kernel,
     grid: [u32; 3],
-    threads: u32,
     shared: u32,
     params: &impl Params,
 ) -> Result<()> {
-    run_as(device, kernel, grid, threads, shared, params, true)
+    run_as(device, kernel, grid, shared, params, true)
 }
 
 fn run_as<D: Device>(
     device: &D,
     kernel: Kernel,
     grid: [u32; 3],
-    threads: u32,
     shared: u32,
     params: &impl Params,
     dependent: bool,
@@ -101,7 +85,7 @@ fn run_as<D: Device>(
     }
     let geometry = Geometry {
         grid,
-        block: [threads, 1, 1],
+        block: [kernel.threads(), 1, 1],
         shared,
         dependent,
     };
@@ -117,11 +101,6 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
     // long as steps are run (`Backend::record`'s contract).
     unsafe { device.replay(graph) }
 }
-
-/// Bytes of shared memory for the tables of quantised weights.
-pub(super) const TABLE: u32 = 512;
-/// Shared memory of a decode product that rounds few rows itself, without what the rows take.
-pub(super) const FEW_SHARED: u32 = 5120;
 
 /// Whether a decode product with so many rows reads rows that `prepare` has rounded. If it rounded
 /// more rows itself, every block would read more bytes of activations than of weights. The results
@@ -149,11 +128,11 @@ impl Batch {
         let rows = match n_rows {
             ..=16 => 16,
             17..=32 => 32,
-            _ => BATCH_ROWS,
+            _ => GPU_BATCH_ROWS,
         };
-        let [x, y] = [n_rows.div_ceil(rows), pairs.div_ceil(BATCH_PAIRS)];
+        let [x, y] = [n_rows.div_ceil(rows), pairs.div_ceil(GPU_BATCH_PAIRS)];
         let splits = match x.saturating_mul(y) {
-            SPLIT_BELOW.. => 1,
+            GPU_SPLIT_BELOW.. => 1,
             24.. => 4,
             _ => 8,
         };
@@ -162,16 +141,16 @@ impl Batch {
     }
 
     fn shared(&self, dtype: Dtype) -> u32 {
-        let of_eight = match dtype.is_float() || self.rows == BATCH_ROWS {
-            true => BATCH_SHARED,
-            false => BATCH_SHARED_CODES,
+        let of_eight = match dtype.is_float() || self.rows == GPU_BATCH_ROWS {
+            true => GPU_BATCH_SHARED,
+            false => GPU_BATCH_SHARED_CODES,
         };
         let levels = match self.grid[2] {
             1 => 2,
             4 => 1,
             _ => 0,
         };
-        TABLE + self.rows / 8 * (of_eight + levels * BATCH_LEVEL)
+        GPU_TABLE_BYTES + self.rows / 8 * (of_eight + levels * GPU_BATCH_LEVEL)
     }
 
     fn scratch(&self) -> u64 {
@@ -195,10 +174,10 @@ pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
     ];
     let most_rows = u32::try_from(most_rows).unwrap_or(u32::MAX);
     // Every number of rows that makes a difference; with more rows nothing is split.
-    let groups = (1..SPLIT_BELOW).map(|n| n * BATCH_ROWS);
+    let groups = (1..GPU_SPLIT_BELOW).map(|n| n * GPU_BATCH_ROWS);
     let rows = [16, 32].into_iter().chain(groups).map(|n| n.min(most_rows));
     let sums = rows.flat_map(|n| products.map(|pairs| Batch::new(pairs, n).scratch()));
-    sums.max().unwrap_or(0) + 4 * u64::from(SPLIT_BELOW)
+    sums.max().unwrap_or(0) + 4 * u64::from(GPU_SPLIT_BELOW)
 }
 
 /// A decode product.
@@ -227,17 +206,17 @@ impl Decode {
         let params = &params(batch.grid[2]);
         if prepares(dtype, n_rows) {
             let kernel = self.batch.of(dtype)?;
-            return run_dependent(d, kernel, batch.grid, 256, batch.shared(dtype), params);
+            return run_dependent(d, kernel, batch.grid, batch.shared(dtype), params);
         }
         let (across, shared) = match dtype {
             Dtype::F32 => self.float,
-            _ if !self.rounds => (self.pairs.div_ceil(8), TABLE + 4096),
-            Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 2),
-            Dtype::Int8 | Dtype::Fp8 => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 4),
-            _ => (self.pairs.div_ceil(8), FEW_SHARED + 4096 * 8),
+            _ if !self.rounds => (self.pairs.div_ceil(8), GPU_TABLE_BYTES + 4096),
+            Dtype::F16 | Dtype::Bf16 => (self.pairs.div_ceil(8), GPU_FEW_SHARED + 4096 * 2),
+            Dtype::Int8 | Dtype::Fp8 => (self.pairs.div_ceil(8), GPU_FEW_SHARED + 4096 * 4),
+            _ => (self.pairs.div_ceil(8), GPU_FEW_SHARED + 4096 * 8),
         };
-        let grid = [across, n_rows.div_ceil(FEW_ROWS), 1];
-        run_dependent(d, self.few.of(dtype)?, grid, 256, shared, params)
+        let grid = [across, n_rows.div_ceil(GPU_FEW_ROWS), 1];
+        run_dependent(d, self.few.of(dtype)?, grid, shared, params)
     }
 }
 
@@ -252,14 +231,6 @@ fn gemm(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> ([u32; 3], u32) {
         }
     }
 }
-
-/// Shared memory of a kernel for compute capability 9.0, and of one whose tiles have half as many
-/// columns.
-pub(super) const HOPPER_SHARED: u32 = 196_672;
-pub(super) const HOPPER_HALF_SHARED: u32 = 98_352;
-/// The same for kernels with quantised weights.
-pub(super) const CODES_SHARED: u32 = 131_648;
-pub(super) const CODES_HALF_SHARED: u32 = 66_112;
 
 /// Runs a product of `n` columns with tiles of `cols` columns. (With quantised weights a tile has
 /// half as many columns, and 256 rows instead of 128.) Blocks with the same weights are neighbours.
@@ -282,31 +253,31 @@ fn hopper<D: Device, P: Params>(
         true => (
             grid(128, cols),
             grid(64, cols / 2),
-            [HOPPER_SHARED, HOPPER_HALF_SHARED],
+            [GPU_HOPPER_SHARED, GPU_HOPPER_HALF_SHARED],
         ),
         false => (
             grid(256, cols / 2),
             grid(128, cols / 4),
-            [CODES_SHARED, CODES_HALF_SHARED],
+            [GPU_CODES_SHARED, GPU_CODES_HALF_SHARED],
         ),
     };
     if 2 * rounds(smaller) >= 3 * rounds(larger) {
-        return run(device, whole.of(dtype)?, larger, 384, shared[0], &params(2));
+        return run(device, whole.of(dtype)?, larger, shared[0], &params(2));
     }
     let (grid, groups) = match smallest == smaller || rounds(smallest) == 1 {
         true => (smallest, 1),
         false => (smaller, 2),
     };
     let kernel = half.of(dtype)?;
-    run(device, kernel, grid, 288, shared[1], &params(groups))
+    run(device, kernel, grid, shared[1], &params(groups))
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
-    run(d, EMBED.of(dtype)?, [p.n_rows, 1, 1], 128, 0, p)
+    run(d, EMBED.of(dtype)?, [p.n_rows, 1, 1], 0, p)
 }
 
 pub(super) fn prepare<D: Device>(d: &D, dtype: Dtype, p: &PrepareParams) -> Result<()> {
-    run_dependent(d, PREPARE.of(dtype)?, [p.n_rows, 1, 1], 256, 32, p)
+    run_dependent(d, PREPARE.of(dtype)?, [p.n_rows, 1, 1], 32, p)
 }
 
 fn qkv_rows(p: &QkvParams) -> u32 {
@@ -327,7 +298,7 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
 
 pub(super) fn qkv_prefill<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
     let (grid, shared) = gemm(dtype, qkv_rows(p), 128, p.n_rows);
-    run(d, QKV_PREFILL.of(dtype)?, grid, 256, shared, p)
+    run(d, QKV_PREFILL.of(dtype)?, grid, shared, p)
 }
 
 pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) -> Result<()> {
@@ -341,13 +312,13 @@ pub(super) fn qkv_hopper<D: Device>(d: &D, dtype: Dtype, p: &QkvHopperParams) ->
 /// Runs after qkv if the cache has scales.
 pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()> {
     let grid = [2 * p.n_kv_heads, p.n_rows, 1];
-    run_dependent(d, APPEND.of(kv)?, grid, 32, 0, p)
+    run_dependent(d, APPEND.of(kv)?, grid, 0, p)
 }
 
 pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()> {
     let grid = [p.n_kv_heads, p.max_splits, p.n_rows];
     let shared = 4160 + 96 * p.head_stride;
-    run_dependent(d, ATTEND.of(kv)?, grid, 128, shared, p)
+    run_dependent(d, ATTEND.of(kv)?, grid, shared, p)
 }
 
 /// Uses tensor cores. `kv` is not f32, and `head_stride` is at most 128.
@@ -358,7 +329,7 @@ pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParam
         _ => (&ATTEND_PREFILL_128, 128),
     };
     let grid = [p.n_heads, p.n_tiles, 1];
-    run(d, family.of(kv)?, grid, 128, 512 * width, p)
+    run(d, family.of(kv)?, grid, 512 * width, p)
 }
 
 /// Reads the cache through its tensor maps, in tiles of 128 rows.
@@ -368,7 +339,7 @@ pub(super) fn attend_hopper<D: Device>(d: &D, kv: Dtype, p: &AttendHopperParams)
         _ => (&ATTEND_HOPPER_128, 128),
     };
     let grid = [p.p.n_heads, p.p.n_tiles, 1];
-    run(d, family.of(kv)?, grid, 384, 1280 * width + 128, p)
+    run(d, family.of(kv)?, grid, 1280 * width + 128, p)
 }
 
 pub(super) fn attend_prefill_fma<D: Device>(
@@ -378,7 +349,7 @@ pub(super) fn attend_prefill_fma<D: Device>(
 ) -> Result<()> {
     let shared = 4160 + 96 * p.head_stride;
     let grid = [p.n_heads, p.n_tiles, 1];
-    run(d, ATTEND_PREFILL_FMA.of(kv)?, grid, 128, shared, p)
+    run(d, ATTEND_PREFILL_FMA.of(kv)?, grid, shared, p)
 }
 
 pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) -> Result<()> {
@@ -401,7 +372,7 @@ pub(super) fn matmul_add_prefill<D: Device>(
     p: &MatmulAddParams,
 ) -> Result<()> {
     let (grid, shared) = gemm(dtype, p.n, 128, p.n_rows);
-    run(d, MATMUL_ADD_PREFILL.of(dtype)?, grid, 256, shared, p)
+    run(d, MATMUL_ADD_PREFILL.of(dtype)?, grid, shared, p)
 }
 
 pub(super) fn matmul_add_hopper<D: Device>(
@@ -429,13 +400,13 @@ pub(super) fn product<D: Device>(
 /// The epilogue of qkv after a library's product.
 pub(super) fn qkv_place<D: Device>(d: &D, p: &QkvParams) -> Result<()> {
     let grid = [qkv_rows(p).div_ceil(2048), p.n_rows, 1];
-    run(d, QKV_PLACE, grid, 256, 0, p)
+    run(d, QKV_PLACE, grid, 0, p)
 }
 
 /// The epilogue of ffn_up after a library's product.
 pub(super) fn ffn_join<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let grid = [p.ffn_dim.div_ceil(1024), p.n_rows, 1];
-    run(d, FFN_JOIN.of(dtype)?, grid, 256, 0, p)
+    run(d, FFN_JOIN.of(dtype)?, grid, 0, p)
 }
 
 pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
@@ -451,7 +422,7 @@ pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<
 
 pub(super) fn ffn_up_prefill<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let (grid, shared) = gemm(dtype, p.ffn_dim, 64, p.n_rows);
-    run(d, FFN_UP_PREFILL.of(dtype)?, grid, 256, shared, p)
+    run(d, FFN_UP_PREFILL.of(dtype)?, grid, shared, p)
 }
 
 pub(super) fn ffn_up_hopper<D: Device>(d: &D, dtype: Dtype, p: &FfnUpHopperParams) -> Result<()> {
@@ -472,11 +443,8 @@ pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result
     product.run(d, dtype, p.n_rows, |splits| LogitsParams { splits, ..*p })
 }
 
-/// Shared memory of [`sample`].
-pub(super) const SAMPLE_SHARED: u32 = 16_896;
-
 pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {
-    run_dependent(d, SAMPLE, [p.n_rows, 1, 1], 512, SAMPLE_SHARED, p)
+    run_dependent(d, SAMPLE, [p.n_rows, 1, 1], GPU_SAMPLE_SHARED, p)
 }
 
 #[cfg(test)]
@@ -507,10 +475,10 @@ mod tests {
                         let batch = Batch::new(pairs, n_rows);
                         let [x, y, splits] = batch.grid;
                         assert!(
-                            splits == 1 || x * y < SPLIT_BELOW,
+                            splits == 1 || x * y < GPU_SPLIT_BELOW,
                             "a counter for each tile"
                         );
-                        let needed = batch.scratch() + 4 * u64::from(SPLIT_BELOW);
+                        let needed = batch.scratch() + 4 * u64::from(GPU_SPLIT_BELOW);
                         assert!(needed <= room, "{pairs} pairs, {n_rows} of {max_rows} rows");
                         most = most.max(needed);
                     }

@@ -51,13 +51,13 @@ use device::{BOX, Device, Memory, TensorMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
-const PAGE: usize = 16;
+const PAGE: usize = params::GPU_PAGE as usize;
 
 /// Keys of one split (chunk) of decode attention.
-const CHUNK: usize = 256;
+const CHUNK: usize = params::GPU_CHUNK as usize;
 
 /// The widest head that the kernels take.
-const MAX_HEAD_DIM: usize = 256;
+const MAX_HEAD_DIM: usize = params::GPU_MAX_HEAD_DIM as usize;
 
 /// Most rows of one launch of decode attention, which needs memory for each of its rows.
 const ATTEND_ROWS: usize = 32;
@@ -295,7 +295,7 @@ impl<D: Device> Gpu<D> {
                 let bytes = launch::scratch_bytes(shape, step::bucket(most_decoded(limits)));
                 let split =
                     Memory::new(&device, what, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-                split.write_numbers(0, &[0; launch::SPLIT_BELOW as usize])?;
+                split.write_numbers(0, &[0; params::GPU_SPLIT_BELOW as usize])?;
                 split
             },
             fresh: match fresh_len(shape, limits, kv_dtype) {

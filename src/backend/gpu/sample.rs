@@ -3,7 +3,7 @@
 
 use super::device::{Device, Memory};
 use super::launch;
-use super::params::{SampleParams, SampleRow};
+use super::params::*;
 use super::step::bucket;
 use crate::backend::choice::{ALL, Choice, Pick, Scale};
 use crate::backend::{Limits, Step};
@@ -11,17 +11,11 @@ use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
 /// Most alternatives that the kernel finds. A step that asks for more gets logits.
-pub(super) const MAX_TOP: usize = 128;
-/// `given` of a row that draws.
-pub(super) const DRAW: i32 = -1;
-/// `given` of a row that does not exist (padding).
-pub(super) const NO_ROW: i32 = -2;
-/// `mask` of a row without a penalty.
-pub(super) const NO_MASK: u32 = u32::MAX;
+const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
 /// Words of a [`SampleRow`]; and words of a row's answer before the alternatives.
 const ROW: usize = size_of::<SampleRow>() / 4;
-pub(super) const OUT: usize = 5;
+const OUT: usize = size_of::<SampleOut>() / 4;
 
 /// Words of a set of token ids.
 fn mask_len(vocab_size: usize) -> usize {
@@ -126,7 +120,7 @@ impl<D: Device> Chooser<D> {
         let (mask_len, mut n_masks) = (mask_len(self.vocab_size), 0);
         for (at, choice) in step.choices.iter().enumerate() {
             let mask = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
-                true => NO_MASK,
+                true => GPU_NO_MASK,
                 false => {
                     n_masks += 1;
                     n_masks - 1
@@ -144,7 +138,7 @@ impl<D: Device> Chooser<D> {
             } else {
                 self.mask_of.push(mask);
             }
-            if mask != NO_MASK && !step.follows {
+            if mask != GPU_NO_MASK && !step.follows {
                 let first = self.host_masks.len();
                 self.host_masks.resize(first + mask_len, 0);
                 for &token in &step.history[choice.history.clone()] {
@@ -172,7 +166,7 @@ impl<D: Device> Chooser<D> {
         self.n_rows = step.choices.len();
         self.n_padded = padded;
         let padding = SampleRow {
-            given: NO_ROW,
+            given: GPU_NO_ROW,
             ..SampleRow::default()
         };
         for _ in self.n_rows..padded {
@@ -243,7 +237,7 @@ fn row(choice: &Choice) -> SampleRow {
     };
     let scale = strategy.scale.unwrap_or(greedy);
     SampleRow {
-        given: choice.given.unwrap_or(DRAW),
+        given: choice.given.unwrap_or(GPU_DRAW),
         penalty: strategy.penalty,
         halvings: scale.halvings,
         high: scale.high,

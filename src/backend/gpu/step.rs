@@ -3,16 +3,17 @@
 
 use super::device::{Device, Memory};
 use super::most_decoded;
+use super::params::{GPU_TILE_FMA, GPU_TILE_HOPPER, GPU_TILE_MMA};
 use crate::backend::{Limits, RowKind, Step};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
 /// Rows of a tile of prefill attention with tensor cores.
-pub(super) const TILE_MMA: usize = 64;
+pub(super) const TILE_MMA: usize = GPU_TILE_MMA as usize;
 /// The same on compute capability 9.0.
-pub(super) const TILE_HOPPER: usize = 128;
+pub(super) const TILE_HOPPER: usize = GPU_TILE_HOPPER as usize;
 /// The same for attention in float32.
-pub(super) const TILE_FMA: usize = 4;
+pub(super) const TILE_FMA: usize = GPU_TILE_FMA as usize;
 
 /// Numbers of decode rows that kernels are launched for. A step is padded up to the next of these,
 /// so that a launch has one of few shapes whatever the batch is.
