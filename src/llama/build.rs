@@ -313,7 +313,6 @@ impl<'a> Order<'a> {
             eos_ids.push(tokenizer.eos_id());
         }
         let engine_options = EngineOptions {
-            max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
             seed: options.seed,
             prefill_chunk: options.prefill_chunk,

@@ -50,10 +50,7 @@ impl Llama {
 
     /// What requests are checked against.
     pub fn request_limits(&self) -> RequestLimits {
-        RequestLimits {
-            max_seq_len: self.info.max_seq_len,
-            vocab_size: self.info.config.shape.vocab_size,
-        }
+        self.engine.request_limits()
     }
 
     /// Start a call and pull its events.
@@ -120,7 +117,7 @@ impl Llama {
     /// What cannot fit is not encoded to its end.
     fn bound<'a>(&self, cancel: Option<&'a Cancel>) -> Bound<'a> {
         Bound {
-            max_tokens: Some(self.info.max_seq_len),
+            max_tokens: Some(self.request_limits().max_seq_len),
             cancel,
         }
     }
@@ -130,7 +127,7 @@ impl Llama {
             index,
             bytes,
             least,
-            max: self.info.max_seq_len,
+            max: self.request_limits().max_seq_len,
         }
     }
 
