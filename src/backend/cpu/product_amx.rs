@@ -151,7 +151,7 @@ pub(super) fn product(
             Dtype::Int8 => run!(Int8),
             Dtype::Int4 => run!(Int4),
             Dtype::Nf4 => run!(Nf4),
-            Dtype::F32 | Dtype::Fp8 | Dtype::U8 => unreachable!("{} weights as tiles", mat.dtype),
+            Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", mat.dtype),
         }
     };
     match into {

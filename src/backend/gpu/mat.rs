@@ -54,7 +54,7 @@ fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
 
 /// Rows and dtype of each part.
 fn parts(spec: &MatSpec) -> impl Iterator<Item = (usize, Dtype)> {
-    spec.parts.iter().map(|&rows| (rows, spec.dtype))
+    spec.parts.iter().map(|part| (part.rows, part.dtype))
 }
 
 /// Bytes of weights and bias.
