@@ -257,7 +257,7 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
 /// A step that follows another uses the masks on the device. If its choices asked for other masks,
 /// it would use those of another row, so it is refused.
 #[test]
-fn masks_of_a_step_that_follows_are_those_there() {
+fn histories_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
         let mut all = step(3);
         for repetition_penalty in penalties {
@@ -298,7 +298,7 @@ fn masks_of_a_step_that_follows_are_those_there() {
         match fits {
             true => assert!(error.is_none(), "{error:?}"),
             false => assert!(
-                matches!(&error, Some(Error::Internal(text)) if text.contains("has mask")),
+                matches!(&error, Some(Error::Internal(text)) if text.contains("has history")),
                 "{then:?}: {error:?}"
             ),
         }
