@@ -164,8 +164,15 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false, maxTokens } = {}) {
-    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens)));
+  async encodeAsync(text, { bos = false, eos = false, maxTokens, signal } = {}) {
+    const call = native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return await traced(settled);
+    } finally {
+      off();
+    }
   }
 
   async encodeDialogAsync(messages) {
