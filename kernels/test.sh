@@ -116,8 +116,8 @@ WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
 SHARED_BOUNDS prepare - prepare twin says|other bits
 NO_BARRIER_SELECT sample - sample twin says|other bits
-SUMS_BY_ROW qkv place library twin says|other bits
-UP_AT_STRIDE ffn_up ffn_join_bf16 library twin says
+SUMS_BY_ROW qkv epilogue library twin says|other bits
+UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
 E4M3_TRUNCATED append - append append.*not
 NO_WAIT prepare - chain prepare_.*no thread waits

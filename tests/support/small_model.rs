@@ -23,12 +23,14 @@ fn matrix<B: Backend>(
     dtype: Dtype,
 ) -> B::Mat {
     let quant = dtype.quant().filter(|_| usage == MatUse::Product);
+    let kept = match quant {
+        Some(quant) => quant.dtype(),
+        None if dtype.is_float() => dtype,
+        None => Dtype::F16,
+    };
     let spec = MatSpec {
-        parts: parts.to_vec(),
+        parts: PartSpec::all(parts, kept),
         cols,
-        dtype: quant.map_or(if dtype.is_float() { dtype } else { Dtype::F16 }, |quant| {
-            quant.dtype()
-        }),
         bias: false,
         usage,
     };

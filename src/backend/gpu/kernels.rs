@@ -45,7 +45,7 @@ impl Kernel {
     }
 }
 
-const DTYPES: [Dtype; 8] = [
+const DTYPES: [Dtype; 7] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
@@ -53,7 +53,6 @@ const DTYPES: [Dtype; 8] = [
     Dtype::Int4,
     Dtype::Nf4,
     Dtype::Fp8,
-    Dtype::U8,
 ];
 
 /// Kernels that differ in the type of their input only.

@@ -7,8 +7,8 @@
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
-use llamabi::format::{Checkpoint, TensorFile, pickle, pth, safetensors as st};
-use llamabi::model::Config;
+use llamabi::checkpoint::{self, hugging_face};
+use llamabi::format::{TensorFile, pickle, pth, safetensors as st};
 use llamabi::model::rope;
 use llamabi::{Error, Result};
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub fn index(data: &[u8]) -> Result<()> {
         std::fs::create_dir_all(&dir.0).unwrap();
         dir.file("a.safetensors", shard);
         dir.file("model.safetensors.index.json", data);
-        let checkpoint = Checkpoint::open_hugging_face(&dir.0, None)?;
+        let checkpoint = hugging_face::open(&dir.0, None)?;
         checkpoint
             .files
             .iter()
@@ -100,7 +100,7 @@ pub fn config(data: &[u8]) -> Result<()> {
             dir.file("config.json", data);
             dir.file("generation_config.json", data);
         }
-        Config::read(&dir.0, 512)
+        checkpoint::open(&dir.0)?.config(512)
     })?;
     let s = &config.shape;
     let sizes = [
@@ -143,7 +143,7 @@ pub fn config(data: &[u8]) -> Result<()> {
 fn check(file: &TensorFile, len: usize) {
     for (name, info) in &file.tensors {
         let numbers: usize = info.shape.iter().product();
-        assert_eq!(info.len, (numbers * info.dtype.size()) as u64, "{name}");
+        assert_eq!(info.len, (numbers * info.encoding.size()) as u64, "{name}");
         assert!(info.offset + info.len <= len as u64, "{name}");
         let mut bytes = vec![0; info.len as usize];
         file.read(info, 0, &mut bytes).unwrap();
