@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
 common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
-kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
+kernels=(kernels/*.cu)
 log() { printf '%s\n' "$*"; }
 
 # compile OBJECT SOURCE FLAGS...: compiles unless the object is newer than everything that it could
@@ -51,7 +51,7 @@ plant() {
   touch "$object.begun"
   # Each object serves one test with a few shapes. -O1 takes half the time of -O2, and there are
   # many of them.
-  { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3),/!s/.*//}" "$source"; fi; } |
+  { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3)\)/!s/.*//}" "$source"; fi; } |
     # shellcheck disable=SC2086
     "$cxx" "${common[@]}" ${device/-O2/-O1} -Wno-unused-function -DPLANT_$1 -Ikernels -x c++ -c - -o "$object.new"
   compiled "$object"
@@ -116,8 +116,8 @@ WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
 SHARED_BOUNDS prepare - prepare twin says|other bits
 NO_BARRIER_SELECT sample - sample twin says|other bits
-SUMS_BY_ROW qkv place library twin says|other bits
-UP_AT_STRIDE ffn_up ffn_join_bf16 library twin says
+SUMS_BY_ROW qkv epilogue library twin says|other bits
+UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
 E4M3_TRUNCATED append - append append.*not
 NO_WAIT prepare - chain prepare_.*no thread waits
@@ -192,7 +192,10 @@ start() {
   mode=$1 dir=build/kernels/$1 list=() objects=() emu=()
   mode_flags "$mode"
   mkdir -p "$dir"
-  for name in "${kernels[@]}"; do list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
+  for name in "${kernels[@]}"; do
+    name=$(basename "$name" .cu)
+    list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
+  done
   for name in fibers warp memory launch hopper; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
   list+=("host $tables kernels/emu/table.cpp")
 }
@@ -309,4 +312,4 @@ fi
 if (($# == 0)); then set -- plain asan tsan; fi
 for mode; do (run_mode "$mode"); done
 others=$({ cat "${CARGO_TARGET_DIR:-target}"/tmp/emulator-seconds-* 2>/dev/null || true; } | awk '{ n += $1 } END { printf "%.0f", n }')
-log "the emulator's share of the tests: $SECONDS s here, $others s in tests/*.rs"
+log "the emulator's share of the tests: $SECONDS s here, $others s in the tests of cargo"
