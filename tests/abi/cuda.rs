@@ -1,8 +1,9 @@
 //! The shared library with a driver in the library path: one that stands in for NVIDIA's and runs
-//! the kernels on the CPU (`kernels/emu/cuda`). What `tests/cuda.rs` cannot see: which driver is
+//! the kernels on the CPU (`kernels/emu/cuda`). What `tests/gpu/cuda.rs` cannot see: which driver is
 //! opened, and when.
 
-use super::{compile, link_dir, root, standin, succeed};
+use super::{compile, link_dir, root, succeed};
+use crate::emu::{build, standin};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +19,7 @@ const MODEL: &str = "tests/data/reference/mha-f32/meta";
 fn program() -> &'static (PathBuf, PathBuf, PathBuf) {
     static PROGRAM: OnceLock<(PathBuf, PathBuf, PathBuf)> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let driver = super::build::driver().parent().unwrap().to_owned();
+        let driver = build::driver().parent().unwrap().to_owned();
         let kernels = link_dir().join("kernels");
         standin::kernel_folder(&kernels);
         let program = compile("cc", "cuda.c", "cuda", &["-std=c11", "-O1"]);
@@ -35,7 +36,7 @@ fn run_with(
     settings: &str,
 ) -> Vec<String> {
     let (program, _, kernels) = program();
-    let _share = super::build::Share::new();
+    let _share = build::Share::new();
     let mut command = Command::new("timeout");
     command.args(["-k", "10", "300", "env"]);
     // `succeed` takes the path out of the environment: cargo's has folders of its own.

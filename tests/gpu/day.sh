@@ -9,7 +9,7 @@
 #
 #   --steps    some of these, separated by commas; all by default, the most important first:
 #              device        what the machine has, and whether the library runs on it
-#              kernels       each kernel against the CPU backend and against itself: tests/*.rs
+#              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
 #              reference     recorded cases, every format, and batch invariance through the C API,
 #                            CUDA against the CPU
 #              fp8           weights and cache in fp8 against the CPU without fp8; batch invariance
@@ -153,17 +153,17 @@ if wanted device; then (describe) >>"$out/device.log" 2>&1 || row "driver" FAILE
 run "device: the library on CUDA" 90 device python3 "$here/parity.py" device || usable=0
 
 if wanted kernels; then
-  for name in cuda gpu gpu_quantised gpu_sampling; do
+  for name in cuda models quantised sampling; do
     # Tests that only the emulated device can run say so and pass.
-    filter=()
-    if [[ $name == cuda ]]; then filter=(--exact on_a_real_device); fi
-    if [[ -n $tiny && $name == gpu ]]; then filter=(--exact page_tables_grow auto_takes_what_there_is); fi
-    if [[ -n $tiny && $name == gpu_quantised ]]; then filter=(--exact company_changes_no_bit); fi
-    if [[ -n $tiny && $name == gpu_sampling ]]; then filter=(generations); fi
-    if [[ -x $pack/bin/$name ]]; then
-      gpu "kernels: tests/$name.rs" 300 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "$pack/bin/$name" --test-threads 4 "${filter[@]}"
+    filter=("$name::")
+    if [[ $name == cuda ]]; then filter=(--exact cuda::on_a_real_device); fi
+    if [[ -n $tiny && $name == models ]]; then filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}); fi
+    if [[ -n $tiny && $name == quantised ]]; then filter=(--exact quantised::company_changes_no_bit); fi
+    if [[ -n $tiny && $name == sampling ]]; then filter=(sampling::generations); fi
+    if [[ -x $pack/bin/gpu ]]; then
+      gpu "kernels: tests/gpu/$name.rs" 300 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
     else
-      skip "kernels: tests/$name.rs" "$pack/bin/$name is not there"
+      skip "kernels: tests/gpu/$name.rs" "$pack/bin/gpu is not there"
     fi
   done
 fi

@@ -14,16 +14,13 @@ fi
 export LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-build/with-kernels}
 scripts/nvcc >/dev/null
 cargo build --release --locked
-binaries=(gpu gpu_quantised gpu_sampling cuda)
-built=$(cargo test --release --locked --no-run --message-format=json "${binaries[@]/#/--test=}")
+built=$(cargo test --release --locked --no-run --message-format=json --test gpu)
 rm -rf "$dir"
 mkdir -p "$dir"/{bin,include,benches/peers,tests/data,tests/gpu,demo,kernels}
 strip --strip-unneeded -o "$dir/libllamabi.so" "$CARGO_TARGET_DIR/release/libllamabi.so"
-for name in "${binaries[@]}"; do
-  executable=$(sed -nE 's/.*"executable":"([^"]*\/'"$name"'-[0-9a-f]*)".*/\1/p' <<<"$built" | tail -n1)
-  [[ -x $executable ]] || { echo "cargo does not say where the test $name is" >&2 && exit 1; }
-  strip --strip-all -o "$dir/bin/$name" "$executable"
-done
+executable=$(sed -nE 's/.*"executable":"([^"]*\/gpu-[0-9a-f]*)".*/\1/p' <<<"$built" | tail -n1)
+[[ -x $executable ]] || { echo "cargo does not say where the test gpu is" >&2 && exit 1; }
+strip --strip-all -o "$dir/bin/gpu" "$executable"
 cp include/llamabi.h "$dir/include/"
 cp benches/peers/{llamabi,convert}.py "$dir/benches/peers/"
 cp benches/gpu_cost.py "$dir/benches/"

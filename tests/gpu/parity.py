@@ -2,7 +2,7 @@
 parity.py device|reference|fp8|tiles|quantised|short.
 
 device: what the machine has, and that the library runs on it.
-reference: every case of tests/data/reference that tests/reference_cases has a test for, with its
+reference: every case of tests/data/reference that tests/support/reference_cases.rs has a test for, with its
     tolerances; every format of weights and cache against the CPU backend; batch invariance, to the
     last bit.
 fp8: the same for fp8. The CPU has no fp8, so it is compared with what is not rounded.
@@ -143,7 +143,7 @@ def recorded(name, form):
 
 
 def as_stored(name, form):
-    """Weights and cache as stored, forced along the tokens of the reference; tests/gpu.rs has
+    """Weights and cache as stored, forced along the tokens of the reference; tests/gpu/models.rs has
     the same tolerances."""
     tolerance = {"mha-f32": 1e-3, "gqa-f16-mp2": 0.05}.get(name, 0.15)
     with Model(path(f"{name}/{form}"), CUDA, length=64) as model:

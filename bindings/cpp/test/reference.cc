@@ -1,4 +1,4 @@
-// The recorded outputs of Meta's code, as tests/reference.rs checks them.
+// The recorded outputs of Meta's code, as tests/models/reference.rs checks them.
 #include "test.hpp"
 
 #include <cmath>

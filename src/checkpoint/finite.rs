@@ -1,0 +1,154 @@
+//! Weights must be finite numbers in the format that they are kept in.
+//!
+//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an answer
+//! is the last one to find out; so a checkpoint that has one is refused, the infinities included.
+//! Numbers of the file are looked at where they are read: a mask and a maximum for each, over bytes
+//! that are in the cache of the thread that has just copied them there.
+
+use super::files::Source;
+use crate::format::Encoding;
+use crate::{Dtype, Error, Result};
+use half::{bf16, f16};
+
+/// The least magnitude that rounds to infinity.
+fn overflow(to: Dtype) -> f32 {
+    match to {
+        // Halfway between the greatest number and the next power of two, which is the even one.
+        Dtype::F16 => 65_520.0,
+        Dtype::Bf16 => f32::from_bits(0x7f7f_8000),
+        _ => f32::INFINITY,
+    }
+}
+
+/// Fill `bytes` from byte `offset` of a tensor's data. Floats become `to`: whatever is not finite
+/// then is refused.
+pub(super) fn read(source: &Source, to: Dtype, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    source.file.read(source.info, offset, bytes)?;
+    check(source, to, offset, bytes)
+}
+
+/// Check the numbers of a tensor, from byte `offset` of its data on, that become `to`. Codes of a
+/// quantised tensor are all numbers.
+fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
+    let limit = overflow(to).to_bits();
+    let stored = source.info.encoding;
+    let beyond = match stored {
+        Encoding::F32 => first_beyond_32(bytes, limit),
+        // The greatest f16 is within every format.
+        Encoding::F16 => first_beyond_16(bytes, f16::INFINITY.to_bits()),
+        // A bf16 is the upper half of an f32.
+        Encoding::Bf16 => first_beyond_16(bytes, limit.div_ceil(1 << 16) as u16),
+        Encoding::I8 | Encoding::U8 => None,
+    };
+    let Some(at) = beyond else { return Ok(()) };
+    let size = stored.size();
+    let number = &bytes[at * size..][..size];
+    let value = match *number {
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        [a, b] if stored == Encoding::F16 => f16::from_le_bytes([a, b]).to_f32(),
+        [a, b] => bf16::from_le_bytes([a, b]).to_f32(),
+        _ => unreachable!("a float of {size} bytes"),
+    };
+    Err(refused(source, to, offset as usize / size + at, value))
+}
+
+fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
+    let mut at = format!("index {index}");
+    if let [_, cols] = source.info.shape[..] {
+        at += &format!(" (row {}, column {})", index / cols, index % cols);
+    }
+    let expected = match value.is_finite() {
+        true => format!("numbers that are finite as {to}"),
+        false => "finite numbers".into(),
+    };
+    source.wrong(expected, format!("{value} at {at}"))
+}
+
+/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as the
+/// magnitudes are, with the infinity and then NaN last.
+fn first_beyond_32(bytes: &[u8], limit: u32) -> Option<usize> {
+    let magnitudes = || {
+        let numbers = bytes.as_chunks().0.iter();
+        numbers.map(|&b| (u32::from_le_bytes(b) & 0x7fff_ffff) as i32)
+    };
+    // A maximum is vectorised, a search is not. Signed ones are cheaper, and no sign is left.
+    let most = magnitudes().fold(0, i32::max);
+    let beyond = |x| x >= limit as i32;
+    beyond(most).then(|| magnitudes().position(beyond))?
+}
+
+/// As [`first_beyond_32`].
+fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
+    let magnitudes = || {
+        let numbers = bytes.as_chunks().0.iter();
+        numbers.map(|&b| (u16::from_le_bytes(b) & 0x7fff) as i16)
+    };
+    let most = magnitudes().fold(0, i16::max);
+    let beyond = |x| x >= limit as i16;
+    beyond(most).then(|| magnitudes().position(beyond))?
+}
+
+/// Check scales of blocks of weights, the first of which is block `first` of the tensor, that become
+/// f16. (Those of all formats but NF4 end at the greatest f16.)
+pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Result<()> {
+    let fits = |scale: &f32| scale.abs() < overflow(Dtype::F16);
+    match scales.iter().position(|scale| !fits(scale)) {
+        Some(at) => Err(scale_refused(source, first + at, scales[at])),
+        None => Ok(()),
+    }
+}
+
+/// Check a whole tensor's scales, f16 as bits.
+pub(super) fn check_halves(source: &Source, scales: &[u16]) -> Result<()> {
+    let scale = |&bits: &u16| f16::from_bits(bits);
+    match scales.iter().map(scale).position(|s| !s.is_finite()) {
+        Some(at) => Err(scale_refused(source, at, scale(&scales[at]).to_f32())),
+        None => Ok(()),
+    }
+}
+
+fn scale_refused(source: &Source, block: usize, scale: f32) -> Error {
+    let expected = format!("scales of blocks below {}", overflow(Dtype::F16));
+    source.wrong(expected, format!("{scale} for block {block}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The limits are where `half` rounds to infinity.
+    #[test]
+    fn what_overflows_is_not_finite() {
+        let below = |x: f32| f32::from_bits(x.to_bits() - 1);
+        let f16_limit = overflow(Dtype::F16);
+        assert!(f16::from_f32(f16_limit).is_infinite());
+        assert!(f16::from_f32(below(f16_limit)).is_finite());
+        let bf16_limit = overflow(Dtype::Bf16);
+        assert!(bf16::from_f32(bf16_limit).is_infinite());
+        assert!(bf16::from_f32(below(bf16_limit)).is_finite());
+    }
+
+    #[test]
+    fn every_number_is_looked_at() {
+        for n in [1, 7, 8, 64, 1000] {
+            for at in (0..n).step_by(3) {
+                for bits in [0x7f80_0000u32, 0xff80_0000, 0x7fc0_0000, 0xff80_0001] {
+                    let mut x = vec![f32::MIN.to_bits(); n];
+                    let bytes =
+                        |x: &[u32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+                    assert_eq!(first_beyond_32(&bytes(&x), 0x7f80_0000), None);
+                    x[at] = bits;
+                    assert_eq!(first_beyond_32(&bytes(&x), 0x7f80_0000), Some(at));
+                }
+                for (finite, limit, bits) in [(0xfbff, 0x7c00, 0xfc00), (0xff7f, 0x7f80, 0x7fff)] {
+                    let mut x = vec![finite; n];
+                    let bytes =
+                        |x: &[u16]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+                    assert_eq!(first_beyond_16(&bytes(&x), limit), None);
+                    x[at] = bits;
+                    assert_eq!(first_beyond_16(&bytes(&x), limit), Some(at));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The engine on a model that thinks what a test says: scheduling, streams, text, sampling.
+
+mod batching;
+mod calls;
+mod failure;
+mod parked;
+mod parked_random;
+mod prefix;
+mod random;
+mod requests;
+mod sampler;
+mod streams;
+mod support;
+mod text;

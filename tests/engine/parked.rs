@@ -1,0 +1,424 @@
+//! Readers who are behind: their sequences give their slots up while others wait, and go on later
+//! to the same bits; those who read nothing for too long are ended.
+
+use crate::support::*;
+use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Stream};
+use llamabi::{Cancel, Token};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Past EOS, so that the queue fills.
+fn long(n: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_gen_len: Some(n),
+        ignore_eos: true,
+        temperature: 1.0,
+        seed: 5,
+        ..GenerateOptions::default()
+    }
+}
+
+fn short() -> GenerateOptions {
+    GenerateOptions {
+        max_gen_len: Some(3),
+        ..greedy()
+    }
+}
+
+/// Four slots and as many pages as they need.
+fn setup() -> Setup {
+    Setup {
+        max_seq_len: 1024,
+        n_pages: 1024,
+        max_stall_ms: 20,
+        max_unread_ms: u32::MAX,
+        ..Setup::default()
+    }
+}
+
+fn tokens(prompt: &Prompt) -> &[Token] {
+    match prompt {
+        Prompt::Tokens(tokens) => tokens,
+        Prompt::Refused(_) => unreachable!(),
+    }
+}
+
+/// Wait until `is` holds of the handle.
+fn until(host: &Host, what: &str, is: impl Fn(&Host) -> bool) {
+    let start = Instant::now();
+    while !is(host) {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "{what}: {:?}",
+            host.engine.timings()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn parked(host: &Host) -> u32 {
+    host.engine.timings().parked
+}
+
+/// Whether a step has run in the last moment.
+fn still(probe: &Probe) -> bool {
+    let before = probe.steps().len();
+    std::thread::sleep(Duration::from_millis(30));
+    probe.steps().len() == before
+}
+
+#[test]
+fn a_stream_that_nobody_reads_makes_room_and_goes_on_as_if_nothing_had_been() {
+    for ahead in [false, true] {
+        for options in [
+            long(600),
+            GenerateOptions {
+                echo: true,
+                logprobs: true,
+                top_logprobs: 2,
+                repetition_penalty: 1.2,
+                ..long(600)
+            },
+        ] {
+            let (host, _) = setup().start_ahead(ahead, hash_think);
+            let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
+            let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
+            let unread = host.submit(prompts.clone(), options.clone()).unwrap();
+            // It has all slots, and another completes.
+            until(&host, "it runs", |host| {
+                host.engine.timings().generated_tokens > 8
+            });
+            for _ in 0..3 {
+                let got = host.run(vec![prompt("abcd"); 5], short());
+                assert!(got.iter().all(|out| out.tokens.len() <= 3));
+            }
+            assert!(parked(&host) > 0);
+            let (outputs, cancelled) = collect(&unread, 4).unwrap();
+            assert!(!cancelled);
+            for ((index, prompt), got) in (0..).zip(&prompts).zip(&outputs) {
+                let want = simulate(&mut hash_think, tokens(prompt), index, &options, 1024);
+                assert_same(got, &want);
+            }
+            host.assert_empty();
+            assert_eq!(parked(&host), 0);
+        }
+    }
+}
+
+/// What is parked needs no slot and no page.
+#[test]
+fn a_call_that_must_not_wait_finds_the_slots_free() {
+    let (host, probe) = setup().start(hash_think);
+    let unread = host.submit(vec![prompt("ab"); 4], long(600)).unwrap();
+    let waiting = host.run(vec![prompt("k"); 4], short());
+    assert_eq!(waiting.len(), 4);
+    until(&host, "four are parked", |host| parked(host) == 4);
+    let timings = host.engine.timings();
+    assert_eq!(
+        (timings.running, timings.waiting, timings.pages_used),
+        (0, 0, 0)
+    );
+    assert!(still(&probe));
+    let no_wait = GenerateOptions {
+        no_wait: true,
+        ..short()
+    };
+    let stream = host.submit(vec![prompt("k"); 4], no_wait).unwrap();
+    collect(&stream, 4).unwrap();
+    drop(unread);
+    until(&host, "it is gone", |host| parked(host) == 0);
+    host.assert_empty();
+}
+
+/// A reader who takes an event now and then does not keep its slot by it.
+#[test]
+fn a_slow_reader_holds_nobody_up() {
+    let setup = Setup {
+        max_batch_size: 1,
+        ..setup()
+    };
+    let (host, _) = setup.start(hash_think);
+    let slow = host.submit(vec![prompt("ab"); 3], long(900)).unwrap();
+    until(&host, "it is behind", |host| {
+        host.engine.timings().generated_tokens > 1000
+    });
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                let next = slow.next(Some(Duration::ZERO)).unwrap();
+                assert!(matches!(next, Next::Event(_)));
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let start = Instant::now();
+        for _ in 0..5 {
+            host.one(prompt("k"), short());
+        }
+        // Its 512 events take 1.5 s.
+        let time = start.elapsed();
+        done.store(true, Ordering::SeqCst);
+        assert!(time < Duration::from_millis(700), "{time:?}");
+    });
+}
+
+/// Nobody waits: nobody gives up anything.
+#[test]
+fn without_others_a_slot_is_kept() {
+    let (host, probe) = setup().start(hash_think);
+    let unread = host.submit(vec![prompt("ab"); 4], long(600)).unwrap();
+    until(&host, "it is behind", |_| still(&probe));
+    std::thread::sleep(Duration::from_millis(60));
+    assert_eq!((host.engine.timings().running, parked(&host)), (4, 0));
+    let (outputs, _) = collect(&unread, 4).unwrap();
+    assert!(outputs.iter().all(|out| out.tokens.len() == 600));
+}
+
+#[test]
+fn who_comes_back_waits_for_its_turn() {
+    let setup = Setup {
+        max_batch_size: 1,
+        max_seq_len: 2048,
+        ..setup()
+    };
+    let (host, probe) = setup.start(hash_think);
+    let unread = host.submit(vec![prompt("ab")], long(1500)).unwrap();
+    host.one(prompt("k"), short());
+    until(&host, "it is parked", |host| parked(host) == 1);
+    probe.hold();
+    let steps = probe.steps().len();
+    let running = host.submit(vec![prompt("k")], long(2)).unwrap();
+    probe.wait_for(steps + 1);
+    let first = host.submit(vec![prompt("m")], long(2)).unwrap();
+    let mut read = 0;
+    // The engine sees that when the step has ended.
+    while read < 1000 {
+        assert!(matches!(
+            unread.next(Some(Duration::ZERO)).unwrap(),
+            Next::Event(_)
+        ));
+        read += 1;
+    }
+    probe.release();
+    collect(&running, 1).unwrap();
+    collect(&first, 1).unwrap();
+    while let Next::Event(_) = unread.next(Some(Duration::from_secs(30))).unwrap() {
+        read += 1;
+    }
+    assert_eq!(read, 1500 + 1);
+    // Behind the one that came first: its first row is a prompt's, then two tokens; then the other.
+    let rows = probe.steps()[steps..]
+        .iter()
+        .map(|step| step.spans[0].position)
+        .collect::<Vec<_>>();
+    assert_eq!(rows[..4], [0, 2, 0, 2]);
+    assert!(rows[4] > 100, "{rows:?}");
+}
+
+/// Its prompt pages are published again under the call's own salt, whatever became of them.
+#[test]
+fn who_comes_back_keeps_its_salt() {
+    let setup = Setup {
+        max_batch_size: 1,
+        max_seq_len: 2048,
+        n_pages: 512,
+        ..setup()
+    };
+    let (host, _) = setup.start(hash_think);
+    let salted = GenerateOptions {
+        cache_salt: 7,
+        ..long(1500)
+    };
+    let text = || prompt("abcdefghijkl");
+    let unread = host.submit(vec![text()], salted.clone()).unwrap();
+    until(&host, "it is behind", |host| {
+        host.engine.timings().generated_tokens > 1024
+    });
+    // It needs all pages, so nothing of the parked prompt stays in the pool.
+    let all = GenerateOptions {
+        max_gen_len: None,
+        ..short()
+    };
+    host.one(prompt("zyx"), all);
+    let (outputs, _) = collect(&unread, 1).unwrap();
+    let want = simulate(&mut hash_think, tokens(&text()), 0, &salted, 2048);
+    assert_same(&outputs[0], &want);
+    let cached = |cache_salt| {
+        let options = GenerateOptions {
+            cache_salt,
+            ..short()
+        };
+        host.one(text(), options).stats.cached_tokens
+    };
+    assert_eq!((cached(0), cached(7)), (0, 12));
+}
+
+// ---- the end of patience ----
+
+fn events(stream: &Stream) -> (Vec<Token>, Vec<FinishReason>, Next) {
+    let (mut tokens, mut reasons) = (Vec::new(), Vec::new());
+    loop {
+        match stream.next(Some(Duration::from_secs(30))).unwrap() {
+            Next::Event(Event::Token(e)) => tokens.push(e.token),
+            Next::Event(Event::Finish(e)) => reasons.push(e.reason),
+            end => return (tokens, reasons, end),
+        }
+    }
+}
+
+/// Whether its sequences run, sit in their slots, were parked or have not begun.
+#[test]
+fn a_stream_that_nobody_reads_ends_and_keeps_what_it_has() {
+    for others in [false, true] {
+        let setup = Setup {
+            max_unread_ms: 150,
+            ..setup()
+        };
+        let (host, _) = setup.start(hash_think);
+        let unread = host.submit(vec![prompt("ab"); 6], long(600)).unwrap();
+        if others {
+            host.run(vec![prompt("k"); 4], short());
+            assert!(parked(&host) > 0);
+        }
+        until(&host, "it ends", |host| {
+            let timings = host.engine.timings();
+            (timings.running, timings.parked, timings.waiting) == (0, 0, 0)
+        });
+        let (tokens, reasons, end) = events(&unread);
+        // That is no cancellation.
+        assert_eq!((reasons, end), (vec![FinishReason::Unread; 6], Next::Done));
+        assert!((1024..1100).contains(&tokens.len()), "{}", tokens.len());
+        host.assert_empty();
+    }
+}
+
+/// One who reads anything at all in time goes on, however slowly; so does one who is not behind.
+#[test]
+fn a_stream_that_is_read_does_not_end() {
+    let setup = Setup {
+        max_unread_ms: 2000,
+        ..setup()
+    };
+    let (host, probe) = setup.start(hash_think);
+    let few = host.submit(vec![prompt("ab")], long(900)).unwrap();
+    collect(&host.submit(vec![prompt("k")], short()).unwrap(), 1).unwrap();
+    let slow = host.submit(vec![prompt("ab"); 2], long(900)).unwrap();
+    until(&host, "it is behind", |_| still(&probe));
+    for _ in 0..8 {
+        // Eight of these are longer than the bound, and one is far shorter, on a busy machine too.
+        assert!(matches!(slow.next(None).unwrap(), Next::Event(_)));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let (_, reasons, _) = events(&slow);
+    assert_eq!(reasons, [FinishReason::Length; 2]);
+    assert_eq!(events(&few).1, [FinishReason::Length]);
+}
+
+/// Where the memory does not suffice, the one that was not read for the longest time ends.
+#[test]
+fn memory_for_what_is_parked_is_bounded() {
+    // A page of the model has 20 bytes.
+    for (stall_memory_bytes, left) in [(0, 0), (4 * 300 / 4 * 20, 1)] {
+        let setup = Setup {
+            stall_memory_bytes,
+            ..setup()
+        };
+        let (host, probe) = setup.start(hash_think);
+        let first = host.submit(vec![prompt("ab"); 4], long(600)).unwrap();
+        until(&host, "it is behind", |_| still(&probe));
+        let second = host.submit(vec![prompt("cd"); 4], long(600)).unwrap();
+        until(&host, "it has the slots", |host| {
+            host.engine.timings().running == 4 && host.engine.timings().waiting == 0
+        });
+        until(&host, "it is behind", |_| still(&probe));
+        host.run(vec![prompt("k"); 4], short());
+        let (_, reasons, end) = events(&first);
+        assert_eq!((reasons, end), (vec![FinishReason::Unread; 4], Next::Done));
+        let want = match left {
+            0 => FinishReason::Unread,
+            _ => FinishReason::Length,
+        };
+        assert_eq!(events(&second).1, [want; 4]);
+        host.assert_empty();
+    }
+}
+
+#[test]
+fn what_is_parked_can_be_cancelled_and_failed() {
+    type Ending = fn(&Host, &Stream, &Cancel);
+    let endings: [Ending; 4] = [
+        |_, _, flag| flag.trigger(),
+        |_, stream, _| stream.cancel(),
+        |host, _, _| host.engine.shutdown(),
+        |host, _, _| host.engine.poison("enough"),
+    ];
+    for (at, end) in endings.into_iter().enumerate() {
+        let (host, _) = setup().start(hash_think);
+        let flag = Cancel::new();
+        let options = GenerateOptions {
+            cancel: Some(flag.clone()),
+            ..long(600)
+        };
+        let unread = host.submit(vec![prompt("ab"); 4], options).unwrap();
+        host.run(vec![prompt("k"); 4], short());
+        until(&host, "all are parked", |host| parked(host) == 4);
+        end(&host, &unread, &flag);
+        until(&host, "they are gone", |host| parked(host) == 0);
+        let mut reasons = Vec::new();
+        let last = loop {
+            match unread.next(Some(Duration::from_secs(30))) {
+                Ok(Next::Event(Event::Finish(e))) => reasons.push(e.reason),
+                Ok(Next::Event(_)) => {}
+                last => break last,
+            }
+        };
+        match at {
+            3 => assert!(last.is_err() && reasons.is_empty()),
+            _ => {
+                assert_eq!(last.unwrap(), Next::Cancelled);
+                assert_eq!(reasons, [FinishReason::Cancelled; 4]);
+                host.assert_empty();
+            }
+        }
+    }
+}
+
+/// A handle on which nobody does anything does nothing, even if sequences are parked.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_engine_that_waits_for_readers_sleeps() {
+    let switches = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status"));
+        let engines = tasks.filter_map(|task| status(task.ok()?).ok());
+        let engines = engines.filter(|s| s.lines().next() == Some("Name:\tllamabi-engine"));
+        let count = |s: String| -> u64 {
+            let line = s.lines().find(|l| l.starts_with("voluntary_ctxt_switches"));
+            line.unwrap()
+                .split_whitespace()
+                .last()
+                .unwrap()
+                .parse()
+                .unwrap()
+        };
+        engines.map(count).sum::<u64>()
+    };
+    let setup = Setup {
+        max_unread_ms: 60_000,
+        ..setup()
+    };
+    let (host, _) = setup.start(hash_think);
+    let unread = host.submit(vec![prompt("ab"); 4], long(600)).unwrap();
+    host.run(vec![prompt("k"); 4], short());
+    until(&host, "all are parked", |host| parked(host) == 4);
+    std::thread::sleep(Duration::from_millis(50));
+    // Other tests of this binary have engines too, but none that idles for so long... so the least
+    // of some spans.
+    let spans = (0..20).map(|_| {
+        let before = switches();
+        std::thread::sleep(Duration::from_millis(50));
+        switches().saturating_sub(before)
+    });
+    assert!(spans.min().unwrap() < 5, "it looks up again and again");
+    drop(unread);
+}

@@ -1,0 +1,178 @@
+//! Random mixes of readers who stop, go on, cancel or leave: whatever gives its slot up and comes
+//! back, every sequence gets what a plain simulation of it alone says, or a beginning of it, and
+//! nothing is left behind.
+
+use crate::support::*;
+use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt};
+use proptest::prelude::*;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+enum After {
+    ReadOn,
+    Cancel,
+    Drop,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    prompts: Vec<Vec<i32>>,
+    options: GenerateOptions,
+    /// Read so many events, pause, and then?
+    read: usize,
+    pause_ms: u64,
+    after: After,
+}
+
+const MAX_SEQ_LEN: usize = 420;
+
+fn call() -> impl Strategy<Value = Call> {
+    let letters = |len: usize| (0..len).map(|i| 3 + (i % 23) as i32).collect::<Vec<_>>();
+    // Common beginnings, so that pages are shared, some of them much longer than a page.
+    let prompt = (1..40usize, 3..29i32).prop_map(move |(len, last)| {
+        let mut tokens = letters(len);
+        tokens.push(last);
+        tokens
+    });
+    let options = (
+        1..1000u64,
+        100..380usize,
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let options = options.prop_map(|(seed, n, echo, logprobs, stop)| GenerateOptions {
+        seed,
+        max_gen_len: Some(n),
+        ignore_eos: true,
+        temperature: 1.0,
+        echo,
+        logprobs,
+        stop: if stop {
+            vec!["abab".into(), "zz".into()]
+        } else {
+            vec![]
+        },
+        ..GenerateOptions::default()
+    });
+    let after =
+        prop_oneof![4 => Just(After::ReadOn), 1 => Just(After::Cancel), 1 => Just(After::Drop)];
+    let prompts = prop::collection::vec(prompt, 3..8);
+    (prompts, options, 0..200usize, 5..60u64, after).prop_map(
+        |(prompts, options, read, pause_ms, after)| Call {
+            prompts,
+            options,
+            read,
+            pause_ms,
+            after,
+        },
+    )
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let memory = prop_oneof![Just(0u64), Just(3000), Just(1 << 20)];
+    let unread = prop_oneof![3 => Just(u32::MAX), 1 => 5..25u32];
+    let size = prop_oneof![Just(4usize), Just(16)];
+    (size, 1..4usize, 0..3u32, memory, unread, any::<bool>()).prop_map(
+        |(page_size, max_batch_size, max_stall_ms, stall_memory_bytes, max_unread_ms, tight)| {
+            Setup {
+                page_size,
+                // For one sequence, or for all.
+                n_pages: MAX_SEQ_LEN.div_ceil(page_size) * if tight { 1 } else { max_batch_size },
+                max_rows: 64 + max_batch_size,
+                max_wanted: 8,
+                max_seq_len: MAX_SEQ_LEN,
+                max_batch_size,
+                max_stall_ms,
+                max_unread_ms,
+                stall_memory_bytes,
+                ..Setup::default()
+            }
+        },
+    )
+}
+
+/// What came, per sequence; `None`: nobody looked.
+fn drive(host: &Host, call: &Call) -> Option<Vec<Output>> {
+    let prompts = call.prompts.iter().cloned().map(Prompt::Tokens).collect();
+    let stream = host.submit(prompts, call.options.clone()).unwrap();
+    let mut outputs = vec![Output::default(); call.prompts.len()];
+    for event in 0.. {
+        if event == call.read {
+            std::thread::sleep(Duration::from_millis(call.pause_ms));
+            match call.after {
+                After::ReadOn => {}
+                After::Cancel => stream.cancel(),
+                After::Drop => return None,
+            }
+        }
+        match stream.next(Some(Duration::from_secs(60))).unwrap() {
+            Next::Event(Event::Token(e)) => {
+                let out = &mut outputs[e.index as usize];
+                assert_eq!(out.finish, None);
+                out.tokens.push(e.token);
+                out.logprobs.push(e.logprob);
+                out.text.push_str(&e.text);
+                out.top.push(e.top);
+            }
+            Next::Event(Event::Finish(e)) => {
+                let out = &mut outputs[e.index as usize];
+                assert_eq!(out.finish, None, "it ends once");
+                out.text.push_str(&e.text);
+                out.finish = Some(e.reason);
+            }
+            Next::Timeout => panic!("nothing within 60 s"),
+            Next::Done | Next::Cancelled => break,
+        }
+    }
+    Some(outputs)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn whoever_stalls_gets_the_same(
+        setup in setup(),
+        calls in prop::collection::vec(call(), 2..6),
+        ahead in any::<bool>(),
+    ) {
+        let (host, _) = setup.start_ahead(ahead, hash_think);
+        let outputs: Vec<Option<Vec<Output>>> = std::thread::scope(|scope| {
+            let host = &host;
+            let drive = |call| scope.spawn(move || drive(host, call));
+            let threads: Vec<_> = calls.iter().map(drive).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        // One that was dropped may still be in its last step.
+        for _ in 0..3000 {
+            let timings = host.engine.timings();
+            if timings.running + timings.parked == 0 && timings.pages_used == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        host.assert_empty();
+        prop_assert_eq!(host.engine.timings().parked, 0);
+        for (call, outputs) in calls.iter().zip(&outputs) {
+            for ((index, tokens), got) in (0..).zip(&call.prompts).zip(outputs.iter().flatten()) {
+                let want = simulate(&mut hash_think, tokens, index, &call.options, MAX_SEQ_LEN);
+                match got.finish {
+                    Some(FinishReason::Cancelled) => {
+                        prop_assert!(matches!(call.after, After::Cancel));
+                        prop_assert!(want.tokens.starts_with(&got.tokens));
+                    }
+                    Some(FinishReason::Unread) => {
+                        prop_assert!(want.tokens.starts_with(&got.tokens));
+                    }
+                    Some(_) => {
+                        prop_assert_eq!(&got.tokens, &want.tokens);
+                        prop_assert_eq!(&got.text, &want.text);
+                        prop_assert_eq!(&got.logprobs, &want.logprobs);
+                        prop_assert_eq!(got.finish, want.finish);
+                    }
+                    None => prop_assert!(false, "a sequence has no end"),
+                }
+            }
+        }
+    }
+}

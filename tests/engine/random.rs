@@ -1,0 +1,226 @@
+//! Random mixes of requests: whatever the batch, the chunks, the pages and the cache do, every
+//! sequence gets what a plain simulation of it alone says.
+
+use crate::support::*;
+use llamabi::Cancel;
+use llamabi::engine::{FinishReason, GenerateOptions, Prompt};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+struct Call {
+    prompts: Vec<Vec<i32>>,
+    options: GenerateOptions,
+    /// Cancel after so many events.
+    cancel_after: Option<usize>,
+    by_flag: bool,
+}
+
+/// Prompts with common beginnings, so that pages are found, and with byte pieces in them.
+fn prompt_tokens(longest: usize) -> impl Strategy<Value = Vec<i32>> {
+    let common = (0..3usize, 0..=longest).prop_map(|(family, len)| {
+        let token = move |i: usize| 3 + ((i * (family + 2) + family) % 37) as i32;
+        (0..len).map(token).collect::<Vec<_>>()
+    });
+    let tail = prop::collection::vec(prop_oneof![3..40i32, 40..IDS as i32], 0..4);
+    (common, tail).prop_map(move |(mut tokens, tail)| {
+        tokens.extend(tail);
+        tokens.truncate(longest);
+        if tokens.is_empty() {
+            tokens.push(BOS);
+        }
+        tokens
+    })
+}
+
+fn options() -> impl Strategy<Value = GenerateOptions> {
+    let stop = prop_oneof![
+        Just("e"),
+        Just("ab"),
+        Just("the"),
+        Just("he h"),
+        Just("本"),
+        Just("\u{FFFD}"),
+        Just(" "),
+        Just("aab"),
+        Just("日本日")
+    ];
+    let sampling = (
+        prop_oneof![Just(0.0f32), Just(0.7), Just(1.5)],
+        prop_oneof![Just(0.9f32), Just(1.0), Just(0.0)],
+        prop_oneof![Just(0), Just(5)],
+        prop_oneof![Just(0.0f32), Just(0.2)],
+        prop_oneof![Just(1.0f32), Just(1.4)],
+        1..1000u64,
+    );
+    let report = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        prop_oneof![Just(0usize), Just(3)],
+        prop_oneof![Just(0u64), Just(7)],
+    );
+    let length = prop_oneof![Just(None), (0..30usize).prop_map(Some)];
+    let stops = prop_oneof![
+        Just(Vec::new()).boxed(),
+        prop::collection::vec(stop, 0..4).boxed()
+    ];
+    (sampling, report, length, stops).prop_map(|(sampling, report, max_gen_len, stop)| {
+        let (temperature, top_p, top_k, min_p, repetition_penalty, seed) = sampling;
+        let (echo, logprobs, ignore_eos, top_logprobs, cache_salt) = report;
+        GenerateOptions {
+            echo,
+            logprobs,
+            no_wait: false,
+            ignore_eos,
+            max_gen_len,
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            repetition_penalty,
+            seed,
+            stop: stop.into_iter().map(String::from).collect(),
+            top_logprobs,
+            cache_salt,
+            cancel: None,
+        }
+    })
+}
+
+fn call(max_seq_len: usize, max_batch_size: usize) -> impl Strategy<Value = Call> {
+    (
+        prop::collection::vec(prompt_tokens(max_seq_len), 1..=max_batch_size),
+        options(),
+        prop_oneof![3 => Just(None), 1 => (0..12usize).prop_map(Some)],
+        any::<bool>(),
+    )
+        .prop_map(|(prompts, options, cancel_after, by_flag)| Call {
+            prompts,
+            options,
+            cancel_after,
+            by_flag,
+        })
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    (
+        prop_oneof![Just(1usize), Just(2), Just(4), Just(16)],
+        2..48usize,
+        1..5usize,
+        prop_oneof![Just(None), Just(Some(1)), Just(Some(7)), Just(Some(64))],
+        0..3usize,
+        1..20usize,
+    )
+        .prop_map(
+            |(page_size, max_seq_len, max_batch_size, prefill_chunk, spare, rows)| Setup {
+                page_size,
+                // From barely enough for one sequence to enough for all.
+                n_pages: max_seq_len.div_ceil(page_size) * (1 + spare.min(max_batch_size - 1)),
+                max_rows: max_batch_size + rows * rows,
+                max_wanted: max_batch_size + rows / 4,
+                max_seq_len,
+                max_batch_size,
+                prefill_chunk,
+                seed: 1,
+                ..Setup::default()
+            },
+        )
+}
+
+fn scenario() -> impl Strategy<Value = (Setup, Vec<Call>)> {
+    setup().prop_flat_map(|setup| {
+        let calls = prop::collection::vec(call(setup.max_seq_len, setup.max_batch_size), 1..8);
+        (Just(setup), calls)
+    })
+}
+
+/// Read some events, cancel, read the rest.
+fn drive(host: &Host, call: &Call) -> Vec<Output> {
+    let flag = Cancel::new();
+    let mut options = call.options.clone();
+    if call.by_flag {
+        options.cancel = Some(flag.clone());
+    }
+    let prompts: Vec<Prompt> = call.prompts.iter().cloned().map(Prompt::Tokens).collect();
+    let stream = host.submit(prompts, options).unwrap();
+    let n = call.prompts.len();
+    let Some(after) = call.cancel_after else {
+        let (outputs, cancelled) = collect(&stream, n).unwrap();
+        assert!(!cancelled);
+        return outputs;
+    };
+    let mut first = Vec::new();
+    for _ in 0..after {
+        match stream.next(None).unwrap() {
+            llamabi::engine::Next::Event(event) => first.push(event),
+            _ => break,
+        }
+    }
+    if call.by_flag {
+        flag.trigger()
+    } else {
+        stream.cancel()
+    }
+    let mut outputs = vec![Output::default(); n];
+    loop {
+        use llamabi::engine::{Event, Next};
+        let event = match first.is_empty() {
+            false => first.remove(0),
+            true => match stream
+                .next(Some(std::time::Duration::from_secs(30)))
+                .unwrap()
+            {
+                Next::Event(event) => event,
+                Next::Timeout => panic!("a cancelled call hangs"),
+                Next::Done | Next::Cancelled => return outputs,
+            },
+        };
+        match event {
+            Event::Token(e) => {
+                let out = &mut outputs[e.index as usize];
+                out.tokens.push(e.token);
+                out.text.push_str(&e.text);
+            }
+            Event::Finish(e) => {
+                let out = &mut outputs[e.index as usize];
+                out.text.push_str(&e.text);
+                out.finish = Some(e.reason);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn every_sequence_is_as_if_alone((setup, calls) in scenario(), ahead in any::<bool>()) {
+        let (host, _) = setup.start_ahead(ahead, hash_think);
+        let outputs: Vec<Vec<Output>> = std::thread::scope(|scope| {
+            let host = &host;
+            let drive = |call| scope.spawn(move || drive(host, call));
+            let threads: Vec<_> = calls.iter().map(drive).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        host.assert_empty();
+        for (call, outputs) in calls.iter().zip(&outputs) {
+            for ((index, tokens), got) in (0..).zip(&call.prompts).zip(outputs) {
+                let want =
+                    simulate(&mut hash_think, tokens, index, &call.options, setup.max_seq_len);
+                if got.finish == Some(FinishReason::Cancelled) {
+                    prop_assert!(call.cancel_after.is_some());
+                    prop_assert!(want.tokens.starts_with(&got.tokens));
+                    // Half a code point or half a stop string may be shown at the end.
+                    let sure = got.text.trim_end_matches('\u{FFFD}');
+                    prop_assert!(decode(&got.tokens).0.starts_with(sure));
+                } else if call.cancel_after.is_some() {
+                    prop_assert_eq!(&got.tokens, &want.tokens);
+                    prop_assert_eq!(&got.text, &want.text);
+                } else {
+                    assert_same(got, &want);
+                    prop_assert_eq!(got.stats.prompt_tokens as usize, tokens.len());
+                    prop_assert!(got.stats.cached_tokens < got.stats.prompt_tokens);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What the engine's tests share: a toy tokenizer, a model that checks what it is given, and a plain
+//! simulation to compare with.
+
+mod model;
+mod simulate;
+mod toy;
+
+pub use model::*;
+pub use simulate::*;
+pub use toy::*;
+
+use llamabi::backend::{Limits, Run};
+use llamabi::engine::request::RequestLimits;
+use llamabi::engine::{
+    Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt,
+    Request, RequestStats, Stream,
+};
+use llamabi::log::Log;
+use llamabi::{Result, Token};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub page_size: usize,
+    pub n_pages: usize,
+    pub max_rows: usize,
+    pub max_wanted: usize,
+    pub max_seq_len: usize,
+    pub max_batch_size: usize,
+    pub prefill_chunk: Option<usize>,
+    pub max_waiting: u32,
+    pub max_stall_ms: u32,
+    pub max_unread_ms: u32,
+    pub stall_memory_bytes: u64,
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            page_size: 4,
+            n_pages: 64,
+            max_rows: 68,
+            max_wanted: 8,
+            max_seq_len: 64,
+            max_batch_size: 4,
+            prefill_chunk: None,
+            max_waiting: 1024,
+            max_stall_ms: 1000,
+            max_unread_ms: 60_000,
+            stall_memory_bytes: 1 << 20,
+            seed: 1,
+        }
+    }
+}
+
+impl Setup {
+    pub fn limits(&self) -> Limits {
+        Limits {
+            page_size: self.page_size,
+            n_pages: self.n_pages,
+            max_positions: self.max_seq_len,
+            max_rows: self.max_rows,
+            max_wanted: self.max_wanted,
+            vocab_size: VOCAB,
+        }
+    }
+
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions {
+            max_batch_size: self.max_batch_size,
+            seed: self.seed,
+            prefill_chunk: self.prefill_chunk,
+            max_waiting: self.max_waiting,
+            max_stall_ms: self.max_stall_ms,
+            max_unread_ms: self.max_unread_ms,
+            stall_memory_bytes: self.stall_memory_bytes,
+            eos_ids: vec![EOS],
+        }
+    }
+
+    pub fn start(
+        &self,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+    ) -> (Host, Arc<Probe>) {
+        self.start_model(Model::new(self.limits(), think))
+    }
+
+    /// With a model that, if `ahead`, takes a step before the one before it is collected.
+    pub fn start_ahead(
+        &self,
+        ahead: bool,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+    ) -> (Host, Arc<Probe>) {
+        self.start_model(match ahead {
+            true => Model::ahead(self.limits(), think),
+            false => Model::new(self.limits(), think),
+        })
+    }
+
+    fn start_model(&self, model: Model) -> (Host, Arc<Probe>) {
+        let probe = model.probe.clone();
+        let mut host = self.start_run(Box::new(model));
+        host.probe = Some(probe.clone());
+        (host, probe)
+    }
+
+    pub fn start_run(&self, run: Box<dyn Run>) -> Host {
+        let engine =
+            Engine::new(run, Arc::new(Toy), self.options(), Arc::new(Log::new(None))).unwrap();
+        let limits = RequestLimits {
+            max_seq_len: self.max_seq_len,
+            vocab_size: VOCAB,
+        };
+        Host::new(engine, limits)
+    }
+}
+
+pub struct Host {
+    pub engine: Engine,
+    pub limits: RequestLimits,
+    probe: Option<Arc<Probe>>,
+}
+
+/// A test that fails while it holds the model must end, not wait for the engine's thread.
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(probe) = &self.probe {
+            probe.release();
+        }
+    }
+}
+
+impl Host {
+    pub fn new(engine: Engine, limits: RequestLimits) -> Self {
+        Self {
+            engine,
+            limits,
+            probe: None,
+        }
+    }
+
+    pub fn submit(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
+        self.engine
+            .submit(Request::new(prompts, options, &self.limits)?)
+    }
+
+    pub fn run(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Vec<Output> {
+        let n = prompts.len();
+        collect(&self.submit(prompts, options).unwrap(), n)
+            .unwrap()
+            .0
+    }
+
+    pub fn one(&self, prompt: Prompt, options: GenerateOptions) -> Output {
+        self.run(vec![prompt], options).remove(0)
+    }
+
+    /// Nothing runs, waits, or holds a page.
+    pub fn assert_empty(&self) {
+        let timings = self.engine.timings();
+        assert_eq!(
+            (timings.running, timings.waiting, timings.pages_used),
+            (0, 0, 0)
+        );
+    }
+}
+
+pub fn greedy() -> GenerateOptions {
+    GenerateOptions {
+        temperature: 0.0,
+        ..GenerateOptions::default()
+    }
+}
+
+/// Greedy, with at most so many tokens.
+pub fn length(n: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_gen_len: Some(n),
+        ..greedy()
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    pub tokens: Vec<Token>,
+    pub logprobs: Vec<f32>,
+    pub text: String,
+    pub top: Vec<Vec<Alternative>>,
+    pub finish: Option<FinishReason>,
+    pub stats: RequestStats,
+}
+
+impl Output {
+    pub fn reason(&self) -> FinishReason {
+        self.finish.unwrap()
+    }
+}
+
+/// All events of a stream, per sequence, and whether it ended as cancelled. Fails the test where it
+/// hangs, or where an event follows the end.
+pub fn collect(stream: &Stream, n: usize) -> Result<(Vec<Output>, bool)> {
+    let mut outputs = vec![Output::default(); n];
+    loop {
+        match stream.next(Some(Duration::from_secs(30)))? {
+            Next::Event(Event::Token(e)) => {
+                let out = &mut outputs[e.index as usize];
+                assert_eq!(out.finish, None, "nothing follows the end of a sequence");
+                out.tokens.push(e.token);
+                out.logprobs.push(e.logprob);
+                out.text.push_str(&e.text);
+                out.top.push(e.top);
+            }
+            Next::Event(Event::Finish(e)) => {
+                let out = &mut outputs[e.index as usize];
+                assert_eq!(out.finish, None, "a sequence ends once");
+                out.text.push_str(&e.text);
+                (out.finish, out.stats) = (Some(e.reason), e.stats);
+            }
+            Next::Timeout => panic!("nothing within 30 s"),
+            end => {
+                assert!(outputs.iter().all(|out| out.finish.is_some()));
+                assert_eq!(stream.next(None).unwrap(), end, "the end is for ever");
+                return Ok((outputs, end == Next::Cancelled));
+            }
+        }
+    }
+}

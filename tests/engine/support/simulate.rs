@@ -1,0 +1,112 @@
+//! What should come out.
+
+use super::Output;
+use super::model::Think;
+use super::toy::{EOS, IDS, VOCAB, decode};
+use llamabi::Token;
+use llamabi::backend::RowKind;
+use llamabi::backend::choice::Strategy;
+use llamabi::engine::sampler::{Sampler, uniform};
+use llamabi::engine::{FinishReason, GenerateOptions};
+
+/// One sequence alone, one whole prompt at a time, without pages, batches or streams.
+pub fn simulate(
+    think: &mut Think,
+    prompt: &[Token],
+    index: u32,
+    options: &GenerateOptions,
+    max_seq_len: usize,
+) -> Output {
+    let most = options
+        .max_gen_len
+        .unwrap_or(usize::MAX)
+        .min(max_seq_len - prompt.len());
+    let mut sampler = Sampler::new(IDS);
+    let mut row = vec![0.0; VOCAB];
+    let mut tokens = prompt.to_vec();
+    let mut out = Output::default();
+    let history = |tokens: &[Token]| -> Vec<(Token, RowKind)> {
+        let kind = |at| {
+            if at < prompt.len() {
+                RowKind::Prefill
+            } else {
+                RowKind::Decode
+            }
+        };
+        tokens
+            .iter()
+            .enumerate()
+            .map(|(at, token)| (*token, kind(at)))
+            .collect()
+    };
+    let record = |sampler: &mut Sampler, token: Option<Token>, out: &mut Output| {
+        let Some(token) = token else {
+            out.logprobs.push(0.0);
+            out.top.push(Vec::new());
+            return;
+        };
+        let softmax = sampler.log_softmax().unwrap();
+        let logprob = sampler.logprob(&softmax, token);
+        out.logprobs
+            .push(if options.logprobs { logprob } else { 0.0 });
+        out.top
+            .push(sampler.alternatives(&softmax, options.top_logprobs));
+    };
+    if options.echo {
+        record(&mut sampler, None, &mut out);
+        for at in 1..prompt.len() {
+            think(&history(&prompt[..at]), &mut row);
+            sampler.load(&row);
+            if options.logprobs || options.top_logprobs > 0 {
+                record(&mut sampler, Some(prompt[at]), &mut out);
+            } else {
+                record(&mut sampler, None, &mut out);
+            }
+        }
+    }
+    // Text: of what is reported; stop strings count from where the generated part begins.
+    let shown = |tokens: &[Token]| -> Vec<Token> {
+        tokens[if options.echo { 0 } else { prompt.len() }..].to_vec()
+    };
+    let begin = decode(&shown(prompt)).1;
+    let find = |text: &str| options.stop.iter().filter_map(|s| text.find(&s[..])).min();
+    let mut cut = None;
+    let mut reason = FinishReason::Length;
+    while tokens.len() - prompt.len() < most {
+        think(&history(&tokens), &mut row);
+        sampler.load(&row);
+        let draw = uniform(options.seed, u64::from(index), tokens.len() as u64);
+        let token = sampler
+            .draw(&Strategy::from(options), &tokens, draw)
+            .unwrap();
+        if token == EOS && !options.ignore_eos {
+            reason = FinishReason::Stop;
+            break;
+        }
+        record(&mut sampler, Some(token), &mut out);
+        tokens.push(token);
+        let (text, certain) = decode(&shown(&tokens));
+        cut = find(&text[begin..certain]).map(|at| begin + at);
+        if cut.is_some() {
+            break;
+        }
+    }
+    let text = decode(&shown(&tokens)).0;
+    cut = cut.or_else(|| find(&text[begin..]).map(|at| begin + at));
+    if cut.is_some() {
+        reason = FinishReason::StopString;
+    }
+    out.text = text[..cut.unwrap_or(text.len())].into();
+    out.tokens = shown(&tokens);
+    out.finish = Some(reason);
+    out
+}
+
+/// `got` is what the simulation says, figures aside.
+pub fn assert_same(got: &Output, want: &Output) {
+    assert_eq!(got.tokens, want.tokens);
+    assert_eq!(got.logprobs, want.logprobs);
+    assert_eq!(got.top, want.top);
+    assert_eq!(got.text, want.text);
+    assert_eq!(got.finish, want.finish);
+}

@@ -1,0 +1,187 @@
+//! Mutation fuzzing of everything that reads files, in every test run: some thousand inputs per
+//! target, the same each time. Nothing may panic, and no input may make us ask for memory out of
+//! proportion to its size.
+
+mod harness;
+mod mutate;
+
+use crate::account::measure;
+use mutate::Mutator;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Memory an input of this length may cost. A parsed JSON number of two bytes takes 32, in a vector
+/// that doubles; the rest is for paths, messages and the standard library's buffers.
+fn allowance(len: usize) -> usize {
+    (64 << 10) + 128 * len
+}
+
+fn corpus(folder: &str) -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/corpus")
+        .join(folder);
+    let mut paths: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    paths.sort();
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect()
+}
+
+/// Run `target` on the corpus, which it must accept, and on `n` mutations of it. They must fail in
+/// at least `kinds` different ways, or the mutations do not get anywhere.
+fn fuzz(
+    folder: &str,
+    words: &[&[u8]],
+    n: usize,
+    kinds: usize,
+    target: fn(&[u8]) -> llamabi::Result<()>,
+) {
+    let corpus = corpus(folder);
+    for (i, data) in corpus.iter().enumerate() {
+        target(data).unwrap_or_else(|e| panic!("corpus file {i} of {folder}: {e}"));
+    }
+    let (mut accepted, mut seen) = (0, BTreeSet::new());
+    let mut mutator = Mutator::new(1, &corpus, words);
+    for i in 0..n {
+        let data = mutator.next();
+        let run = || measure(usize::MAX, || target(&data));
+        let keep = |what: &str| -> String {
+            let name = format!("fuzz-{folder}-{i}.bin");
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            std::fs::write(&path, &data).unwrap();
+            format!("{what}; the input is in {}", path.display())
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        let Ok((result, used)) = outcome else {
+            panic!("{}", keep("a panic"))
+        };
+        let limit = allowance(data.len());
+        assert!(
+            used.largest <= limit && used.most <= limit,
+            "{}",
+            keep(&format!("{}, {} bytes", used.largest, used.most))
+        );
+        match result {
+            Ok(()) => accepted += 1,
+            // One kind of failure: the sentence without what varies.
+            Err(e) => drop(seen.insert(kind(&e.to_string()))),
+        }
+    }
+    eprintln!(
+        "{folder}: {accepted} of {n} accepted, {} kinds of failure",
+        seen.len()
+    );
+    assert!(
+        accepted > 0 && accepted < n,
+        "{folder}: {accepted} of {n} were accepted"
+    );
+    assert!(
+        seen.len() >= kinds,
+        "{folder}: only {} kinds of failure: {seen:#?}",
+        seen.len()
+    );
+}
+
+fn kind(sentence: &str) -> String {
+    let mut quoted = false;
+    let letters = sentence.chars().filter(|&c| {
+        quoted ^= c == '`';
+        !quoted && (c.is_ascii_lowercase() || c == ' ')
+    });
+    letters.collect()
+}
+
+#[test]
+fn safetensors() {
+    let words: [&[u8]; 12] = [
+        b"\"shape\"",
+        b"\"data_offsets\"",
+        b"\"F16\"",
+        b"\"I64\"",
+        b"\"__metadata__\":",
+        b"[0,0]",
+        b"-1",
+        b"1e999",
+        b"null",
+        b"{",
+        b"],",
+        b"[[[[[[[[[[[[[[[[",
+    ];
+    fuzz("safetensors", &words, 6_000, 15, harness::safetensors);
+}
+
+#[test]
+fn pth() {
+    let words: [&[u8]; 8] = [
+        b"PK\x01\x02",
+        b"PK\x03\x04",
+        b"PK\x05\x06",
+        b"PK\x06\x06",
+        b"PK\x06\x07",
+        b"archive/data.pkl",
+        b"archive/data/0",
+        b"big",
+    ];
+    fuzz("pth", &words, 6_000, 25, harness::pth);
+}
+
+#[test]
+fn pickle() {
+    let words: [&[u8]; 13] = [
+        b"(",
+        b"R",
+        b"t",
+        b"Q",
+        b"b",
+        b"u",
+        b"q\x00",
+        b"h\x00",
+        b"\x85\x85\x85",
+        b"ctorch\nLongStorage\n",
+        b"cos\nsystem\n",
+        b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"J\xff\xff\xff\xff",
+    ];
+    fuzz("pickle", &words, 20_000, 25, harness::pickle);
+}
+
+#[test]
+fn index() {
+    let words: [&[u8]; 8] = [
+        b"\"weight_map\"",
+        b"\"z\":\"a.safetensors\",",
+        b"..",
+        b"/",
+        b"null",
+        b"{",
+        b"}",
+        b"[[[[[[[[[[[[[[[[",
+    ];
+    fuzz("index", &words, 3_000, 8, harness::index);
+}
+
+#[test]
+fn config() {
+    let words: [&[u8]; 15] = [
+        b"null",
+        b"true",
+        b"-1",
+        b"0.5",
+        b"1e300",
+        b"1e-300",
+        b"[2, 3]",
+        b"\"linear\"",
+        b"\"llama3\"",
+        b"\"yarn\"",
+        b"\"rope_scaling\"",
+        b"\"type\": ",
+        b"\"head_dim\": 6, ",
+        b"\"quantization_config\": {}, ",
+        b"[[[[[[[[[[[[[[[[",
+    ];
+    fuzz("config", &words, 6_000, 20, harness::config);
+}

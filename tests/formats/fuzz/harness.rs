@@ -1,0 +1,151 @@
+//! Fuzz targets: functions from bytes to a result that must neither panic nor ask for memory that
+//! the bytes do not justify.
+//!
+//! They run twice: `tests/formats/fuzz.rs` mutates the committed corpus on stable Rust in every
+//! `cargo test`, and `fuzz/` hands the same functions to cargo-fuzz. A new target is a function
+//! here, a folder in `tests/corpus/`, three lines in `tests/formats/fuzz.rs` and a file of four in
+//! `fuzz/fuzz_targets/`.
+#![allow(dead_code)]
+
+use llamabi::checkpoint::{self, hugging_face};
+use llamabi::format::{TensorFile, pickle, pth, safetensors as st};
+use llamabi::model::rope;
+use llamabi::{Error, Result};
+use std::path::PathBuf;
+
+/// A folder of this thread, in memory where the system has such a thing.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let memory = PathBuf::from("/dev/shm");
+        let base = if memory.is_dir() {
+            memory
+        } else {
+            std::env::temp_dir()
+        };
+        let thread = format!("{:?}", std::thread::current().id());
+        let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+        let dir = base.join(format!("llamabi-fuzz-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    fn file(&self, name: &str, data: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, data).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+thread_local!(static SCRATCH: Scratch = Scratch::new());
+
+/// A safetensors file.
+pub fn safetensors(data: &[u8]) -> Result<()> {
+    let path = SCRATCH.with(|dir| dir.file("model.safetensors", data));
+    check(&st::open(&path, None)?, data.len());
+    Ok(())
+}
+
+/// A `.pth`: the zip and the pickle in it.
+pub fn pth(data: &[u8]) -> Result<()> {
+    let path = SCRATCH.with(|dir| dir.file("consolidated.00.pth", data));
+    check(&pth::open(&path, None)?, data.len());
+    Ok(())
+}
+
+/// A pickle on its own, which mutations of a whole `.pth` seldom reach.
+pub fn pickle(data: &[u8]) -> Result<()> {
+    let stored = pickle::tensors(data).map_err(|e| Error::format("data.pkl", e))?;
+    for (_, stored) in stored {
+        stored.is_contiguous();
+        assert_eq!(stored.shape.len(), stored.strides.len());
+    }
+    Ok(())
+}
+
+/// A `model.safetensors.index.json` beside one shard.
+pub fn index(data: &[u8]) -> Result<()> {
+    let shard = include_bytes!("../../corpus/safetensors/plain.safetensors");
+    SCRATCH.with(|dir| {
+        let dir = Scratch(dir.0.join("index"));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        dir.file("a.safetensors", shard);
+        dir.file("model.safetensors.index.json", data);
+        let checkpoint = hugging_face::open(&dir.0, None)?;
+        checkpoint
+            .files
+            .iter()
+            .for_each(|file| check(file, shard.len()));
+        Ok(())
+    })
+}
+
+/// A `params.json` if it has a `dim`, else a `config.json` that is its own
+/// `generation_config.json`.
+pub fn config(data: &[u8]) -> Result<()> {
+    let meta = data.windows(5).any(|w| w == b"\"dim\"");
+    let config = SCRATCH.with(|dir| {
+        let dir = Scratch(dir.0.join("config"));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        if meta {
+            dir.file("params.json", data);
+        } else {
+            dir.file("config.json", data);
+            dir.file("generation_config.json", data);
+        }
+        checkpoint::open(&dir.0)?.config(512)
+    })?;
+    let s = &config.shape;
+    let sizes = [
+        s.dim,
+        s.n_layers,
+        s.n_heads,
+        s.n_kv_heads,
+        s.head_dim,
+        s.ffn_dim,
+        s.vocab_size,
+    ];
+    assert!(sizes.iter().all(|&n| n > 0));
+    assert!(s.n_heads % s.n_kv_heads == 0 && s.head_dim % 2 == 0);
+    assert!(s.norm_eps > 0.0 && s.norm_eps.is_finite());
+    let rows = (s.vocab_size as u64)
+        .max(s.ffn_dim as u64)
+        .max(s.q_dim() as u64);
+    let widest = (s.dim as u64).max(s.ffn_dim as u64).max(s.q_dim() as u64);
+    let all = rows
+        .checked_mul(widest)
+        .and_then(|n| n.checked_mul(4 * 9 * s.n_layers as u64));
+    assert!(all.is_some(), "sizes whose products overflow");
+    assert!(
+        config
+            .eos_ids
+            .iter()
+            .all(|&id| (id as usize) < s.vocab_size)
+    );
+    if s.head_dim <= 256 {
+        let table = rope::table(&config, 3)?;
+        assert!(
+            table.cos.iter().chain(&table.sin).all(|x| x.abs() <= 1.0),
+            "{config:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Every byte that an accepted table of contents promises is there.
+fn check(file: &TensorFile, len: usize) {
+    for (name, info) in &file.tensors {
+        let numbers: usize = info.shape.iter().product();
+        assert_eq!(info.len, (numbers * info.encoding.size()) as u64, "{name}");
+        assert!(info.offset + info.len <= len as u64, "{name}");
+        let mut bytes = vec![0; info.len as usize];
+        file.read(info, 0, &mut bytes).unwrap();
+    }
+}

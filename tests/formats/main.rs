@@ -1,0 +1,18 @@
+//! What files hold: configurations, tensors, tokenizers, dialogs. And every lie that is refused.
+
+mod account;
+mod chat;
+#[path = "../support/checkpoints/mod.rs"]
+mod checkpoints;
+mod config;
+mod files;
+mod fuzz;
+mod fuzz_tokenizer;
+mod jinja;
+mod limits;
+mod quantised;
+mod tokenizer;
+mod tokenizer_words;
+#[path = "../support/tokenizers.rs"]
+mod tokenizers;
+mod weights;

@@ -1,0 +1,4 @@
+//! Files of the repository that are made from others are as these make them.
+
+mod header;
+mod third_party;

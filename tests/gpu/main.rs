@@ -1,0 +1,19 @@
+//! The GPU backend, on the CPU: kernels run in the emulator, driver calls go to a stand-in. With
+//! `LLAMABI_TEST_DEVICE=cuda` most tests run on a real device. The scripts beside this file do so
+//! on a machine that has one.
+
+#[path = "../support/common.rs"]
+mod common;
+mod cuda;
+mod day;
+#[path = "../support/emu/mod.rs"]
+mod emu;
+mod mixed;
+mod models;
+mod pages;
+mod quantised;
+#[path = "../support/reference_cases.rs"]
+mod reference_cases;
+mod sampling;
+#[path = "../support/small_model.rs"]
+mod small_model;

@@ -1,0 +1,441 @@
+//! Tokens that the (emulated) device chooses are those that the host's sampler chooses from the
+//! same logits: equal, not close. With `LLAMABI_TEST_DEVICE=cuda`, on a real device.
+
+use crate::common::reference;
+use crate::emu::{Emu, real};
+use llamabi::backend::choice::Strategy;
+use llamabi::backend::gpu::Gpu;
+use llamabi::backend::gpu::device::Device;
+use llamabi::backend::*;
+use llamabi::engine::sampler::{Sampler, Score, picked};
+use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::llama::Sequence;
+use llamabi::model::Runner;
+use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
+use std::sync::Arc;
+
+const GIB: u64 = 1 << 30;
+/// Rows of a step.
+const ROWS: usize = 12;
+const PAGE: usize = 16;
+
+/// Numbers from a linear congruential generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n
+    }
+    fn unit(&mut self) -> f32 {
+        self.below(1 << 24) as f32 / (1 << 24) as f32
+    }
+    fn bell(&mut self) -> f32 {
+        ((0..12).map(|_| self.unit()).sum::<f32>() - 6.0) * 3.0
+    }
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+/// A model without layers, whose logits are roughly these for every token.
+fn model(logits: &[f32]) -> Box<dyn Run> {
+    match real::cuda() {
+        Some(cuda) => model_on(cuda, logits),
+        None => model_on(Emu::new(GIB, logits.len() as u64), logits),
+    }
+}
+
+fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
+    let shape = Shape {
+        dim: 2,
+        n_layers: 0,
+        n_heads: 1,
+        n_kv_heads: 1,
+        head_dim: 2,
+        ffn_dim: 2,
+        vocab_size: logits.len(),
+        norm_eps: 1e-5,
+    };
+    let limits = Limits {
+        page_size: PAGE,
+        n_pages: ROWS,
+        max_positions: PAGE,
+        max_rows: ROWS + 1,
+        max_wanted: ROWS,
+        vocab_size: logits.len(),
+    };
+    let rope = RopeTable {
+        cos: vec![1.0; PAGE],
+        sin: vec![0.0; PAGE],
+    };
+    let gpu = Gpu::new(device, &shape, &rope, &limits, &[Dtype::F32], Dtype::F32).unwrap();
+    let matrix = |values: &dyn Fn(usize) -> f32| {
+        let spec = MatSpec {
+            parts: PartSpec::all(&[logits.len()], Dtype::F32),
+            cols: 2,
+            bias: false,
+            usage: MatUse::Product,
+        };
+        let mut mat = gpu.new_mat(&spec).unwrap();
+        let numbers = (0..logits.len()).flat_map(|i| [values(i), 0.0]);
+        let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        let block = Block {
+            part: 0,
+            row: 0,
+            col: 0,
+            cols: 2,
+            order: RowOrder::AsStored,
+            dtype: Dtype::F32,
+            bytes: &bytes,
+        };
+        gpu.pack(&mut mat, &block);
+        mat
+    };
+    let weights = Weights {
+        embedding: matrix(&|_| 1.0),
+        layers: Vec::new(),
+        norm: gpu
+            .new_vector(&[std::f32::consts::FRAC_1_SQRT_2, 1.0])
+            .unwrap(),
+        head: Some(matrix(&|i| logits[i])),
+    };
+    Box::new(Runner::new(gpu, weights, &shape, Dtype::F32, limits).unwrap())
+}
+
+/// Sequences of one token each.
+fn step(rows: usize) -> Step {
+    let span = |row: usize| Span {
+        rows: row..row + 1,
+        kind: RowKind::Decode,
+        position: 0,
+        pages: row..row + 1,
+    };
+    Step {
+        tokens: vec![0; rows],
+        slots: (0..rows).map(|row| (row * PAGE) as u32).collect(),
+        spans: (0..rows).map(span).collect(),
+        pages: (0..rows as u32).collect(),
+        wanted: (0..rows as u32).collect(),
+        ..Step::default()
+    }
+}
+
+fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token>) -> Choice {
+    let params = GenerateOptions {
+        temperature: random.of(&[0.0, 1e-30, 0.1, 0.6, 1.0, 1.0, 5.0, 1e30]),
+        top_k: random.of(&[0, 0, 1, 5, 40, vocab_size / 2, vocab_size, vocab_size + 1]) as i32,
+        top_p: random.of(&[0.0, 1e-6, 0.3, 0.5, 0.9, 0.9, 0.9999, 1.0, 1.0]),
+        min_p: random.of(&[0.0, 0.0, 1e-20, 0.05, 0.3, 1.0]),
+        repetition_penalty: random.of(&[1.0, 1.0, 1.3, 0.5, 1e-38]),
+        ..GenerateOptions::default()
+    };
+    let first = history.len();
+    if params.repetition_penalty != 1.0 {
+        let n = random.below(200);
+        history.extend((0..n).map(|_| random.below(vocab_size) as Token));
+    }
+    Choice {
+        given: (random.below(6) == 0).then(|| random.below(vocab_size) as Token),
+        strategy: Strategy::from(&params),
+        draw: match random.below(4) {
+            0 => random.of(&[0, (1 << 24) - 1]),
+            _ => random.below(1 << 24) as u32,
+        },
+        n_tokens: random.of(&[vocab_size, vocab_size, vocab_size.div_ceil(2)]),
+        history: first..history.len(),
+        logprob: random.below(2) == 0,
+        top: random.of(&[0, 0, 1, 5, 128]).min(vocab_size),
+    }
+}
+
+fn picks(runner: &mut dyn Run, step: &Step) -> Vec<Option<(Token, Score)>> {
+    let Answer::Picks { picks, top } = runner.run(step).unwrap() else {
+        panic!("the device was to choose");
+    };
+    let pairs = step.choices.iter().zip(picks);
+    pairs
+        .map(|(choice, pick)| picked(choice, pick, top))
+        .collect()
+}
+
+type Bits = Option<(Token, u32, Vec<(Token, u32)>)>;
+
+/// With log probabilities as bits, because NaN must not equal everything.
+fn bits(got: &Option<(Token, Score)>) -> Bits {
+    let (token, score) = got.as_ref()?;
+    let top = score.top.iter();
+    let top = top.map(|a| (a.token, a.logprob.to_bits())).collect();
+    Some((*token, score.logprob.to_bits(), top))
+}
+
+#[test]
+fn the_device_chooses_what_the_host_chooses() {
+    let mut random = Random(1);
+    let (mut drawn, mut impossible) = (0, 0);
+    for vocab_size in [1, 2, 33, 512, 1001, 20_000] {
+        for kind in 0..6 {
+            if vocab_size > 5000 && kind > 1 {
+                continue;
+            }
+            let logits: Vec<f32> = (0..vocab_size)
+                .map(|_| match kind {
+                    0 => random.bell(),
+                    1 => random.bell() * 0.01,
+                    2 => random.below(3) as f32,
+                    3 => -1.5,
+                    4 => random.of(&[
+                        f32::NAN,
+                        f32::INFINITY,
+                        f32::NEG_INFINITY,
+                        0.0,
+                        -0.0,
+                        2.0,
+                        3.5,
+                    ]),
+                    _ => f32::NEG_INFINITY,
+                })
+                .collect();
+            let mut runner = model(&logits);
+            let plain = step(ROWS);
+            let logits: Vec<Vec<f32>> = runner
+                .run(&plain)
+                .unwrap()
+                .logits()
+                .chunks(vocab_size)
+                .map(<[f32]>::to_vec)
+                .collect();
+            for _ in 0..if vocab_size > 5000 { 1 } else { 2 } {
+                let mut chosen = step(ROWS);
+                for _ in 0..ROWS {
+                    let choice = random_choice(&mut random, vocab_size, &mut chosen.history);
+                    chosen.choices.push(choice);
+                }
+                let got = picks(&mut *runner, &chosen);
+                for (at, choice) in chosen.choices.iter().enumerate() {
+                    let mut sampler = Sampler::new(choice.n_tokens);
+                    sampler.load(&logits[at]);
+                    let want = sampler.choose(choice, &chosen.history);
+                    assert_eq!(
+                        bits(&got[at]),
+                        bits(&want),
+                        "{vocab_size} tokens, kind {kind}, {choice:?}"
+                    );
+                    drawn += usize::from(choice.given.is_none() && want.is_some());
+                    impossible += usize::from(want.is_none());
+                }
+                // A row alone gives the same result as among others.
+                let at = random.below(ROWS);
+                let mut alone = step(1);
+                alone.choices = vec![chosen.choices[at].clone()];
+                alone.history = chosen.history;
+                assert_eq!(bits(&picks(&mut *runner, &alone)[0]), bits(&got[at]));
+            }
+        }
+    }
+    assert!(drawn > 350 && impossible > 20, "{drawn} {impossible}");
+}
+
+/// If a row wants more than the kernel has room for, the whole step gives logits.
+#[test]
+fn more_alternatives_than_the_device_finds_come_from_the_host() {
+    let mut runner = model(&[1.0; 300]);
+    let mut chosen = step(2);
+    let mut choice = random_choice(&mut Random(7), 300, &mut chosen.history);
+    choice.top = 128;
+    chosen.choices = vec![choice.clone(), choice];
+    assert!(
+        matches!(runner.run(&chosen).unwrap(), Answer::Picks { picks, .. } if picks.len() == 2)
+    );
+    chosen.choices[1].top = 129;
+    assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
+}
+
+/// A step that follows another uses the masks on the device. If its choices asked for other masks,
+/// it would use those of another row, so it is refused.
+#[test]
+fn masks_of_a_step_that_follows_are_those_there() {
+    let of = |penalties: [f32; 3]| {
+        let mut all = step(3);
+        for repetition_penalty in penalties {
+            let params = GenerateOptions {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                repetition_penalty,
+                ..GenerateOptions::default()
+            };
+            all.choices.push(Choice {
+                given: None,
+                strategy: Strategy::from(&params),
+                draw: 0,
+                n_tokens: 300,
+                history: 0..0,
+                logprob: false,
+                top: 0,
+            });
+        }
+        all
+    };
+    for (then, fits) in [
+        ([1.0, 1.3, 1.3], true),
+        ([1.3, 1.3, 1.3], false),
+        ([1.0, 1.0, 1.3], false),
+        ([1.0, 1.3, 1.0], false),
+    ] {
+        let mut runner = model(&[1.0; 300]);
+        runner.submit(&of([1.0, 1.3, 1.3])).unwrap();
+        let mut next = of(then);
+        next.follows = true;
+        assert!(runner.can_follow());
+        runner.submit(&next).unwrap();
+        let first = runner.collect().map(drop);
+        let error = first.and_then(|()| runner.collect().map(drop)).err();
+        match fits {
+            true => assert!(error.is_none(), "{error:?}"),
+            false => assert!(
+                matches!(&error, Some(Error::Internal(text)) if text.contains("has mask")),
+                "{then:?}: {error:?}"
+            ),
+        }
+    }
+}
+
+/// A step that exceeds the room is an error, before a kernel would write or read beyond it.
+#[test]
+fn steps_beyond_what_there_is_room_for() {
+    let ending_at = |position: usize| {
+        let mut all = step(2);
+        all.spans[1].position = position;
+        all
+    };
+    let mut too_many = step(ROWS);
+    too_many.tokens.push(0);
+    too_many.slots.push(1);
+    too_many.spans.push(Span {
+        rows: ROWS..ROWS + 1,
+        kind: RowKind::Decode,
+        position: 1,
+        pages: 0..1,
+    });
+    for (step, wrong) in [
+        (step(ROWS), None),
+        (ending_at(PAGE - 1), None),
+        (ending_at(PAGE), Some("17 positions, at most 16")),
+        (too_many, Some("13 rows that decode, at most 12")),
+    ] {
+        let mut runner = model(&[1.0; 300]);
+        runner.submit(&step).unwrap();
+        let said = runner.collect().map(drop).map_err(|e| e.to_string());
+        match wrong {
+            None => assert_eq!(said, Ok(())),
+            Some(wrong) => assert!(said.clone().unwrap_err().contains(wrong), "{said:?}"),
+        }
+    }
+}
+
+/// A sequence is the same wherever it is sampled.
+#[test]
+fn generations_are_the_same_on_device_and_host() {
+    let open = || {
+        let options = BuildOptions {
+            max_seq_len: 64,
+            max_batch_size: 4,
+            ..BuildOptions::default()
+        };
+        let directory = reference("gqa-bf16/meta");
+        match real::cuda() {
+            Some(cuda) => Llama::build_on(cuda, &directory, None, &options, &mut |_| true),
+            None => Llama::build_on(Emu::new(GIB, 5), &directory, None, &options, &mut |_| true),
+        }
+        .unwrap()
+    };
+    let prompts: Vec<Vec<Token>> = [1, 5, 20]
+        .iter()
+        .map(|&n| (0..n).map(|i| 1 + i * 37 % 500).collect())
+        .collect();
+    let base = GenerateOptions {
+        logprobs: true,
+        ignore_eos: true,
+        max_gen_len: Some(8),
+        seed: 9,
+        ..GenerateOptions::default()
+    };
+    let (device, host) = (open(), open());
+    let generate = |llama: &Llama, prompts: &[Vec<Token>], options: GenerateOptions| {
+        let prompts = prompts.iter().cloned().map(Prompt::Tokens).collect();
+        let result = llama.generate(prompts, options, &mut |_| true).unwrap();
+        result.sequences
+    };
+    let shown = |s: &Sequence, n: usize| {
+        let logprobs: Vec<u32> = s.logprobs.iter().map(|l| l.to_bits()).collect();
+        let top: Vec<_> = s.top.iter().map(|t| t[..n.min(t.len())].to_vec()).collect();
+        (s.tokens.clone(), logprobs, top)
+    };
+    let strategies = [
+        base.clone(),
+        GenerateOptions {
+            temperature: 0.0,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 0.0,
+            repetition_penalty: 1.3,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 1.0,
+            top_p: 1.0,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 2.0,
+            top_k: 20,
+            repetition_penalty: 1.2,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 1.5,
+            top_p: 1.0,
+            min_p: 0.1,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 1.0,
+            top_k: 50,
+            top_p: 0.8,
+            min_p: 0.02,
+            echo: true,
+            ..base
+        },
+    ];
+    for options in strategies {
+        let more = GenerateOptions {
+            top_logprobs: 200,
+            ..options.clone()
+        };
+        let few = GenerateOptions {
+            top_logprobs: 3,
+            ..options.clone()
+        };
+        let want: Vec<_> = generate(&host, &prompts, more)
+            .iter()
+            .map(|s| shown(s, 3))
+            .collect();
+        let got: Vec<_> = generate(&device, &prompts, few)
+            .iter()
+            .map(|s| shown(s, 3))
+            .collect();
+        assert_eq!(got, want, "{options:?}");
+        // The seed's stream depends on the number of the sequence, so only the first is the same
+        // alone.
+        let alone = generate(&device, &prompts[..1], options);
+        assert_eq!(alone[0].tokens, want[0].0);
+        let bits: Vec<u32> = alone[0].logprobs.iter().map(|l| l.to_bits()).collect();
+        assert_eq!(bits, want[0].1);
+    }
+}

@@ -1,0 +1,17 @@
+//! Whole models on the CPU, from their directory to their tokens, most through the C API.
+
+#[path = "../support/checkpoints/mod.rs"]
+mod checkpoints;
+#[path = "../support/common.rs"]
+mod common;
+mod demo;
+mod failures;
+mod finite;
+mod invariance;
+mod reference;
+#[path = "../support/reference_cases.rs"]
+mod reference_cases;
+mod sentences;
+#[path = "../support/tokenizers.rs"]
+mod tokenizers;
+mod unread;
