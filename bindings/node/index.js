@@ -165,7 +165,10 @@ class Model {
   }
 
   async encodeAsync(text, { bos = false, eos = false, maxTokens, signal } = {}) {
-    const call = native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens);
+    const handle = this.#handle;
+    // Of a short text the call may be over before it hears of that.
+    if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
+    const call = native.tokenize(handle, 'text', text, bos, eos, maxTokens);
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
     try {
