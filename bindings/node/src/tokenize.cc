@@ -66,7 +66,7 @@ void Tokenize::run() noexcept {
 void Tokenize::on_loop(napi_env env) {
   this->env->finish(self());
   settle(env, [&] {
-    check(env, status_, err_);
+    if (status_ != LLAMA_OK) throw_llama(env, status_, err_.message); // LLAMA_CANCELLED, too
     return kind_ == kTokens ? string(env, text_)
                             : tokens_to_js(env, tokens_.data(), tokens_.size());
   });
