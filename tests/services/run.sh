@@ -101,7 +101,7 @@ check() { # check NAME COMMAND [COMMAND under load]
   "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
   "$work/venv/bin/python" "$here/unread.py" "$root/tests/data/reference/mha-f32/hf" $2
   "$work/venv/bin/python" "$here/hostile.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
-  start $2 $demo --model_name m
+  start $2 --ckpt_dir "$root/demo/meta" --model_name m
   "$work/venv/bin/python" "$here/alike.py" ask "$url" "$work/${1%% *}.json"
   kill -TERM $pid
   ended
