@@ -12,6 +12,7 @@ mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
+mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
