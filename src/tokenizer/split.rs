@@ -348,7 +348,7 @@ mod tests {
             let text: String = (0..below(12)).map(|_| POOL[below(POOL.len())]).collect();
             for (scanner, regex, caches) in &mut three {
                 let (mut by_hand, mut expected) = (Vec::new(), Vec::new());
-                let mut take = |to: &mut Vec<usize>, piece: &str| {
+                let take = |to: &mut Vec<usize>, piece: &str| {
                     to.push(piece.len());
                     Ok(())
                 };
