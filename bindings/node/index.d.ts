@@ -22,7 +22,7 @@ export const abiVersion: number;
 export class LlamaError extends Error {
   constructor(status: number, message: string);
   readonly name: 'LlamaError';
-  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load that was stopped. */
+  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load or an encoding that was stopped. */
   readonly status: number;
   /** The same by name; `ERR_LLAMABI_CLOSED` for the use of a closed model. */
   readonly code: StatusName;
@@ -235,8 +235,11 @@ export class Model {
   encode(text: string, options?: EncodeOptions): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
   decode(tokens: Tokens): string;
-  /** The same three on a thread of their own, for texts that would hold up the event loop. */
-  encodeAsync(text: string, options?: EncodeOptions): Promise<Int32Array>;
+  /**
+   * The same three on a thread of their own, for texts that would hold up the event loop.
+   * `signal` stops the encoding: `encodeAsync` rejects with LLAMA_CANCELLED.
+   */
+  encodeAsync(text: string, options?: EncodeOptions & { signal?: Signal }): Promise<Int32Array>;
   encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
   decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */

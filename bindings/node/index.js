@@ -164,8 +164,18 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens } = {}) {
-    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos, special, maxTokens)));
+  async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens, signal } = {}) {
+    const handle = this.#handle;
+    // Of a short text the call may be over before it hears of that.
+    if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
+    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return await traced(settled);
+    } finally {
+      off();
+    }
   }
 
   async encodeDialogAsync(messages) {

@@ -8,6 +8,7 @@ mod config;
 mod files;
 mod fuzz;
 mod fuzz_tokenizer;
+mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
