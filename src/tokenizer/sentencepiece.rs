@@ -7,7 +7,7 @@
 
 use super::model_proto::{Checked, Type, byte_of};
 use super::pairs::{Pairs, SPACE_SYMBOL};
-use super::scored_bpe::{Scratch, ScoredBpe};
+use super::scored_bpe::{ScoredBpe, Scratch};
 use super::{Bound, Encoded, Piece, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
 use prost::Message;

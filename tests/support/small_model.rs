@@ -32,6 +32,7 @@ fn matrix<B: Backend>(
         parts: PartSpec::all(parts, kept),
         cols,
         bias: false,
+        scale: 1.0,
         usage,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
@@ -106,6 +107,8 @@ pub fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B
         index,
         attention_norm: b.new_vector(&ones).unwrap(),
         wqkv: product(&[q, kv, kv], SHAPE.dim),
+        head_norms: None,
+        window: None,
         wo: product(&[SHAPE.dim], q),
         ffn_norm: b.new_vector(&ones).unwrap(),
         w13: product(&[SHAPE.ffn_dim; 2], SHAPE.dim),
