@@ -96,7 +96,7 @@ fn contract() {
     );
 }
 
-/// Adds the kernels of a list of `kernels/params.h`, in which the last parameter stands for `dtype`.
+/// Adds the kernels of a list of `kernels/params.h`, whose last parameter stands for `dtype`.
 fn expand<'a>(
     lists: &HashMap<String, (&'a str, &'a str)>,
     list: &str,

@@ -134,8 +134,8 @@ typedef struct {
 } TensorMap;
 #endif
 
-#define GPU_NO_SLOT 0xffffffffu
-#define GPU_NO_MASK 0xffffffffu
+#define GPU_NO_SLOT    0xffffffffu
+#define GPU_NO_HISTORY 0xffffffffu
 
 // ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
 // padding. grid (n_rows), block 128, shared 0. Type: that of the table.
@@ -162,7 +162,8 @@ typedef struct {
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
 // to `q`, K and V go to the row's slot of the cache.
-// n = (n_heads + 2 * n_kv_heads) * head_dim; rows of w: q | k | v.
+// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A matrix
+// whose parts have different types takes one launch for each run of parts with one type.
 // grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
 // indexed by rows[i].
 //
@@ -182,7 +183,7 @@ typedef struct {
     const void *x;
     const float *norm; // [pad32(dim)]
     const void *w;     // [n, w_stride]
-    const float *bias; // [n] or null
+    const float *bias; // [(n_heads + 2 * n_kv_heads) * head_dim] or null
     const float *cos;  // [max_seq_len, head_dim / 2]
     const float *sin;
     const int32_t *rows;      // [n_rows]
@@ -194,6 +195,7 @@ typedef struct {
     uint32_t kv_type;
     float eps;
     uint32_t splits; // qkv_batch
+    uint32_t first, n;
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
@@ -215,11 +217,11 @@ typedef struct {
     TensorMap w;     // for f16 and bf16 weights only
     QkvParams p;     // p.x is not read; nor is p.w where w has a map
     uint32_t groups; // warpgroups that multiply: 2 or 1
-    uint32_t zeros[25];
+    uint32_t zeros[23];
 } QkvHopperParams;
 
-// ---- qkv_place: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left in
-// float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
+// ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left
+// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
 // (ceil(n / 2048), n_rows), block 256, shared 0.
 
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
@@ -343,9 +345,9 @@ typedef struct {
 //
 // ---- ffn_up_hopper_{f16,bf16}: takes FfnUpHopperParams. grid (ceil(n_rows / 128), ceil(ffn_dim /
 // 128)); the rest as for qkv_hopper.
-// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is written in the order of slots.
+// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is f16, in the order of slots.
 typedef struct {
-    void *h; // [max_rows, h_stride] out, by rows[i], rounded
+    void *h; // [max_rows, h_stride] of h_type out, by rows[i]
     const void *x;
     const float *norm;   // [pad32(dim)]
     const void *w;       // [2 * ffn_dim, w_stride]
@@ -354,17 +356,19 @@ typedef struct {
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
     uint32_t splits; // ffn_up_batch
+    uint32_t h_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t zero;
 } FfnUpParams;
 typedef struct {
     TensorMap x;
     TensorMap w;     // for f16 and bf16 weights only
     FfnUpParams p;   // p.x is not read; nor is p.w where w has a map
     uint32_t groups; // as in QkvHopperParams
-    uint32_t zeros[11];
+    uint32_t zeros[9];
 } FfnUpHopperParams;
 
-// ---- ffn_join_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a library
-// (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
+// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a
+// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
 // gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows), block
 // 256, shared 0.
 
@@ -391,8 +395,8 @@ typedef struct {
 typedef struct {
     int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
     uint32_t n_tokens; // ids from n_tokens on are not drawn
-    // the row's row of `masks`, which has its earlier tokens; GPU_NO_MASK: no penalty
-    uint32_t mask;
+    // the row of `histories` with its earlier tokens; GPU_NO_HISTORY: no penalty
+    uint32_t history;
     float penalty;
     // the temperature's numbers; halvings 0: take the largest logit
     float halvings, high, low, inverse;
@@ -420,12 +424,12 @@ typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    // [.., mask_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel sets
-    // it for a drawn token
-    uint32_t *masks;
+    // [.., history_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel
+    // sets it for a drawn token
+    uint32_t *histories;
     // [n_rows]: the tokens again, for a step that follows; -1 makes embedding skip the row
     int32_t *next;
-    uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
+    uint32_t n_rows, vocab_size, stride, history_stride, out_stride;
     float halvings, high, low, inverse; // for temperature 1
     uint32_t zero;
 } SampleParams;
@@ -494,9 +498,9 @@ typedef struct {
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \
-    X(qkv_place, QkvParams, 256)                                                                   \
-    X(ffn_join_f16, FfnUpParams, 256)                                                              \
-    X(ffn_join_bf16, FfnUpParams, 256)                                                             \
+    X(qkv_epilogue, QkvParams, 256)                                                                \
+    X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
+    X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \
     X(append_int8, AppendParams, 32)                                                               \
     X(append_fp8, AppendParams, 32)                                                                \
     GPU_ATTENTION(X, f32)                                                                          \

@@ -91,8 +91,8 @@ wanted() {
     *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_*) ;;
-    qkv_place) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
-    ffn_join_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
+    qkv_epilogue) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
+    ffn_up_epilogue_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
     embed_int8) echo 'PRMT' ;;
     append_int8 | append_fp8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
     attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
@@ -115,7 +115,7 @@ wanted() {
 # into L2.
 wanted_early() {
   case $1 in
-    *_prefill_* | *_hopper_* | qkv_place | ffn_join_*) ;;
+    *_prefill_* | *_hopper_* | qkv_epilogue | ffn_up_epilogue_*) ;;
     embed_*) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;

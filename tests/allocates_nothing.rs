@@ -103,7 +103,7 @@ fn steps_allocate_nothing() {
     ] {
         let standin = Standin::new("seed=1");
         let cuda = Arc::new(standin.open().unwrap());
-        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, kv_dtype).unwrap();
+        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, &[dtype], kv_dtype).unwrap();
         // The emulator takes its time.
         steps_of(runner(gpu, dtype, kv_dtype), 5);
         assert!(standin.count("launches") > 100);

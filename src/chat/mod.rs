@@ -1,5 +1,8 @@
 //! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
 
+pub mod jinja;
+pub(crate) mod python;
+
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
 use crate::{Error, Result, Token, reserve};
 
@@ -189,25 +192,7 @@ fn check_roles(turns: &[Message<'_>], first: usize) -> Result<()> {
 
 /// Python's `str.strip`.
 fn strip(text: &str) -> &str {
-    text.trim_matches(is_python_whitespace)
-}
-
-/// Python's `str.isspace`. Unlike Unicode's `White_Space` it has the separators U+001C to U+001F.
-fn is_python_whitespace(c: char) -> bool {
-    matches!(
-        c,
-        '\u{9}'..='\u{d}'
-            | '\u{1c}'..='\u{20}'
-            | '\u{85}'
-            | '\u{a0}'
-            | '\u{1680}'
-            | '\u{2000}'..='\u{200a}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{202f}'
-            | '\u{205f}'
-            | '\u{3000}'
-    )
+    text.trim_matches(python::is_whitespace)
 }
 
 #[cfg(test)]
@@ -224,7 +209,7 @@ mod tests {
             0x2029, 0x202f, 0x205f, 0x3000,
         ];
         let ours: Vec<u32> = ('\0'..=char::MAX)
-            .filter(|&c| is_python_whitespace(c))
+            .filter(|&c| python::is_whitespace(c))
             .map(u32::from)
             .collect();
         assert_eq!(ours, python);

@@ -169,8 +169,8 @@ impl<'a> Plan<'a> {
         matrices.chain(norms).fold(0, u64::saturating_add)
     }
 
-    /// The format that most of the layers' weights are kept in.
-    pub fn weights_dtype(&self) -> Dtype {
+    /// The formats that the layers' weights are kept in, the one that most are kept in first.
+    pub fn layer_dtypes(&self) -> Vec<Dtype> {
         let mut kept: Vec<(Dtype, u64)> = Vec::new();
         let matrices = self.layers.iter().flat_map(|layer| &layer.matrices);
         for spec in matrices.map(|matrix| &matrix.spec) {
@@ -182,8 +182,8 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        let most = kept.iter().max_by_key(|(_, n)| n);
-        most.map_or(Dtype::F32, |&(dtype, _)| dtype)
+        kept.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
+        kept.into_iter().map(|(dtype, _)| dtype).collect()
     }
 }
 

@@ -29,9 +29,9 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        let order = Order::new(ckpt_dir, tokenizer_path, options)?;
+        let build = Build::new(ckpt_dir, tokenizer_path, options)?;
         if let Some(cuda) = cuda(options)? {
-            match order.load_on_gpu(Arc::new(cuda), progress) {
+            match build.load_on_gpu(Arc::new(cuda), progress) {
                 // A model in a format that the GPU's kernels do not read.
                 Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
                     fall_back(options, &error);
@@ -39,7 +39,7 @@ impl Llama {
                 result => return result,
             }
         }
-        order.load_on_cpu(progress)
+        build.load_on_cpu(progress)
     }
 
     /// As [`Llama::build`], on this device whatever the options say.
@@ -52,12 +52,12 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        Order::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
+        Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
     }
 }
 
 /// What is to be built.
-struct Order<'a> {
+struct Build<'a> {
     ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
     options: &'a BuildOptions,
@@ -77,19 +77,20 @@ struct Opened {
 struct Setting<'a> {
     config: &'a Config,
     limits: Limits,
-    weights_dtype: Dtype,
+    /// Of the layers' matrices, the one of most weights first.
+    weights_dtypes: Vec<Dtype>,
     kv_dtype: Dtype,
 }
 
-impl<'a> Order<'a> {
+impl<'a> Build<'a> {
     fn new(
         ckpt_dir: &'a Path,
         tokenizer_path: Option<&'a Path>,
         options: &'a BuildOptions,
-    ) -> Result<Order<'a>> {
+    ) -> Result<Build<'a>> {
         let start = Instant::now();
         check(options)?;
-        Ok(Order {
+        Ok(Build {
             ckpt_dir,
             tokenizer_path,
             options,
@@ -164,7 +165,7 @@ impl<'a> Order<'a> {
         let open = |rope: RopeTable, setting: &Setting<'_>, needed: u64| {
             let name = device.name();
             let (shape, limits) = (&setting.config.shape, &setting.limits);
-            let (weights, room) = (setting.weights_dtype, available - needed);
+            let (weights, room) = (&setting.weights_dtypes, available - needed);
             let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = gpu.log(self.options.log.clone());
@@ -191,7 +192,7 @@ impl<'a> Order<'a> {
         let weights_plan = Plan::new(&*checkpoint, &files, &config, options.weights_dtype)?;
         let setting = self.setting::<B>(&config, &weights_plan);
         let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
-        let weights_dtype = setting.weights_dtype;
+        let weights_dtype = setting.weights_dtypes[0];
         let weight_bytes = weights_plan.weight_bytes::<B>();
         let kv_bytes =
             (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
@@ -288,7 +289,8 @@ impl<'a> Order<'a> {
     }
 
     fn setting<'c, B: Backend>(&self, config: &'c Config, plan: &Plan<'_>) -> Setting<'c> {
-        let weights_dtype = plan.weights_dtype();
+        let weights_dtypes = plan.layer_dtypes();
+        let weights_dtype = weights_dtypes[0];
         let kv_dtype = match weights_dtype.is_float() {
             true => weights_dtype,
             false => Dtype::Bf16,
@@ -296,7 +298,7 @@ impl<'a> Order<'a> {
         Setting {
             limits: limits::<B>(self.options, config.shape.vocab_size),
             config,
-            weights_dtype,
+            weights_dtypes,
             kv_dtype: self.options.kv_dtype.unwrap_or(kv_dtype),
         }
     }

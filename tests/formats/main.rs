@@ -9,6 +9,7 @@ mod files;
 mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
+mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;

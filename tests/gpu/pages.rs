@@ -177,7 +177,7 @@ fn on_gpu<D: Device>(device: Arc<D>, kv_dtypes: &[Dtype], test: fn(Gpu<D>, Dtype
             &SHAPE,
             &rope(),
             &LIMITS,
-            Dtype::Bf16,
+            &[Dtype::Bf16],
             kv_dtype,
         )
         .unwrap();

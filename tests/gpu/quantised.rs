@@ -68,7 +68,7 @@ fn on_cpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
 fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
     match real::cuda() {
         Some(cuda) => runner(dir, weights, kv, |shape, rope, limits| {
-            Gpu::new(cuda, shape, &rope, limits, weights, kv).unwrap()
+            Gpu::new(cuda, shape, &rope, limits, &[weights], kv).unwrap()
         }),
         None => on_emulated(Emu::new(1 << 30, 1), dir, weights, kv),
     }
@@ -76,7 +76,7 @@ fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
 
 fn on_emulated(device: Arc<Emu>, dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
     runner(dir, weights, kv, |shape, rope, limits| {
-        Gpu::new(device, shape, &rope, limits, weights, kv).unwrap()
+        Gpu::new(device, shape, &rope, limits, &[weights], kv).unwrap()
     })
 }
 

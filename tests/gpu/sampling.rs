@@ -72,7 +72,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
         cos: vec![1.0; PAGE],
         sin: vec![0.0; PAGE],
     };
-    let gpu = Gpu::new(device, &shape, &rope, &limits, Dtype::F32, Dtype::F32).unwrap();
+    let gpu = Gpu::new(device, &shape, &rope, &limits, &[Dtype::F32], Dtype::F32).unwrap();
     let matrix = |values: &dyn Fn(usize) -> f32| {
         let spec = MatSpec {
             parts: PartSpec::all(&[logits.len()], Dtype::F32),

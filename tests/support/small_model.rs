@@ -99,29 +99,44 @@ pub fn rope() -> RopeTable {
 
 /// The model on a backend.
 pub fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B> {
+    let layers = [[dtype; 4]; SHAPE.n_layers];
+    mixed(backend, &SHAPE, &layers, dtype, kv_dtype)
+}
+
+/// A model in which each layer has wqkv, wo, w13 and w2 of these dtypes.
+pub fn mixed<B: Backend>(
+    backend: B,
+    shape: &Shape,
+    layers: &[[Dtype; 4]],
+    dtype: Dtype,
+    kv_dtype: Dtype,
+) -> Runner<B> {
     let b = &backend;
-    let ones = [1.0; SHAPE.dim];
-    let (q, kv) = (SHAPE.q_dim(), SHAPE.kv_dim());
-    let product = |parts: &[usize], cols| matrix(b, parts, cols, MatUse::Product, dtype);
-    let layers = (0..SHAPE.n_layers).map(|index| Layer {
-        index,
-        attention_norm: b.new_vector(&ones).unwrap(),
-        wqkv: product(&[q, kv, kv], SHAPE.dim),
-        head_norms: None,
-        window: None,
-        wo: product(&[SHAPE.dim], q),
-        ffn_norm: b.new_vector(&ones).unwrap(),
-        w13: product(&[SHAPE.ffn_dim; 2], SHAPE.dim),
-        w2: product(&[SHAPE.dim], SHAPE.ffn_dim),
-    });
+    let ones = vec![1.0; shape.dim];
+    let (q, kv) = (shape.q_dim(), shape.kv_dim());
+    let product = |parts: &[usize], cols, dtype| matrix(b, parts, cols, MatUse::Product, dtype);
+    let layers = layers
+        .iter()
+        .enumerate()
+        .map(|(index, &[wqkv, wo, w13, w2])| Layer {
+            index,
+            attention_norm: b.new_vector(&ones).unwrap(),
+            wqkv: product(&[q, kv, kv], shape.dim, wqkv),
+            head_norms: None,
+            window: None,
+            wo: product(&[shape.dim], q, wo),
+            ffn_norm: b.new_vector(&ones).unwrap(),
+            w13: product(&[shape.ffn_dim; 2], shape.dim, w13),
+            w2: product(&[shape.dim], shape.ffn_dim, w2),
+        });
     let weights = Weights {
         layers: layers.collect(),
-        embedding: matrix(b, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
+        embedding: matrix(b, &[shape.vocab_size], shape.dim, MatUse::Lookup, dtype),
         norm: b.new_vector(&ones).unwrap(),
         head: Some(matrix(
             b,
-            &[SHAPE.vocab_size],
-            SHAPE.dim,
+            &[shape.vocab_size],
+            shape.dim,
             MatUse::Product,
             // Heads of four bits there are none.
             if dtype == Dtype::Int4 {
@@ -131,5 +146,5 @@ pub fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B
             },
         )),
     };
-    Runner::new(backend, weights, &SHAPE, kv_dtype, LIMITS).unwrap()
+    Runner::new(backend, weights, shape, kv_dtype, LIMITS).unwrap()
 }

@@ -63,10 +63,10 @@ params! {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
         sin: u64, rows: u64, positions: u64, slots: u64, scratch: u64, n_rows: u32, dim: u32,
         x_stride: u32, w_stride: u32, q_stride: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32,
-        head_stride: u32, kv_type: u32, eps: f32, splits: u32,
+        head_stride: u32, kv_type: u32, eps: f32, splits: u32, first: u32, n: u32,
     }
     QkvHopperParams {
-        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 25],
+        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 23],
     }
     AppendParams {
         k_pages: u64, v_pages: u64, fresh: u64, slots: u64, n_rows: u32, n_kv_heads: u32,
@@ -93,27 +93,28 @@ params! {
     FfnUpParams {
         h: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, ffn_dim: u32,
         dim: u32, x_stride: u32, w_stride: u32, h_stride: u32, eps: f32, splits: u32,
+        h_type: u32, zero: u32,
     }
     MatmulAddHopperParams {
         y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 11],
     }
     FfnUpHopperParams {
-        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 11],
+        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 9],
     }
     LogitsParams {
         out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, vocab_size: u32,
         dim: u32, x_stride: u32, w_stride: u32, out_stride: u32, eps: f32, splits: u32,
     }
     SampleRow {
-        given: i32, n_tokens: u32, mask: u32, penalty: f32, halvings: f32, high: f32, low: f32,
+        given: i32, n_tokens: u32, history: u32, penalty: f32, halvings: f32, high: f32, low: f32,
         inverse: f32, top_k: u32, top_p: u32, min_low: u32, min_high: u32, draw: u32, scored: u32,
         n_top: u32, zero: u32,
     }
     /// A row's answer.
     SampleOut { token: i32, logit: f32, max: f32, low: u32, high: u32 }
     SampleParams {
-        out: u64, logits: u64, rows: u64, masks: u64, next: u64, n_rows: u32, vocab_size: u32,
-        stride: u32, mask_stride: u32, out_stride: u32, halvings: f32, high: f32, low: f32,
+        out: u64, logits: u64, rows: u64, histories: u64, next: u64, n_rows: u32, vocab_size: u32,
+        stride: u32, history_stride: u32, out_stride: u32, halvings: f32, high: f32, low: f32,
         inverse: f32, zero: u32,
     }
 }

@@ -18,7 +18,7 @@ const ROW: usize = size_of::<SampleRow>() / 4;
 const OUT: usize = size_of::<SampleOut>() / 4;
 
 /// Words of a set of token ids.
-fn mask_len(vocab_size: usize) -> usize {
+fn history_len(vocab_size: usize) -> usize {
     vocab_size.div_ceil(32)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn out_len() -> usize {
 
 /// Bytes of the buffers.
 pub(super) fn bytes(limits: &Limits) -> usize {
-    let row = mask_len(limits.vocab_size) + out_len();
+    let row = history_len(limits.vocab_size) + out_len();
     let rows = bucket(limits.max_wanted).saturating_mul(4 * ROW);
     limits
         .max_wanted
@@ -41,14 +41,14 @@ pub(super) fn bytes(limits: &Limits) -> usize {
 pub(super) struct Chooser<D: Device> {
     /// `[max_wanted and padding, ROW]`.
     rows: Memory<D>,
-    /// `[max_wanted, mask_len]`.
-    masks: Memory<D>,
+    /// `[max_wanted, history_len]`.
+    histories: Memory<D>,
     /// `[max_wanted, out_len]`.
     pub out: Memory<D>,
     host_rows: Vec<u32>,
-    host_masks: Vec<u32>,
-    /// `mask` of each row of the loaded step; a step that follows it may use these masks.
-    mask_of: Vec<u32>,
+    host_histories: Vec<u32>,
+    /// `history` of each row of the loaded step; a step that follows it may use these histories.
+    history_of: Vec<u32>,
     vocab_size: usize,
     /// Rows of the loaded step; 0 if it wants logits.
     pub n_rows: usize,
@@ -70,11 +70,11 @@ impl<D: Device> Chooser<D> {
         let memory = |n: usize, len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
         let mut chooser = Chooser {
             rows: memory(padded, ROW)?,
-            masks: memory(n, mask_len(vocab_size))?,
+            histories: memory(n, history_len(vocab_size))?,
             out: memory(n, out_len())?,
             host_rows: Vec::new(),
-            host_masks: Vec::new(),
-            mask_of: Vec::new(),
+            host_histories: Vec::new(),
+            history_of: Vec::new(),
             vocab_size,
             n_rows: 0,
             n_padded: 0,
@@ -84,9 +84,9 @@ impl<D: Device> Chooser<D> {
             top: Vec::new(),
         };
         reserve::vec(what, &mut chooser.host_rows, padded.saturating_mul(ROW))?;
-        let masks = n.saturating_mul(mask_len(vocab_size));
-        reserve::vec(what, &mut chooser.host_masks, masks)?;
-        reserve::vec(what, &mut chooser.mask_of, n)?;
+        let histories = n.saturating_mul(history_len(vocab_size));
+        reserve::vec(what, &mut chooser.host_histories, histories)?;
+        reserve::vec(what, &mut chooser.history_of, n)?;
         reserve::vec(what, &mut chooser.asked, n)?;
         reserve::vec(what, &mut chooser.picks, n)?;
         reserve::vec(what, &mut chooser.top, n.saturating_mul(MAX_TOP))?;
@@ -112,38 +112,39 @@ impl<D: Device> Chooser<D> {
             )));
         }
         self.host_rows.clear();
-        self.host_masks.clear();
+        self.host_histories.clear();
         self.asked.clear();
         if !step.follows {
-            self.mask_of.clear();
+            self.history_of.clear();
         }
-        let (mask_len, mut n_masks) = (mask_len(self.vocab_size), 0);
+        let (history_len, mut n_histories) = (history_len(self.vocab_size), 0);
         for (at, choice) in step.choices.iter().enumerate() {
-            let mask = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
-                true => GPU_NO_MASK,
+            let history = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
+                true => GPU_NO_HISTORY,
                 false => {
-                    n_masks += 1;
-                    n_masks - 1
+                    n_histories += 1;
+                    n_histories - 1
                 }
             };
             if step.follows {
-                // The masks are on the device already, together with the tokens that were drawn
+                // The histories are on the device already, together with the tokens that were drawn
                 // since.
-                let there = self.mask_of.get(at).copied();
-                if there != Some(mask) {
+                let there = self.history_of.get(at).copied();
+                if there != Some(history) {
                     return Err(Error::Internal(format!(
-                        "row {at} of a step that follows another has mask {mask}, there it was {there:?}"
+                        "row {at} of a step that follows another has history {history}, \
+                         there it was {there:?}"
                     )));
                 }
             } else {
-                self.mask_of.push(mask);
+                self.history_of.push(history);
             }
-            if mask != GPU_NO_MASK && !step.follows {
-                let first = self.host_masks.len();
-                self.host_masks.resize(first + mask_len, 0);
+            if history != GPU_NO_HISTORY && !step.follows {
+                let first = self.host_histories.len();
+                self.host_histories.resize(first + history_len, 0);
                 for &token in &step.history[choice.history.clone()] {
                     let at = token as usize;
-                    if let Some(word) = self.host_masks[first..].get_mut(at / 32) {
+                    if let Some(word) = self.host_histories[first..].get_mut(at / 32) {
                         *word |= 1 << (at % 32);
                     }
                 }
@@ -151,7 +152,7 @@ impl<D: Device> Chooser<D> {
             let n_top = choice.top.min(self.vocab_size);
             let row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
-                mask,
+                history,
                 n_top: n_top as u32,
                 ..row(choice)
             };
@@ -173,7 +174,7 @@ impl<D: Device> Chooser<D> {
             self.host_rows.extend(padding.words());
         }
         self.rows.write_numbers(0, &self.host_rows)?;
-        self.masks.write_numbers(0, &self.host_masks)
+        self.histories.write_numbers(0, &self.host_histories)
     }
 
     /// Chooses from `logits`, with `stride` floats from row to row. The tokens are also written to
@@ -184,12 +185,12 @@ impl<D: Device> Chooser<D> {
             out: self.out.at(),
             logits,
             rows: self.rows.at(),
-            masks: self.masks.at(),
+            histories: self.histories.at(),
             next,
             n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
-            mask_stride: mask_len(self.vocab_size) as u32,
+            history_stride: history_len(self.vocab_size) as u32,
             out_stride: self.out_stride as u32,
             halvings: one.halvings,
             high: one.high,
