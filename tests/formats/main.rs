@@ -6,11 +6,14 @@ mod chat;
 mod checkpoints;
 mod config;
 mod files;
+mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
+mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
+mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -78,6 +78,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
             parts: PartSpec::all(&[logits.len()], Dtype::F32),
             cols: 2,
             bias: false,
+            scale: 1.0,
             usage: MatUse::Product,
         };
         let mut mat = gpu.new_mat(&spec).unwrap();
