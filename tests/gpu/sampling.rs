@@ -255,8 +255,8 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
     assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
 }
 
-/// A step that follows another uses the masks on the device. If its choices asked for other masks,
-/// it would use those of another row, so it is refused.
+/// A step that follows another uses the histories on the device. If its choices asked for other
+/// histories, it would use those of another row, so it is refused.
 #[test]
 fn histories_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
