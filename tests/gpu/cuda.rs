@@ -7,6 +7,7 @@ use crate::emu::real;
 use crate::emu::standin::{self, Standin};
 use llamabi::backend::gpu::cuda::Cuda;
 use llamabi::backend::gpu::device::{Device, Landing, Memory, Rows};
+use llamabi::backend::gpu::kernels::KERNELS;
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
@@ -327,7 +328,10 @@ fn images_that_do_not_load() {
     let mut images = standin::images();
     images.fatbins.remove(0);
     let error = standin.open_with(&images).err().unwrap().to_string();
-    assert!(error.contains("they lack `embed_f32`"), "{error}");
+    assert!(
+        error.contains(&format!("they lack `{}`", KERNELS[0])),
+        "{error}"
+    );
     standin.assert_clean();
 }
 
