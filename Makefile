@@ -64,6 +64,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/check lint
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
+	tests/sanitizers/run.sh
 	kernels/test.sh
 	tests/bindings/run.sh
 	tests/bindings/kernels.sh
@@ -73,8 +74,8 @@ memcheck: setup ## the code that packs weights under valgrind, on the tiers that
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
 	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
 
-sanitizers: setup ## by hand (two more builds of the library): random calls of the C API with the library under AddressSanitizer and ThreadSanitizer
-	tests/sanitizers/run.sh
+sanitizers: setup ## by hand: what make test does of them, for a million random calls of the C API under AddressSanitizer and ThreadSanitizer each
+	tests/sanitizers/run.sh --calls 1000000
 
 # What is installed or packed is what `make build` left, as it is: another shell, or root, may have
 # another nvcc in its PATH. It is built first where there is none, or where KERNELS says what it

@@ -1,6 +1,8 @@
 //! Link settings of the shared library: SONAME, symbol binding, and the directory of libstdc++.a.
-//! Also compiles the GPU kernels if there is an nvcc.
+//! Also compiles the GPU kernels if there is an nvcc, and takes their names and constants from
+//! `kernels/params.h`.
 
+use std::collections::HashMap;
 use std::env;
 use std::fmt::Write;
 use std::fs;
@@ -33,7 +35,90 @@ fn main() {
     if let Some(dir) = libstdcxx_dir() {
         println!("cargo:rustc-link-search=native={dir}");
     }
+    contract();
     kernels();
+}
+
+/// Writes what `src/backend/gpu` takes from `kernels/params.h`: the kernels with the threads of
+/// their blocks, and the constants. A unit test compares both with what the C compiler makes of the
+/// file.
+fn contract() {
+    let text = fs::read_to_string("kernels/params.h").expect("kernels/params.h");
+    let text = text.replace("\\\n", " ");
+    let lines = || {
+        text.lines()
+            .map(|line| line.split("//").next().unwrap_or(""))
+    };
+    let mut lists = HashMap::new();
+    let mut constants = Vec::new();
+    for line in lines() {
+        if let Some(macro_) = line.strip_prefix("#define GPU_") {
+            match macro_.split_once(") ") {
+                Some((head, body)) => {
+                    let (name, arguments) = head.split_once('(').expect("a macro's arguments");
+                    lists.insert(format!("GPU_{name}"), (arguments, body));
+                }
+                None => constants.extend(macro_.split_once(' ')),
+            }
+        } else if let Some(entries) = line.strip_prefix("    GPU_") {
+            constants.extend(entries.split_once(" = "));
+        }
+    }
+    let mut kernels = Vec::new();
+    expand(&lists, "GPU_KERNELS", "", &mut kernels);
+    let (mut names, mut threads) = (String::new(), String::new());
+    for (name, n) in kernels {
+        let _ = write!(names, "{name:?}, ");
+        let _ = write!(threads, "{n}, ");
+    }
+    let (mut consts, mut all) = (String::new(), String::new());
+    for (name, value) in constants {
+        let value = value.trim_end().trim_end_matches([',', 'u']);
+        let kind = if value.starts_with('-') { "i32" } else { "u32" };
+        let _ = writeln!(
+            consts,
+            "pub(in crate::backend::gpu) const GPU_{name}: {kind} = {value};"
+        );
+        let _ = write!(all, "(\"GPU_{name}\", {value}), ");
+    }
+    write(
+        "kernel_list.rs",
+        &format!(
+            "/// Every kernel of `GPU_KERNELS` in `kernels/params.h`.\n\
+         pub const KERNELS: &[&str] = &[{names}];\n\
+         /// Threads of a block of each.\n\
+         const THREADS: &[u32] = &[{threads}];\n"
+        ),
+    );
+    write(
+        "constants.rs",
+        &format!("{consts}#[cfg(test)]\npub const CONSTANTS: &[(&str, i64)] = &[{all}];\n"),
+    );
+}
+
+/// Adds the kernels of a list of `kernels/params.h`, whose last parameter stands for `dtype`.
+fn expand<'a>(
+    lists: &HashMap<String, (&'a str, &'a str)>,
+    list: &str,
+    dtype: &str,
+    kernels: &mut Vec<(String, &'a str)>,
+) {
+    // The file is empty in a test of this script.
+    let Some((parameters, body)) = lists.get(list) else {
+        return;
+    };
+    let parameter = parameters.rsplit(", ").next().unwrap_or("");
+    for call in body.split(')').filter(|call| !call.trim().is_empty()) {
+        let (callee, arguments) = call.split_once('(').expect("a call");
+        let arguments: Vec<&str> = arguments.split(", ").collect();
+        match callee.trim() {
+            "X" => {
+                let name = arguments[0].replace(&format!("##{parameter}"), dtype);
+                kernels.push((name.replace("##", ""), arguments[2]));
+            }
+            list => expand(lists, list, arguments[1], kernels),
+        }
+    }
 }
 
 /// Directory of the C++ compiler's static libstdc++ (.cargo/config.toml asks for that library by
@@ -73,7 +158,7 @@ fn kernels() {
         Ok(nvcc) => nvcc,
         Err(reason) => {
             let built = format!("built without GPU kernels ({reason})");
-            return write_table(&out, &built, 0, &[]);
+            return write_table(&built, 0, &[]);
         }
     };
     assert!(!sources.is_empty(), "there is no kernels/*.cu");
@@ -110,7 +195,7 @@ fn kernels() {
     });
     let built = format!("built with GPU kernels (nvcc {release})");
     // The driver interface that loads them: that of nvcc's major version.
-    write_table(&out, &built, 1000 * major, &names);
+    write_table(&built, 1000 * major, &names);
 }
 
 /// Files of a directory with this extension, in order.
@@ -240,7 +325,7 @@ fn version(nvcc: &Path) -> (String, String) {
     (text, release)
 }
 
-fn write_table(out: &Path, built: &str, driver: u32, names: &[String]) {
+fn write_table(built: &str, driver: u32, names: &[String]) {
     // scripts/built looks for the sentence in the library.
     let mut table = format!(
         "/// How this library was built.\npub(super) const BUILT: &str = {built:?};\n\
@@ -253,5 +338,11 @@ fn write_table(out: &Path, built: &str, driver: u32, names: &[String]) {
         );
     }
     table.push_str("]);\n");
-    fs::write(out.join("images.rs"), table).expect("OUT_DIR can be written");
+    write("images.rs", &table);
+}
+
+/// Writes a file that the crate includes.
+fn write(name: &str, text: &str) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    fs::write(out.join(name), text).expect("OUT_DIR can be written");
 }

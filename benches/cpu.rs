@@ -33,7 +33,7 @@ use limits::median;
 use llamabi::Dtype;
 use llamabi::backend::cpu::{Cpu, available_bytes, usable_threads};
 use llamabi::backend::*;
-use llamabi::model::names::Dtypes;
+use llamabi::checkpoint::Keep;
 use model::Plan;
 use std::time::Instant;
 
@@ -197,7 +197,10 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
         vocab_size: shape.vocab_size,
     };
     let mut plan = Plan {
-        dtypes: Dtypes::new(dtype("BENCH_DTYPE"), Dtype::Bf16),
+        keep: Keep {
+            asked: Some(dtype("BENCH_DTYPE")),
+            floats: Dtype::Bf16,
+        },
         kv_dtype,
         limits,
         max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
@@ -324,7 +327,7 @@ fn main() {
         );
         let row = serde_json::json!({
             "bench": "cpu", "model": model, "layers": plan.shape.n_layers, "threads": threads,
-            "weights": plan.dtypes.layers.name(), "kv": plan.kv_dtype.name(), "tier": tier,
+            "weights": dtype("BENCH_DTYPE").name(), "kv": plan.kv_dtype.name(), "tier": tier,
             "case": case.name, "batch": case.batch, "context": case.context, "rows": case.rows,
             "tokens_s": tokens(2), "best": tokens(0), "low": tokens(3), "high": tokens(1), "rounds": rounds, "read_bytes_s": read, "peak_flop_s": peak,
             "rate": rate, "share": rate / limit, "matrix_bytes": plan.matrix_bytes(), "resident_bytes": resident,

@@ -4,8 +4,9 @@ use crate::shapes;
 use llamabi::Dtype;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::*;
+use llamabi::checkpoint::Keep;
 use llamabi::model::Runner;
-use llamabi::model::names::Dtypes;
+use llamabi::model::matrices::Part;
 use llamabi::quant::{Quant, nf4::DoubleQuant};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -39,7 +40,7 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn matrix(&mut self, spec: &MatSpec) -> <Cpu as Backend>::Mat {
-        match spec.dtype.quant() {
+        match spec.parts[0].dtype.quant() {
             None => self.floats(spec),
             Some(quant) => self.quantised(spec, quant),
         }
@@ -48,11 +49,11 @@ impl Maker<'_> {
     fn quantised(&mut self, spec: &MatSpec, quant: Quant) -> <Cpu as Backend>::Mat {
         let (cpu, cols) = (self.cpu, spec.cols);
         let mut mat = cpu.new_mat(spec).expect("memory for the weights");
-        for (part, &rows) in spec.parts.iter().enumerate() {
+        for (part, &PartSpec { rows, dtype }) in spec.parts.iter().enumerate() {
             let source = &self.source;
             let (codes, scales) = self
                 .quantised
-                .entry((spec.dtype, rows, cols))
+                .entry((dtype, rows, cols))
                 .or_insert_with(|| quantise(cpu, source, rows, cols, quant));
             for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
                 let (row, order) = (0, RowOrder::AsStored);
@@ -73,7 +74,7 @@ impl Maker<'_> {
     fn floats(&self, spec: &MatSpec) -> <Cpu as Backend>::Mat {
         let cols = spec.cols;
         let mut mat = self.cpu.new_mat(spec).expect("memory for the weights");
-        for (part, &rows) in spec.parts.iter().enumerate() {
+        for (part, &PartSpec { rows, .. }) in spec.parts.iter().enumerate() {
             let slab = self.source.len() / (2 * cols);
             for row in (0..rows).step_by(slab) {
                 let n = slab.min(rows - row);
@@ -114,7 +115,7 @@ fn quantise(cpu: &Cpu, source: &[u8], rows: usize, cols: usize, quant: Quant) ->
 /// The memory that a model of this shape needs, without making the model.
 pub struct Plan {
     pub shape: Shape,
-    pub dtypes: Dtypes,
+    pub keep: Keep,
     pub kv_dtype: Dtype,
     pub limits: Limits,
     pub max_seq_len: usize,
@@ -123,20 +124,23 @@ pub struct Plan {
 impl Plan {
     fn spec(&self, parts: &[usize], cols: usize, dtype: Dtype, usage: MatUse) -> MatSpec {
         MatSpec {
-            parts: parts.to_vec(),
+            parts: PartSpec::all(parts, dtype),
             cols,
-            dtype,
             bias: false,
             usage,
         }
+    }
+
+    fn dtype(&self, part: Part, usage: MatUse) -> Dtype {
+        self.keep.dtype(part, usage, None)
     }
 
     /// wqkv, wo, w13 and w2 of a layer.
     fn layer(&self) -> [MatSpec; 4] {
         let s = &self.shape;
         let (q, kv) = (s.q_dim(), s.kv_dim());
-        let spec =
-            |parts: &[usize], cols| self.spec(parts, cols, self.dtypes.layers, MatUse::Product);
+        let dtype = self.dtype(Part::Q, MatUse::Product);
+        let spec = |parts: &[usize], cols| self.spec(parts, cols, dtype, MatUse::Product);
         [
             spec(&[q, kv, kv], s.dim),
             spec(&[s.dim], q),
@@ -147,12 +151,22 @@ impl Plan {
 
     fn head(&self) -> MatSpec {
         let (rows, dim) = (self.shape.vocab_size, self.shape.dim);
-        self.spec(&[rows], dim, self.dtypes.head, MatUse::Product)
+        self.spec(
+            &[rows],
+            dim,
+            self.dtype(Part::Head, MatUse::Product),
+            MatUse::Product,
+        )
     }
 
     fn embedding(&self) -> MatSpec {
         let (rows, dim) = (self.shape.vocab_size, self.shape.dim);
-        self.spec(&[rows], dim, self.dtypes.embedding, MatUse::Lookup)
+        self.spec(
+            &[rows],
+            dim,
+            self.dtype(Part::Embedding, MatUse::Lookup),
+            MatUse::Lookup,
+        )
     }
 
     /// Bytes of the matrices that every decoded token is multiplied with.

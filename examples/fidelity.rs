@@ -6,25 +6,26 @@
 
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::{Backend, Limits, RowKind, Run, Span, Step};
-use llamabi::model::names::Dtypes;
-use llamabi::model::weights::{LoadControl, load, weight_bytes};
-use llamabi::model::{Config, Runner, rope};
+use llamabi::checkpoint::weights::{LoadControl, load};
+use llamabi::checkpoint::{self, Plan};
+use llamabi::model::{Runner, rope};
 use llamabi::{Dtype, Result, Token};
 use std::path::Path;
 
 const MAX_SEQ_LEN: usize = 512;
 
 fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, usize)> {
-    let config = Config::read(dir, 0)?;
-    let checkpoint = config.open(dir, None)?;
-    let dtypes = Dtypes::choose(Some(weights), &checkpoint, &config);
+    let checkpoint = checkpoint::open(dir)?;
+    let config = checkpoint.config(0)?;
+    let files = checkpoint.open(None)?;
+    let plan = Plan::new(&*checkpoint, &files, &config, Some(weights))?;
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
     let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?;
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
     };
-    let loaded = load(&cpu, &checkpoint, &config, dtypes, &mut control)?;
+    let loaded = load(&cpu, &plan, &mut control)?;
     let limits = Limits {
         page_size: Cpu::PAGE_SIZE,
         n_pages: MAX_SEQ_LEN / Cpu::PAGE_SIZE,
@@ -33,7 +34,7 @@ fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, us
         max_wanted: MAX_SEQ_LEN,
         vocab_size: config.shape.vocab_size,
     };
-    let bytes = weight_bytes::<Cpu>(&config, dtypes);
+    let bytes = plan.weight_bytes::<Cpu>();
     let vocab_size = config.shape.vocab_size;
     let runner = Runner::new(cpu, loaded, &config.shape, kv, limits)?;
     Ok((runner, bytes, vocab_size))

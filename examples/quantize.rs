@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release --example quantize -- <source directory> <new directory> <int8|int4|nf4>
 //!
-//! The source is Meta's or Hugging Face's directory; `llamabi::model::quantised` describes the result.
+//! The source is Meta's or Hugging Face's directory; `llamabi::checkpoint::llamabi` describes the result.
 
-use llamabi::model::quantised;
+use llamabi::llama::quantise;
 use llamabi::quant::Quant;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         eprintln!("usage: quantize <source directory> <new directory> <int8|int4|nf4>");
         return ExitCode::from(2);
     };
-    match quantised::write(Path::new(from), Path::new(to), quant) {
+    match quantise::write(Path::new(from), Path::new(to), quant) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -48,5 +48,5 @@ template <class C> DEVICE void append(const AppendParams &p) {
     if (lane == 0) ((float *)(to + GPU_PAGE * p.head_stride))[slot % GPU_PAGE] = unit;
 }
 
-KERNEL(append_int8, AppendParams, 32) { append<Cached8>(p); }
-KERNEL(append_fp8, AppendParams, 32) { append<CachedF8>(p); }
+KERNEL(append_int8) { append<Cached8>(p); }
+KERNEL(append_fp8) { append<CachedF8>(p); }

@@ -305,13 +305,13 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     }
 }
 
-KERNEL(attend_f32, AttendParams, 128) { attend<float>(p); }
-KERNEL(attend_f16, AttendParams, 128) { attend<f16>(p); }
-KERNEL(attend_bf16, AttendParams, 128) { attend<bf16>(p); }
-KERNEL(attend_int8, AttendParams, 128) { attend<Cached8>(p); }
-KERNEL(attend_fp8, AttendParams, 128) { attend<CachedF8>(p); }
-KERNEL(attend_prefill_fma_f32, AttendPrefillParams, 128) { attend_prefill_fma<float>(p); }
-KERNEL(attend_prefill_fma_f16, AttendPrefillParams, 128) { attend_prefill_fma<f16>(p); }
-KERNEL(attend_prefill_fma_bf16, AttendPrefillParams, 128) { attend_prefill_fma<bf16>(p); }
-KERNEL(attend_prefill_fma_int8, AttendPrefillParams, 128) { attend_prefill_fma<Cached8>(p); }
-KERNEL(attend_prefill_fma_fp8, AttendPrefillParams, 128) { attend_prefill_fma<CachedF8>(p); }
+KERNEL(attend_f32) { attend<float>(p); }
+KERNEL(attend_f16) { attend<f16>(p); }
+KERNEL(attend_bf16) { attend<bf16>(p); }
+KERNEL(attend_int8) { attend<Cached8>(p); }
+KERNEL(attend_fp8) { attend<CachedF8>(p); }
+KERNEL(attend_prefill_fma_f32) { attend_prefill_fma<float>(p); }
+KERNEL(attend_prefill_fma_f16) { attend_prefill_fma<f16>(p); }
+KERNEL(attend_prefill_fma_bf16) { attend_prefill_fma<bf16>(p); }
+KERNEL(attend_prefill_fma_int8) { attend_prefill_fma<Cached8>(p); }
+KERNEL(attend_prefill_fma_fp8) { attend_prefill_fma<CachedF8>(p); }

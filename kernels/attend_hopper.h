@@ -71,7 +71,7 @@ template <class T, uint32_t B> struct HopperAttention {
                      *read = values ? b.values_read : b.keys_read;
         const TensorMap &map = values ? h.v : h.k;
         const uint32_t lane = threadIdx.x % 32, half = lane / PAGES,
-                       place = half * HALF + lane % PAGES * BOX;
+                       at = half * HALF + lane % PAGES * BOX;
         const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
         const uint32_t kv_head = blockIdx.x / (h.p.n_heads / h.p.n_kv_heads);
         for (uint32_t j = 0; j < n_tiles; j++) {
@@ -88,7 +88,7 @@ template <class T, uint32_t B> struct HopperAttention {
                 AsyncBarrier *arrived = cut ? &b.cut : there + stage;
                 barrier_wait(read + stage, round_of(j) ^ 1);
                 barrier_expect(arrived, BOX);
-                copy_box(to + place, map, half * 64, row, arrived);
+                copy_box(to + at, map, half * 64, row, arrived);
             }
             if (!values || j + 1 < n_tiles || n_keys % GPU_PAGE == 0) continue;
             // The last page also contains memory that nobody wrote. Its values are set to zero,

@@ -12,7 +12,7 @@
 
 // Loads eight numbers of a cache with scales, multiplies them by their scale, rounds, and stores to
 // shared memory.
-template <class C> DEVICE void place8(
+template <class C> DEVICE void widen8(
     void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
     Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
@@ -41,7 +41,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     const uint32_t sixteens = p.head_stride / 16;
 
     // Offset of a row's chunk of 8 numbers, such that ldmatrix meets each bank once.
-    auto place = [](uint32_t row, uint32_t chunk) -> uint32_t {
+    auto offset_of = [](uint32_t row, uint32_t chunk) -> uint32_t {
         return B == 32 ? swizzle64(row, chunk) : row * B * 2 + ((chunk ^ (row & 7)) << 4);
     };
     const size_t page_stride = p.n_kv_heads * head_of_page<C>(p.head_stride),
@@ -59,10 +59,10 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             bool valid = key < n_keys && chunk * 8 < p.head_stride;
             size_t head = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base : 0;
             const C *k = (const C *)p.k_pages + head, *v = (const C *)p.v_pages + head;
-            unsigned char *to = stage + place(row, chunk);
+            unsigned char *to = stage + offset_of(row, chunk);
             if constexpr (SCALED<C>) {
-                place8(to, k, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
-                place8(to + HALF_STAGE, v, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
+                widen8(to, k, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
+                widen8(to + HALF_STAGE, v, p.head_stride, key % GPU_PAGE, chunk * 8, valid);
             } else {
                 size_t at = valid ? key % GPU_PAGE * p.head_stride + chunk * 8 : 0;
                 cp_async(to, k + at, valid);
@@ -115,8 +115,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
                 UNROLL
                 for (uint32_t b = 0; b < KEYS / 16; b++) {
                     uint32_t k[4];
-                    ldmatrix(
-                        k, k_tile + place(b * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
+                    ldmatrix(k, k_tile + offset_of(b * 16 + lane / 16 * 8 + lane % 8,
+                                             i * 2 + lane / 8 % 2));
                     mma(s[2 * b], q[i], k[0], k[1], T());
                     mma(s[2 * b + 1], q[i], k[2], k[3], T());
                 }
@@ -160,7 +160,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
                 UNROLL
                 for (uint32_t b = 0; b < KEYS / 16; b++) {
                     uint32_t v[4];
-                    ldmatrix_trans(v, v_tile + place(b * 16 + lane % 16, i * 2 + lane / 16));
+                    ldmatrix_trans(v, v_tile + offset_of(b * 16 + lane % 16, i * 2 + lane / 16));
                     mma(o[2 * i], w[b], v[0], v[1], T());
                     mma(o[2 * i + 1], w[b], v[2], v[3], T());
                 }
@@ -186,18 +186,18 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     }
 }
 
-KERNEL(attend_prefill_f16_32, AttendPrefillParams, 128) { attend_prefill<f16, f16, 32>(p); }
-KERNEL(attend_prefill_f16_64, AttendPrefillParams, 128) { attend_prefill<f16, f16, 64>(p); }
-KERNEL(attend_prefill_f16_128, AttendPrefillParams, 128) { attend_prefill<f16, f16, 128>(p); }
-KERNEL(attend_prefill_bf16_32, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 32>(p); }
-KERNEL(attend_prefill_bf16_64, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 64>(p); }
-KERNEL(attend_prefill_bf16_128, AttendPrefillParams, 128) { attend_prefill<bf16, bf16, 128>(p); }
-KERNEL(attend_prefill_int8_32, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 32>(p); }
-KERNEL(attend_prefill_int8_64, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 64>(p); }
-KERNEL(attend_prefill_int8_128, AttendPrefillParams, 128) { attend_prefill<Cached8, f16, 128>(p); }
-KERNEL(attend_prefill_fp8_32, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 32>(p); }
-KERNEL(attend_prefill_fp8_64, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 64>(p); }
-KERNEL(attend_prefill_fp8_128, AttendPrefillParams, 128) { attend_prefill<CachedF8, f16, 128>(p); }
+KERNEL(attend_prefill_f16_32) { attend_prefill<f16, f16, 32>(p); }
+KERNEL(attend_prefill_f16_64) { attend_prefill<f16, f16, 64>(p); }
+KERNEL(attend_prefill_f16_128) { attend_prefill<f16, f16, 128>(p); }
+KERNEL(attend_prefill_bf16_32) { attend_prefill<bf16, bf16, 32>(p); }
+KERNEL(attend_prefill_bf16_64) { attend_prefill<bf16, bf16, 64>(p); }
+KERNEL(attend_prefill_bf16_128) { attend_prefill<bf16, bf16, 128>(p); }
+KERNEL(attend_prefill_int8_32) { attend_prefill<Cached8, f16, 32>(p); }
+KERNEL(attend_prefill_int8_64) { attend_prefill<Cached8, f16, 64>(p); }
+KERNEL(attend_prefill_int8_128) { attend_prefill<Cached8, f16, 128>(p); }
+KERNEL(attend_prefill_fp8_32) { attend_prefill<CachedF8, f16, 32>(p); }
+KERNEL(attend_prefill_fp8_64) { attend_prefill<CachedF8, f16, 64>(p); }
+KERNEL(attend_prefill_fp8_128) { attend_prefill<CachedF8, f16, 128>(p); }
 #ifdef HOPPER
 // Tiles with the most keys run first, so that only short ones are left for the end of the launch.
 template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
@@ -205,8 +205,8 @@ template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParam
     const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];
     if (tile.n > 0) HopperAttention<T, B>{shared, h, tile}.run();
 }
-KERNEL_WIDE(attend_hopper_f16_64, AttendHopperParams, 384) { attend_hopper<f16, 64>(p); }
-KERNEL_WIDE(attend_hopper_f16_128, AttendHopperParams, 384) { attend_hopper<f16, 128>(p); }
-KERNEL_WIDE(attend_hopper_bf16_64, AttendHopperParams, 384) { attend_hopper<bf16, 64>(p); }
-KERNEL_WIDE(attend_hopper_bf16_128, AttendHopperParams, 384) { attend_hopper<bf16, 128>(p); }
+KERNEL_WIDE(attend_hopper_f16_64) { attend_hopper<f16, 64>(p); }
+KERNEL_WIDE(attend_hopper_f16_128) { attend_hopper<f16, 128>(p); }
+KERNEL_WIDE(attend_hopper_bf16_64) { attend_hopper<bf16, 64>(p); }
+KERNEL_WIDE(attend_hopper_bf16_128) { attend_hopper<bf16, 128>(p); }
 #endif

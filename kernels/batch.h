@@ -37,15 +37,15 @@ template <class W, int NT> struct Batch {
 
     // Offset in a stage of the 16-byte piece `piece` of a row. Lanes that read at the same time
     // read from all banks.
-    DEVICE_MEMBER static uint32_t place(uint32_t row, uint32_t piece) {
+    DEVICE_MEMBER static uint32_t offset_of(uint32_t row, uint32_t piece) {
         return row * PITCH + (piece ^ (L::GAP == 4 ? (row & 1) << 2 : (row & 3) << 1)) * 16;
     }
     // Row g of tile n: the lane's eight columns of a step.
     DEVICE_MEMBER static Words4 get(const unsigned char *stage, uint32_t n, uint32_t step) {
         const uint32_t row = n * 8 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-        if (L::GAP == 4) return load_shared(stage + place(row, step * 4 + t));
-        const Words2 low = load_shared8(stage + place(row, step * 4 + t / 2) + t % 2 * 8),
-                     high = load_shared8(stage + place(row, step * 4 + 2 + t / 2) + t % 2 * 8);
+        if (L::GAP == 4) return load_shared(stage + offset_of(row, step * 4 + t));
+        const Words2 low = load_shared8(stage + offset_of(row, step * 4 + t / 2) + t % 2 * 8),
+                     high = load_shared8(stage + offset_of(row, step * 4 + 2 + t / 2) + t % 2 * 8);
         return Words4{{low.w[0], low.w[1], high.w[0], high.w[1]}};
     }
     // Address of this thread's four sums of tile n, in the sums at `to`.
@@ -105,7 +105,7 @@ template <class W, int NT> struct Batch {
                                    column =
                                        (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
                     const bool valid = first + row < n_rows && column < steps * 32;
-                    cp_async(shared + stage_to_fill * STAGE_BYTES + place(row, piece),
+                    cp_async(shared + stage_to_fill * STAGE_BYTES + offset_of(row, piece),
                         (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
                 }
                 stage_to_fill = (stage_to_fill + 1) % STAGES;

@@ -40,7 +40,7 @@ DEVICE void embed_quantised(const EmbedParams &p) {
 
 // No embed kernel calls wait_for_last: the first launch of a step follows copies, and these are
 // complete before it starts.
-KERNEL(embed_f32, EmbedParams, 128) { embed<float>(p); }
-KERNEL(embed_f16, EmbedParams, 128) { embed<f16>(p); }
-KERNEL(embed_bf16, EmbedParams, 128) { embed<bf16>(p); }
-KERNEL(embed_int8, EmbedParams, 128) { embed_quantised(p); }
+KERNEL(embed_f32) { embed<float>(p); }
+KERNEL(embed_f16) { embed<f16>(p); }
+KERNEL(embed_bf16) { embed<bf16>(p); }
+KERNEL(embed_int8) { embed_quantised(p); }

@@ -1,6 +1,13 @@
 // The first half of the feed-forward: gate and up of the normed row, then silu(gate) * up.
 #include "gpu.h"
 
+// Stores column j of a row.
+DEVICE void put_one(const FfnUpParams &p, int32_t row, uint32_t j, float value) {
+    with_type(p.h_type, [&](auto type) {
+        from_float(((decltype(type) *)p.h)[(size_t)row * p.h_stride + j], value);
+    });
+}
+
 DEVICE void ffn_up_float(const FfnUpParams &p) {
     const uint32_t j = blockIdx.x * 8 + threadIdx.x / 32;
     if (j >= p.ffn_dim) return;
@@ -17,13 +24,13 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) ((float *)p.h)[(size_t)f.row * p.h_stride + j] = silu(f.a) * f.b;
+        if (f.row >= 0) put_one(p, f.row, j, silu(f.a) * f.b);
     });
 }
 
-// Pairs of gate and up from `first` on (see Pairs in few.h). h has type T. With SLOTS, h and the
+// Pairs of gate and up from `first` on (see Pairs in few.h). With SLOTS, h is f16, and h and the
 // pairs are in the order of slots, so that the eight outputs of a warp are neighbours in h.
-template <class T, bool SLOTS> struct GatePairs {
+template <bool SLOTS> struct GatePairs {
     const FfnUpParams &p;
     uint32_t first;
 
@@ -36,16 +43,18 @@ template <class T, bool SLOTS> struct GatePairs {
     }
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
-        if (row >= 0 && column(j) < p.ffn_dim)
-            from_float(((T *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
+        if (row < 0 || column(j) >= p.ffn_dim) return;
+        if constexpr (SLOTS)
+            from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
+        else
+            put_one(p, row, first + j, silu(gate) * up);
     }
 };
 
 // The product of up to eight rows; with BATCH, of the rows that prepare made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const GatePairs<Activation<W>, false> pairs{
-        p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
+    const GatePairs<false> pairs{p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
     if constexpr (BATCH)
         batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
             {p.scratch, p.splits}, pairs);
@@ -55,14 +64,15 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
 }
 
 // Stores columns j and j + 1 of a row.
-template <class T>
 DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
-    if (row < 0) return;
-    T *h = (T *)p.h + (size_t)row * p.h_stride + j;
+    if (row < 0 || j >= p.ffn_dim) return;
+    const float a = silu(gate.x) * up.x, b = silu(gate.y) * up.y;
     if (j + 1 < p.ffn_dim)
-        store_pair(h, silu(gate.x) * up.x, silu(gate.y) * up.y);
-    else if (j < p.ffn_dim)
-        from_float(*h, silu(gate.x) * up.x);
+        with_type(p.h_type, [&](auto type) {
+            store_pair((decltype(type) *)p.h + (size_t)row * p.h_stride + j, a, b);
+        });
+    else
+        put_one(p, row, j, a);
 }
 
 template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
@@ -76,8 +86,7 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
         [&](uint32_t i, uint32_t c, Pair gate, Pair up) {
-            join<Activation<W>>(
-                p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up);
+            join(p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up);
         });
 }
 
@@ -88,18 +97,18 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
     G::run(
         shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
         [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
-        [&](int32_t row, uint32_t c, Pair gate, Pair up) { join<T>(h.p, row, j0 + c, gate, up); });
+        [&](int32_t row, uint32_t c, Pair gate, Pair up) { join(h.p, row, j0 + c, gate, up); });
 }
 
 template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
     G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim,
-        GatePairs<f16, true>{h.p, blockIdx.y * (h.groups * 32)});
+        GatePairs<true>{h.p, blockIdx.y * (h.groups * 32)});
 }
 
-// The epilogue after a library's product.
-template <class T> DEVICE void join_sums(const FfnUpParams &p) {
+// The epilogue after a library's product. h has type T.
+template <class T> DEVICE void put_sums(const FfnUpParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     const uint32_t j = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (row < 0 || j >= p.ffn_dim) return;
@@ -124,39 +133,39 @@ template <class T> DEVICE void join_sums(const FfnUpParams &p) {
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 
-KERNEL(ffn_up_f32, FfnUpParams, 256) { ffn_up_float(p); }
-KERNEL(ffn_up_f16, FfnUpParams, 256) { ffn_up<f16, false>(p); }
-KERNEL(ffn_up_bf16, FfnUpParams, 256) { ffn_up<bf16, false>(p); }
-KERNEL(ffn_up_int8, FfnUpParams, 256) { ffn_up<Int8, false>(p); }
-KERNEL(ffn_up_int4, FfnUpParams, 256) { ffn_up<Int4, false>(p); }
-KERNEL(ffn_up_nf4, FfnUpParams, 256) { ffn_up<Nf4, false>(p); }
-KERNEL(ffn_up_fp8, FfnUpParams, 256) { ffn_up<Fp8, false>(p); }
-KERNEL(ffn_up_batch_f16, FfnUpParams, 256) { ffn_up<f16, true>(p); }
-KERNEL(ffn_up_batch_bf16, FfnUpParams, 256) { ffn_up<bf16, true>(p); }
-KERNEL(ffn_up_batch_int8, FfnUpParams, 256) { ffn_up<Int8, true>(p); }
-KERNEL(ffn_up_batch_int4, FfnUpParams, 256) { ffn_up<Int4, true>(p); }
-KERNEL(ffn_up_batch_nf4, FfnUpParams, 256) { ffn_up<Nf4, true>(p); }
-KERNEL(ffn_up_batch_fp8, FfnUpParams, 256) { ffn_up<Fp8, true>(p); }
-KERNEL(ffn_up_prefill_f32, FfnUpParams, 256) { ffn_up_prefill<float>(p); }
-KERNEL(ffn_up_prefill_f16, FfnUpParams, 256) { ffn_up_prefill<f16>(p); }
-KERNEL(ffn_up_prefill_bf16, FfnUpParams, 256) { ffn_up_prefill<bf16>(p); }
-KERNEL(ffn_up_prefill_int8, FfnUpParams, 256) { ffn_up_prefill<Int8>(p); }
-KERNEL(ffn_up_prefill_int4, FfnUpParams, 256) { ffn_up_prefill<Int4>(p); }
-KERNEL(ffn_up_prefill_nf4, FfnUpParams, 256) { ffn_up_prefill<Nf4>(p); }
-KERNEL(ffn_up_prefill_fp8, FfnUpParams, 256) { ffn_up_prefill<Fp8>(p); }
-KERNEL(ffn_join_f16, FfnUpParams, 256) { join_sums<f16>(p); }
-KERNEL(ffn_join_bf16, FfnUpParams, 256) { join_sums<bf16>(p); }
+KERNEL(ffn_up_f32) { ffn_up_float(p); }
+KERNEL(ffn_up_f16) { ffn_up<f16, false>(p); }
+KERNEL(ffn_up_bf16) { ffn_up<bf16, false>(p); }
+KERNEL(ffn_up_int8) { ffn_up<Int8, false>(p); }
+KERNEL(ffn_up_int4) { ffn_up<Int4, false>(p); }
+KERNEL(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
+KERNEL(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
+KERNEL(ffn_up_batch_f16) { ffn_up<f16, true>(p); }
+KERNEL(ffn_up_batch_bf16) { ffn_up<bf16, true>(p); }
+KERNEL(ffn_up_batch_int8) { ffn_up<Int8, true>(p); }
+KERNEL(ffn_up_batch_int4) { ffn_up<Int4, true>(p); }
+KERNEL(ffn_up_batch_nf4) { ffn_up<Nf4, true>(p); }
+KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
+KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
+KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
+KERNEL(ffn_up_prefill_bf16) { ffn_up_prefill<bf16>(p); }
+KERNEL(ffn_up_prefill_int8) { ffn_up_prefill<Int8>(p); }
+KERNEL(ffn_up_prefill_int4) { ffn_up_prefill<Int4>(p); }
+KERNEL(ffn_up_prefill_nf4) { ffn_up_prefill<Nf4>(p); }
+KERNEL(ffn_up_prefill_fp8) { ffn_up_prefill<Fp8>(p); }
+KERNEL(ffn_up_epilogue_f16) { put_sums<f16>(p); }
+KERNEL(ffn_up_epilogue_bf16) { put_sums<bf16>(p); }
 #ifdef HOPPER
-KERNEL_WIDE(ffn_up_hopper_f16, FfnUpHopperParams, 384) { ffn_up_hopper<f16, 256>(p); }
-KERNEL(ffn_up_hopper_half_f16, FfnUpHopperParams, 288) { ffn_up_hopper<f16, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_bf16, FfnUpHopperParams, 384) { ffn_up_hopper<bf16, 256>(p); }
-KERNEL(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288) { ffn_up_hopper<bf16, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_int8, FfnUpHopperParams, 384) { ffn_up_codes<Int8, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_int8, FfnUpHopperParams, 288) { ffn_up_codes<Int8, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_int4, FfnUpHopperParams, 384) { ffn_up_codes<Int4, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_int4, FfnUpHopperParams, 288) { ffn_up_codes<Int4, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_nf4, FfnUpHopperParams, 384) { ffn_up_codes<Nf4, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_nf4, FfnUpHopperParams, 288) { ffn_up_codes<Nf4, 128>(p); }
-KERNEL_WIDE(ffn_up_hopper_fp8, FfnUpHopperParams, 384) { ffn_up_codes<Fp8, 256>(p); }
-KERNEL_WIDE(ffn_up_hopper_half_fp8, FfnUpHopperParams, 288) { ffn_up_codes<Fp8, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_f16) { ffn_up_hopper<f16, 256>(p); }
+KERNEL(ffn_up_hopper_half_f16) { ffn_up_hopper<f16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_bf16) { ffn_up_hopper<bf16, 256>(p); }
+KERNEL(ffn_up_hopper_half_bf16) { ffn_up_hopper<bf16, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int8) { ffn_up_codes<Int8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int8) { ffn_up_codes<Int8, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_int4) { ffn_up_codes<Int4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_int4) { ffn_up_codes<Int4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_nf4) { ffn_up_codes<Nf4, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_nf4) { ffn_up_codes<Nf4, 128>(p); }
+KERNEL_WIDE(ffn_up_hopper_fp8) { ffn_up_codes<Fp8, 256>(p); }
+KERNEL_WIDE(ffn_up_hopper_half_fp8) { ffn_up_codes<Fp8, 128>(p); }
 #endif

@@ -23,7 +23,7 @@ DEVICE uint32_t swizzle64(uint32_t row, uint32_t chunk) {
 
 // A thread's share of a block's weight tiles, in the type that the tensor cores take. `fetch`
 // requests the tile of a step together with the step's x, two steps ahead. The tile must be there
-// after `place` and the step's barrier.
+// after `fill` and the step's barrier.
 template <class W> struct FloatTiles {
     using Type = W;
     static constexpr uint32_t BYTES = 0; // bytes of shared memory after the stages
@@ -46,7 +46,7 @@ template <class W> struct FloatTiles {
             cp_async(tile + swizzle64(threadIdx.x / 4 + i * 64, threadIdx.x % 4),
                 from[i] + step * 32, has[i]);
     }
-    DEVICE_MEMBER void place(unsigned char *, uint32_t) {}
+    DEVICE_MEMBER void fill(unsigned char *, uint32_t) {}
 };
 
 // Tiles of quantised weights: code times scale, rounded to f16. A thread has piece t % 8 of the
@@ -96,7 +96,7 @@ template <class Q> struct QuantisedTiles {
         if (step == 0 || (step >= 2 && (step - 2) % Q::STEPS == 0 && line * Q::STEPS * 32 < k))
             fetch_line(line);
     }
-    DEVICE_MEMBER void place(unsigned char *tile, uint32_t step) {
+    DEVICE_MEMBER void fill(unsigned char *tile, uint32_t step) {
         const uint32_t piece = threadIdx.x % 8;
         if (step % Q::STEPS == 0) {
             cp_wait<1>();
@@ -174,7 +174,7 @@ template <class W> struct Gemm {
             cp_commit();
         }
         for (uint32_t step = 0; step < steps; step++) {
-            weights.place(shared + step % STAGES * STAGE_BYTES + M * 64, step);
+            weights.fill(shared + step % STAGES * STAGE_BYTES + M * 64, step);
 #ifdef PLANT_WEAK_WAIT
             cp_wait<STAGES - 1>();
 #else

@@ -34,6 +34,12 @@
 
 #define INFINITY_F __builtin_inff()
 
+// The parameters and the number of threads of a listed kernel.
+#define KERNEL_FACTS(name, Params, THREADS)                                                        \
+    typedef Params name##_params;                                                                  \
+    enum { name##_threads = THREADS };
+GPU_KERNELS(KERNEL_FACTS)
+
 struct bf16 {
     uint16_t bits;
 };
@@ -51,15 +57,17 @@ struct f16 {
 #define ALIGNED16     __align__(16)
 #define CONSTANT      static __constant__ const
 
-// A kernel whose block has `THREADS` threads. At least two blocks must fit on an SM, so a thread
-// has at most 128 registers (256 threads) or 255 (128 threads).
-#define KERNEL(name, Params, THREADS)                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ Params p)
+// A kernel of the list in params.h. At least two blocks must fit on an SM, so a thread has at most
+// 128 registers (256 threads) or 255 (128 threads).
+#define KERNEL(name) KERNEL_BY(name, 2)
 
 // A kernel with one block on an SM: up to 255 registers a thread. For kernels that hide latency
 // with loads in flight instead of other warps.
-#define KERNEL_WIDE(name, Params, THREADS)                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
+#define KERNEL_WIDE(name) KERNEL_BY(name, 1)
+
+#define KERNEL_BY(name, BLOCKS)                                                                    \
+    extern "C" __global__ void __launch_bounds__(name##_threads, BLOCKS)                           \
+        name(const __grid_constant__ name##_params p)
 
 // All the shared memory that there is; the launch gives its size. Boxes and operands that are
 // swizzled by 128 bytes begin at multiples of 1024.

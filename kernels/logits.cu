@@ -57,10 +57,10 @@ template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
             p.eps, pairs);
 }
 
-KERNEL(logits_f32, LogitsParams, 256) { logits_float(p); }
-KERNEL(logits_f16, LogitsParams, 256) { logits<f16, false>(p); }
-KERNEL(logits_bf16, LogitsParams, 256) { logits<bf16, false>(p); }
-KERNEL(logits_int8, LogitsParams, 256) { logits<Int8, false>(p); }
-KERNEL(logits_batch_f16, LogitsParams, 256) { logits<f16, true>(p); }
-KERNEL(logits_batch_bf16, LogitsParams, 256) { logits<bf16, true>(p); }
-KERNEL(logits_batch_int8, LogitsParams, 256) { logits<Int8, true>(p); }
+KERNEL(logits_f32) { logits_float(p); }
+KERNEL(logits_f16) { logits<f16, false>(p); }
+KERNEL(logits_bf16) { logits<bf16, false>(p); }
+KERNEL(logits_int8) { logits<Int8, false>(p); }
+KERNEL(logits_batch_f16) { logits<f16, true>(p); }
+KERNEL(logits_batch_bf16) { logits<bf16, true>(p); }
+KERNEL(logits_batch_int8) { logits<Int8, true>(p); }

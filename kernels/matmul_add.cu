@@ -136,39 +136,39 @@ template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHo
         AddPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
-KERNEL(matmul_add_f32, MatmulAddParams, 256) { matmul_add_float(p); }
-KERNEL(matmul_add_f16, MatmulAddParams, 256) { matmul_add<f16, false>(p); }
-KERNEL(matmul_add_bf16, MatmulAddParams, 256) { matmul_add<bf16, false>(p); }
-KERNEL(matmul_add_int8, MatmulAddParams, 256) { matmul_add<Int8, false>(p); }
-KERNEL(matmul_add_int4, MatmulAddParams, 256) { matmul_add<Int4, false>(p); }
-KERNEL(matmul_add_nf4, MatmulAddParams, 256) { matmul_add<Nf4, false>(p); }
-KERNEL(matmul_add_fp8, MatmulAddParams, 256) { matmul_add<Fp8, false>(p); }
-KERNEL(matmul_add_batch_f16, MatmulAddParams, 256) { matmul_add<f16, true>(p); }
-KERNEL(matmul_add_batch_bf16, MatmulAddParams, 256) { matmul_add<bf16, true>(p); }
-KERNEL(matmul_add_batch_int8, MatmulAddParams, 256) { matmul_add<Int8, true>(p); }
-KERNEL(matmul_add_batch_int4, MatmulAddParams, 256) { matmul_add<Int4, true>(p); }
-KERNEL(matmul_add_batch_nf4, MatmulAddParams, 256) { matmul_add<Nf4, true>(p); }
-KERNEL(matmul_add_batch_fp8, MatmulAddParams, 256) { matmul_add<Fp8, true>(p); }
-KERNEL(matmul_add_prefill_f32, MatmulAddParams, 256) { matmul_add_prefill<float>(p); }
-KERNEL(matmul_add_prefill_f16, MatmulAddParams, 256) { matmul_add_prefill<f16>(p); }
-KERNEL(matmul_add_prefill_bf16, MatmulAddParams, 256) { matmul_add_prefill<bf16>(p); }
-KERNEL(matmul_add_prefill_int8, MatmulAddParams, 256) { matmul_add_prefill<Int8>(p); }
-KERNEL(matmul_add_prefill_int4, MatmulAddParams, 256) { matmul_add_prefill<Int4>(p); }
-KERNEL(matmul_add_prefill_nf4, MatmulAddParams, 256) { matmul_add_prefill<Nf4>(p); }
-KERNEL(matmul_add_prefill_fp8, MatmulAddParams, 256) { matmul_add_prefill<Fp8>(p); }
+KERNEL(matmul_add_f32) { matmul_add_float(p); }
+KERNEL(matmul_add_f16) { matmul_add<f16, false>(p); }
+KERNEL(matmul_add_bf16) { matmul_add<bf16, false>(p); }
+KERNEL(matmul_add_int8) { matmul_add<Int8, false>(p); }
+KERNEL(matmul_add_int4) { matmul_add<Int4, false>(p); }
+KERNEL(matmul_add_nf4) { matmul_add<Nf4, false>(p); }
+KERNEL(matmul_add_fp8) { matmul_add<Fp8, false>(p); }
+KERNEL(matmul_add_batch_f16) { matmul_add<f16, true>(p); }
+KERNEL(matmul_add_batch_bf16) { matmul_add<bf16, true>(p); }
+KERNEL(matmul_add_batch_int8) { matmul_add<Int8, true>(p); }
+KERNEL(matmul_add_batch_int4) { matmul_add<Int4, true>(p); }
+KERNEL(matmul_add_batch_nf4) { matmul_add<Nf4, true>(p); }
+KERNEL(matmul_add_batch_fp8) { matmul_add<Fp8, true>(p); }
+KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
+KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }
+KERNEL(matmul_add_prefill_bf16) { matmul_add_prefill<bf16>(p); }
+KERNEL(matmul_add_prefill_int8) { matmul_add_prefill<Int8>(p); }
+KERNEL(matmul_add_prefill_int4) { matmul_add_prefill<Int4>(p); }
+KERNEL(matmul_add_prefill_nf4) { matmul_add_prefill<Nf4>(p); }
+KERNEL(matmul_add_prefill_fp8) { matmul_add_prefill<Fp8>(p); }
 #ifdef HOPPER
 // clang-format off: kernels/test.sh takes lines that begin with KERNEL out of a plant.
-KERNEL_WIDE(matmul_add_hopper_f16, MatmulAddHopperParams, 384) { matmul_add_hopper<f16, 256>(p); }
-KERNEL(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288) { matmul_add_hopper<f16, 128>(p); }
-KERNEL_WIDE(matmul_add_hopper_bf16, MatmulAddHopperParams, 384) { matmul_add_hopper<bf16, 256>(p); }
-KERNEL(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288) { matmul_add_hopper<bf16, 128>(p); }
-KERNEL_WIDE(matmul_add_hopper_int8, MatmulAddHopperParams, 384) { matmul_add_codes<Int8, 256>(p); }
-KERNEL_WIDE(matmul_add_hopper_half_int8, MatmulAddHopperParams, 288) { matmul_add_codes<Int8, 128>(p); }
-KERNEL_WIDE(matmul_add_hopper_int4, MatmulAddHopperParams, 384) { matmul_add_codes<Int4, 256>(p); }
-KERNEL_WIDE(matmul_add_hopper_half_int4, MatmulAddHopperParams, 288) { matmul_add_codes<Int4, 128>(p); }
-KERNEL_WIDE(matmul_add_hopper_nf4, MatmulAddHopperParams, 384) { matmul_add_codes<Nf4, 256>(p); }
-KERNEL_WIDE(matmul_add_hopper_half_nf4, MatmulAddHopperParams, 288) { matmul_add_codes<Nf4, 128>(p); }
-KERNEL_WIDE(matmul_add_hopper_fp8, MatmulAddHopperParams, 384) { matmul_add_codes<Fp8, 256>(p); }
-KERNEL_WIDE(matmul_add_hopper_half_fp8, MatmulAddHopperParams, 288) { matmul_add_codes<Fp8, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_f16) { matmul_add_hopper<f16, 256>(p); }
+KERNEL(matmul_add_hopper_half_f16) { matmul_add_hopper<f16, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_bf16) { matmul_add_hopper<bf16, 256>(p); }
+KERNEL(matmul_add_hopper_half_bf16) { matmul_add_hopper<bf16, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_int8) { matmul_add_codes<Int8, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_int8) { matmul_add_codes<Int8, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_int4) { matmul_add_codes<Int4, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_int4) { matmul_add_codes<Int4, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_nf4) { matmul_add_codes<Nf4, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_nf4) { matmul_add_codes<Nf4, 128>(p); }
+KERNEL_WIDE(matmul_add_hopper_fp8) { matmul_add_codes<Fp8, 256>(p); }
+KERNEL_WIDE(matmul_add_hopper_half_fp8) { matmul_add_codes<Fp8, 128>(p); }
 // clang-format on
 #endif

@@ -2,7 +2,8 @@
 // docs/glossary.md defines row, slot, group, tile and the other words that recur in this project.
 //
 // This file is plain C. The host mirrors each struct field for field (pointers are 64-bit device
-// addresses) and asserts the same sizes. Every kernel takes one struct by value and nothing else.
+// addresses), and a test compares sizes and offsets. The host takes the constants and the list of
+// kernels from here. Every kernel takes one struct by value and nothing else.
 //
 // Words
 //   row        A row of the step. `rows[i]` names the rows that a launch works on; -1 is padding,
@@ -100,19 +101,20 @@ enum {
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
-    GPU_MAX_TOP = 128, // most alternatives that sample finds
-    GPU_SAMPLE_SHARED = 16896,
-    GPU_BLOCK_K = 256,     // columns of a block of quantised weights
-    GPU_TABLE_BYTES = 512, // bytes of shared memory for lookup tables of codes
-    GPU_FEW_ROWS = 8,      // most rows of a product that applies norm and rounding itself
-    GPU_FEW_SHARED = 5120,
-    GPU_BATCH_ROWS = 64, // most activation rows in a block of OP_batch_TYPE
-    GPU_BATCH_PAIRS = 64,
-    GPU_BATCH_SHARED = 4096, // bytes of stages for eight rows, without sums that wait
-    GPU_BATCH_SHARED_CODES = 8192,
-    GPU_BATCH_LEVEL = 4096, // bytes of one level of waiting sums for eight rows
-    GPU_SPLIT_BELOW = 96,
+    GPU_MAX_TOP = 128,             // most alternatives that sample finds
+    GPU_SAMPLE_SHARED = 16896,     // bytes of shared memory of sample
+    GPU_BLOCK_K = 256,             // columns of a block of quantised weights
+    GPU_TABLE_BYTES = 512,         // bytes of shared memory for lookup tables of codes
+    GPU_FEW_ROWS = 8,              // most rows of a product that applies norm and rounding itself
+    GPU_FEW_SHARED = 5120,         // shared memory of such a product, without what the rows take
+    GPU_BATCH_ROWS = 64,           // most activation rows in a block of OP_batch_TYPE
+    GPU_BATCH_PAIRS = 64,          // pairs of weight rows in such a block
+    GPU_BATCH_SHARED = 4096,       // its stages' bytes for eight rows, without sums that wait
+    GPU_BATCH_SHARED_CODES = 8192, // the same for quantised weights and fewer than 64 rows
+    GPU_BATCH_LEVEL = 4096,        // bytes of one level of waiting sums for eight rows
+    GPU_SPLIT_BELOW = 96,          // a product with fewer blocks is split along K
     GPU_BOX_ROWS = 64, // rows of a TensorMap's box; a map of the cache has GPU_PAGE instead
+    // Shared memory of OP_hopper_TYPE and OP_hopper_half_TYPE: floats, quantised weights.
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
     GPU_CODES_SHARED = 131648,
@@ -132,8 +134,8 @@ typedef struct {
 } TensorMap;
 #endif
 
-#define GPU_NO_SLOT 0xffffffffu
-#define GPU_NO_MASK 0xffffffffu
+#define GPU_NO_SLOT    0xffffffffu
+#define GPU_NO_HISTORY 0xffffffffu
 
 // ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
 // padding. grid (n_rows), block 128, shared 0. Type: that of the table.
@@ -160,7 +162,8 @@ typedef struct {
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
 // to `q`, K and V go to the row's slot of the cache.
-// n = (n_heads + 2 * n_kv_heads) * head_dim; rows of w: q | k | v.
+// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A matrix
+// whose parts have different types takes one launch for each run of parts with one type.
 // grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
 // indexed by rows[i].
 //
@@ -180,7 +183,7 @@ typedef struct {
     const void *x;
     const float *norm; // [pad32(dim)]
     const void *w;     // [n, w_stride]
-    const float *bias; // [n] or null
+    const float *bias; // [(n_heads + 2 * n_kv_heads) * head_dim] or null
     const float *cos;  // [max_seq_len, head_dim / 2]
     const float *sin;
     const int32_t *rows;      // [n_rows]
@@ -192,6 +195,7 @@ typedef struct {
     uint32_t kv_type;
     float eps;
     uint32_t splits; // qkv_batch
+    uint32_t first, n;
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
@@ -213,11 +217,11 @@ typedef struct {
     TensorMap w;     // for f16 and bf16 weights only
     QkvParams p;     // p.x is not read; nor is p.w where w has a map
     uint32_t groups; // warpgroups that multiply: 2 or 1
-    uint32_t zeros[25];
+    uint32_t zeros[23];
 } QkvHopperParams;
 
-// ---- qkv_place: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left in
-// float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
+// ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left
+// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
 // (ceil(n / 2048), n_rows), block 256, shared 0.
 
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
@@ -341,9 +345,9 @@ typedef struct {
 //
 // ---- ffn_up_hopper_{f16,bf16}: takes FfnUpHopperParams. grid (ceil(n_rows / 128), ceil(ffn_dim /
 // 128)); the rest as for qkv_hopper.
-// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is written in the order of slots.
+// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is f16, in the order of slots.
 typedef struct {
-    void *h; // [max_rows, h_stride] out, by rows[i], rounded
+    void *h; // [max_rows, h_stride] of h_type out, by rows[i]
     const void *x;
     const float *norm;   // [pad32(dim)]
     const void *w;       // [2 * ffn_dim, w_stride]
@@ -352,17 +356,19 @@ typedef struct {
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
     uint32_t splits; // ffn_up_batch
+    uint32_t h_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t zero;
 } FfnUpParams;
 typedef struct {
     TensorMap x;
     TensorMap w;     // for f16 and bf16 weights only
     FfnUpParams p;   // p.x is not read; nor is p.w where w has a map
     uint32_t groups; // as in QkvHopperParams
-    uint32_t zeros[11];
+    uint32_t zeros[9];
 } FfnUpHopperParams;
 
-// ---- ffn_join_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a library
-// (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
+// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a
+// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
 // gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows), block
 // 256, shared 0.
 
@@ -389,8 +395,8 @@ typedef struct {
 typedef struct {
     int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
     uint32_t n_tokens; // ids from n_tokens on are not drawn
-    // the row's row of `masks`, which has its earlier tokens; GPU_NO_MASK: no penalty
-    uint32_t mask;
+    // the row of `histories` with its earlier tokens; GPU_NO_HISTORY: no penalty
+    uint32_t history;
     float penalty;
     // the temperature's numbers; halvings 0: take the largest logit
     float halvings, high, low, inverse;
@@ -418,124 +424,96 @@ typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    // [.., mask_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel sets
-    // it for a drawn token
-    uint32_t *masks;
+    // [.., history_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel
+    // sets it for a drawn token
+    uint32_t *histories;
     // [n_rows]: the tokens again, for a step that follows; -1 makes embedding skip the row
     int32_t *next;
-    uint32_t n_rows, vocab_size, stride, mask_stride, out_stride;
+    uint32_t n_rows, vocab_size, stride, history_stride, out_stride;
     float halvings, high, low, inverse; // for temperature 1
     uint32_t zero;
 } SampleParams;
 
-// Every kernel: X(name, parameters, threads of a block).
-#define GPU_KERNELS_OF(X, T)                                                                       \
-    X(embed_##T, EmbedParams, 128)                                                                 \
-    X(prepare_##T, PrepareParams, 256)                                                             \
-    X(qkv_##T, QkvParams, 256)                                                                     \
-    X(qkv_prefill_##T, QkvParams, 256)                                                             \
-    X(attend_##T, AttendParams, 128)                                                               \
-    X(attend_prefill_fma_##T, AttendPrefillParams, 128)                                            \
-    X(matmul_add_##T, MatmulAddParams, 256)                                                        \
-    X(matmul_add_prefill_##T, MatmulAddParams, 256)                                                \
-    X(ffn_up_##T, FfnUpParams, 256)                                                                \
-    X(ffn_up_prefill_##T, FfnUpParams, 256)                                                        \
-    X(logits_##T, LogitsParams, 256)
+// Every kernel: X(name, parameters, threads of a block). Nothing else lists them. gpu.h takes
+// parameters and threads from here, and the emulator and build.rs the names; build.rs expands the
+// macros itself, so they keep to this form: calls only, and ## only before the end of a name.
+//
+// Products with weights of type W: all types, and those for which there are tensor cores.
+#define GPU_PRODUCTS(X, W)                                                                         \
+    X(qkv_##W, QkvParams, 256)                                                                     \
+    X(qkv_prefill_##W, QkvParams, 256)                                                             \
+    X(matmul_add_##W, MatmulAddParams, 256)                                                        \
+    X(matmul_add_prefill_##W, MatmulAddParams, 256)                                                \
+    X(ffn_up_##W, FfnUpParams, 256)                                                                \
+    X(ffn_up_prefill_##W, FfnUpParams, 256)
+#define GPU_TENSOR_PRODUCTS(X, W)                                                                  \
+    X(qkv_batch_##W, QkvParams, 256)                                                               \
+    X(qkv_hopper_##W, QkvHopperParams, 384)                                                        \
+    X(qkv_hopper_half_##W, QkvHopperParams, 288)                                                   \
+    X(matmul_add_batch_##W, MatmulAddParams, 256)                                                  \
+    X(matmul_add_hopper_##W, MatmulAddHopperParams, 384)                                           \
+    X(matmul_add_hopper_half_##W, MatmulAddHopperParams, 288)                                      \
+    X(ffn_up_batch_##W, FfnUpParams, 256)                                                          \
+    X(ffn_up_hopper_##W, FfnUpHopperParams, 384)                                                   \
+    X(ffn_up_hopper_half_##W, FfnUpHopperParams, 288)
 
-// Kernels for 16-bit floats.
-#define GPU_KERNELS_BATCH(X, H)                                                                    \
-    X(qkv_batch_##H, QkvParams, 256)                                                               \
-    X(matmul_add_batch_##H, MatmulAddParams, 256)                                                  \
-    X(ffn_up_batch_##H, FfnUpParams, 256)                                                          \
-    X(logits_batch_##H, LogitsParams, 256)
+// Embedding and head of type W.
+#define GPU_VOCABULARY(X, W)                                                                       \
+    X(embed_##W, EmbedParams, 128)                                                                 \
+    X(logits_##W, LogitsParams, 256)
 
-#define GPU_KERNELS_QUANTISED(X, Q)                                                                \
-    X(qkv_##Q, QkvParams, 256)                                                                     \
-    X(qkv_prefill_##Q, QkvParams, 256)                                                             \
-    X(qkv_batch_##Q, QkvParams, 256)                                                               \
-    X(matmul_add_##Q, MatmulAddParams, 256)                                                        \
-    X(matmul_add_prefill_##Q, MatmulAddParams, 256)                                                \
-    X(matmul_add_batch_##Q, MatmulAddParams, 256)                                                  \
-    X(ffn_up_##Q, FfnUpParams, 256)                                                                \
-    X(ffn_up_prefill_##Q, FfnUpParams, 256)                                                        \
-    X(ffn_up_batch_##Q, FfnUpParams, 256)                                                          \
-    X(qkv_hopper_##Q, QkvHopperParams, 384)                                                        \
-    X(qkv_hopper_half_##Q, QkvHopperParams, 288)                                                   \
-    X(matmul_add_hopper_##Q, MatmulAddHopperParams, 384)                                           \
-    X(matmul_add_hopper_half_##Q, MatmulAddHopperParams, 288)                                      \
-    X(ffn_up_hopper_##Q, FfnUpHopperParams, 384)                                                   \
-    X(ffn_up_hopper_half_##Q, FfnUpHopperParams, 288)
+// Attention over a cache of type C; with tensor cores; with tensor maps.
+#define GPU_ATTENTION(X, C)                                                                        \
+    X(attend_##C, AttendParams, 128)                                                               \
+    X(attend_prefill_fma_##C, AttendPrefillParams, 128)
+#define GPU_TENSOR_ATTENTION(X, C)                                                                 \
+    X(attend_prefill_##C##_32, AttendPrefillParams, 128)                                           \
+    X(attend_prefill_##C##_64, AttendPrefillParams, 128)                                           \
+    X(attend_prefill_##C##_128, AttendPrefillParams, 128)
+#define GPU_HOPPER_ATTENTION(X, C)                                                                 \
+    X(attend_hopper_##C##_64, AttendHopperParams, 384)                                             \
+    X(attend_hopper_##C##_128, AttendHopperParams, 384)
 
 #define GPU_KERNELS(X)                                                                             \
-    GPU_KERNELS_OF(X, f32)                                                                         \
-    GPU_KERNELS_OF(X, f16)                                                                         \
-    GPU_KERNELS_OF(X, bf16)                                                                        \
-    GPU_KERNELS_BATCH(X, f16)                                                                      \
-    GPU_KERNELS_BATCH(X, bf16)                                                                     \
-    X(sample, SampleParams, 512)                                                                   \
-    X(qkv_place, QkvParams, 256)                                                                   \
-    X(ffn_join_f16, FfnUpParams, 256)                                                              \
-    X(ffn_join_bf16, FfnUpParams, 256)                                                             \
-    GPU_KERNELS_QUANTISED(X, int8)                                                                 \
-    GPU_KERNELS_QUANTISED(X, int4)                                                                 \
-    GPU_KERNELS_QUANTISED(X, nf4)                                                                  \
-    GPU_KERNELS_QUANTISED(X, fp8)                                                                  \
-    X(qkv_hopper_f16, QkvHopperParams, 384)                                                        \
-    X(qkv_hopper_bf16, QkvHopperParams, 384)                                                       \
-    X(qkv_hopper_half_f16, QkvHopperParams, 288)                                                   \
-    X(qkv_hopper_half_bf16, QkvHopperParams, 288)                                                  \
-    X(matmul_add_hopper_f16, MatmulAddHopperParams, 384)                                           \
-    X(matmul_add_hopper_bf16, MatmulAddHopperParams, 384)                                          \
-    X(matmul_add_hopper_half_f16, MatmulAddHopperParams, 288)                                      \
-    X(matmul_add_hopper_half_bf16, MatmulAddHopperParams, 288)                                     \
-    X(ffn_up_hopper_f16, FfnUpHopperParams, 384)                                                   \
-    X(ffn_up_hopper_bf16, FfnUpHopperParams, 384)                                                  \
-    X(ffn_up_hopper_half_f16, FfnUpHopperParams, 288)                                              \
-    X(ffn_up_hopper_half_bf16, FfnUpHopperParams, 288)                                             \
-    X(attend_hopper_f16_64, AttendHopperParams, 384)                                               \
-    X(attend_hopper_f16_128, AttendHopperParams, 384)                                              \
-    X(attend_hopper_bf16_64, AttendHopperParams, 384)                                              \
-    X(attend_hopper_bf16_128, AttendHopperParams, 384)                                             \
-    X(embed_int8, EmbedParams, 128)                                                                \
-    X(logits_int8, LogitsParams, 256)                                                              \
+    GPU_PRODUCTS(X, f32)                                                                           \
+    GPU_PRODUCTS(X, f16)                                                                           \
+    GPU_PRODUCTS(X, bf16)                                                                          \
+    GPU_PRODUCTS(X, int8)                                                                          \
+    GPU_PRODUCTS(X, int4)                                                                          \
+    GPU_PRODUCTS(X, nf4)                                                                           \
+    GPU_PRODUCTS(X, fp8)                                                                           \
+    GPU_TENSOR_PRODUCTS(X, f16)                                                                    \
+    GPU_TENSOR_PRODUCTS(X, bf16)                                                                   \
+    GPU_TENSOR_PRODUCTS(X, int8)                                                                   \
+    GPU_TENSOR_PRODUCTS(X, int4)                                                                   \
+    GPU_TENSOR_PRODUCTS(X, nf4)                                                                    \
+    GPU_TENSOR_PRODUCTS(X, fp8)                                                                    \
+    GPU_VOCABULARY(X, f32)                                                                         \
+    GPU_VOCABULARY(X, f16)                                                                         \
+    GPU_VOCABULARY(X, bf16)                                                                        \
+    GPU_VOCABULARY(X, int8)                                                                        \
+    X(logits_batch_f16, LogitsParams, 256)                                                         \
+    X(logits_batch_bf16, LogitsParams, 256)                                                        \
     X(logits_batch_int8, LogitsParams, 256)                                                        \
+    X(prepare_f32, PrepareParams, 256)                                                             \
+    X(prepare_f16, PrepareParams, 256)                                                             \
+    X(prepare_bf16, PrepareParams, 256)                                                            \
+    X(qkv_epilogue, QkvParams, 256)                                                                \
+    X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
+    X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \
     X(append_int8, AppendParams, 32)                                                               \
     X(append_fp8, AppendParams, 32)                                                                \
-    X(attend_int8, AttendParams, 128)                                                              \
-    X(attend_fp8, AttendParams, 128)                                                               \
-    X(attend_prefill_fma_int8, AttendPrefillParams, 128)                                           \
-    X(attend_prefill_fma_fp8, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_int8_32, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_int8_64, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_int8_128, AttendPrefillParams, 128)                                           \
-    X(attend_prefill_fp8_32, AttendPrefillParams, 128)                                             \
-    X(attend_prefill_fp8_64, AttendPrefillParams, 128)                                             \
-    X(attend_prefill_fp8_128, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_f16_32, AttendPrefillParams, 128)                                             \
-    X(attend_prefill_f16_64, AttendPrefillParams, 128)                                             \
-    X(attend_prefill_f16_128, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_bf16_32, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_bf16_64, AttendPrefillParams, 128)                                            \
-    X(attend_prefill_bf16_128, AttendPrefillParams, 128)
-
-#ifdef __cplusplus
-static_assert(sizeof(EmbedParams) == 40, "mirrored by the host");
-static_assert(sizeof(PrepareParams) == 56, "mirrored by the host");
-static_assert(sizeof(QkvParams) == 152, "mirrored by the host");
-static_assert(sizeof(AppendParams) == 48, "mirrored by the host");
-static_assert(sizeof(AttendParams) == 120, "mirrored by the host");
-static_assert(sizeof(AttendTile) == 16, "mirrored by the host");
-static_assert(sizeof(AttendPrefillParams) == 96, "mirrored by the host");
-static_assert(sizeof(MatmulAddParams) == 80, "mirrored by the host");
-static_assert(sizeof(FfnUpParams) == 80, "mirrored by the host");
-static_assert(sizeof(LogitsParams) == 80, "mirrored by the host");
-static_assert(sizeof(AttendHopperParams) == 384, "mirrored by the host");
-static_assert(sizeof(QkvHopperParams) == 512, "mirrored by the host");
-static_assert(sizeof(MatmulAddHopperParams) == 384, "mirrored by the host");
-static_assert(sizeof(FfnUpHopperParams) == 384, "mirrored by the host");
-static_assert(sizeof(SampleRow) == 64, "mirrored by the host");
-static_assert(sizeof(SampleOut) == 20, "mirrored by the host");
-static_assert(sizeof(SampleParams) == 80, "mirrored by the host");
-#endif
+    GPU_ATTENTION(X, f32)                                                                          \
+    GPU_ATTENTION(X, f16)                                                                          \
+    GPU_ATTENTION(X, bf16)                                                                         \
+    GPU_ATTENTION(X, int8)                                                                         \
+    GPU_ATTENTION(X, fp8)                                                                          \
+    GPU_TENSOR_ATTENTION(X, f16)                                                                   \
+    GPU_TENSOR_ATTENTION(X, bf16)                                                                  \
+    GPU_TENSOR_ATTENTION(X, int8)                                                                  \
+    GPU_TENSOR_ATTENTION(X, fp8)                                                                   \
+    GPU_HOPPER_ATTENTION(X, f16)                                                                   \
+    GPU_HOPPER_ATTENTION(X, bf16)                                                                  \
+    X(sample, SampleParams, 512)
 
 #endif

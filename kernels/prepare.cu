@@ -30,6 +30,6 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
     }
 }
 
-KERNEL(prepare_f32, PrepareParams, 256) { prepare<float>(p); }
-KERNEL(prepare_f16, PrepareParams, 256) { prepare<f16>(p); }
-KERNEL(prepare_bf16, PrepareParams, 256) { prepare<bf16>(p); }
+KERNEL(prepare_f32) { prepare<float>(p); }
+KERNEL(prepare_f16) { prepare<f16>(p); }
+KERNEL(prepare_bf16) { prepare<bf16>(p); }

@@ -91,8 +91,8 @@ wanted() {
     *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_*) ;;
-    qkv_place) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
-    ffn_join_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
+    qkv_epilogue) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
+    ffn_up_epilogue_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
     embed_int8) echo 'PRMT' ;;
     append_int8 | append_fp8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
     attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
@@ -115,7 +115,7 @@ wanted() {
 # into L2.
 wanted_early() {
   case $1 in
-    *_prefill_* | *_hopper_* | qkv_place | ffn_join_*) ;;
+    *_prefill_* | *_hopper_* | qkv_epilogue | ffn_up_epilogue_*) ;;
     embed_*) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;
@@ -166,15 +166,8 @@ while read -r kernel; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
     done
   done
-done < <(sed -n '/^#define GPU_KERNELS/,$p' kernels/params.h | sed -nE 's/^ *X\(([a-z0-9_]+)(##[THQ])?,.*/\1 \2/p' |
-  while read -r name typed; do
-    case $typed in
-      '##T') printf "$name%s\n" f32 f16 bf16 ;;
-      '##H') printf "$name%s\n" f16 bf16 ;;
-      '##Q') printf "$name%s\n" int8 int4 nf4 fp8 ;;
-      *) echo "$name" ;;
-    esac
-  done)
+done < <(printf '#include "params.h"\n#define LISTED(name, Params, THREADS) kernel name;\nGPU_KERNELS(LISTED)\n' |
+  cc -E -P -Ikernels -xc - | tr ';' '\n' | sed -nE 's/^ *kernel ([a-z0-9_]+)$/\1/p')
 ((count >= 142)) || complain "only $count kernels were found in params.h"
 
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t

@@ -3,23 +3,24 @@
 
 // Stores two floats; with ALONE in one piece. ALONE is for kernels that do nothing else:
 // qkv_prefill_f32 would take 96 registers with it instead of 80.
-template <bool ALONE> DEVICE void put(float *to, float a, float b) {
+template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
     if constexpr (ALONE)
         store8(to, Words2{{as_bits(a), as_bits(b)}});
     else
         to[0] = a, to[1] = b;
 }
 
-// What `place` reads of a row and of RoPE's tables before it places columns n and n + 1. `row` is
-// -1 where there is no row.
-struct Place {
+// What `put_pair` takes of a row and of RoPE's tables for two columns. `row` is -1 where there is
+// no row.
+struct Found {
     int32_t row;
     uint32_t slot;
     float cos, sin;
 };
-DEVICE Place place_of(const QkvParams &p, int32_t row, uint32_t n) {
+DEVICE Found find_pair(const QkvParams &p, int32_t row, uint32_t n) {
+    n += p.first;
     const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
-    Place read = {row, GPU_NO_SLOT, 1, 0};
+    Found read = {row, GPU_NO_SLOT, 1, 0};
     if (row >= 0 && n < q_dim + kv_dim) {
         const size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + n % p.head_dim / 2;
         read.cos = p.cos[angle], read.sin = p.sin[angle];
@@ -28,10 +29,11 @@ DEVICE Place place_of(const QkvParams &p, int32_t row, uint32_t n) {
     return read;
 }
 
-// Places columns n and n + 1 of a row. n is even, so both belong to one head and are one pair of
-// RoPE.
+// Finishes and stores columns n and n + 1 of a row, counted from p.first on. Both numbers are even,
+// so both columns belong to one head and are one pair of RoPE.
 template <bool ALONE = false>
-DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, float b) {
+DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a, float b) {
+    n += p.first;
     const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim,
                    row = (uint32_t)read.row;
     if (p.bias) {
@@ -45,7 +47,7 @@ DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, fl
         a = turned;
     }
     if (n < q_dim) {
-        put<ALONE>(p.q + (size_t)row * p.q_stride + n, a, b);
+        store_floats<ALONE>(p.q + (size_t)row * p.q_stride + n, a, b);
         return;
     }
     const uint32_t slot = read.slot;
@@ -53,8 +55,8 @@ DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, fl
     const bool is_v = n >= q_dim + kv_dim;
     // append.cu turns these into codes: a scale needs the whole vector.
     if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
-        put<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
-                       (n - q_dim) % kv_dim,
+        store_floats<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
+                                (n - q_dim) % kv_dim,
             a, b);
         return;
     }
@@ -71,13 +73,10 @@ DEVICE void place(const QkvParams &p, const Place &read, uint32_t n, float a, fl
     };
     with_type(p.kv_type, store);
 }
-DEVICE uint32_t rows_of_w(const QkvParams &p) {
-    return (p.n_heads + 2 * p.n_kv_heads) * p.head_dim;
-}
 
 DEVICE void qkv_float(const QkvParams &p) {
     const uint32_t n = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
-    if (n >= rows_of_w(p)) return;
+    if (n >= p.n) return;
     const float *w0 = (const float *)p.w + (size_t)n * p.w_stride, *w1 = w0 + p.w_stride;
     const uint32_t first = blockIdx.y * GEMV_ROWS;
     start_next();
@@ -90,7 +89,7 @@ DEVICE void qkv_float(const QkvParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) place(p, place_of(p, f.row, n), n, f.a, f.b);
+        if (f.row >= 0) put_pair(p, find_pair(p, f.row, n), n, f.a, f.b);
     });
 }
 
@@ -99,17 +98,16 @@ struct QkvPairs {
     const QkvParams &p;
     uint32_t n0, end;
 
-    DEVICE_MEMBER QkvPairs(const QkvParams &p, uint32_t first)
-        : p(p), n0(2 * first), end(rows_of_w(p)) {}
+    DEVICE_MEMBER QkvPairs(const QkvParams &p, uint32_t first) : p(p), n0(2 * first), end(p.n) {}
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
         rows[0] = n0 + 2 * j < end ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1;
     }
-    DEVICE_MEMBER Place find(uint32_t i, uint32_t j) const {
-        return place_of(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j);
+    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const {
+        return find_pair(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j);
     }
-    DEVICE_MEMBER void put(const Place &found, uint32_t j, float a, float b) const {
-        if (found.row >= 0) place(p, found, n0 + 2 * j, a, b);
+    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const {
+        if (found.row >= 0) put_pair(p, found, n0 + 2 * j, a, b);
     }
 };
 
@@ -129,30 +127,29 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
 }
 
 // Columns n and n + 1, and the two columns `half` further on, of row i of the launch.
-struct Places {
-    Place a, b;
+struct FoundPairs {
+    Found a, b;
 };
-DEVICE Places places_of(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
+DEVICE FoundPairs find_pairs(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
     const int32_t row = p.rows[i];
-    return {place_of(p, row, n), place_of(p, row, n + half)};
+    return {find_pair(p, row, n), find_pair(p, row, n + half)};
 }
-DEVICE void place_pairs(
-    const QkvParams &p, const Places &read, uint32_t n, uint32_t half, Pair a, Pair b) {
-    const uint32_t end = rows_of_w(p);
+DEVICE void put_pairs(
+    const QkvParams &p, const FoundPairs &read, uint32_t n, uint32_t half, Pair a, Pair b) {
     if (read.a.row < 0) return;
-    if (n < end) place(p, read.a, n, a.x, a.y);
-    if (n + half < end) place(p, read.b, n + half, b.x, b.y);
+    if (n < p.n) put_pair(p, read.a, n, a.x, a.y);
+    if (n + half < p.n) put_pair(p, read.b, n + half, b.x, b.y);
 }
 
 template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
-    const uint32_t n0 = blockIdx.x * G::N, n = rows_of_w(p);
+    const uint32_t n0 = blockIdx.x * G::N;
     G::run(
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
-        [&](uint32_t r) -> int64_t { return n0 + r < n ? (int64_t)(n0 + r) : -1; },
+        [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
-            place_pairs(p, places_of(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
+            put_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
         });
 }
 
@@ -162,9 +159,9 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
     const uint32_t n0 = blockIdx.y * G::N;
     G::run(
         shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
-        [&](uint32_t i, uint32_t c) { return places_of(h.p, i, n0 + c, G::HALF); },
-        [&](const Places &read, uint32_t c, Pair a, Pair b) {
-            place_pairs(h.p, read, n0 + c, G::HALF, a, b);
+        [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
+        [&](const FoundPairs &read, uint32_t c, Pair a, Pair b) {
+            put_pairs(h.p, read, n0 + c, G::HALF, a, b);
         });
 }
 
@@ -176,11 +173,11 @@ template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h
 }
 
 // The epilogue after a library's product. A thread has four pairs; it loads all of them before it
-// places the first.
-DEVICE void place_sums(const QkvParams &p) {
+// stores the first.
+DEVICE void put_sums(const QkvParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     if (row < 0) return;
-    const uint32_t n0 = blockIdx.x * 2048 + threadIdx.x * 2, end = rows_of_w(p);
+    const uint32_t n0 = blockIdx.x * 2048 + threadIdx.x * 2, end = p.n;
 #ifdef PLANT_SUMS_BY_ROW
     const float *sums = (const float *)p.x + (size_t)row * p.x_stride;
 #else
@@ -193,42 +190,42 @@ DEVICE void place_sums(const QkvParams &p) {
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
         if (n0 + i * 512 < end)
-            place<true>(p, place_of(p, row, n0 + i * 512), n0 + i * 512, as_float(pairs[i].w[0]),
-                as_float(pairs[i].w[1]));
+            put_pair<true>(p, find_pair(p, row, n0 + i * 512), n0 + i * 512,
+                as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
 }
 
-KERNEL(qkv_f32, QkvParams, 256) { qkv_float(p); }
-KERNEL(qkv_f16, QkvParams, 256) { qkv<f16, false>(p); }
-KERNEL(qkv_bf16, QkvParams, 256) { qkv<bf16, false>(p); }
-KERNEL(qkv_int8, QkvParams, 256) { qkv<Int8, false>(p); }
-KERNEL(qkv_int4, QkvParams, 256) { qkv<Int4, false>(p); }
-KERNEL(qkv_nf4, QkvParams, 256) { qkv<Nf4, false>(p); }
-KERNEL(qkv_fp8, QkvParams, 256) { qkv<Fp8, false>(p); }
-KERNEL(qkv_batch_f16, QkvParams, 256) { qkv<f16, true>(p); }
-KERNEL(qkv_batch_bf16, QkvParams, 256) { qkv<bf16, true>(p); }
-KERNEL(qkv_batch_int8, QkvParams, 256) { qkv<Int8, true>(p); }
-KERNEL(qkv_batch_int4, QkvParams, 256) { qkv<Int4, true>(p); }
-KERNEL(qkv_batch_nf4, QkvParams, 256) { qkv<Nf4, true>(p); }
-KERNEL(qkv_batch_fp8, QkvParams, 256) { qkv<Fp8, true>(p); }
-KERNEL(qkv_prefill_f32, QkvParams, 256) { qkv_prefill<float>(p); }
-KERNEL(qkv_prefill_f16, QkvParams, 256) { qkv_prefill<f16>(p); }
-KERNEL(qkv_prefill_bf16, QkvParams, 256) { qkv_prefill<bf16>(p); }
-KERNEL(qkv_prefill_int8, QkvParams, 256) { qkv_prefill<Int8>(p); }
-KERNEL(qkv_prefill_int4, QkvParams, 256) { qkv_prefill<Int4>(p); }
-KERNEL(qkv_prefill_nf4, QkvParams, 256) { qkv_prefill<Nf4>(p); }
-KERNEL(qkv_prefill_fp8, QkvParams, 256) { qkv_prefill<Fp8>(p); }
-KERNEL(qkv_place, QkvParams, 256) { place_sums(p); }
+KERNEL(qkv_f32) { qkv_float(p); }
+KERNEL(qkv_f16) { qkv<f16, false>(p); }
+KERNEL(qkv_bf16) { qkv<bf16, false>(p); }
+KERNEL(qkv_int8) { qkv<Int8, false>(p); }
+KERNEL(qkv_int4) { qkv<Int4, false>(p); }
+KERNEL(qkv_nf4) { qkv<Nf4, false>(p); }
+KERNEL(qkv_fp8) { qkv<Fp8, false>(p); }
+KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
+KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
+KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
+KERNEL(qkv_batch_int4) { qkv<Int4, true>(p); }
+KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
+KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
+KERNEL(qkv_prefill_f32) { qkv_prefill<float>(p); }
+KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
+KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
+KERNEL(qkv_prefill_int8) { qkv_prefill<Int8>(p); }
+KERNEL(qkv_prefill_int4) { qkv_prefill<Int4>(p); }
+KERNEL(qkv_prefill_nf4) { qkv_prefill<Nf4>(p); }
+KERNEL(qkv_prefill_fp8) { qkv_prefill<Fp8>(p); }
+KERNEL(qkv_epilogue) { put_sums(p); }
 #ifdef HOPPER
-KERNEL_WIDE(qkv_hopper_f16, QkvHopperParams, 384) { qkv_hopper<f16, 256>(p); }
-KERNEL(qkv_hopper_half_f16, QkvHopperParams, 288) { qkv_hopper<f16, 128>(p); }
-KERNEL_WIDE(qkv_hopper_bf16, QkvHopperParams, 384) { qkv_hopper<bf16, 256>(p); }
-KERNEL(qkv_hopper_half_bf16, QkvHopperParams, 288) { qkv_hopper<bf16, 128>(p); }
-KERNEL_WIDE(qkv_hopper_int8, QkvHopperParams, 384) { qkv_codes<Int8, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_int8, QkvHopperParams, 288) { qkv_codes<Int8, 128>(p); }
-KERNEL_WIDE(qkv_hopper_int4, QkvHopperParams, 384) { qkv_codes<Int4, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_int4, QkvHopperParams, 288) { qkv_codes<Int4, 128>(p); }
-KERNEL_WIDE(qkv_hopper_nf4, QkvHopperParams, 384) { qkv_codes<Nf4, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_nf4, QkvHopperParams, 288) { qkv_codes<Nf4, 128>(p); }
-KERNEL_WIDE(qkv_hopper_fp8, QkvHopperParams, 384) { qkv_codes<Fp8, 256>(p); }
-KERNEL_WIDE(qkv_hopper_half_fp8, QkvHopperParams, 288) { qkv_codes<Fp8, 128>(p); }
+KERNEL_WIDE(qkv_hopper_f16) { qkv_hopper<f16, 256>(p); }
+KERNEL(qkv_hopper_half_f16) { qkv_hopper<f16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_bf16) { qkv_hopper<bf16, 256>(p); }
+KERNEL(qkv_hopper_half_bf16) { qkv_hopper<bf16, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int8) { qkv_codes<Int8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int8) { qkv_codes<Int8, 128>(p); }
+KERNEL_WIDE(qkv_hopper_int4) { qkv_codes<Int4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_int4) { qkv_codes<Int4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_nf4) { qkv_codes<Nf4, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_nf4) { qkv_codes<Nf4, 128>(p); }
+KERNEL_WIDE(qkv_hopper_fp8) { qkv_codes<Fp8, 256>(p); }
+KERNEL_WIDE(qkv_hopper_half_fp8) { qkv_codes<Fp8, 128>(p); }
 #endif

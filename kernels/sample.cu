@@ -115,7 +115,7 @@ DEVICE void clear(Sum *s, uint32_t n) {
 
 struct Row {
     const float *logits;
-    const uint32_t *mask; // or null
+    const uint32_t *history; // or null
     float penalty;
     uint32_t n;
 };
@@ -131,7 +131,7 @@ DEVICE void each(const Row &row, uint32_t first, uint32_t end, uint32_t at, uint
         UNROLL for (int u = 0; u < AHEAD; u++) {
             const uint32_t from = i + u * 4 * count < end ? i + u * 4 * count : i;
             w[u] = load_fresh(row.logits + from);
-            seen[u] = row.mask ? row.mask[from / 32] >> from % 32 : 0;
+            seen[u] = row.history ? row.history[from / 32] >> from % 32 : 0;
         }
         UNROLL for (int u = 0; u < AHEAD; u++) {
             UNROLL for (int j = 0; j < 4; j++) {
@@ -321,7 +321,7 @@ DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) 
     block_sync();
 }
 
-KERNEL(sample, SampleParams, 512) {
+KERNEL(sample) {
     SHARED(shared);
     Scratch *s = (Scratch *)shared;
     start_next();
@@ -355,8 +355,9 @@ KERNEL(sample, SampleParams, 512) {
     int32_t token = c.given;
     if (token == GPU_DRAW) {
         const Row row = {raw.logits,
-            c.mask == GPU_NO_MASK ? nullptr : p.masks + (size_t)c.mask * p.mask_stride, c.penalty,
-            c.n_tokens};
+            c.history == GPU_NO_HISTORY ? nullptr
+                                        : p.histories + (size_t)c.history * p.history_stride,
+            c.penalty, c.n_tokens};
         token = draw(s, c, row);
     } else if (!possible) {
         token = -1;
@@ -365,9 +366,10 @@ KERNEL(sample, SampleParams, 512) {
         out->token = token;
         p.next[blockIdx.x] = token;
         if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
-        // Sets the token's bit for a step that follows. All threads have finished reading the mask:
+        // Sets the token's bit for a step that follows. All threads have read the history:
         // `draw` ends with a barrier.
-        if (c.given == GPU_DRAW && c.mask != GPU_NO_MASK && token >= 0)
-            p.masks[(size_t)c.mask * p.mask_stride + (uint32_t)token / 32] |= 1u << token % 32;
+        if (c.given == GPU_DRAW && c.history != GPU_NO_HISTORY && token >= 0)
+            p.histories[(size_t)c.history * p.history_stride + (uint32_t)token / 32] |=
+                1u << token % 32;
     }
 }

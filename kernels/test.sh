@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
 common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
-kernels=(embed prepare qkv append attend attend_prefill matmul_add ffn_up logits sample)
+kernels=(kernels/*.cu)
 log() { printf '%s\n' "$*"; }
 
 # compile OBJECT SOURCE FLAGS...: compiles unless the object is newer than everything that it could
@@ -51,7 +51,7 @@ plant() {
   touch "$object.begun"
   # Each object serves one test with a few shapes. -O1 takes half the time of -O2, and there are
   # many of them.
-  { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3),/!s/.*//}" "$source"; fi; } |
+  { echo "#line 1 \"$source\""; if [[ $3 == - ]]; then cat "$source"; else sed -E "/^KERNEL/{/\(($2_)?($3)\)/!s/.*//}" "$source"; fi; } |
     # shellcheck disable=SC2086
     "$cxx" "${common[@]}" ${device/-O2/-O1} -Wno-unused-function -DPLANT_$1 -Ikernels -x c++ -c - -o "$object.new"
   compiled "$object"
@@ -116,8 +116,8 @@ WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
 SHARED_BOUNDS prepare - prepare twin says|other bits
 NO_BARRIER_SELECT sample - sample twin says|other bits
-SUMS_BY_ROW qkv place library twin says|other bits
-UP_AT_STRIDE ffn_up ffn_join_bf16 library twin says
+SUMS_BY_ROW qkv epilogue library twin says|other bits
+UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
 E4M3_TRUNCATED append - append append.*not
 NO_WAIT prepare - chain prepare_.*no thread waits
@@ -192,15 +192,18 @@ start() {
   mode=$1 dir=build/kernels/$1 list=() objects=() emu=()
   mode_flags "$mode"
   mkdir -p "$dir"
-  for name in "${kernels[@]}"; do list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o"); done
-  for name in fibers warp memory launch hopper; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
+  for name in "${kernels[@]}"; do
+    name=$(basename "$name" .cu)
+    list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
+  done
+  for name in fibers warp memory launch hopper_copies hopper_products; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
   list+=("host $tables kernels/emu/table.cpp")
 }
 
 # library MODE [PLANT]: builds the library for the tests in tests/ from the same objects. In mode
 # plain, builds the stand-in for NVIDIA's driver beside it.
 library() {
-  local bug=${2:-} file which planted=() name
+  local bug=${2:-} file which planted=() name cuda=(blaslt driver fibers graphs kernels memory state)
   start "$1"
   if [[ -n $bug ]]; then
     read -r file which < <(plants "$mode" | awk -v bug="$bug" '$1 == bug { print $2, $3; exit }') ||
@@ -208,13 +211,16 @@ library() {
     list+=("plant $bug $file $which") planted=("$dir/$file-$bug.o")
   fi
   if [[ $mode == plain ]]; then
-    for name in blaslt driver state fibers; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
+    for name in "${cuda[@]}"; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
   fi
   at_once "${list[@]}"
   # The sanitizers' functions come from what is preloaded. If one is missing, opening the library
   # fails.
   shared "libemu$bug.so" "${planted[@]}" "${objects[@]}" "${emu[@]}" $tables
-  if [[ $mode == plain ]]; then shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "$dir"/cuda-{blaslt,driver,state,fibers}.o; fi
+  if [[ $mode == plain ]]; then
+    cuda=("${cuda[@]/#/$dir/cuda-}")
+    shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "${cuda[@]/%/.o}"
+  fi
   log "$PWD/$dir/libemu$bug.so"
 }
 

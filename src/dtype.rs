@@ -21,18 +21,15 @@ pub enum Dtype {
     /// 8-bit floats, e4m3, with a scale for each group: [`Quant::Fp8`] in weights; in the KV cache,
     /// a scale for the vector of each head. On GPUs only.
     Fp8,
-    /// Bytes of a quantised checkpoint: two 4-bit codes, or the 8-bit code of a scale. Only files
-    /// have it.
-    U8,
 }
 
 impl Dtype {
-    /// Bytes of one element in a file. Codes of 4 bits are stored two in a [`Dtype::U8`].
+    /// Bytes of one element; for quantised weights, of one code that is not packed with others.
     pub const fn size(self) -> usize {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 | Dtype::U8 => 1,
+            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 => 1,
         }
     }
 
@@ -58,7 +55,7 @@ impl Dtype {
             Dtype::Int4 => Some(Quant::Int4),
             Dtype::Nf4 => Some(Quant::Nf4),
             Dtype::Fp8 => Some(Quant::Fp8),
-            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::U8 => None,
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => None,
         }
     }
 
@@ -72,7 +69,6 @@ impl Dtype {
             Dtype::Int4 => "int4",
             Dtype::Nf4 => "nf4",
             Dtype::Fp8 => "fp8",
-            Dtype::U8 => "u8",
         }
     }
 }

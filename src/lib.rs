@@ -11,14 +11,15 @@
 //! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
-//! | [`model`] | configuration, weight names, RoPE, and `forward`: the transformer, written once |
-//! | [`mod@format`] | checkpoint files: safetensors, `.pth` |
+//! | [`checkpoint`] | what was downloaded, a file for each form: to configuration and weights |
+//! | [`model`] | configuration, matrices, RoPE, and `forward`: the transformer, written once |
+//! | [`mod@format`] | files of tensors: safetensors, `.pth` |
 //! | [`quant`] | block formats of weights: what INT8, INT4 and NF4 are |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
-//! tokenizer` and `llama -> model -> {format, quant, backend}`. A backend knows nothing above
-//! [`backend::Step`]; the engine knows a model only as [`backend::Run`].
+//! tokenizer` and `llama -> checkpoint -> {format, model -> backend -> quant}`. A backend knows
+//! nothing above [`backend::Step`]; the engine knows a model only as [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!
@@ -49,6 +50,7 @@ pub mod backend;
 pub mod cancel;
 pub mod capi;
 pub mod chat;
+pub mod checkpoint;
 pub mod dtype;
 pub mod engine;
 pub mod error;

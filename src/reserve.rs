@@ -15,6 +15,13 @@ pub(crate) fn room<T>(what: &str, n: usize) -> Result<Vec<T>> {
     Ok(v)
 }
 
+/// `n` elements, all of them `value`.
+pub(crate) fn filled<T: Clone>(what: &str, n: usize, value: T) -> Result<Vec<T>> {
+    let mut v = room(what, n)?;
+    v.resize(n, value);
+    Ok(v)
+}
+
 /// Room for `n` more bytes of text.
 pub(crate) fn string(what: &str, s: &mut String, n: usize) -> Result<()> {
     s.try_reserve(n)

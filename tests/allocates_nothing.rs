@@ -13,7 +13,7 @@ use llamabi::backend::choice::Strategy;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
-use llamabi::engine::sampler::Params;
+use llamabi::engine::GenerateOptions;
 use llamabi::model::Runner;
 use small_model::{LIMITS, SHAPE, rope, runner};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -65,16 +65,17 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
 
 /// With everything that a choice can have.
 fn choice() -> Choice {
-    let params = Params {
+    let options = GenerateOptions {
         temperature: 0.8,
         top_k: 40,
         top_p: 0.9,
         min_p: 0.01,
         repetition_penalty: 1.2,
+        ..GenerateOptions::default()
     };
     Choice {
         given: None,
-        strategy: Strategy::from(&params),
+        strategy: Strategy::from(&options),
         draw: 1 << 23,
         n_tokens: SHAPE.vocab_size,
         history: 0..3,
@@ -102,7 +103,7 @@ fn steps_allocate_nothing() {
     ] {
         let standin = Standin::new("seed=1");
         let cuda = Arc::new(standin.open().unwrap());
-        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, dtype, kv_dtype).unwrap();
+        let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, &[dtype], kv_dtype).unwrap();
         // The emulator takes its time.
         steps_of(runner(gpu, dtype, kv_dtype), 5);
         assert!(standin.count("launches") > 100);

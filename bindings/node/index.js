@@ -156,8 +156,8 @@ class Model {
     return new Stream(native, () => this.#start(inputOf(kind, input), options, true));
   }
 
-  encode(text, { bos = false, eos = false, maxTokens } = {}) {
-    return native.encode(this.#handle, text, bos, eos, maxTokens);
+  encode(text, { bos = false, eos = false, special = false, maxTokens } = {}) {
+    return native.encode(this.#handle, text, bos, eos, special, maxTokens);
   }
 
   encodeDialog(messages) {
@@ -168,16 +168,26 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false, maxTokens } = {}) {
-    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens)));
+  async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens, signal } = {}) {
+    const handle = this.#handle;
+    // Of a short text the call may be over before it hears of that.
+    if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
+    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return await traced(settled);
+    } finally {
+      off();
+    }
   }
 
   async encodeDialogAsync(messages) {
-    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false)));
+    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false, false)));
   }
 
   async decodeAsync(tokens) {
-    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false)));
+    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false, false)));
   }
 
   tokenBytes(token) {

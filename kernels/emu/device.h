@@ -73,12 +73,12 @@ void wait_for_last(int line);
 #define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
-#define ALIGNED16                          alignas(16)
-#define CONSTANT                           static const
-#define KERNEL(name, Params, THREADS)      extern "C" void name(const Params &p)
-#define KERNEL_WIDE(name, Params, THREADS) KERNEL(name, Params, THREADS)
-#define SHARED(name)                       unsigned char *const name = emu::view().shared
-#define EMU_LINE                           int line = __builtin_LINE()
+#define ALIGNED16         alignas(16)
+#define CONSTANT          static const
+#define KERNEL(name)      extern "C" void name(const name##_params &p)
+#define KERNEL_WIDE(name) KERNEL(name)
+#define SHARED(name)      unsigned char *const name = emu::view().shared
+#define EMU_LINE          int line = __builtin_LINE()
 
 struct ALIGNED16 Words4 {
     uint32_t w[4];

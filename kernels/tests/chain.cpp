@@ -33,7 +33,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     const uint32_t splits = 4;
     Buffer scratch(std::vector<uint8_t>(GPU_SPLIT_BELOW * 4 + 2 * splits * 512 * 16));
     SampleRow row = {};
-    row.given = GPU_DRAW, row.n_tokens = vocab, row.mask = GPU_NO_MASK, row.penalty = 1,
+    row.given = GPU_DRAW, row.n_tokens = vocab, row.history = GPU_NO_HISTORY, row.penalty = 1,
     row.top_p = 0xffffffffu, row.min_low = 1;
     row.scored = 1, row.n_top = 4;
     std::vector<SampleRow> all(padded, row);
@@ -105,7 +105,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(), rows.as<int32_t>(),
             positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim,
             pad32(dim), w[0].stride, pad32(q_dim), n_heads, n_kv_heads, head_dim, head_dim,
-            (uint32_t)kv_type, 1e-5f, splits};
+            (uint32_t)kv_type, 1e-5f, splits, 0, w[0].rows};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
         if (scaled)
             run("append_int8",
@@ -125,7 +125,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
         FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(),
             rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim), w[2].stride,
-            pad32(ffn_dim), 1e-5f, splits};
+            pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),

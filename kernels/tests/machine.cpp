@@ -15,20 +15,7 @@ struct f16 {
 };
 #include "../emu/device.h"
 
-#define DECLARE(name, THREADS) extern "C" void name(const MachineParams &);
-MACHINE_KERNELS(DECLARE)
-
-namespace emu {
-const Entry *find(const char *name) {
-#define ENTRY(name, THREADS)                                                                       \
-    {#name, sizeof(MachineParams), THREADS,                                                        \
-        [](const void *p) { ::name(*(const MachineParams *)p); }},
-    static const Entry table[] = {MACHINE_KERNELS(ENTRY)};
-    for (const Entry &e : table)
-        if (!strcmp(e.name, name)) return &e;
-    return nullptr;
-}
-} // namespace emu
+EMU_TABLE(MACHINE_KERNELS)
 
 namespace {
 

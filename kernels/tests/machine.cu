@@ -3,8 +3,10 @@
 #include "../gpu.h"
 #include "machine.h"
 
+MACHINE_KERNELS(KERNEL_FACTS)
+
 // Shuffles, votes, sums within groups of lanes.
-KERNEL(lanes, MachineParams, 64) {
+KERNEL(lanes) {
     const uint32_t t = threadIdx.x, lane = t % 32;
     float *out = p.out + t * 8;
     const float v = (float)(lane * lane);
@@ -18,7 +20,7 @@ KERNEL(lanes, MachineParams, 64) {
 
 // One warp's 16x16 by 16x8 product through ldmatrix; ldmatrix_trans of the transposed matrix must
 // give the same.
-KERNEL(tensor, MachineParams, 32) {
+KERNEL(tensor) {
     SHARED(shared);
     const uint32_t lane = threadIdx.x;
     unsigned char *a_tile = shared, *b_tile = shared + 1024, *t_tile = shared + 2048;
@@ -53,7 +55,7 @@ KERNEL(tensor, MachineParams, 32) {
 }
 
 // Warp 0 hands numbers to warp 1 through a named barrier that warp 2 never sees.
-KERNEL(named, MachineParams, 96) {
+KERNEL(named) {
     SHARED(shared);
     float *x = (float *)shared;
     const uint32_t t = threadIdx.x;
@@ -63,7 +65,7 @@ KERNEL(named, MachineParams, 96) {
 }
 
 // Errors that must be refused, by number.
-KERNEL(wrong, MachineParams, 64) {
+KERNEL(wrong) {
     SHARED(shared);
     float *x = (float *)shared;
     const uint32_t t = threadIdx.x;
@@ -117,7 +119,7 @@ KERNEL(wrong, MachineParams, 64) {
 
 // A warpgroup product whose operands threads store; with `which` from 1 on, errors that must be
 // refused.
-KERNEL(warpgroup, MachineParams, 128) {
+KERNEL(warpgroup) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32;
     unsigned char *a_tile = shared, *b_tile = shared + 64 * 128;
@@ -163,7 +165,7 @@ KERNEL(warpgroup, MachineParams, 128) {
 // First a [64 x 16] in registers times b [16 x 128], transposed; then x [64 x 64] in shared memory
 // times the transpose of y [128 x 64], with sums that start from zero. `which` picks errors that
 // must be refused.
-KERNEL(fragments, MachineParams, 128) {
+KERNEL(fragments) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, g = t / 32 * 16 + lane / 4, c = lane % 4 * 2;
     const uint16_t *a = p.in, *b = a + 64 * 16, *x = b + 16 * 128, *y = x + 64 * 64;

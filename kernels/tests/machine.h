@@ -10,6 +10,11 @@ struct MachineParams {
 };
 
 #define MACHINE_KERNELS(X)                                                                         \
-    X(lanes, 64) X(tensor, 32) X(named, 96) X(wrong, 64) X(warpgroup, 128) X(fragments, 128)
+    X(lanes, MachineParams, 64)                                                                    \
+    X(tensor, MachineParams, 32)                                                                   \
+    X(named, MachineParams, 96)                                                                    \
+    X(wrong, MachineParams, 64)                                                                    \
+    X(warpgroup, MachineParams, 128)                                                               \
+    X(fragments, MachineParams, 128)
 
 #endif

@@ -87,7 +87,8 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
 // half tile.
 bool half_tiles = false, alone = false;
 template <class P> void launch_hopper(const std::string &kernel, const P &p, const Buffer &x,
-    uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed) {
+    uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed,
+    uint32_t first = 0) {
     struct {
         TensorMap x, w;
         P p;
@@ -99,8 +100,8 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
     const bool codes = quantised(w.type);
     if (emu_tensor_map(&all.x, x.at, pad32(w.cols), rows, 2 * pad32(w.cols), 64, GPU_BOX_ROWS,
             error, sizeof error) ||
-        (!codes && emu_tensor_map(&all.w, w.device.at, w.stride, w.rows, 2 * w.stride, 64,
-                       GPU_BOX_ROWS, error, sizeof error)))
+        (!codes && emu_tensor_map(&all.w, w.device.at + first * 2 * w.stride, w.stride,
+                       w.rows - first, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error)))
         die(error);
     const std::string name =
         half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
@@ -253,6 +254,7 @@ struct Qkv {
     std::vector<int32_t> positions;
     std::vector<uint32_t> slots;
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
+    bool by_parts = false; // one launch for each of q, k and v
 
     Qkv(int type, int kv_type, Way way, uint32_t dim, Heads heads, uint32_t max_rows)
         : type(type), kv_type(kv_type), way(way), dim(dim), heads(heads), max_rows(max_rows) {
@@ -269,6 +271,21 @@ struct Qkv {
         pd = Buffer(positions), sd = Buffer(slots), cd = Buffer(cos), snd = Buffer(sin);
     }
 
+    // Launches the product with these rows of w.
+    void launch_rows(QkvParams p, const Buffer &a, uint32_t first, uint32_t count,
+        const Buffer &scratch, uint64_t seed) {
+        const size_t row = (size_t)w.stride * (quantised(type) ? 16 : size_of(type));
+        p.w = w.device.as<uint8_t>() + first * row, p.first = first, p.n = count;
+        if (way == Prefill)
+            launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, count, p.n_rows, seed);
+        else if (way == Hopper)
+            launch_hopper(
+                "qkv_hopper" + suffix(type), p, a, p.n_rows, w, count, 256, p.n_rows, seed, first);
+        else
+            launch_decode("qkv", type, way, &p, sizeof p, count / 2, splits, scratch,
+                tiles(count, 16), 0, p.n_rows, seed);
+    }
+
     std::vector<uint8_t> run(const std::vector<int32_t> &rows, uint64_t seed) {
         Buffer q((size_t)max_rows * pad32(q_dim) * 4), rd(rows);
         size_t pages = (size_t)n_pages * heads.kv * head_bytes(kv_type, stride),
@@ -280,7 +297,7 @@ struct Qkv {
             w.device.as<void>(), bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(),
             pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(), n_rows, dim, pad32(dim),
             w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride, (uint32_t)kv_type, EPS,
-            splits};
+            splits, 0, n};
         if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
@@ -289,17 +306,17 @@ struct Qkv {
             p.x = a.as<void>();
             p.norm = nullptr;
         }
-        if (way == Prefill)
-            launch_gemm("qkv_prefill" + suffix(type), type, &p, sizeof p, n, n_rows, seed);
-        else if (way == Hopper)
-            launch_hopper("qkv_hopper" + suffix(type), p, a, n_rows, w, n, 256, n_rows, seed);
-        else if (way == Library) {
+        if (way == Library) {
             a = library_sums(w, a, n_rows);
             p.x = a.as<void>(), p.x_stride = pad32(n), p.w = nullptr;
-            launch("qkv_place", p, tiles(n, 2048), n_rows, 1, 256, 0, seed);
+            launch("qkv_epilogue", p, tiles(n, 2048), n_rows, 1, 256, 0, seed);
+        } else if (by_parts) {
+            const uint32_t kv = heads.kv * heads.dim;
+            launch_rows(p, a, 0, q_dim, scratch, seed);
+            launch_rows(p, a, q_dim, kv, scratch, seed);
+            launch_rows(p, a, q_dim + kv, kv, scratch, seed);
         } else
-            launch_decode("qkv", type, way, &p, sizeof p, n / 2, splits, scratch, tiles(n, 16), 0,
-                n_rows, seed);
+            launch_rows(p, a, 0, n, scratch, seed);
         if (scaled(kv_type)) {
             AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(),
                 max_rows, heads.kv, heads.dim, stride};
@@ -399,6 +416,10 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
             name_of(type));
         test.splits = 1;
     }
+    test.by_parts = true;
+    CHECK(test.way == Library || test.run(rows, 1) == all,
+        "qkv %s: a launch for each part gives other bits", name_of(type));
+    test.by_parts = false;
     half_tiles = true;
     CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: smaller tiles give other bits",
         name_of(type));
@@ -445,6 +466,7 @@ struct Dense {
     uint32_t n, k, max_rows; // n columns of the output
     bool has_bias;
     uint32_t splits = 1;
+    int h_type = prepared_type(type); // of ffn_up's output
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
     std::vector<float> in = activations(max_rows, k, random),
@@ -456,7 +478,7 @@ struct Dense {
 
     std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
         uint32_t n_rows = (uint32_t)rows.size();
-        const int out_type = kind == Up ? prepared_type(type) : GPU_F32;
+        const int out_type = kind == Up ? h_type : GPU_F32;
         const bool slots = way == Hopper && quantised(type);
         Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4
                                            : (size_t)max_rows * pad32(n) * size_of(out_type));
@@ -487,7 +509,8 @@ struct Dense {
                     tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
             FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
-                scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits};
+                scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits,
+                (uint32_t)h_type, 0};
             if (way == Prefill)
                 launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper)
@@ -495,7 +518,8 @@ struct Dense {
             else if (way == Library) {
                 a = library_sums(w, a, n_rows);
                 p.x = a.as<void>(), p.x_stride = pad32(2 * n), p.w = nullptr;
-                launch("ffn_join" + suffix(type), p, tiles(n, 1024), n_rows, 1, 256, 0, seed);
+                launch(
+                    "ffn_up_epilogue" + suffix(h_type), p, tiles(n, 1024), n_rows, 1, 256, 0, seed);
             } else
                 launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch,
                     tiles(n, 8), 0, n_rows, seed);
@@ -575,6 +599,31 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
         CHECK(same_bits(shared.data(), all.data(), all.size()),
             "%s %s: blocks that share a K give other bits", KINDS[kind], name_of(type));
         test.splits = 1;
+    }
+    // The type of the next product's weights decides how h is rounded, and nothing else.
+    const bool any_type = kind == Up && !(test.way == Hopper && quantised(type));
+    if (any_type) {
+        std::vector<float> exact;
+        for (int h_type : {GPU_F32, GPU_F16, GPU_BF16}) {
+            if (test.way == Library && h_type == GPU_F32) continue;
+            test.h_type = h_type;
+            auto h = test.run(rows, 1);
+            if (h_type == GPU_F32) exact = h;
+            for (uint32_t row = 0; !exact.empty() && row <= n_rows; row++)
+                for (uint32_t j = 0; used[row] && j < n; j++) {
+                    const size_t at = (size_t)row * pad32(n) + j;
+                    float want;
+                    unsigned char bytes[4];
+                    store(h_type, bytes, exact[at]);
+                    want = (float)widened(h_type, bytes);
+                    CHECK(h[at] == want || (std::isnan(h[at]) && std::isnan(want)),
+                        "ffn_up %s: h[%u, %u] in %s is %g, not %g", name_of(type), row, j,
+                        name_of(h_type), h[at], want);
+                }
+            if (h_type == prepared_type(type))
+                CHECK(same_bits(h.data(), all.data(), all.size()), "ffn_up: not the same again");
+        }
+        test.h_type = prepared_type(type);
     }
     half_tiles = true;
     CHECK(test.way != Hopper || same_bits(test.run(rows, 1).data(), all.data(), all.size()),

@@ -42,7 +42,7 @@ struct Strategy {
     float temperature, penalty;
     uint32_t top_k, top_p, draw, n_tokens, n_top;
     uint64_t least;
-    bool scored, masked;
+    bool scored, penalised;
     int32_t given;
 };
 struct Result {
@@ -75,7 +75,7 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
     } else {
         all.resize(s.n_tokens);
         for (Candidate &c : all)
-            if (s.masked && earlier[c.id] && c.value != -INFINITY) {
+            if (s.penalised && earlier[c.id] && c.value != -INFINITY) {
                 float v = c.value > 0 ? c.value / s.penalty : c.value * s.penalty;
                 c.value = std::min(std::max(v, -3.402823466e38f), 3.402823466e38f) + 0.0f;
             }
@@ -167,24 +167,24 @@ void sampling() {
     for (uint32_t n : {1u, 2u, 31u, 129u, 513u, 1000u, 5003u}) {
         for (int kind = 0; kind < 9; kind++) {
             if (n > 1000 && kind != 0 && kind != 2) continue;
-            const uint32_t n_rows = n > 1000 ? 8 : 4, stride = pad32(n), mask_stride = stride / 32,
-                           out_stride = 5 + 2 * GPU_MAX_TOP;
+            const uint32_t n_rows = n > 1000 ? 8 : 4, stride = pad32(n),
+                           history_stride = stride / 32, out_stride = 5 + 2 * GPU_MAX_TOP;
             std::vector<float> logits;
-            std::vector<uint32_t> masks;
+            std::vector<uint32_t> histories;
             std::vector<SampleRow> rows;
             std::vector<Result> want;
             for (uint32_t i = 0; i < n_rows; i++) {
                 std::vector<float> row = logits_of(kind, n, random);
                 std::vector<bool> earlier(n);
-                masks.resize((i + 1) * mask_stride);
+                histories.resize((i + 1) * history_stride);
                 for (uint32_t id = 0; id < n; id++)
                     if (random.below(5) == 0) {
                         earlier[id] = true;
-                        masks[i * mask_stride + id / 32] |= 1u << id % 32;
+                        histories[i * history_stride + id / 32] |= 1u << id % 32;
                     }
                 Strategy s = {};
                 s.temperature = temperatures[random.below(8)];
-                s.masked = random.below(3) == 0;
+                s.penalised = random.below(3) == 0;
                 s.penalty = penalties[random.below(4)];
                 s.top_k = random.below(2)   ? 0
                           : random.below(2) ? 1 + random.below(n)
@@ -205,7 +205,7 @@ void sampling() {
                 s.given = random.below(5) ? GPU_DRAW : (int32_t)random.below(n);
                 want.push_back(twin(row, earlier, s));
                 Scale t = s.temperature > 0 ? scale_of(s.temperature) : Scale{0, 0, 0, 0};
-                rows.push_back({s.given, s.n_tokens, s.masked ? i : GPU_NO_MASK, s.penalty,
+                rows.push_back({s.given, s.n_tokens, s.penalised ? i : GPU_NO_HISTORY, s.penalty,
                     t.halvings, t.high, t.low, t.inverse, s.top_k, s.top_p, (uint32_t)s.least,
                     (uint32_t)(s.least >> 32), s.draw, s.scored, s.n_top, 0});
                 row.resize(stride, NAN);
@@ -215,11 +215,11 @@ void sampling() {
             rows.push_back({});
             rows.back().given = GPU_NO_ROW;
             rows.push_back(rows[n_rows - 1]);
-            // With a mask of its own.
-            masks.resize((n_rows + 1) * mask_stride);
-            std::copy_n(
-                &masks[(n_rows - 1) * mask_stride], mask_stride, &masks[n_rows * mask_stride]);
-            if (rows.back().mask != GPU_NO_MASK) rows.back().mask = n_rows;
+            // With a history of its own.
+            histories.resize((n_rows + 1) * history_stride);
+            std::copy_n(&histories[(n_rows - 1) * history_stride], history_stride,
+                &histories[n_rows * history_stride]);
+            if (rows.back().history != GPU_NO_HISTORY) rows.back().history = n_rows;
             want.push_back(want[n_rows - 1]);
             for (int copy = 0; copy < 2; copy++)
                 logits.insert(logits.end(), logits.end() - stride, logits.end());
@@ -227,27 +227,29 @@ void sampling() {
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
             auto bytes = on_schedules("sample", [&](uint64_t seed) {
-                Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4), masks_d(masks);
+                Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4),
+                    histories_d(histories);
                 launch("sample",
                     SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(),
-                        masks_d.as<uint32_t>(), next.as<int32_t>(), grid, n, stride, mask_stride,
-                        out_stride, one.halvings, one.high, one.low, one.inverse, 0},
+                        histories_d.as<uint32_t>(), next.as<int32_t>(), grid, n, stride,
+                        history_stride, out_stride, one.halvings, one.high, one.low, one.inverse,
+                        0},
                     grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
                 auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(),
-                     marked = masks_d.get<uint8_t>();
+                     marked = histories_d.get<uint8_t>();
                 all.insert(all.end(), tokens.begin(), tokens.end());
                 all.insert(all.end(), marked.begin(), marked.end());
                 return all;
             });
             auto got = view_as<uint32_t>(bytes);
             const uint32_t *next = &got[(size_t)grid * out_stride];
-            std::vector<uint32_t> marked = masks;
+            std::vector<uint32_t> marked = histories;
             for (uint32_t i = 0; i < grid; i++)
-                if (rows[i].given == GPU_DRAW && rows[i].mask != GPU_NO_MASK &&
+                if (rows[i].given == GPU_DRAW && rows[i].history != GPU_NO_HISTORY &&
                     (int32_t)next[i] >= 0)
-                    marked[rows[i].mask * mask_stride + next[i] / 32] |= 1u << next[i] % 32;
+                    marked[rows[i].history * history_stride + next[i] / 32] |= 1u << next[i] % 32;
             CHECK(std::equal(marked.begin(), marked.end(), next + grid),
-                "%s, %u tokens: the masks are not those of before and the tokens drawn",
+                "%s, %u tokens: the histories are not those of before and the tokens drawn",
                 KINDS[kind], n);
             for (uint32_t i = 0, w = 0; i < grid; i++) {
                 const uint32_t *words = &got[(size_t)i * out_stride];
@@ -316,7 +318,7 @@ void edges() {
         std::vector<float> logits = e.logits;
         logits.resize(32, NAN);
         Buffer out(20), next(4), logits_d(logits),
-            rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_MASK, 1, one.halvings, one.high,
+            rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_HISTORY, 1, one.halvings, one.high,
                 one.low, one.inverse, e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
         launch("sample",
             SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,

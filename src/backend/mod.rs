@@ -10,7 +10,7 @@ pub mod gpu;
 pub use choice::{Answer, Choice, Pick};
 
 use crate::quant::Quant;
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 use std::ops::Range;
 
 /// The sizes of a model that every operation needs.
@@ -246,16 +246,53 @@ pub enum MatUse {
 /// distinguishable, because a backend may interleave or pad them.
 #[derive(Clone, Debug)]
 pub struct MatSpec {
-    /// Rows of each part.
-    pub parts: Vec<usize>,
+    /// What it is stacked of.
+    pub parts: Vec<PartSpec>,
     /// Columns, the dimension that is summed over.
     pub cols: usize,
-    /// How the weights are kept.
-    pub dtype: Dtype,
     /// Whether each row has a bias (float32).
     pub bias: bool,
     /// What it is used for.
     pub usage: MatUse,
+}
+
+/// A part of a matrix to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartSpec {
+    /// Its rows.
+    pub rows: usize,
+    /// How its weights are kept.
+    pub dtype: Dtype,
+}
+
+impl PartSpec {
+    /// Parts of so many rows, all kept in one format.
+    pub fn all(rows: &[usize], dtype: Dtype) -> Vec<PartSpec> {
+        rows.iter().map(|&rows| PartSpec { rows, dtype }).collect()
+    }
+}
+
+impl MatSpec {
+    /// Rows of all parts; the greatest number if that is too many for it.
+    pub fn rows(&self) -> usize {
+        let rows = self.parts.iter().map(|part| part.rows);
+        rows.fold(0, usize::saturating_add)
+    }
+
+    /// The format of all parts.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where they have several. The loader never plans such a matrix yet.
+    pub fn dtype(&self) -> Result<Dtype> {
+        let first = self.parts[0].dtype;
+        match self.parts.iter().find(|part| part.dtype != first) {
+            None => Ok(first),
+            Some(other) => Err(Error::Unsupported(format!(
+                "a matrix with parts in {first} and in {}",
+                other.dtype
+            ))),
+        }
+    }
 }
 
 /// A rectangle of a stored tensor on its way into a matrix.
@@ -370,12 +407,9 @@ pub trait Backend: Sized + Send {
     /// Converts a rectangle of a stored tensor and places it into a matrix of floats. The caller
     /// has checked that it fits.
     fn pack(&self, mat: &mut Self::Mat, block: &Block<'_>);
-    /// Fills `bytes` on all host threads that this backend has, `piece` bytes at a time (the last
-    /// piece may be shorter). `fill` gets the offset of a piece and the piece.
-    fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-        for (i, part) in bytes.chunks_mut(piece).enumerate() {
-            fill(i * piece, part);
-        }
+    /// Does tasks `0..tasks` on all host threads that this backend has.
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).for_each(task);
     }
     /// Quantises rows of `cols` weights on the host, on all threads: [`Quant::encode`].
     fn quantise(

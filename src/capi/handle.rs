@@ -329,7 +329,6 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::Int4 => LLAMA_DTYPE_INT4,
         Dtype::Nf4 => LLAMA_DTYPE_NF4,
         Dtype::Fp8 => LLAMA_DTYPE_FP8,
-        Dtype::U8 => unreachable!("no weights or cache have it"),
     }
 }
 

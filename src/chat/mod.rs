@@ -1,6 +1,9 @@
 //! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
 
-use crate::tokenizer::{Bound, Encoded, Tokenizer};
+pub mod jinja;
+pub(crate) mod python;
+
+use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Error, Result, Token, reserve};
 
 /// Who speaks.
@@ -70,6 +73,13 @@ pub enum Encoding {
     TooLong(usize),
 }
 
+/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with SentencePiece's.
+pub fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
+    tokenizer.joining() == Joining::SentencePiece
+        && tokenizer.bos_id() >= 0
+        && tokenizer.eos_id() >= 0
+}
+
 /// Prompt tokens of a dialog.
 ///
 /// A system message becomes a prefix of the first user message, before that is stripped. Each turn
@@ -77,7 +87,8 @@ pub enum Encoding {
 /// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
-/// user; it names the first message that is not as it must be, and comes before all else. Otherwise
+/// user; it names the first message that is not as it must be, and comes before all else.
+/// [`Error::Unsupported`] unless [`has_llama2_format`]. Otherwise
 /// as [`Tokenizer::encode_onto`].
 pub fn encode_dialog(
     tokenizer: &dyn Tokenizer,
@@ -95,6 +106,10 @@ pub fn encode_dialog(
         turns => (None, turns),
     };
     check_roles(turns, dialog.len() - turns.len())?;
+    if !has_llama2_format(tokenizer) {
+        let why = "no chat template: the model has none that is known";
+        return Err(Error::Unsupported(why.into()));
+    }
     if is_unsafe(dialog) {
         return Ok(Encoding::Unsafe);
     }
@@ -189,25 +204,7 @@ fn check_roles(turns: &[Message<'_>], first: usize) -> Result<()> {
 
 /// Python's `str.strip`.
 fn strip(text: &str) -> &str {
-    text.trim_matches(is_python_whitespace)
-}
-
-/// Python's `str.isspace`. Unlike Unicode's `White_Space` it has the separators U+001C to U+001F.
-fn is_python_whitespace(c: char) -> bool {
-    matches!(
-        c,
-        '\u{9}'..='\u{d}'
-            | '\u{1c}'..='\u{20}'
-            | '\u{85}'
-            | '\u{a0}'
-            | '\u{1680}'
-            | '\u{2000}'..='\u{200a}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{202f}'
-            | '\u{205f}'
-            | '\u{3000}'
-    )
+    text.trim_matches(python::is_whitespace)
 }
 
 #[cfg(test)]
@@ -224,7 +221,7 @@ mod tests {
             0x2029, 0x202f, 0x205f, 0x3000,
         ];
         let ours: Vec<u32> = ('\0'..=char::MAX)
-            .filter(|&c| is_python_whitespace(c))
+            .filter(|&c| python::is_whitespace(c))
             .map(u32::from)
             .collect();
         assert_eq!(ours, python);

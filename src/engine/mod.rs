@@ -9,17 +9,21 @@
 //!   many prompt rows)
 //! - `line`: who waits for a slot
 //! - `parked`: sequences that gave their slots up, because their readers are behind
-//! - `sequence`: one prompt on its way through the model
+//! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
+//!   pages; `policy`, what chooses its tokens; `output`, what its reader is told
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
 //! - `call`, [`stream`]: events -> the caller
 //! - `os`: eventfd and signals
 
+mod branch;
 mod call;
 mod line;
 mod os;
+mod output;
 mod pace;
 mod parked;
+mod policy;
 pub mod request;
 pub mod sampler;
 mod scheduler;
@@ -40,6 +44,7 @@ use crate::process::Process;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use call::{Call, Waiting};
+use request::RequestLimits;
 use scheduler::Scheduler;
 use shared::{Shared, lock};
 use std::collections::VecDeque;
@@ -50,8 +55,6 @@ use std::thread::JoinHandle;
 /// How an engine is set up.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Most tokens of a sequence, prompt included.
-    pub max_seq_len: usize,
     /// Most sequences that run at the same time.
     pub max_batch_size: usize,
     /// Seed of the handle's generator, which gives a seed to requests that bring none.
@@ -103,6 +106,7 @@ pub struct Timings {
 /// A running engine. Dropping it cancels what runs, joins the thread and drops the model.
 pub struct Engine {
     shared: Arc<Shared>,
+    limits: RequestLimits,
     thread: Option<JoinHandle<()>>,
     process: Process,
 }
@@ -110,9 +114,9 @@ pub struct Engine {
 impl Engine {
     /// Start the thread.
     ///
-    /// Fails with [`Error::InvalidArgument`] where the model's limits are too small for
-    /// `max_seq_len` or `max_batch_size`: a sequence of full length must fit into the pool, and a
-    /// step must have a row of logits for every sequence and one more row, for a prompt.
+    /// Fails with [`Error::InvalidArgument`] where the model's limits are too small: a sequence of
+    /// [`Limits::max_positions`] must fit into the pool, and a step must have a row of logits for
+    /// every sequence of `max_batch_size` and one more row, for a prompt.
     pub fn new(
         run: Box<dyn Run>,
         tokenizer: Arc<dyn Tokenizer>,
@@ -122,6 +126,10 @@ impl Engine {
         let limits = run.limits();
         check(&limits, &options)?;
         let n_pages = limits.n_pages as u64;
+        let request_limits = RequestLimits {
+            max_seq_len: limits.max_positions,
+            vocab_size: limits.vocab_size,
+        };
         let shared = Shared::new(&options, n_pages, log);
         let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
         let thread_shared = shared.clone();
@@ -133,9 +141,15 @@ impl Engine {
         .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
             shared,
+            limits: request_limits,
             thread: Some(thread),
             process: Process::current(),
         })
+    }
+
+    /// What requests are checked against.
+    pub fn request_limits(&self) -> RequestLimits {
+        self.limits
     }
 
     /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
@@ -220,13 +234,13 @@ fn check(limits: &Limits, options: &EngineOptions) -> Result<()> {
         true => Ok(()),
         false => Err(Error::invalid(name, format!("at least {least}"), value)),
     };
-    at_least("max_seq_len", options.max_seq_len, 1)?;
+    at_least("max_seq_len", limits.max_positions, 1)?;
     at_least("max_batch_size", options.max_batch_size, 1)?;
     at_least("prefill_chunk", options.prefill_chunk.unwrap_or(1), 1)?;
     at_least(
         "n_pages",
         limits.n_pages,
-        options.max_seq_len.div_ceil(size),
+        limits.max_positions.div_ceil(size),
     )?;
     at_least(
         "max_rows",

@@ -9,6 +9,7 @@
 use super::EngineOptions;
 use super::call::{Call, FLAG_POLL};
 use super::line::Line;
+use super::output::Output;
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
 use super::shared::lock;
@@ -78,7 +79,7 @@ impl Parked {
     }
 
     pub fn push(&mut self, sequence: Sequence, pages: Vec<u8>) {
-        sequence.call.park(sequence.index);
+        sequence.call().park(sequence.output.index);
         self.bytes += pages.len() as u64;
         self.stored.push(Stored {
             sequence,
@@ -110,15 +111,13 @@ impl Parked {
     /// Take out those whose calls were cancelled or have ended, and line those up whose readers
     /// have caught up.
     pub fn look(&mut self, line: &mut Line) -> Vec<Sequence> {
-        let over = |s: &Sequence| s.call.is_cancelled() || s.call.has_ended(s.index);
+        let over = |s: &Sequence| s.call().is_cancelled() || s.call().has_ended(s.output.index);
         let ended = self.take_all(over);
         for stored in &mut self.stored {
-            let Sequence {
-                call, index, id, ..
-            } = &stored.sequence;
+            let Output { call, index, .. } = &stored.sequence.output;
             if !stored.in_line && !call.is_behind() {
                 call.line_up_again(*index);
-                line.join_again(*id);
+                line.join_again(stored.sequence.id);
                 stored.in_line = true;
             }
         }
@@ -131,7 +130,7 @@ impl Parked {
         let Some(stored) = self.stored.iter_mut().find(|s| s.sequence.id == id) else {
             return false;
         };
-        let Sequence { call, index, .. } = &stored.sequence;
+        let Output { call, index, .. } = &stored.sequence.output;
         if call.is_behind() {
             call.park(*index);
             stored.in_line = false;
@@ -142,7 +141,7 @@ impl Parked {
     /// The calls of those that do not stand in the line.
     pub fn behind(&self) -> impl Iterator<Item = &Arc<Call>> {
         let behind = self.stored.iter().filter(|stored| !stored.in_line);
-        behind.map(|stored| &stored.sequence.call)
+        behind.map(|stored| stored.sequence.call())
     }
 
     /// The call of which nothing was read for the longest time, of these and `other`.
@@ -169,7 +168,7 @@ impl Scheduler {
             let left = self
                 .bounds
                 .stall
-                .saturating_sub(sequence.call.behind_for()?);
+                .saturating_sub(sequence.call().behind_for()?);
             Some(left)
         });
         let stalled = stalled.filter(|_| self.line.has_waiters());
@@ -178,7 +177,8 @@ impl Scheduler {
 
     /// The calls of sequences that sit out, are parked or stand aside.
     fn unread_calls(&self) -> impl Iterator<Item = &Arc<Call>> {
-        let running = self.running.iter().filter(|s| s.sits_out).map(|s| &s.call);
+        let sitting_out = self.running.iter().filter(|s| s.sits_out);
+        let running = sitting_out.map(Sequence::call);
         running.chain(self.parked.behind()).chain(self.line.aside())
     }
 
@@ -196,7 +196,7 @@ impl Scheduler {
 
     /// End all sequences of a call, those that run at the next [`Scheduler::retire`].
     fn end_as_unread(&mut self, call: &Arc<Call>) {
-        let its = |sequence: &Sequence| Arc::ptr_eq(&sequence.call, call);
+        let its = |sequence: &Sequence| Arc::ptr_eq(sequence.call(), call);
         for sequence in self.running.iter_mut().filter(|s| its(s)) {
             sequence.end = Some(Ok(FinishReason::Unread));
         }
@@ -216,7 +216,7 @@ impl Scheduler {
     pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
         // What sits out is in no step that is under way.
         let time = |s: &Sequence| {
-            s.call
+            s.call()
                 .behind_for()
                 .filter(|_| s.sits_out && s.end.is_none())
         };
@@ -226,7 +226,7 @@ impl Scheduler {
             return Ok(false);
         };
         let sequence = &self.running[at];
-        let used = sequence.computed.div_ceil(self.pool.page_size());
+        let used = sequence.branch.computed.div_ceil(self.pool.page_size());
         let mut bytes = Vec::new();
         let n = used.saturating_mul(run.page_bytes());
         // The system may promise memory and then end the process that uses it.
@@ -234,21 +234,20 @@ impl Scheduler {
             || available_bytes() / 2 < n as u64
             || reserve::vec("pages of a sequence", &mut bytes, n).is_err()
         {
-            let call = self.parked.longest_unread(&sequence.call);
+            let call = self.parked.longest_unread(sequence.call());
             self.end_as_unread(&call);
             self.retire();
             return Ok(true);
         }
         bytes.resize(n, 0);
-        run.save_pages(&sequence.pages[..used], &mut bytes)?;
+        run.save_pages(&sequence.branch.pages[..used], &mut bytes)?;
         let mut sequence = self.running.remove(at);
-        for page in sequence.pages.drain(..).rev() {
-            self.pool.release(page);
-        }
+        sequence.branch.release(&mut self.pool);
         self.shared.log.write(Level::Debug, || {
             format!(
-                "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of {used} pages are kept",
-                sequence.index
+                "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of \
+                 {used} pages are kept",
+                sequence.output.index
             )
         });
         self.parked.push(sequence, bytes);
@@ -261,8 +260,10 @@ impl Scheduler {
         let Some(sequence) = self.parked.get(id) else {
             return Ok(true);
         };
-        let text = &sequence.tokens[..sequence.known_pages * size];
-        let hits = self.pool.find_all(sequence.call.options.cache_salt, text);
+        let branch = &sequence.branch;
+        let salt = sequence.call().options.cache_salt;
+        let text = &branch.tokens[..branch.known.pages * size];
+        let hits = self.pool.find_all(salt, text);
         let total = sequence.extent.most_positions().div_ceil(size);
         let Some(pages) = self.pool.reserve(&hits, total) else {
             return Ok(false);
@@ -276,10 +277,11 @@ impl Scheduler {
         else {
             return Ok(true);
         };
-        let (found, used) = (hits.len(), sequence.computed.div_ceil(size));
+        let (found, used) = (hits.len(), sequence.branch.computed.div_ceil(size));
         run.load_pages(&pages[found..used], &bytes[found * run.page_bytes()..])?;
         self.admitted += 1;
-        sequence.resume(self.admitted, pages, &hits, &mut self.pool);
+        (sequence.id, sequence.sits_out) = (self.admitted, false);
+        sequence.branch.restore(pages, &hits, salt, &mut self.pool);
         self.running.push(sequence);
         Ok(true)
     }

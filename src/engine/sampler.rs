@@ -14,44 +14,18 @@ use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// How a token is chosen. In range, as [`GenerateOptions::check`] sees to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// Most likely tokens to keep, ties with the last of them too; 0 is off.
-    pub top_k: usize,
-    /// Keep a token while the mass before it is at most this; 1 is off.
-    pub top_p: f32,
-    /// Keep tokens with at least this share of the most likely token's probability; 0 is off.
-    pub min_p: f32,
-    /// Applied once per distinct earlier token; 1 is off.
-    pub repetition_penalty: f32,
-}
-
-impl From<&GenerateOptions> for Params {
+/// The options are in range, as [`GenerateOptions::check`] sees to.
+impl From<&GenerateOptions> for Strategy {
     fn from(options: &GenerateOptions) -> Self {
-        Self {
-            temperature: options.temperature,
-            top_k: options.top_k.max(0) as usize,
-            top_p: options.top_p,
-            min_p: options.min_p,
-            repetition_penalty: options.repetition_penalty,
-        }
-    }
-}
-
-impl From<&Params> for Strategy {
-    fn from(params: &Params) -> Self {
         Strategy {
-            penalty: params.repetition_penalty,
-            scale: (params.temperature > 0.0).then(|| Scale::new(params.temperature)),
-            top_k: u32::try_from(params.top_k).unwrap_or(0),
-            top_p: match params.top_p < 1.0 {
-                true => (f64::from(params.top_p) * 2f64.powi(32)) as u32,
+            penalty: options.repetition_penalty,
+            scale: (options.temperature > 0.0).then(|| Scale::new(options.temperature)),
+            top_k: options.top_k.max(0) as u32,
+            top_p: match options.top_p < 1.0 {
+                true => (f64::from(options.top_p) * 2f64.powi(32)) as u32,
                 false => choice::ALL,
             },
-            min_mass: ((f64::from(params.min_p) * ONE as f64).ceil() as u64).max(1),
+            min_mass: ((f64::from(options.min_p) * ONE as f64).ceil() as u64).max(1),
         }
     }
 }
@@ -170,12 +144,8 @@ impl Sampler {
 
     /// The token at a draw of `uniform` over 2^24; `None` if no token is possible. `previous` are the tokens
     /// before it, for the penalty; they may repeat.
-    pub fn sample(&mut self, params: &Params, previous: &[Token], uniform: u32) -> Option<Token> {
-        self.draw(&params.into(), previous, uniform)
-    }
-
-    fn draw(&mut self, strategy: &Strategy, previous: &[Token], uniform: u32) -> Option<Token> {
-        let kept = self.keep(strategy, previous);
+    pub fn draw(&mut self, strategy: &Strategy, previous: &[Token], uniform: u32) -> Option<Token> {
+        let kept = self.distribution(strategy, previous);
         let total = kept.iter().map(|k| k.mass).sum();
         let target = choice::target(uniform, total);
         let mut below = 0;
@@ -189,11 +159,7 @@ impl Sampler {
     }
 
     /// What may be drawn, by ascending id; empty if no token is possible.
-    pub fn distribution(&mut self, params: &Params, previous: &[Token]) -> &[Kept] {
-        self.keep(&params.into(), previous)
-    }
-
-    fn keep(&mut self, strategy: &Strategy, previous: &[Token]) -> &[Kept] {
+    pub fn distribution(&mut self, strategy: &Strategy, previous: &[Token]) -> &[Kept] {
         let Self {
             n_tokens,
             logits,

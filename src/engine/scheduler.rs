@@ -1,10 +1,13 @@
 //! Which rows go into the next step; who begins, who ends, and whose pages are whose.
 
 use super::EngineOptions;
-use super::call::{Blocked, Call};
+use super::branch::Branch;
+use super::call::{Begun, Blocked, Call};
 use super::line::{Line, Next};
+use super::output::Output;
 use super::pace::Pace;
 use super::parked::{Bounds, Parked};
+use super::policy::Policy;
 use super::sampler::{Sampler, picked};
 use super::sequence::{Extent, Sequence};
 use super::shared::{Shared, lock};
@@ -52,7 +55,6 @@ pub(super) struct Scheduler {
     limits: Limits,
     tokenizer: Arc<dyn Tokenizer>,
     max_batch_size: usize,
-    max_seq_len: usize,
     eos_ids: Vec<Token>,
     pub(super) bounds: Bounds,
     pub(super) shared: Arc<Shared>,
@@ -73,14 +75,13 @@ impl Scheduler {
             running: Vec::with_capacity(options.max_batch_size),
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
-            pool: Pool::new(limits.n_pages, limits.page_size),
+            pool: Pool::new(limits.n_pages, limits.page_size)?,
             pace: Pace::new(options.prefill_chunk),
             sampler,
             n_tokens,
             limits,
             tokenizer,
             max_batch_size: options.max_batch_size,
-            max_seq_len: options.max_seq_len,
             eos_ids: options.eos_ids.clone(),
             bounds: Bounds::new(options),
             shared,
@@ -96,7 +97,8 @@ impl Scheduler {
             self.end_parked(sequence, FinishReason::Cancelled);
         }
         for sequence in &mut self.running {
-            if sequence.call.is_cancelled() || sequence.call.has_ended(sequence.index) {
+            let Output { call, index, .. } = &sequence.output;
+            if call.is_cancelled() || call.has_ended(*index) {
                 sequence.end = Some(Ok(FinishReason::Cancelled));
             }
         }
@@ -121,7 +123,8 @@ impl Scheduler {
 
     /// Begin a prompt of the call whose turn it is. Whether there may be room for another.
     fn begin(&mut self, call: Arc<Call>) -> bool {
-        let extent = |tokens: &[Token]| Extent::new(&call.options, tokens.len(), self.max_seq_len);
+        let max_seq_len = self.limits.max_positions;
+        let extent = |tokens: &[Token]| Extent::new(&call.options, tokens.len(), max_seq_len);
         let (pool, mut hits) = (&mut self.pool, Vec::new());
         let begun = call.begin(|tokens| {
             let extent = extent(tokens);
@@ -137,16 +140,23 @@ impl Scheduler {
         };
         self.line.has_begun();
         self.admitted += 1;
-        let extent = extent(&begun.tokens);
-        let tokenizer = self.tokenizer.clone();
-        let mut sequence = Sequence::new(call, begun, extent, tokenizer, self.admitted, pages);
+        let Begun {
+            index,
+            tokens,
+            seed,
+        } = begun;
+        let extent = extent(&tokens);
+        let mut branch = Branch::new(tokens, pages, call.options.cache_salt);
+        for Hit { node, .. } in hits {
+            branch.adopt(node, self.pool.page_size());
+        }
+        let policy = Policy::new(&call.options, seed, index, self.n_tokens);
+        let output = Output::new(call, index, self.tokenizer.clone());
+        let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
         if extent.prefill_len() == 0 {
             // Nothing to generate and nothing to score.
             sequence.finish(FinishReason::Length);
             return true;
-        }
-        for Hit { node, .. } in hits {
-            sequence.adopt(node, self.pool.page_size());
         }
         self.running.push(sequence);
         true
@@ -157,22 +167,27 @@ impl Scheduler {
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
         for sequence in &mut self.running {
-            sequence.sits_out = sequence.call.is_behind();
+            sequence.sits_out = sequence.call().is_behind();
         }
         for sequence in &self.running {
-            if !sequence.sits_out && !sequence.in_prefill() {
-                let token = &sequence.tokens[sequence.computed..][..1];
-                let position = sequence.computed;
+            let branch = &sequence.branch;
+            if !sequence.sits_out && !branch.in_prefill() {
+                let position = branch.computed;
+                let token = &branch.tokens[position..][..1];
                 add_span(plan, sequence, RowKind::Decode, position, token, &self.pool);
-                want(&mut plan.step, sequence, 0..1, self.n_tokens);
+                want(&mut plan.step, sequence, 0..1);
             }
         }
         let mut budget = self
             .pace
             .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
         for at in 0..self.running.len() {
-            if !self.running[at].sits_out && self.running[at].in_prefill() {
-                adopt_found_pages(&mut self.running[at], &mut self.pool);
+            let sequence = &mut self.running[at];
+            if !sequence.sits_out && sequence.branch.in_prefill() {
+                // Pages that others have published since it was admitted.
+                if !sequence.extent.scores_prompt() && sequence.branch.adopt_found(&mut self.pool) {
+                    sequence.found();
+                }
                 if !self.is_being_computed(at, plan) {
                     budget -= self.plan_prefill(at, budget, plan);
                 }
@@ -180,30 +195,32 @@ impl Scheduler {
         }
     }
 
-    /// Plans the step that follows `plan` while `plan` is under way, so that the device need not wait
-    /// for the host between the two. `next` is empty before. It stays empty unless the same sequences
-    /// are certain to decode again: then only the tokens, and which sequences end, are not known yet.
+    /// Plans the step that follows `plan` while `plan` is under way, so that the device need not
+    /// wait for the host between the two. `next` is empty before. It stays empty unless the same
+    /// sequences are certain to decode again: then only the tokens, and which sequences end, are
+    /// not known yet.
     ///
     /// Rows of sequences that end meanwhile are computed in vain, and [`Scheduler::absorb`] passes
     /// over them. Such a row writes to the cache behind its sequence's last token: into a page that
     /// was never published, and before the page's next holder writes anything.
     pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
         let rows = || self.running.iter().filter(|s| !s.sits_out);
-        // The same rows again, and nobody comes or goes: neither a prompt nor a reader who has caught up.
+        // The same rows again, and nobody comes or goes: no prompt, and no reader who has caught
+        // up.
         if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
             || !rows().all(Sequence::goes_on)
             || self
                 .running
                 .iter()
-                .any(|s| s.sits_out != s.call.is_behind())
+                .any(|s| s.sits_out != s.call().is_behind())
         {
             return;
         }
         next.step.follows = true;
         for sequence in rows() {
-            let position = sequence.tokens.len();
+            let position = sequence.branch.tokens.len();
             add_span(next, sequence, RowKind::Decode, position, &[0], &self.pool);
-            want(&mut next.step, sequence, 0..1, self.n_tokens);
+            want(&mut next.step, sequence, 0..1);
         }
     }
 
@@ -211,22 +228,22 @@ impl Scheduler {
     /// then it is found after the step. Makes several answers to one prompt cost one prefill.
     fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
         let (this, size) = (&self.running[at], self.pool.page_size());
-        let page = this.computed..this.computed + size;
-        if this.extent.scores_prompt()
-            || page.start != this.known_pages * size
-            || page.end > this.prompt_len
-        {
+        let Branch {
+            computed, known, ..
+        } = this.branch;
+        let Some(page) = this.branch.next_page(size) else {
             return false;
-        }
-        plan.step.spans.iter().zip(&plan.whose).any(|(span, id)| {
-            span.kind == RowKind::Prefill
-                && span.position == page.start
-                && span.rows.len() >= size
-                && self.running.iter().find(|s| s.id == *id).is_some_and(|s| {
-                    s.known_text == this.known_text
-                        && s.tokens[page.clone()] == this.tokens[page.clone()]
-                })
-        })
+        };
+        !this.extent.scores_prompt()
+            && plan.step.spans.iter().zip(&plan.whose).any(|(span, id)| {
+                span.kind == RowKind::Prefill
+                    && span.position == computed
+                    && span.rows.len() >= size
+                    && self.running.iter().find(|s| s.id == *id).is_some_and(|s| {
+                        s.branch.known.text == known.text
+                            && s.branch.tokens[computed..computed + size] == *page
+                    })
+            })
     }
 
     /// Returns the rows taken from the budget.
@@ -234,7 +251,8 @@ impl Scheduler {
         let sequence = &self.running[at];
         let end = sequence.extent.prefill_len();
         // A fully cached prompt still computes its last token, without writing it again.
-        let position = sequence.computed.min(end - 1);
+        let branch = &sequence.branch;
+        let position = branch.computed.min(end - 1);
         let mut rows = (end - position).min(budget);
         let room = self.limits.max_wanted - plan.step.wanted.len();
         if sequence.extent.scores_prompt() {
@@ -245,7 +263,7 @@ impl Scheduler {
         if rows == 0 {
             return 0;
         }
-        let tokens = &sequence.tokens[position..][..rows];
+        let tokens = &branch.tokens[position..][..rows];
         add_span(
             plan,
             sequence,
@@ -256,10 +274,10 @@ impl Scheduler {
         );
         let wanted_from = match sequence.extent.scores_prompt() {
             true => 0,
-            false if position + rows == sequence.prompt_len => rows - 1,
+            false if position + rows == branch.prompt_len => rows - 1,
             false => rows,
         };
-        want(&mut plan.step, sequence, wanted_from..rows, self.n_tokens);
+        want(&mut plan.step, sequence, wanted_from..rows);
         rows
     }
 
@@ -277,18 +295,20 @@ impl Scheduler {
             .count();
         let prompt_rows = step.tokens.len() - decodes;
         self.pace.observe(prompt_rows, decodes, seconds);
-        let before: usize = self.running.iter().map(Sequence::generated).sum();
+        let generated = |s: &Sequence| s.branch.generated();
+        let before: usize = self.running.iter().map(generated).sum();
 
         let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
         for (span, id) in step.spans.iter().zip(whose) {
             let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
                 continue;
             };
-            sequence.computed = sequence.computed.max(span.position + span.rows.len());
+            let branch = &mut sequence.branch;
+            branch.computed = branch.computed.max(span.position + span.rows.len());
             if span.kind == RowKind::Prefill {
-                sequence.publish(&mut self.pool);
+                branch.publish(&mut self.pool);
                 if !sequence.extent.scores_prompt() {
-                    sequence.echo(sequence.computed);
+                    sequence.echo(sequence.branch.computed);
                 }
             }
             for at in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
@@ -307,17 +327,12 @@ impl Scheduler {
                 };
                 sequence.take(position, got, &self.eos_ids);
             }
-            // Nothing to generate, and every prompt token has its score.
-            if sequence.end.is_none()
-                && sequence.in_prefill()
-                && sequence.extent.prefill_len() < sequence.prompt_len
-                && sequence.computed == sequence.extent.prefill_len()
-            {
+            if sequence.end.is_none() && sequence.has_scored_all() {
                 sequence.end = Some(Ok(FinishReason::Length));
             }
         }
 
-        let after: usize = self.running.iter().map(Sequence::generated).sum();
+        let after: usize = self.running.iter().map(generated).sum();
         {
             let mut totals = lock(&self.shared.totals);
             totals.steps += 1;
@@ -338,25 +353,21 @@ impl Scheduler {
             .running
             .iter()
             .filter_map(|sequence| match &sequence.end {
-                Some(Err(error)) => Some((sequence.call.clone(), error.clone())),
+                Some(Err(error)) => Some((sequence.call().clone(), error.clone())),
                 _ => None,
             })
             .collect();
-        let failed = |s: &Sequence| failures.iter().any(|(call, _)| Arc::ptr_eq(call, &s.call));
-        let ended: Vec<Sequence> = self
+        let failed = |s: &Sequence| failures.iter().any(|(call, _)| Arc::ptr_eq(call, s.call()));
+        let mut ended: Vec<Sequence> = self
             .running
             .extract_if(.., |s| s.end.is_some() || failed(s))
             .collect();
         if ended.is_empty() {
             return;
         }
-        for sequence in &ended {
+        for sequence in &mut ended {
             lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
-            sequence
-                .pages
-                .iter()
-                .rev()
-                .for_each(|page| self.pool.release(*page));
+            sequence.branch.release(&mut self.pool);
         }
         self.report();
         for (call, error) in failures {
@@ -390,32 +401,14 @@ impl Scheduler {
     }
 }
 
-/// Pages that another sequence has published since this one was admitted take the place of its own,
-/// which are still empty.
-fn adopt_found_pages(sequence: &mut Sequence, pool: &mut Pool) {
-    let size = pool.page_size();
-    while !sequence.extent.scores_prompt()
-        && sequence.computed == sequence.known_pages * size
-        && sequence.computed + size <= sequence.prompt_len
-    {
-        let text = &sequence.tokens[sequence.computed..][..size];
-        let Some(hit) = pool.find(sequence.known_text, text) else {
-            return;
-        };
-        pool.hold(hit.page);
-        let own = std::mem::replace(&mut sequence.pages[sequence.known_pages], hit.page);
-        pool.release(own);
-        sequence.adopt(hit.node, size);
-    }
-}
-
 /// Want some rows of the step's last span, which is this sequence's.
-fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, n_tokens: usize) {
+fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>) {
     let Some(span) = step.spans.last() else {
         return;
     };
     for row in rows {
-        let choice = sequence.choice(span.position + row, n_tokens, &mut step.history);
+        let Sequence { policy, branch, .. } = sequence;
+        let choice = policy.choice(branch, span.position + row, &mut step.history);
         step.wanted.push((span.rows.start + row) as u32);
         step.choices.push(choice);
     }
@@ -432,20 +425,19 @@ fn add_span(
     pool: &Pool,
 ) {
     let Plan { step, whose } = plan;
+    let Branch {
+        pages, computed, ..
+    } = &sequence.branch;
     let size = pool.page_size();
     let positions = position..position + tokens.len();
     let (first_row, first_page) = (step.tokens.len(), step.pages.len());
     step.tokens.extend_from_slice(tokens);
     step.slots.extend(positions.clone().map(|at| {
-        let slot = sequence.pages[at / size] * size as u32 + (at % size) as u32;
-        if at < sequence.computed {
-            Step::NO_SLOT
-        } else {
-            slot
-        }
+        let slot = pages[at / size] * size as u32 + (at % size) as u32;
+        if at < *computed { Step::NO_SLOT } else { slot }
     }));
     step.pages
-        .extend_from_slice(&sequence.pages[..positions.end.div_ceil(size)]);
+        .extend_from_slice(&pages[..positions.end.div_ceil(size)]);
     step.spans.push(Span {
         rows: first_row..step.tokens.len(),
         kind,

@@ -5,9 +5,9 @@
 use super::limits::{MAX_PICKLE, MAX_VALUES};
 use super::pickle::{self, Stored};
 use super::zip::Archive;
-use super::{TensorFile, TensorInfo, byte_len};
+use super::{Encoding, TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
+use crate::{Cancel, Error, Result, reserve, sentence};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -114,10 +114,10 @@ fn locate(
             got,
         })
     };
-    let dtype = match stored.class {
-        "FloatStorage" => Dtype::F32,
-        "HalfStorage" => Dtype::F16,
-        "BFloat16Storage" => Dtype::Bf16,
+    let encoding = match stored.class {
+        "FloatStorage" => Encoding::F32,
+        "HalfStorage" => Encoding::F16,
+        "BFloat16Storage" => Encoding::Bf16,
         other => return bad("FloatStorage, HalfStorage or BFloat16Storage", other.into()),
     };
     if !stored.is_contiguous() {
@@ -134,21 +134,21 @@ fn locate(
         );
     };
     let held = range.end - range.start;
-    let size = dtype.size() as u64;
+    let size = encoding.size() as u64;
     if stored.numel.checked_mul(size) != Some(held) {
         let got = format!("{held} bytes in zip entry `{record}`");
         return bad(
-            &format!("a storage of {} {dtype} elements", stored.numel),
+            &format!("a storage of {} {encoding} elements", stored.numel),
             got,
         );
     }
-    let len = byte_len(&stored.shape, dtype);
+    let len = byte_len(&stored.shape, encoding);
     let first = stored.offset.checked_mul(size);
     match (first, len) {
         (Some(first), Some(len)) if first.checked_add(len).is_some_and(|end| end <= held) => {
             let offset = range.start + first;
             Ok(TensorInfo {
-                dtype,
+                encoding,
                 shape: stored.shape.clone(),
                 offset,
                 len,

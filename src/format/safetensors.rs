@@ -5,9 +5,9 @@
 
 use super::json::{self, ByTensor, Sizes};
 use super::limits::{FREE_HEADER, MAX_FILES, MAX_HEADER, MAX_INDEX, MAX_TENSORS};
-use super::{TensorFile, TensorInfo, byte_len};
+use super::{Encoding, TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Cancel, Dtype, Error, Result, sentence};
+use crate::{Cancel, Error, Result, sentence};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
@@ -130,28 +130,28 @@ fn convert(path: &Path, name: &str, entry: Entry, start: u64) -> Result<TensorIn
             got,
         })
     };
-    let dtype = match &entry.dtype[..] {
-        "F32" => Dtype::F32,
-        "F16" => Dtype::F16,
-        "BF16" => Dtype::Bf16,
-        "I8" => Dtype::Int8,
-        "U8" => Dtype::U8,
+    let encoding = match &entry.dtype[..] {
+        "F32" => Encoding::F32,
+        "F16" => Encoding::F16,
+        "BF16" => Encoding::Bf16,
+        "I8" => Encoding::I8,
+        "U8" => Encoding::U8,
         other => {
             let other = other.chars().take(20).collect();
             return bad("dtype F32, F16, BF16, I8 or U8".into(), other);
         }
     };
     let (shape, (from, to)) = (entry.shape.0, entry.data_offsets);
-    let (held, len) = (to.checked_sub(from), byte_len(&shape, dtype));
+    let (held, len) = (to.checked_sub(from), byte_len(&shape, encoding));
     match (held, len, start.checked_add(from)) {
         (Some(held), Some(len), Some(offset)) if held == len => Ok(TensorInfo {
-            dtype,
+            encoding,
             shape,
             offset,
             len,
         }),
         _ => bad(
-            format!("as many bytes as shape {:?} of {dtype} takes", shape),
+            format!("as many bytes as shape {:?} of {encoding} takes", shape),
             format!("data_offsets [{from}, {to}]"),
         ),
     }

@@ -5,36 +5,31 @@
 //! needed.
 
 use super::prefix::{Hit, NodeId, Prefix};
-use crate::Token;
-use std::collections::BTreeMap;
+use crate::{Result, Token, reserve};
 
-/// All pages of a handle.
+/// All pages of a handle. What it needs of the host's memory it takes when it is made.
 #[derive(Debug)]
 pub struct Pool {
     page_size: usize,
     /// How many sequences hold each page.
     holders: Vec<u32>,
     free: Vec<u32>,
-    /// Idle pages by the time they were let go, oldest first.
-    idle: BTreeMap<u64, u32>,
-    /// For every idle page, its key in `idle`.
-    let_go: Vec<u64>,
-    clock: u64,
+    idle: Idle,
     prefix: Prefix,
 }
 
 impl Pool {
     /// All pages free. A page id fits in `u32` because slot numbers do.
-    pub fn new(n_pages: usize, page_size: usize) -> Self {
-        Self {
+    pub fn new(n_pages: usize, page_size: usize) -> Result<Self> {
+        let mut free = reserve::room("the list of free pages", n_pages)?;
+        free.extend((0..n_pages as u32).rev());
+        Ok(Self {
             page_size,
-            holders: vec![0; n_pages],
-            free: (0..n_pages as u32).rev().collect(),
-            idle: BTreeMap::new(),
-            let_go: vec![0; n_pages],
-            clock: 0,
-            prefix: Prefix::new(n_pages),
-        }
+            holders: reserve::filled("the holders of pages", n_pages, 0)?,
+            free,
+            idle: Idle::new(n_pages)?,
+            prefix: Prefix::new(n_pages, page_size)?,
+        })
     }
 
     /// Positions of a page.
@@ -44,7 +39,7 @@ impl Pool {
 
     /// Pages that sequences hold.
     pub fn used(&self) -> usize {
-        self.holders.len() - self.free.len() - self.idle.len()
+        self.holders.len() - self.free.len() - self.idle.len
     }
 
     /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that
@@ -75,7 +70,7 @@ impl Pool {
             .iter()
             .filter(|hit| self.holders[hit.page as usize] == 0)
             .count();
-        if self.free.len() + self.idle.len() - idle_hits < fresh {
+        if self.free.len() + self.idle.len - idle_hits < fresh {
             return None;
         }
         let mut pages = Vec::with_capacity(total);
@@ -91,11 +86,45 @@ impl Pool {
         Some(pages)
     }
 
-    /// Hold a cached page once more.
+    /// Fork a sequence: `child`, a page table of the same length or longer, gets the keys and
+    /// values of `parent`'s first `positions` positions.
+    ///
+    /// Full pages are held by both from now on, and the child lets its own go. A page that is not
+    /// full must not be shared, because both sequences go on writing into it: the child keeps its
+    /// own page there, and the pair (from, to) is returned, which
+    /// [`Run::copy_pages`](crate::backend::Run::copy_pages) must copy before the next step. A fork
+    /// needs no page beyond those that the child holds, so it cannot fail. A child never goes back:
+    /// it has no more full pages than the parent, since those may be shared.
+    #[must_use = "the page that is being filled must be copied"]
+    pub fn fork(
+        &mut self,
+        parent: &[u32],
+        child: &mut [u32],
+        positions: usize,
+    ) -> Option<(u32, u32)> {
+        let full = positions / self.page_size;
+        for (&from, own) in parent.iter().zip(&mut *child).take(full) {
+            // Two forks of one sequence, forked from each other, share pages already.
+            if from != *own {
+                self.hold(from);
+                self.release(std::mem::replace(own, from));
+            }
+        }
+        if positions.is_multiple_of(self.page_size) || parent[full] == child[full] {
+            return None;
+        }
+        debug_assert_eq!(
+            self.holders[child[full] as usize], 1,
+            "a shared page is written"
+        );
+        Some((parent[full], child[full]))
+    }
+
+    /// Hold a page once more: a cached one, or one that another sequence holds.
     pub fn hold(&mut self, page: u32) {
         let holders = &mut self.holders[page as usize];
         if *holders == 0 {
-            self.idle.remove(&self.let_go[page as usize]);
+            self.idle.remove(page);
         }
         *holders += 1;
     }
@@ -112,12 +141,9 @@ impl Pool {
         if *holders > 0 {
             return;
         }
-        if self.prefix.holds(page) {
-            self.clock += 1;
-            self.idle.insert(self.clock, page);
-            self.let_go[page as usize] = self.clock;
-        } else {
-            self.free.push(page);
+        match self.prefix.holds(page) {
+            true => self.idle.push(page),
+            false => self.free.push(page),
         }
     }
 
@@ -129,121 +155,57 @@ impl Pool {
     }
 
     fn reclaim(&mut self) -> Option<u32> {
-        let (_, page) = self.idle.pop_first()?;
+        let page = self.idle.oldest()?;
+        self.idle.remove(page);
         self.prefix.remove(page);
         Some(page)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Idle pages in the order in which they were let go: a ring of links, so that a page is appended
+/// and taken out of the middle without a search and without an allocation.
+#[derive(Debug)]
+struct Idle {
+    /// For every idle page its neighbours, (older, newer). The last element belongs to no page: it
+    /// is where the ring begins and ends.
+    links: Vec<(u32, u32)>,
+    len: usize,
+}
 
-    /// Hold fresh pages for `tokens`, fill and publish them without a salt.
-    fn write(pool: &mut Pool, tokens: &[Token]) -> Vec<u32> {
-        write_salted(pool, 0, tokens)
+impl Idle {
+    fn new(n_pages: usize) -> Result<Self> {
+        let end = n_pages as u32;
+        let links = reserve::filled("the list of idle pages", n_pages + 1, (end, end))?;
+        Ok(Self { links, len: 0 })
     }
 
-    fn write_salted(pool: &mut Pool, salt: u64, tokens: &[Token]) -> Vec<u32> {
-        let pages = pool.reserve(&[], tokens.len() / pool.page_size()).unwrap();
-        let mut parent = NodeId::Root { salt };
-        for (page, text) in pages.iter().zip(tokens.chunks_exact(pool.page_size())) {
-            parent = pool.publish(parent, text, *page);
-        }
-        pages
+    fn end(&self) -> u32 {
+        self.links.len() as u32 - 1
     }
 
-    fn release_all(pool: &mut Pool, pages: &[u32]) {
-        pages.iter().rev().for_each(|page| pool.release(*page));
+    fn oldest(&self) -> Option<u32> {
+        let (_, oldest) = self.links[self.end() as usize];
+        (self.len > 0).then_some(oldest)
     }
 
-    #[test]
-    fn a_page_is_found_by_all_tokens_before_it_not_by_its_own_alone() {
-        let mut pool = Pool::new(8, 2);
-        let pages = write(&mut pool, &[1, 2, 3, 4, 5, 6]);
-        let found = |tokens: &[Token]| {
-            pool.find_all(0, tokens)
-                .iter()
-                .map(|hit| hit.page)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(found(&[1, 2, 3, 4, 5, 6, 7]), pages);
-        assert_eq!(found(&[1, 2, 3, 4, 5]), pages[..2]);
-        assert_eq!(found(&[1, 2, 9, 4, 5, 6]), pages[..1]);
-        assert!(found(&[9, 2, 3, 4]).is_empty());
-        assert!(found(&[3, 4]).is_empty());
-        assert!(found(&[1]).is_empty());
+    fn push(&mut self, page: u32) {
+        let end = self.end();
+        let (newest, _) = self.links[end as usize];
+        self.links[page as usize] = (newest, end);
+        self.links[newest as usize].1 = page;
+        self.links[end as usize].0 = page;
+        self.len += 1;
     }
 
-    #[test]
-    fn idle_pages_are_found_again_and_the_oldest_end_of_a_text_is_reclaimed_first() {
-        let mut pool = Pool::new(4, 2);
-        let old = write(&mut pool, &[1, 2, 3, 4]);
-        let new = write(&mut pool, &[5, 6]);
-        release_all(&mut pool, &old);
-        release_all(&mut pool, &new);
-        assert_eq!(pool.used(), 0);
-
-        // One page was never used; the second comes from the end of the older text.
-        let taken = pool.reserve(&[], 2).unwrap();
-        assert!(taken.contains(&old[1]));
-        assert_eq!(pool.find_all(0, &[1, 2, 3, 4]).len(), 1);
-        assert_eq!(pool.find_all(0, &[5, 6]).len(), 1);
-
-        // What a sequence holds is never reclaimed, and holding counts as use.
-        let hits = pool.find_all(0, &[1, 2]);
-        assert_eq!(
-            pool.reserve(&hits, 3),
-            None,
-            "one free page besides the hit"
-        );
-        assert_eq!(pool.used(), 2, "a refused reservation changes nothing");
-        let held = pool.reserve(&hits, 2).unwrap();
-        assert_eq!(held, [old[0], new[0]]);
-        assert!(pool.find_all(0, &[5, 6]).is_empty());
-        assert_eq!(pool.reserve(&[], 1), None);
-
-        release_all(&mut pool, &held);
-        release_all(&mut pool, &taken);
-        assert_eq!(pool.used(), 0);
-    }
-
-    #[test]
-    fn a_shared_page_is_held_until_the_last_holder_lets_go() {
-        let mut pool = Pool::new(2, 1);
-        let pages = write(&mut pool, &[7]);
-        let shared = pool.reserve(&pool.find_all(0, &[7]), 1).unwrap();
-        assert_eq!(shared, pages);
-        pool.release(pages[0]);
-        assert_eq!(pool.used(), 1);
-        pool.release(pages[0]);
-        assert_eq!(pool.used(), 0);
-        assert_eq!(pool.find_all(0, &[7]).len(), 1);
-    }
-
-    #[test]
-    fn of_two_equal_pages_the_first_stays_findable_and_the_second_is_freed() {
-        let mut pool = Pool::new(2, 1);
-        let first = write(&mut pool, &[7]);
-        let second = write(&mut pool, &[7]);
-        release_all(&mut pool, &second);
-        assert_eq!(pool.find_all(0, &[7])[0].page, first[0]);
-        release_all(&mut pool, &first);
-        assert_eq!(pool.reserve(&[], 1).unwrap(), second);
-        assert_eq!(pool.find_all(0, &[7]).len(), 1);
-    }
-
-    #[test]
-    fn a_page_is_found_only_with_the_salt_that_it_was_published_under() {
-        let mut pool = Pool::new(8, 2);
-        let plain = write(&mut pool, &[1, 2, 3, 4]);
-        let salted = write_salted(&mut pool, 7, &[1, 2, 3, 4]);
-        let found = |salt: u64| {
-            let hits = pool.find_all(salt, &[1, 2, 3, 4]);
-            hits.iter().map(|hit| hit.page).collect::<Vec<_>>()
-        };
-        assert_eq!(found(0), plain);
-        assert_eq!(found(7), salted);
-        assert!(found(8).is_empty());
+    /// `page` is idle.
+    fn remove(&mut self, page: u32) {
+        let (older, newer) = self.links[page as usize];
+        self.links[older as usize].1 = newer;
+        self.links[newer as usize].0 = older;
+        self.len -= 1;
     }
 }
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

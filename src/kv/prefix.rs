@@ -3,10 +3,13 @@
 //! The pages form a trie: a node is one page's tokens after a parent node, and its id is never used
 //! again. An id therefore stands for the whole text up to and including its page. A look-up hashes
 //! (parent id, tokens of the page) and then compares them, so equal hashes never make a false hit.
+//!
+//! All memory is taken when the pool is made, because nobody could be told later that there is
+//! none: for every page of the pool the tokens it is cached under, and a hash table whose chains
+//! are links between pages.
 
-use crate::Token;
-use std::collections::HashMap;
-use std::sync::Arc;
+use crate::{Result, Token, reserve};
+use std::hash::{BuildHasher, RandomState};
 
 /// The text up to the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,66 +33,105 @@ pub struct Hit {
     pub page: u32,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Key {
+/// What a page is cached under, beside its tokens.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
     parent: NodeId,
-    tokens: Box<[Token]>,
+    node: NodeId,
+    /// The next page of the same chain, or [`END`].
+    next: u32,
 }
+
+/// The end of a chain.
+const END: u32 = u32::MAX;
 
 /// Which pages are cached, and under which text.
 #[derive(Debug)]
 pub(super) struct Prefix {
-    nodes: HashMap<Arc<Key>, Hit>,
-    /// For every page of the pool, the key it is cached under.
-    keys: Vec<Option<Arc<Key>>>,
+    page_size: usize,
+    /// For every page of the pool, `None` where it is not cached.
+    entries: Vec<Option<Entry>>,
+    /// The tokens of every cached page, `[n_pages, page_size]`.
+    tokens: Vec<Token>,
+    /// The first page of each chain. Their number is a power of two.
+    chains: Vec<u32>,
+    hasher: RandomState,
     last_id: u64,
 }
 
 impl Prefix {
-    pub fn new(n_pages: usize) -> Self {
-        Self {
-            nodes: HashMap::new(),
-            keys: vec![None; n_pages],
+    pub fn new(n_pages: usize, page_size: usize) -> Result<Self> {
+        let n_chains = n_pages.next_power_of_two();
+        Ok(Self {
+            page_size,
+            entries: reserve::filled("the prefix cache", n_pages, None)?,
+            tokens: reserve::filled("the prefix cache", n_pages * page_size, 0)?,
+            chains: reserve::filled("the prefix cache", n_chains, END)?,
+            hasher: RandomState::new(),
             last_id: 0,
-        }
+        })
     }
 
     pub fn find(&self, parent: NodeId, tokens: &[Token]) -> Option<Hit> {
-        self.nodes
-            .get(&Key {
-                parent,
-                tokens: tokens.into(),
-            })
-            .copied()
+        let mut page = self.chains[self.chain(parent, tokens)];
+        while let Some(entry) = self.entries.get(page as usize).copied().flatten() {
+            if entry.parent == parent && self.tokens(page) == tokens {
+                let node = entry.node;
+                return Some(Hit { node, page });
+            }
+            page = entry.next;
+        }
+        None
     }
 
     /// Make `page` findable. Where the same text is cached already, that stays and its node is
     /// given.
     pub fn insert(&mut self, parent: NodeId, tokens: &[Token], page: u32) -> NodeId {
-        let key = Key {
-            parent,
-            tokens: tokens.into(),
-        };
-        if let Some(hit) = self.nodes.get(&key) {
+        if let Some(hit) = self.find(parent, tokens) {
             return hit.node;
         }
         self.last_id += 1;
         let node = NodeId::Text(self.last_id);
-        let key = Arc::new(key);
-        self.nodes.insert(key.clone(), Hit { node, page });
-        self.keys[page as usize] = Some(key);
+        let first = page as usize * self.page_size;
+        self.tokens[first..first + self.page_size].copy_from_slice(tokens);
+        let chain = self.chain(parent, tokens);
+        let next = std::mem::replace(&mut self.chains[chain], page);
+        self.entries[page as usize] = Some(Entry { parent, node, next });
         node
     }
 
     pub fn holds(&self, page: u32) -> bool {
-        self.keys[page as usize].is_some()
+        self.entries[page as usize].is_some()
     }
 
     /// Forget a page. Pages cached under its text can no longer be found; they age and are
     /// reclaimed.
     pub fn remove(&mut self, page: u32) {
-        if let Some(key) = self.keys[page as usize].take() {
-            self.nodes.remove(&key);
+        let Some(removed) = self.entries[page as usize].take() else {
+            return;
+        };
+        let chain = self.chain(removed.parent, self.tokens(page));
+        if self.chains[chain] == page {
+            self.chains[chain] = removed.next;
+            return;
         }
+        let mut before = self.chains[chain];
+        while let Some(Some(entry)) = self.entries.get_mut(before as usize) {
+            if entry.next == page {
+                entry.next = removed.next;
+                return;
+            }
+            before = entry.next;
+        }
+    }
+
+    fn tokens(&self, page: u32) -> &[Token] {
+        let first = page as usize * self.page_size;
+        &self.tokens[first..first + self.page_size]
+    }
+
+    fn chain(&self, parent: NodeId, tokens: &[Token]) -> usize {
+        let hash = self.hasher.hash_one((parent, tokens));
+        hash as usize & (self.chains.len() - 1)
     }
 }

@@ -1,26 +1,24 @@
-//! From a checkpoint's directory to a handle: which device, whether it fits, and the loading.
+//! From a checkpoint to a handle: which device, whether it fits, and the loading.
 
 use super::plan::{MemoryPlan, Place};
 use super::{BuildOptions, Device, Info, Llama};
 use crate::backend::cpu::{self, Cpu};
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{Backend, Limits, RopeTable, Run};
+use crate::checkpoint::weights::{self, LoadControl};
+use crate::checkpoint::{self, Checkpoint, Files, Plan, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
-use crate::format::Checkpoint;
 use crate::log::Level;
-use crate::model::config::Form;
-use crate::model::names::Dtypes;
-use crate::model::weights::{self, LoadControl};
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
-use crate::{Cancel, Dtype, Error, Result, sentence};
+use crate::{Cancel, Dtype, Error, Result, Token, sentence};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Llama {
     /// Load `ckpt_dir` (Meta's or Hugging Face's form) with the tokenizer at `tokenizer_path`
-    /// (`None`: `ckpt_dir/tokenizer.model`).
+    /// (`None`: the directory's `tokenizer.model` or `tokenizer.json`, see [`tokenizer::open_in`]).
     ///
     /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
     /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
@@ -31,9 +29,9 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        let order = Order::new(ckpt_dir, tokenizer_path, options)?;
+        let build = Build::new(ckpt_dir, tokenizer_path, options)?;
         if let Some(cuda) = cuda(options)? {
-            match order.load_on_gpu(Arc::new(cuda), progress) {
+            match build.load_on_gpu(Arc::new(cuda), progress) {
                 // A model in a format that the GPU's kernels do not read.
                 Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
                     fall_back(options, &error);
@@ -41,7 +39,7 @@ impl Llama {
                 result => return result,
             }
         }
-        order.load_on_cpu(progress)
+        build.load_on_cpu(progress)
     }
 
     /// As [`Llama::build`], on this device whatever the options say.
@@ -54,12 +52,15 @@ impl Llama {
         options: &BuildOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        Order::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
+        Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
     }
 }
 
+/// Most tokens that end a sequence: as many as `llama_info.eos_ids` has room for.
+const MAX_EOS: usize = 16;
+
 /// What is to be built.
-struct Order<'a> {
+struct Build<'a> {
     ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
     options: &'a BuildOptions,
@@ -69,28 +70,30 @@ struct Order<'a> {
 
 /// A checkpoint that has been opened, and the tokenizer that fits it.
 struct Opened {
+    checkpoint: Box<dyn Checkpoint>,
     tokenizer: Arc<dyn Tokenizer>,
     config: Config,
-    checkpoint: Checkpoint,
+    files: Files,
 }
 
 /// What a backend is made for.
-struct Setting {
-    config: Config,
+struct Setting<'a> {
+    config: &'a Config,
     limits: Limits,
-    dtypes: Dtypes,
+    /// Of the layers' matrices, the one of most weights first.
+    weights_dtypes: Vec<Dtype>,
     kv_dtype: Dtype,
 }
 
-impl<'a> Order<'a> {
+impl<'a> Build<'a> {
     fn new(
         ckpt_dir: &'a Path,
         tokenizer_path: Option<&'a Path>,
         options: &'a BuildOptions,
-    ) -> Result<Order<'a>> {
+    ) -> Result<Build<'a>> {
         let start = Instant::now();
         check(options)?;
-        Ok(Order {
+        Ok(Build {
             ckpt_dir,
             tokenizer_path,
             options,
@@ -122,7 +125,7 @@ impl<'a> Order<'a> {
             available: cpu::available_bytes(),
             no_memory: |what, needed, available| Error::no_memory(what, needed, available),
         };
-        let open = |rope: RopeTable, setting: &Setting, _| {
+        let open = |rope: RopeTable, setting: &Setting<'_>, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);
             if options.n_threads > usable {
                 options.log.write(Level::Warn, || {
@@ -162,10 +165,10 @@ impl<'a> Order<'a> {
                 available,
             },
         };
-        let open = |rope: RopeTable, setting: &Setting, needed: u64| {
+        let open = |rope: RopeTable, setting: &Setting<'_>, needed: u64| {
             let name = device.name();
             let (shape, limits) = (&setting.config.shape, &setting.limits);
-            let (weights, room) = (setting.dtypes.layers, available - needed);
+            let (weights, room) = (&setting.weights_dtypes, available - needed);
             let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = gpu.log(self.options.log.clone());
@@ -178,19 +181,21 @@ impl<'a> Order<'a> {
     fn load<B: Backend + 'static>(
         &self,
         place: Place,
-        open: impl FnOnce(RopeTable, &Setting, u64) -> Result<(B, String)>,
+        open: impl FnOnce(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
         let Opened {
+            checkpoint,
             tokenizer,
             config,
-            checkpoint,
+            files,
         } = self.open_checkpoint()?;
-        let setting = self.setting::<B>(config, &checkpoint)?;
-        let (config, limits, kv_dtype) = (&setting.config, &setting.limits, setting.kv_dtype);
-        let weights_dtype = setting.dtypes.layers;
-        let weight_bytes = weights::weight_bytes::<B>(config, setting.dtypes);
+        let weights_plan = Plan::new(&*checkpoint, &files, &config, options.weights_dtype)?;
+        let setting = self.setting::<B>(&config, &weights_plan);
+        let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
+        let weights_dtype = setting.weights_dtypes[0];
+        let weight_bytes = weights_plan.weight_bytes::<B>();
         let kv_bytes =
             (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
         let plan = MemoryPlan {
@@ -199,7 +204,7 @@ impl<'a> Order<'a> {
                 ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
                 (
                     "the RoPE table (max_seq_len)",
-                    rope::table_bytes(config, options.max_seq_len),
+                    rope::table_bytes(&config, options.max_seq_len),
                 ),
                 (
                     "scratch buffers",
@@ -209,15 +214,15 @@ impl<'a> Order<'a> {
             place,
         };
         plan.check()?;
-        let rope = rope::table(config, options.max_seq_len)?;
+        let rope = rope::table(&config, options.max_seq_len)?;
         let opened = open(rope, &setting, plan.needed());
         let (backend, device_name) = opened.map_err(|e| plan.explain(e))?;
         options.log.write(Level::Info, || {
             format!(
-                "{}: {:?} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
+                "{}: {} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
                  {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
                 sentence::path(self.ckpt_dir),
-                config.form,
+                checkpoint.form(),
                 config.shape.n_layers
             )
         });
@@ -225,12 +230,14 @@ impl<'a> Order<'a> {
             cancel: options.cancel.as_ref(),
             progress,
         };
-        let weights = weights::load(&backend, &checkpoint, config, setting.dtypes, &mut control)
-            .map_err(|e| plan.explain(e))?;
-        drop(checkpoint);
+        let weights =
+            weights::load(&backend, &weights_plan, &mut control).map_err(|e| plan.explain(e))?;
+        drop(weights_plan);
+        drop(files);
         let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
             .map_err(|e| plan.explain(e))?;
-        let engine = self.engine(Box::new(runner), &tokenizer, config, kv_bytes)?;
+        let eos_ids = eos_ids(self.ckpt_dir, &config, &*tokenizer)?;
+        let engine = self.engine(Box::new(runner), &tokenizer, eos_ids.clone(), kv_bytes)?;
         let info = Info {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
@@ -242,7 +249,8 @@ impl<'a> Order<'a> {
             device_name,
             gpu_kernels: !Images::embedded().fatbins.is_empty(),
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,
-            config: setting.config,
+            config,
+            eos_ids,
         };
         Ok(Llama {
             engine,
@@ -252,36 +260,17 @@ impl<'a> Order<'a> {
     }
 
     fn open_checkpoint(&self) -> Result<Opened> {
-        let ckpt_dir = self.ckpt_dir;
-        if ckpt_dir.as_os_str().is_empty() {
-            return Err(Error::Io {
-                path: "ckpt_dir".into(),
-                detail: "an empty path, must be a directory".into(),
-            });
-        }
-        if !ckpt_dir.is_dir() {
-            return Err(match std::fs::metadata(ckpt_dir) {
-                Err(error) => Error::io(ckpt_dir, &error),
-                Ok(_) => Error::Io {
-                    path: ckpt_dir.into(),
-                    detail: "a file; ckpt_dir is the directory it lies in".into(),
-                },
-            });
-        }
         // Before the tokenizer, so that a directory of something else is called that.
-        Form::of(ckpt_dir)?;
-        let default_tokenizer = ckpt_dir.join("tokenizer.model");
-        let tokenizer_path = self.tokenizer_path.unwrap_or(&default_tokenizer);
-        let tokenizer = tokenizer::open(tokenizer_path)?;
-        if self
-            .options
-            .cancel
-            .as_ref()
-            .is_some_and(Cancel::is_triggered)
-        {
+        let checkpoint = checkpoint::open(self.ckpt_dir)?;
+        let (tokenizer_path, tokenizer) = match (self.tokenizer_path, checkpoint.tokenizer()) {
+            (Some(path), _) => (path, tokenizer::open(path)?),
+            (None, TokenizerSource::Directory(dir)) => (dir, tokenizer::open_in(dir)?),
+        };
+        let cancel = self.options.cancel.as_ref();
+        if cancel.is_some_and(Cancel::is_triggered) {
             return Err(Error::Cancelled);
         }
-        let config = Config::read(ckpt_dir, tokenizer.vocab_size())?;
+        let config = checkpoint.config(tokenizer.vocab_size())?;
         if tokenizer.vocab_size() > config.shape.vocab_size {
             return Err(Error::format(
                 tokenizer_path,
@@ -292,48 +281,40 @@ impl<'a> Order<'a> {
                 ),
             ));
         }
-        let checkpoint = config.open(ckpt_dir, self.options.cancel.as_ref())?;
-        check_shards(self.options, &config, &checkpoint)?;
+        let files = checkpoint.open(cancel)?;
+        check_shards(self.options, &files)?;
         Ok(Opened {
+            checkpoint,
             tokenizer,
             config,
-            checkpoint,
+            files,
         })
     }
 
-    fn setting<B: Backend>(&self, config: Config, checkpoint: &Checkpoint) -> Result<Setting> {
-        let dtypes = Dtypes::choose(self.options.weights_dtype, checkpoint, &config);
-        let weights_dtype = dtypes.layers;
-        check_quantised(&config, weights_dtype)?;
-        let kv_dtype = self
-            .options
-            .kv_dtype
-            .unwrap_or(match weights_dtype.is_float() {
-                true => weights_dtype,
-                false => Dtype::Bf16,
-            });
-        Ok(Setting {
+    fn setting<'c, B: Backend>(&self, config: &'c Config, plan: &Plan<'_>) -> Setting<'c> {
+        let weights_dtypes = plan.layer_dtypes();
+        let weights_dtype = weights_dtypes[0];
+        let kv_dtype = match weights_dtype.is_float() {
+            true => weights_dtype,
+            false => Dtype::Bf16,
+        };
+        Setting {
             limits: limits::<B>(self.options, config.shape.vocab_size),
             config,
-            dtypes,
-            kv_dtype,
-        })
+            weights_dtypes,
+            kv_dtype: self.options.kv_dtype.unwrap_or(kv_dtype),
+        }
     }
 
     fn engine(
         &self,
         runner: Box<dyn Run>,
         tokenizer: &Arc<dyn Tokenizer>,
-        config: &Config,
+        eos_ids: Vec<Token>,
         kv_bytes: u64,
     ) -> Result<Engine> {
         let options = self.options;
-        let mut eos_ids = config.eos_ids.clone();
-        if !eos_ids.contains(&tokenizer.eos_id()) {
-            eos_ids.push(tokenizer.eos_id());
-        }
         let engine_options = EngineOptions {
-            max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
             seed: options.seed,
             prefill_chunk: options.prefill_chunk,
@@ -352,6 +333,23 @@ impl<'a> Order<'a> {
     }
 }
 
+/// Tokens that end a sequence: the configuration's, then the tokenizer's.
+fn eos_ids(ckpt_dir: &Path, config: &Config, tokenizer: &dyn Tokenizer) -> Result<Vec<Token>> {
+    let mut ids = config.eos_ids.clone();
+    let own = std::iter::once(tokenizer.eos_id()).chain(tokenizer.stop_ids().iter().copied());
+    for id in own.filter(|&id| id >= 0) {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    if ids.len() > MAX_EOS {
+        let n = ids.len();
+        let detail = format!("{n} end-of-sequence tokens, at most {MAX_EOS} are supported");
+        return Err(Error::format(ckpt_dir, detail));
+    }
+    Ok(ids)
+}
+
 fn check(options: &BuildOptions) -> Result<()> {
     if options.max_seq_len == 0 {
         return Err(Error::invalid("max_seq_len", "at least 1", 0));
@@ -365,28 +363,8 @@ fn check(options: &BuildOptions) -> Result<()> {
     Ok(())
 }
 
-/// A quantised checkpoint is used as it is.
-fn check_quantised(config: &Config, weights_dtype: Dtype) -> Result<()> {
-    match config.quantised {
-        _ if weights_dtype == Dtype::U8 => Err(Error::invalid(
-            "weights_dtype",
-            "a format of weights",
-            weights_dtype,
-        )),
-        Some(quant) if quant.dtype() != weights_dtype => Err(Error::Unsupported(format!(
-            "weights_dtype is {weights_dtype}, but the checkpoint is quantised as {}: only that and AUTO \
-             are possible",
-            quant.dtype()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-fn check_shards(options: &BuildOptions, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
-    let shards = match config.form {
-        Form::Meta if config.quantised.is_none() => checkpoint.files.len(),
-        _ => 1,
-    };
+fn check_shards(options: &BuildOptions, files: &Files) -> Result<()> {
+    let shards = files.shards();
     if options.model_parallel_size != 0 && options.model_parallel_size != shards {
         return Err(Error::invalid(
             "model_parallel_size",

@@ -3,14 +3,16 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `options` | what a handle is built with, and what it says of itself |
-//! | `build` | from a directory to a handle: which device, whether it fits, the loading |
+//! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `plan` | the memory a handle takes, counted beforehand |
+//! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
 
 mod build;
 mod completion;
 mod options;
 mod plan;
+pub mod quantise;
 
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info};
@@ -48,10 +50,7 @@ impl Llama {
 
     /// What requests are checked against.
     pub fn request_limits(&self) -> RequestLimits {
-        RequestLimits {
-            max_seq_len: self.info.max_seq_len,
-            vocab_size: self.info.config.shape.vocab_size,
-        }
+        self.engine.request_limits()
     }
 
     /// Start a call and pull its events.
@@ -74,13 +73,16 @@ impl Llama {
         completion::collect(&stream, n, logprobs, top, on_event)
     }
 
-    /// Prompts for [`Llama::generate`] from texts: BOS and the text's tokens.
+    /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and the
+    /// text's tokens.
     ///
     /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
     pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
         let encode = |(index, text): (usize, &&str)| {
             let mut tokens = reserve::room("the tokens of a text", 1)?;
-            tokens.push(self.tokenizer.bos_id());
+            if self.tokenizer.adds_bos() {
+                tokens.push(self.tokenizer.bos_id());
+            }
             match self
                 .tokenizer
                 .encode_onto(text, &mut tokens, self.bound(cancel))?
@@ -118,7 +120,7 @@ impl Llama {
     /// What cannot fit is not encoded to its end.
     fn bound<'a>(&self, cancel: Option<&'a Cancel>) -> Bound<'a> {
         Bound {
-            max_tokens: Some(self.info.max_seq_len),
+            max_tokens: Some(self.request_limits().max_seq_len),
             cancel,
         }
     }
@@ -128,7 +130,7 @@ impl Llama {
             index,
             bytes,
             least,
-            max: self.info.max_seq_len,
+            max: self.request_limits().max_seq_len,
         }
     }
 

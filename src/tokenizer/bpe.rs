@@ -1,253 +1,404 @@
-//! Byte-pair encoding of one word: what SentencePiece's `bpe::Model` gives, without its detours.
-//!
-//! Characters (or user-defined symbols) are joined pair by pair; the pair whose union has the highest
-//! score comes first, the leftmost of equal ones. SentencePiece does that to a whole text with one
-//! queue, at a microsecond a byte. Here the caller has cut the text where no pair can be joined, so
-//! that the queue is as short as a word. What is joined is looked up by its text, as there: two
-//! characters that are no pieces may be one together.
+//! Byte-pair encoding by rank: two neighbours that a merge joins become one, the merge of the lowest
+//! rank first, the leftmost of equal ones (Sennrich, Haddow, Birch 2016; as tiktoken and tokenizers).
 
-use super::model_proto::{ModelProto, Type, byte_of};
-use crate::{Result, Token, reserve};
+use super::hash::Key;
+use super::vocabulary::{Index, Vocabulary};
+use crate::{Cancel, Error, Result, Token, reserve};
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const WHAT: &str = "encoding a text";
 
-/// The vocabulary, as far as merging needs it.
-pub(super) struct Bpe {
-    pieces: HashMap<Box<[u8]>, Piece, Key>,
-    /// Bytes of the longest of them.
-    longest: usize,
-    /// How many bytes user-defined pieces have, descending.
-    symbol_lens: Vec<usize>,
-    byte_ids: [Token; 256],
-}
-
-#[derive(Clone, Copy)]
-struct Piece {
-    id: Token,
-    /// Its score's place among all scores, the highest last.
-    rank: u32,
-    user_defined: bool,
-}
-
-/// A piece of the word while it is merged: `[start, start + len)`, no bytes once it is part of the
-/// symbol before it.
-struct Symbol {
-    start: u32,
-    len: u32,
-    /// Indices of its neighbours; [`NONE`] at the ends.
-    before: u32,
-    after: u32,
-    /// User-defined: not to be joined with others.
-    frozen: bool,
-    /// Known once it has been joined.
-    id: Option<Token>,
-}
-
+/// Up to here the lowest rank is found by looking at all of them, above with a heap.
+const SHORT: usize = 32;
+/// Merges of a long piece between two looks at the cancel flag.
+const MERGES_PER_LOOK: usize = 4 << 10;
 const NONE: u32 = u32::MAX;
 
-/// Two neighbours whose union is a piece. The greatest comes first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Pair {
-    /// Rank of the union, and then what is larger the further left it lies.
-    order: u64,
-    right: u32,
-    /// Bytes of both. They have become others, or none, where this is no longer so.
-    len: u32,
-    id: Token,
+/// What two neighbours become.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Merge {
+    pub rank: u32,
+    pub id: u32,
 }
 
-/// Memory that is used again for the next word.
+/// A vocabulary and its merges.
+pub(super) struct Bpe {
+    pub merges: HashMap<(u32, u32), Merge, Key>,
+    /// Whether merging starts from characters. One that is no token is the tokens `<0xNN>` of its
+    /// bytes, where all of them are there. Else merging starts from bytes.
+    pub from_chars: bool,
+    /// Ids of the bytes (of `<0xNN>`).
+    pub bytes: Box<[Option<u32>; 256]>,
+    /// Ids by the bytes that encode to them.
+    pub index: Index,
+    /// A piece that is a token is that token, whatever its merges say.
+    pub ignore_merges: bool,
+    /// Takes the place of what has no token; without it that is left out, as tokenizers does.
+    pub unk: Option<u32>,
+    /// Several of these in a row are one.
+    pub fuse_unk: bool,
+    /// For each id: whether the merges of its own text lead to it. Found out when it is first met.
+    pub reached: Box<[AtomicU8]>,
+}
+
+const UNTRIED: u8 = 0;
+const REACHED: u8 = 1;
+const MISSED: u8 = 2;
+
+/// Memory that is used again for the next piece.
 #[derive(Default)]
 pub(super) struct Scratch {
-    symbols: Vec<Symbol>,
-    queue: BinaryHeap<Pair>,
+    ids: Vec<u32>,
+    /// Of each symbol and the one behind it.
+    ranks: Vec<u32>,
+    before: Vec<u32>,
+    after: Vec<u32>,
+    queue: BinaryHeap<Reverse<u64>>,
 }
 
 impl Bpe {
-    /// `None` where there is a piece of a type that SentencePiece takes apart again after merging.
-    /// All bytes have pieces.
-    pub fn new(proto: &ModelProto) -> Option<Bpe> {
-        let mut scores: Vec<f32> = proto.pieces.iter().map(|p| p.score()).collect();
-        scores.sort_unstable_by(f32::total_cmp);
-        // -0.0 and 0.0 are one score.
-        scores.dedup_by(|a, b| a == b);
-        let rank = |score: f32| scores.partition_point(|s| *s < score) as u32;
-        let mut bpe = Bpe {
-            pieces: HashMap::with_hasher(Key(RandomState::new().hash_one(0))),
-            longest: 0,
-            symbol_lens: Vec::new(),
-            byte_ids: [0; 256],
-        };
-        for (id, piece) in (0..).zip(&proto.pieces) {
-            let text = piece.piece();
-            match piece.r#type() {
-                Type::Unused => return None,
-                Type::Control | Type::Unknown => continue,
-                Type::Byte => {
-                    let byte = std::str::from_utf8(text).ok().and_then(byte_of);
-                    bpe.byte_ids[usize::from(byte?)] = id;
-                    continue;
-                }
-                Type::UserDefined => bpe.symbol_lens.push(text.len()),
-                Type::Normal => {}
-            }
-            bpe.longest = bpe.longest.max(text.len());
-            let entry = Piece {
-                id,
-                rank: rank(piece.score()),
-                user_defined: piece.r#type() == Type::UserDefined,
-            };
-            bpe.pieces.insert(text.into(), entry);
-        }
-        bpe.symbol_lens.sort_unstable_by(|a, b| b.cmp(a));
-        bpe.symbol_lens.dedup();
-        Some(bpe)
+    /// Of bytes, without a token for what is unknown.
+    pub fn new(
+        merges: HashMap<(u32, u32), Merge, Key>,
+        bytes: Box<[Option<u32>; 256]>,
+        index: Index,
+        ignore_merges: bool,
+        vocabulary: &Vocabulary,
+    ) -> Result<Bpe> {
+        let n = vocabulary.len();
+        let mut reached = reserve::room("a tokenizer's vocabulary", n)?;
+        reached.resize_with(n, || AtomicU8::new(UNTRIED));
+        Ok(Bpe {
+            merges,
+            from_chars: false,
+            bytes,
+            index,
+            ignore_merges,
+            unk: None,
+            fuse_unk: false,
+            reached: reached.into(),
+        })
     }
 
-    /// Append the ids of `word`, which is as SentencePiece's normalizer leaves it.
-    pub fn encode(&self, word: &str, scratch: &mut Scratch, ids: &mut Vec<Token>) -> Result<()> {
-        let Scratch { symbols, queue } = scratch;
-        self.split(word, symbols)?;
-        // Each merge takes one pair out before it queues two, and there are fewer merges than symbols.
-        let most = 2 * symbols.len();
-        queue.clear();
-        let room = queue.try_reserve(most);
-        room.map_err(|_| reserve::refused::<Pair>(WHAT, 0, most))?;
-        for right in 1..symbols.len() {
-            self.consider(word, symbols, queue, right as u32 - 1, right as u32);
+    /// Append the ids of `piece`.
+    pub fn encode(
+        &self,
+        piece: &str,
+        vocabulary: &Vocabulary,
+        scratch: &mut Scratch,
+        ids: &mut Vec<Token>,
+        cancel: Option<&Cancel>,
+    ) -> Result<()> {
+        let bytes = piece.as_bytes();
+        let mut whole = None;
+        if bytes.len() <= vocabulary.longest() {
+            whole = self.index.get(bytes, |id| vocabulary.bytes(id));
         }
-        while let Some(pair) = queue.pop() {
-            let (left, right) = (!(pair.order as u32), pair.right);
-            let (a, b) = (&symbols[left as usize], &symbols[right as usize]);
-            if a.len == 0 || b.len == 0 || a.len + b.len != pair.len {
+        if let Some(id) = whole {
+            let reached = self.reached[id as usize].load(Relaxed);
+            if self.ignore_merges || reached == REACHED {
+                reserve::vec(WHAT, ids, 1)?;
+                ids.push(id as Token);
+                return Ok(());
+            }
+        }
+        self.symbols(piece, vocabulary, &mut scratch.ids)?;
+        if scratch.ids.len() <= SHORT {
+            let mut few = [0; SHORT];
+            let n = scratch.ids.len();
+            few[..n].copy_from_slice(&scratch.ids);
+            let n = self.merge_few(&mut few[..n]);
+            scratch.ids.clear();
+            scratch.ids.extend_from_slice(&few[..n]);
+        } else {
+            self.merge_many(scratch, cancel)?;
+        }
+        if let Some(id) = whole {
+            let reached = match scratch.ids[..] == [id] {
+                true => REACHED,
+                false => MISSED,
+            };
+            self.reached[id as usize].store(reached, Relaxed);
+        }
+        reserve::vec(WHAT, ids, scratch.ids.len())?;
+        ids.extend(scratch.ids.iter().map(|&id| id as Token));
+        Ok(())
+    }
+
+    /// What `piece` consists of before any merge.
+    fn symbols(&self, piece: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<()> {
+        ids.clear();
+        reserve::vec(WHAT, ids, piece.len())?;
+        if !self.from_chars {
+            for byte in piece.bytes() {
+                self.push(self.bytes[usize::from(byte)], ids);
+            }
+            return Ok(());
+        }
+        let mut utf8 = [0; 4];
+        for c in piece.chars() {
+            let c = c.encode_utf8(&mut utf8).as_bytes();
+            let id = self.index.get(c, |id| vocabulary.bytes(id));
+            let of = |byte: &u8| self.bytes[usize::from(*byte)];
+            match id {
+                None if c.iter().all(|byte| of(byte).is_some()) => {
+                    ids.extend(c.iter().filter_map(of))
+                }
+                id => self.push(id, ids),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&self, id: Option<u32>, ids: &mut Vec<u32>) {
+        match id.or(self.unk) {
+            Some(id) if self.fuse_unk && self.unk == Some(id) && ids.last() == Some(&id) => {}
+            Some(id) => ids.push(id),
+            None => {}
+        }
+    }
+
+    fn merge(&self, left: u32, right: u32) -> Merge {
+        let merge = self.merges.get(&(left, right)).copied();
+        merge.unwrap_or(Merge { rank: NONE, id: 0 })
+    }
+
+    /// Merge at most [`SHORT`] symbols in place; gives how many are left.
+    fn merge_few(&self, ids: &mut [u32]) -> usize {
+        let mut ranks = [NONE; SHORT];
+        let mut joined = [0; SHORT];
+        let mut n = ids.len();
+        let renew = |ids: &[u32], ranks: &mut [u32], joined: &mut [u32], at: usize| {
+            let merge = self.merge(ids[at], ids[at + 1]);
+            (ranks[at], joined[at]) = (merge.rank, merge.id);
+        };
+        for at in 1..n {
+            renew(ids, &mut ranks, &mut joined, at - 1);
+        }
+        while n > 1 {
+            let lowest = ranks[..n - 1].iter().copied().fold(NONE, u32::min);
+            if lowest == NONE {
+                break;
+            }
+            let Some(at) = ranks[..n - 1].iter().position(|&rank| rank == lowest) else {
+                break;
+            };
+            ids[at] = joined[at];
+            ids.copy_within(at + 2..n, at + 1);
+            ranks.copy_within(at + 2..n, at + 1);
+            joined.copy_within(at + 2..n, at + 1);
+            n -= 1;
+            ranks[n - 1] = NONE;
+            if at + 1 < n {
+                renew(ids, &mut ranks, &mut joined, at);
+            }
+            if at > 0 {
+                renew(ids, &mut ranks, &mut joined, at - 1);
+            }
+        }
+        n
+    }
+
+    /// Merge `scratch.ids`, any number of them, in n log n.
+    fn merge_many(&self, scratch: &mut Scratch, cancel: Option<&Cancel>) -> Result<()> {
+        let Scratch {
+            ids,
+            ranks,
+            before,
+            after,
+            queue,
+        } = scratch;
+        let n = ids.len();
+        if n >= NONE as usize {
+            let got = format!("{n} bytes");
+            let expected = "below 4 GiB where nothing parts it into words";
+            return Err(Error::invalid("text", expected, got));
+        }
+        for list in [&mut *ranks, before, after] {
+            list.clear();
+            reserve::vec(WHAT, list, n)?;
+        }
+        before.extend((0..n as u32).map(|i| i.wrapping_sub(1)));
+        after.extend((1..n as u32).chain([NONE]));
+        ranks.resize(n, NONE);
+        // Each merge takes one pair out before it queues two, and there are fewer merges than symbols.
+        queue.clear();
+        let most = 2 * n;
+        let room = queue.try_reserve(most);
+        room.map_err(|_| reserve::refused::<u64>(WHAT, 0, most))?;
+        let look = |count: usize| match cancel {
+            Some(cancel) if count.is_multiple_of(MERGES_PER_LOOK) && cancel.is_triggered() => {
+                Err(Error::Cancelled)
+            }
+            _ => Ok(()),
+        };
+        let queued = |rank: u32, at: u32| Reverse(u64::from(rank) << 32 | u64::from(at));
+        for at in 0..n - 1 {
+            look(at)?;
+            ranks[at] = self.merge(ids[at], ids[at + 1]).rank;
+            if ranks[at] != NONE {
+                queue.push(queued(ranks[at], at as u32));
+            }
+        }
+        let mut count = 0;
+        while let Some(Reverse(pair)) = queue.pop() {
+            let (rank, at) = ((pair >> 32) as u32, pair as u32 as usize);
+            // It has been merged, or has another neighbour since.
+            if ranks[at] != rank {
                 continue;
             }
-            let after = b.after;
-            symbols[right as usize].len = 0;
-            let joined = &mut symbols[left as usize];
-            (joined.len, joined.after, joined.id) = (pair.len, after, Some(pair.id));
-            let before = joined.before;
-            if before != NONE {
-                self.consider(word, symbols, queue, before, left);
+            count += 1;
+            look(count)?;
+            let gone = after[at] as usize;
+            ids[at] = self.merge(ids[at], ids[gone]).id;
+            (ids[gone], ranks[gone]) = (NONE, NONE);
+            let next = after[gone];
+            after[at] = next;
+            ranks[at] = NONE;
+            if next != NONE {
+                before[next as usize] = at as u32;
+                ranks[at] = self.merge(ids[at], ids[next as usize]).rank;
+                if ranks[at] != NONE {
+                    queue.push(queued(ranks[at], at as u32));
+                }
             }
-            if after != NONE {
-                symbols[after as usize].before = left;
-                self.consider(word, symbols, queue, left, after);
+            let left = before[at];
+            if left != NONE {
+                let left = left as usize;
+                ranks[left] = self.merge(ids[left], ids[at]).rank;
+                if ranks[left] != NONE {
+                    queue.push(queued(ranks[left], left as u32));
+                }
             }
         }
-        // At most a token for each byte.
-        reserve::vec("the tokens of a text", ids, word.len())?;
-        for symbol in symbols.iter().filter(|s| s.len > 0) {
-            let text = text(word, symbol.start, symbol.len);
-            match symbol.id.or_else(|| Some(self.pieces.get(text)?.id)) {
-                Some(id) => ids.push(id),
-                None => ids.extend(text.iter().map(|&byte| self.byte_ids[usize::from(byte)])),
-            }
-        }
+        ids.retain(|&id| id != NONE);
         Ok(())
     }
+}
 
-    /// The longest user-defined symbol at each place, or one character.
-    fn split(&self, word: &str, symbols: &mut Vec<Symbol>) -> Result<()> {
-        symbols.clear();
-        reserve::vec(WHAT, symbols, word.len())?;
-        let mut rest = word;
-        while let Some(c) = rest.chars().next() {
-            let is_symbol = |&len: &usize| {
-                let start = rest.as_bytes().get(..len);
-                let piece = start.and_then(|start| self.pieces.get(start));
-                piece.is_some_and(|piece| piece.user_defined)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::vocabulary::Kind;
+
+    /// Letters `a` to `d` and random tokens made of two earlier ones.
+    fn random(seed: u64) -> (Vocabulary, Bpe, Vec<(u32, u32)>) {
+        let mut state = seed;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let mut texts: Vec<Vec<u8>> = b"abcd".iter().map(|&byte| vec![byte]).collect();
+        let mut pairs = Vec::new();
+        while texts.len() < 60 {
+            let (left, right) = (below(texts.len()), below(texts.len()));
+            let joined = [&texts[left][..], &texts[right]].concat();
+            if joined.len() <= 12 && !texts.contains(&joined) {
+                pairs.push((left as u32, right as u32));
+                texts.push(joined);
+            }
+        }
+        let vocabulary =
+            Vocabulary::new(texts.iter().map(|text| (&text[..], Kind::Bytes))).unwrap();
+        let mut index = Index::new(texts.len()).unwrap();
+        let mut merges = HashMap::with_hasher(Key::random());
+        for (id, text) in (0..).zip(&texts) {
+            assert_eq!(index.insert(text, id, |id| vocabulary.bytes(id)), None);
+        }
+        // Ranks that are not the order of the ids.
+        let n = pairs.len() as u32;
+        for (i, &pair) in (0..).zip(&pairs) {
+            let rank = (i * 7) % n;
+            merges.insert(pair, Merge { rank, id: i + 4 });
+        }
+        let mut bytes = Box::new([None; 256]);
+        for (byte, id) in (b'a'..=b'd').zip(0..) {
+            bytes[usize::from(byte)] = Some(id);
+        }
+        let bpe = Bpe::new(merges, bytes, index, false, &vocabulary).unwrap();
+        (vocabulary, bpe, pairs)
+    }
+
+    /// The definition: look at all pairs, join the leftmost of the lowest rank, begin anew.
+    fn by_definition(bpe: &Bpe, text: &str) -> Vec<Token> {
+        let mut ids: Vec<u32> = text
+            .bytes()
+            .filter_map(|b| bpe.bytes[usize::from(b)])
+            .collect();
+        loop {
+            let ranks = ids.windows(2).map(|pair| bpe.merge(pair[0], pair[1]).rank);
+            let Some((rank, at)) = ranks.zip(0..).min().filter(|&(rank, _)| rank != NONE) else {
+                return ids.into_iter().map(|id| id as Token).collect();
             };
-            let found = self.symbol_lens.iter().copied().find(is_symbol);
-            let len = found.unwrap_or(c.len_utf8());
-            let index = symbols.len() as u32;
-            symbols.push(Symbol {
-                start: (word.len() - rest.len()) as u32,
-                len: len as u32,
-                before: index.checked_sub(1).unwrap_or(NONE),
-                after: index + 1,
-                frozen: found.is_some(),
-                id: None,
-            });
-            rest = &rest[len..];
-        }
-        if let Some(last) = symbols.last_mut() {
-            last.after = NONE;
-        }
-        Ok(())
-    }
-
-    /// Queue two neighbours if together they are a piece.
-    fn consider(
-        &self,
-        word: &str,
-        symbols: &[Symbol],
-        queue: &mut BinaryHeap<Pair>,
-        left: u32,
-        right: u32,
-    ) {
-        let (a, b) = (&symbols[left as usize], &symbols[right as usize]);
-        let len = a.len + b.len;
-        if a.frozen || b.frozen || len as usize > self.longest {
-            return;
-        }
-        if let Some(piece) = self.pieces.get(text(word, a.start, len)) {
-            queue.push(Pair {
-                order: u64::from(piece.rank) << 32 | u64::from(!left),
-                right,
-                len,
-                id: piece.id,
-            });
+            let joined = bpe.merge(ids[at], ids[at + 1]);
+            assert_eq!(joined.rank, rank);
+            ids.splice(at..at + 2, [joined.id]);
         }
     }
-}
 
-fn text(word: &str, start: u32, len: u32) -> &[u8] {
-    &word.as_bytes()[start as usize..][..len as usize]
-}
-
-/// Begins each hash: at random, so that nobody can write a vocabulary whose pieces collide.
-struct Key(u64);
-
-impl BuildHasher for Key {
-    type Hasher = Fold;
-
-    fn build_hasher(&self) -> Fold {
-        Fold(self.0)
-    }
-}
-
-/// A hash of few instructions for each eight bytes: a lookup for every two neighbours is most of the
-/// work of an encoding.
-struct Fold(u64);
-
-impl Fold {
-    fn fold(&mut self, word: u64) {
-        // 2^64 / golden ratio; the high half of the product depends on all bits, the low half on few.
-        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = product as u64 ^ (product >> 64) as u64;
-    }
-}
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks();
-        words
-            .iter()
-            .for_each(|&word| self.fold(u64::from_le_bytes(word)));
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.fold(u64::from_le_bytes(last));
+    #[test]
+    fn merges_are_those_of_the_definition() {
+        let mut scratch = Scratch::default();
+        let mut state = 5_u64;
+        for seed in 0..40 {
+            let (vocabulary, bpe, _) = random(seed);
+            for len in (0..SHORT + 3).chain([SHORT * 2, 100, 400]) {
+                let text: String = (0..len)
+                    .map(|_| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(99);
+                        // `e` has no token and is left out.
+                        char::from(b"abcde"[(state >> 40) as usize % 5])
+                    })
+                    .collect();
+                // Twice: the second time what is known of whole pieces is used.
+                for _ in 0..2 {
+                    let mut ids = Vec::new();
+                    bpe.encode(&text, &vocabulary, &mut scratch, &mut ids, None)
+                        .unwrap();
+                    assert_eq!(ids, by_definition(&bpe, &text), "{seed}: {text}");
+                }
+            }
+        }
     }
 
-    /// Of a slice's length, which comes first.
-    fn write_usize(&mut self, n: usize) {
-        self.fold(n as u64 + 1);
+    #[test]
+    fn a_long_piece_is_cancelled_while_it_is_merged() {
+        let (vocabulary, bpe, _) = random(1);
+        let cancel = Cancel::default();
+        cancel.trigger();
+        let text = "ab".repeat(MERGES_PER_LOOK);
+        let mut ids = Vec::new();
+        let mut scratch = Scratch::default();
+        let result = bpe.encode(&text, &vocabulary, &mut scratch, &mut ids, Some(&cancel));
+        assert!(matches!(result, Err(Error::Cancelled)));
     }
 
-    fn finish(&self) -> u64 {
-        self.0
+    #[test]
+    fn what_has_no_token() {
+        let (vocabulary, mut bpe, _) = random(1);
+        let encode = |bpe: &Bpe| {
+            let mut ids = Vec::new();
+            bpe.encode(
+                "eeaee",
+                &vocabulary,
+                &mut Scratch::default(),
+                &mut ids,
+                None,
+            )
+            .unwrap();
+            ids
+        };
+        assert_eq!(encode(&bpe), [0]);
+        // The last token is part of no merge.
+        bpe.unk = Some(59);
+        assert_eq!(encode(&bpe), [59, 59, 0, 59, 59]);
+        bpe.fuse_unk = true;
+        assert_eq!(encode(&bpe), [59, 0, 59]);
     }
 }

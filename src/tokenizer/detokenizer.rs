@@ -1,6 +1,6 @@
 //! Decoding one token at a time without ever emitting half a code point.
 
-use super::{Piece, Tokenizer};
+use super::{Joining, Piece, Tokenizer};
 use crate::Token;
 use std::sync::Arc;
 
@@ -11,28 +11,48 @@ use std::sync::Arc;
 pub struct Detokenizer {
     tokenizer: Arc<dyn Tokenizer>,
     joiner: Joiner,
+    with_special: bool,
 }
 
 impl Detokenizer {
     /// Nothing decoded yet.
     pub fn new(tokenizer: Arc<dyn Tokenizer>) -> Self {
         let joiner = Joiner::new(&*tokenizer);
-        Self { tokenizer, joiner }
+        Self {
+            tokenizer,
+            joiner,
+            with_special: false,
+        }
+    }
+
+    /// The same with the texts of special tokens, which are left out otherwise.
+    pub fn with_special(tokenizer: Arc<dyn Tokenizer>) -> Self {
+        let with_special = true;
+        Self {
+            with_special,
+            ..Self::new(tokenizer)
+        }
     }
 
     /// Append to `out` what `token` makes certain; bytes that may still become a code point are held.
     pub fn push(&mut self, token: Token, out: &mut String) {
-        self.joiner.push(self.tokenizer.piece(token), out);
+        let special = match self.with_special {
+            true => self.tokenizer.special_text(token),
+            false => None,
+        };
+        let piece = special.map_or_else(|| self.tokenizer.piece(token), Piece::Literal);
+        self.joiner.push(piece, out);
     }
 
-    /// Append what is still held, each stray byte as U+FFFD. The text ends here: push nothing more.
+    /// Append what is still held, stray bytes as U+FFFD. The text ends here: push nothing more.
     pub fn finish(&mut self, out: &mut String) {
         self.joiner.finish(out);
     }
 }
 
-/// Joins pieces to text, as `SentencePieceProcessor::Decode` does.
+/// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel` decoder.
 pub(super) struct Joiner {
+    joining: Joining,
     /// Whether a leading space of the next piece is dropped.
     strip: bool,
     /// Whether that goes on after one was dropped.
@@ -45,6 +65,7 @@ pub(super) struct Joiner {
 impl Joiner {
     pub(super) fn new<T: Tokenizer + ?Sized>(tokenizer: &T) -> Self {
         Self {
+            joining: tokenizer.joining(),
             strip: tokenizer.strips_leading_space(),
             strip_every: tokenizer.strips_every_leading_space(),
             held: [0; 4],
@@ -53,14 +74,14 @@ impl Joiner {
     }
 
     pub(super) fn push(&mut self, piece: Piece<'_>, out: &mut String) {
-        if let Piece::Byte(byte) = piece {
-            return self.push_byte(byte, out);
-        }
-        self.finish(out);
         let mut text = match piece {
+            Piece::Byte(byte) => return self.push_bytes(&[byte], out),
+            Piece::Bytes(bytes) => return self.push_bytes(bytes, out),
+            Piece::Control if self.joining == Joining::ByteLevel => return,
+            Piece::Control => "",
             Piece::Text(text) | Piece::Literal(text) => text,
-            Piece::Byte(_) | Piece::Control => "",
         };
+        self.finish(out);
         if let (true, Piece::Text(_), Some(rest)) = (self.strip, piece, text.strip_prefix(' ')) {
             self.strip = self.strip_every;
             text = rest;
@@ -68,39 +89,56 @@ impl Joiner {
         self.emit(text, out);
     }
 
-    /// Each held byte becomes U+FFFD: they begin a code point, but its end can no longer come.
+    /// What is held begins a code point, but its end can no longer come.
     pub(super) fn finish(&mut self, out: &mut String) {
-        for _ in 0..self.n_held {
-            self.emit("\u{fffd}", out);
-        }
+        self.emit_invalid(self.n_held, out);
         self.n_held = 0;
     }
 
-    fn push_byte(&mut self, byte: u8, out: &mut String) {
-        // What is held is always a proper prefix of a code point, so there is room for one byte.
-        self.held[self.n_held] = byte;
-        self.n_held += 1;
-        while self.n_held > 0 {
-            let held = self.held;
-            let taken = match std::str::from_utf8(&held[..self.n_held]) {
-                Ok(text) => {
-                    self.emit(text, out);
-                    self.n_held
-                }
-                Err(e) if e.valid_up_to() > 0 => {
-                    let text = std::str::from_utf8(&held[..e.valid_up_to()]).unwrap_or_default();
-                    self.emit(text, out);
-                    e.valid_up_to()
-                }
-                Err(e) if e.error_len().is_none() => return,
-                // One byte, not `error_len`: SentencePiece looks again right behind it.
-                Err(_) => {
-                    self.emit("\u{fffd}", out);
-                    1
-                }
+    fn push_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
+        while self.n_held > 0
+            && let Some((first, rest)) = bytes.split_first()
+        {
+            // What is held is always a proper prefix of a code point, so there is room for one byte.
+            self.held[self.n_held] = *first;
+            let (held, len) = (self.held, self.n_held + 1);
+            self.n_held = 0;
+            self.emit_bytes(&held[..len], out);
+            bytes = rest;
+        }
+        if !bytes.is_empty() {
+            self.emit_bytes(bytes, out);
+        }
+    }
+
+    /// Emit what is certain of these bytes, and hold the rest. Nothing is held before.
+    fn emit_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
+        loop {
+            let error = match std::str::from_utf8(bytes) {
+                Ok(text) => return self.emit(text, out),
+                Err(error) => error,
             };
-            self.held.copy_within(taken.., 0);
-            self.n_held -= taken;
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            self.emit(std::str::from_utf8(valid).unwrap_or_default(), out);
+            let Some(invalid) = error.error_len() else {
+                self.held[..rest.len()].copy_from_slice(rest);
+                self.n_held = rest.len();
+                return;
+            };
+            self.emit_invalid(invalid, out);
+            bytes = &rest[invalid..];
+        }
+    }
+
+    /// `n` bytes, a maximal part that is no code point. SentencePiece looks again behind the first of
+    /// them, where another invalid part begins, so it ends up with as many U+FFFD.
+    fn emit_invalid(&mut self, n: usize, out: &mut String) {
+        let n = match self.joining {
+            Joining::SentencePiece => n,
+            Joining::ByteLevel => n.min(1),
+        };
+        for _ in 0..n {
+            self.emit("\u{fffd}", out);
         }
     }
 

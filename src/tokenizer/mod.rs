@@ -1,18 +1,31 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
+mod added;
 mod bpe;
 pub mod detokenizer;
+mod gguf;
+mod hash;
+mod hf_json;
 pub mod model_proto;
+mod normalizer;
+mod pairs;
+mod pipeline;
+mod scan;
+mod scored_bpe;
 pub mod sentencepiece;
+mod source;
+mod split;
+mod tiktoken;
+mod vocabulary;
 
 pub use detokenizer::Detokenizer;
+pub use gguf::GgufVocabulary;
 pub use sentencepiece::SentencePiece;
+pub use source::{MAX_FILE_BYTES, from_bytes, open, open_in};
 
-use crate::file::read_small;
 use crate::{Cancel, Error, Result, Token, reserve};
 use detokenizer::Joiner;
-use std::path::Path;
-use std::sync::Arc;
+use std::borrow::Cow;
 
 /// What the detokeniser does with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +37,20 @@ pub enum Piece<'a> {
     Literal(&'a str),
     /// One byte of a longer UTF-8 sequence.
     Byte(u8),
-    /// Nothing (BOS, EOS and other controls, ids beyond the tokenizer's). It still ends a run of
-    /// bytes: a character cannot continue behind it.
+    /// Bytes that need not begin or end with a whole character.
+    Bytes(&'a [u8]),
+    /// Nothing: BOS, EOS and other special tokens, ids beyond the tokenizer's.
     Control,
+}
+
+/// What becomes of bytes that are no characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// Each is U+FFFD. A [`Piece::Control`] ends a run of bytes: a character cannot continue behind it.
+    SentencePiece,
+    /// Each maximal part that cannot become a character is one U+FFFD, as in Rust, Python and
+    /// tiktoken. A [`Piece::Control`] is as if it were not there.
+    ByteLevel,
 }
 
 /// Where an encoding may end early. The default: nowhere.
@@ -48,16 +72,63 @@ pub enum Encoded {
     TooLong(usize),
 }
 
+/// Who wrote a stretch of a rendered chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Bytes of the text; runs lie behind each other and end between two characters.
+    pub len: usize,
+    /// The template (its literals, the texts of tokens), or else data: messages, tools, variables.
+    pub from_template: bool,
+}
+
+impl Run {
+    /// The runs, or with `all` one that makes all of the text the template's.
+    /// [`Error::InvalidArgument`] where they are not the text's.
+    fn checked<'a>(runs: &'a [Run], text: &str, all: bool) -> Result<Cow<'a, [Run]>> {
+        let mut end = 0_usize;
+        for run in runs {
+            end = end.saturating_add(run.len);
+            if !text.is_char_boundary(end) {
+                break;
+            }
+        }
+        let len = text.len();
+        if end != len {
+            let expected = format!("whole characters, {len} bytes together");
+            return Err(Error::invalid(
+                "runs",
+                expected,
+                format!("{end} bytes or more"),
+            ));
+        }
+        let from_template = true;
+        Ok(match all {
+            true => vec![Run { len, from_template }].into(),
+            false => runs.into(),
+        })
+    }
+}
+
 /// A tokenizer. Ids are `0..vocab_size`; any other id is a [`Piece::Control`].
 pub trait Tokenizer: Send + Sync {
     /// Number of ids.
     fn vocab_size(&self) -> usize;
-    /// Begin-of-sequence id.
+    /// Begin-of-sequence id, -1 where there is none.
     fn bos_id(&self) -> Token;
-    /// End-of-sequence id.
+    /// End-of-sequence id, -1 where there is none.
     fn eos_id(&self) -> Token;
     /// Padding id, -1 where there is none.
     fn pad_id(&self) -> Token;
+
+    /// Ids beside [`eos_id`](Self::eos_id) that end a sequence: Llama 3's end of a turn.
+    fn stop_ids(&self) -> &[Token] {
+        &[]
+    }
+
+    /// Whether BOS goes in front of a text that is to be continued.
+    fn adds_bos(&self) -> bool {
+        true
+    }
 
     /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. Ends early
     /// where `bound` says so; what was appended until then is of no use.
@@ -75,8 +146,45 @@ pub trait Tokenizer: Send + Sync {
         Ok(tokens)
     }
 
+    /// Append the ids of a rendered chat to `tokens`, without a BOS that the text does not spell.
+    ///
+    /// The texts of added tokens (`<|eot_id|>`) become these tokens where the template wrote all of
+    /// their bytes, and with `parse_all` everywhere; elsewhere they are words. The lengths of `runs`
+    /// add up to the text's. Ends early and fails as [`Tokenizer::encode_onto`], and with
+    /// [`Error::InvalidArgument`] where the runs are not this text's.
+    ///
+    /// The default is for a tokenizer without added tokens.
+    fn encode_rendered_onto(
+        &self,
+        text: &str,
+        runs: &[Run],
+        parse_all: bool,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let (_, _) = (runs, parse_all);
+        self.encode_onto(text, tokens, bound)
+    }
+
+    /// Id of the added token (control pieces included) with exactly this text: `<|eot_id|>`.
+    fn added_id(&self, text: &str) -> Option<Token> {
+        let _ = text;
+        None
+    }
+
     /// What `token` adds to a text.
     fn piece(&self, token: Token) -> Piece<'_>;
+
+    /// The text of a special token, which [`Tokenizer::piece`] leaves out.
+    fn special_text(&self, token: Token) -> Option<&str> {
+        let _ = token;
+        None
+    }
+
+    /// How pieces become a text.
+    fn joining(&self) -> Joining {
+        Joining::SentencePiece
+    }
 
     /// The bytes that `token` adds in the middle of a text, followed by one NUL that is not part of
     /// them (they may hold NULs of their own).
@@ -105,6 +213,7 @@ pub trait Tokenizer: Send + Sync {
         let most = |token: &Token| match self.piece(*token) {
             Piece::Text(text) | Piece::Literal(text) => text.len(),
             Piece::Byte(_) => '\u{fffd}'.len_utf8(),
+            Piece::Bytes(bytes) => bytes.len() * '\u{fffd}'.len_utf8(),
             Piece::Control => 0,
         };
         let mut text = String::new();
@@ -120,60 +229,4 @@ pub trait Tokenizer: Send + Sync {
         joiner.finish(&mut text);
         Ok(text)
     }
-}
-
-/// Largest tokenizer file that is read. That of Llama 2 has half a megabyte, the largest in use have
-/// four, and one of this size is read within a second.
-pub const MAX_FILE_BYTES: u64 = 16 << 20;
-
-/// Open a tokenizer file of any kind we know; says which kinds are not supported yet.
-///
-/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for Llama 3's
-/// tokenizers, [`Error::Format`] for anything else that is not a tokenizer.
-pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
-    let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
-    from_bytes(path, &bytes)
-}
-
-/// The tokenizer that a file with these contents is; `path` is for the messages.
-pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
-    // Other kinds are looked for only in what is not a ModelProto: that may begin with a brace too.
-    SentencePiece::from_bytes(path, bytes)
-        .map(|t| Arc::new(t) as Arc<dyn Tokenizer>)
-        .map_err(|e| {
-            let kind = if is_json(bytes) {
-                "a Hugging Face tokenizer.json"
-            } else if is_tiktoken(bytes) {
-                "a Llama 3 tokenizer (tiktoken ranks in base64)"
-            } else {
-                return e;
-            };
-            Error::Unsupported(format!(
-                "{}: this looks like {kind}, which is not supported yet; SentencePiece's \
-             tokenizer.model is",
-                path.display()
-            ))
-        })
-}
-
-fn is_json(bytes: &[u8]) -> bool {
-    let rest = bytes
-        .trim_ascii_start()
-        .strip_prefix(b"{")
-        .map(<[u8]>::trim_ascii_start);
-    rest.is_some_and(|rest| rest.starts_with(b"\"") || rest.starts_with(b"}"))
-}
-
-/// Lines of a token in base64, a space, and its rank.
-fn is_tiktoken(bytes: &[u8]) -> bool {
-    let line = bytes.split(|&b| b == b'\n').next().unwrap_or(bytes);
-    let Some(space) = line.iter().position(|&b| b == b' ') else {
-        return false;
-    };
-    let (token, rank) = (&line[..space], line[space + 1..].trim_ascii_end());
-    let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=".contains(b);
-    !token.is_empty()
-        && token.iter().all(base64)
-        && !rank.is_empty()
-        && rank.iter().all(u8::is_ascii_digit)
 }

@@ -228,6 +228,22 @@ impl Checked {
             pad_id,
         })
     }
+
+    /// A model that was put together from a GGUF's metadata, which name ids rather than pieces. No
+    /// id is looked at but those of `proto` itself.
+    pub(super) fn assembled(proto: ModelProto) -> Result<Checked, String> {
+        if proto.pieces.len() > MAX_PIECES {
+            let n = proto.pieces.len();
+            return Err(format!("{n} pieces, at most {MAX_PIECES} are supported"));
+        }
+        check_pieces(&proto)?;
+        Ok(Checked {
+            proto,
+            bos_id: -1,
+            eos_id: -1,
+            pad_id: -1,
+        })
+    }
 }
 
 /// Check every piece; gives their ids by their bytes.

@@ -1,21 +1,22 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`Bpe`] where it can do that,
+//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`ScoredBpe`] where it can do that,
 //! as with all of Llama's tokenizers; both are tested against the library. Where it cannot, the library
 //! encodes. It gets the message that [`Checked`] vouches for, encoded again, rather than the file: so
 //! it is no matter if its parser reads a crafted file differently than ours does.
 
-use super::bpe::{Bpe, Scratch};
-use super::model_proto::{Checked, Type, byte_of};
-use super::{Bound, Encoded, Piece, Tokenizer};
+use super::added::{Added, AddedToken, Pass};
+use super::model_proto::{Checked, ModelProto, Type, byte_of};
+use super::pairs::{Pairs, SPACE_SYMBOL};
+use super::scored_bpe::{ScoredBpe, Scratch};
+use super::source::Extras;
+use super::{Bound, Encoded, Piece, Run, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
 use prost::Message;
 use sentencepiece::SentencePieceProcessor;
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// SentencePiece writes a space as this.
-const SPACE_SYMBOL: char = '\u{2581}';
 const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
 
 /// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between two,
@@ -32,14 +33,17 @@ pub const MAX_UNK_PART_BYTES: usize = 64 << 10;
 /// the process, so it is only asked when there is.
 const WORK_PER_BYTE: usize = 1024;
 const WORK_BYTES: usize = 1 << 20;
-/// The same for a tokenizer file that is read: Llama 2's half megabyte takes some ten megabytes.
-const LOAD_PER_BYTE: usize = 32;
-const LOAD_BYTES: usize = 2 << 20;
 
 /// A SentencePiece BPE tokenizer.
 pub struct SentencePiece {
-    /// `None` where the text is cut into words for [`Bpe`].
+    /// `None` where the text is cut into words for [`ScoredBpe`].
     processor: Option<SentencePieceProcessor>,
+    /// The same without a space in front of a text, where what follows an added token gets none.
+    bare_processor: Option<SentencePieceProcessor>,
+    /// Control pieces, and what the files beside the model add.
+    added: Added,
+    /// Whether a space goes in front of what follows an added token.
+    prefix_behind_added: bool,
     entries: Vec<Entry>,
     /// The text of every piece, each followed by a NUL.
     texts: String,
@@ -48,6 +52,8 @@ pub struct SentencePiece {
     bos_id: Token,
     eos_id: Token,
     pad_id: Token,
+    stop_ids: Vec<Token>,
+    adds_bos: bool,
     strips: bool,
     strips_every: bool,
     parts: Parts,
@@ -66,7 +72,13 @@ enum Entry {
         len: u32,
     },
     Byte(u8),
-    Control,
+    /// Shown only where special tokens are asked for.
+    Special {
+        start: u32,
+        len: u32,
+    },
+    /// No text.
+    Absent,
 }
 
 /// How a text is handed to the library.
@@ -80,27 +92,25 @@ enum Parts {
         prefix: bool,
         suffix: bool,
         /// `None`: by the library.
-        bpe: Option<Box<Bpe>>,
+        bpe: Option<Box<ScoredBpe>>,
         /// What a space is to the pieces.
         space: char,
     },
 }
 
 impl SentencePiece {
-    /// The tokenizer that a file with these contents is; `path` is for the messages.
+    /// The tokenizer of a checked model; `path` is for the messages, `extras` are what the files beside
+    /// it say.
     ///
-    /// [`Error::Format`] for anything that is not a byte-pair encoding as Llama's tokenizers are
-    /// (see [`Checked::parse`]).
-    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let work = bytes.len().saturating_mul(LOAD_PER_BYTE);
-        reserve::headroom("reading a tokenizer", work.saturating_add(LOAD_BYTES))?;
+    /// [`Error::Format`] where these contradict it.
+    pub(super) fn from_checked(path: &Path, checked: Checked, extras: &Extras) -> Result<Self> {
         let format = |detail: String| Error::format(path, detail);
         let Checked {
             mut proto,
             bos_id,
             eos_id,
             pad_id,
-        } = Checked::parse(bytes).map_err(format)?;
+        } = checked;
         let trainer = proto.trainer_spec.get_or_insert_default();
         let byte_fallback = trainer.byte_fallback();
         let suffix = trainer.treat_whitespace_as_suffix();
@@ -132,57 +142,70 @@ impl SentencePiece {
                 joined,
                 prefix: add_dummy_prefix && !suffix,
                 suffix: add_dummy_prefix && suffix,
-                bpe: Bpe::new(&proto).map(Box::new),
+                bpe: ScoredBpe::new(&proto).map(Box::new),
                 space,
             }
         };
 
-        let mut entries = Vec::with_capacity(proto.pieces.len());
-        let mut texts = String::new();
-        let mut longest = 1; // a byte piece
-        for piece in &proto.pieces {
+        let added = added_tokens(&proto, extras).map_err(format)?;
+        let mut texts = Texts::default();
+        for (id, piece) in (0..).zip(&proto.pieces) {
             let text = std::str::from_utf8(piece.piece()).unwrap_or_default();
-            let (literal, text) = match piece.r#type() {
-                Type::Control => {
-                    entries.push(Entry::Control);
-                    continue;
-                }
-                Type::Byte => {
-                    entries.push(byte_of(text).map_or(Entry::Control, Entry::Byte));
-                    continue;
-                }
-                Type::Unknown => (true, Cow::Borrowed(unk_surface.as_str())),
+            match (piece.r#type(), added.get(&id)) {
+                (_, Some(token)) if token.special => texts.special(text),
+                (Type::Unknown, _) => texts.push(&unk_surface, true),
+                (_, Some(_)) => texts.push(text, true),
+                (Type::Control, None) => texts.entries.push(Entry::Absent),
+                (Type::Byte, _) => texts.byte(byte_of(text)),
                 // Only the symbol is a leading space to the library, a space proper is not.
-                Type::Normal | Type::UserDefined | Type::Unused => (
-                    text.starts_with(' '),
-                    Cow::Owned(text.replace(SPACE_SYMBOL, " ")),
-                ),
-            };
-            // At most 64 MiB of file: fits.
-            let (start, len) = (texts.len() as u32, text.len() as u32);
-            entries.push(if literal {
-                Entry::Literal { start, len }
-            } else {
-                Entry::Text { start, len }
-            });
-            longest = longest.max(text.len());
-            texts.push_str(&text);
-            texts.push('\0');
+                (Type::Normal | Type::UserDefined | Type::Unused, None) => {
+                    texts.push(&text.replace(SPACE_SYMBOL, " "), text.starts_with(' '));
+                }
+            }
         }
+        for (&id, token) in added.range(proto.pieces.len() as u32..) {
+            let gap = id as usize - texts.entries.len();
+            reserve::vec("a tokenizer's vocabulary", &mut texts.entries, gap + 1)?;
+            texts.entries.resize(id as usize, Entry::Absent);
+            match token.special {
+                true => texts.special(&token.text),
+                false => texts.push(&token.text, true),
+            }
+        }
+        let Texts {
+            entries,
+            texts,
+            longest,
+        } = texts;
+        let added: Vec<AddedToken> = added.into_values().collect();
+        let added = Added::new(added, |text| Ok(text.into())).map_err(format)?;
 
         let by_library = !matches!(parts, Parts::Cut { bpe: Some(_), .. });
-        let processor = || {
+        let processor = |proto: &ModelProto| {
             SentencePieceProcessor::from_serialized_proto(&proto.encode_to_vec())
                 .map_err(|e| format(format!("SentencePiece refuses it: {e}")))
         };
+        let whole = by_library.then(|| processor(&proto)).transpose()?;
+        let prefix_behind_added = extras.legacy.unwrap_or(true);
+        let is_bare = by_library && !prefix_behind_added && matches!(parts, Parts::Whole(_));
+        let bare = is_bare.then(|| {
+            let normalizer = proto.normalizer_spec.get_or_insert_default();
+            normalizer.add_dummy_prefix = Some(false);
+            processor(&proto)
+        });
         Ok(Self {
-            processor: by_library.then(processor).transpose()?,
+            processor: whole,
+            bare_processor: bare.transpose()?,
+            added,
+            prefix_behind_added,
             entries,
             texts,
             longest,
             bos_id,
             eos_id,
             pad_id,
+            stop_ids: extras.stop_ids.clone(),
+            adds_bos: extras.add_bos.unwrap_or(true) && bos_id >= 0,
             strips: add_dummy_prefix || remove_extra_whitespaces,
             strips_every: remove_extra_whitespaces,
             parts,
@@ -194,7 +217,7 @@ impl SentencePiece {
         index
             .and_then(|i| self.entries.get(i))
             .copied()
-            .unwrap_or(Entry::Control)
+            .unwrap_or(Entry::Absent)
     }
 
     fn check_part(&self, len: usize) -> Result<()> {
@@ -212,9 +235,10 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// Encode `work.part`.
-    fn encode_part(&self, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
-        let Some(processor) = &self.processor else {
+    /// Encode `work.part`, with the library's space in front of it or without.
+    fn encode_part(&self, prefix: bool, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
+        let bare = self.bare_processor.as_ref().filter(|_| !prefix);
+        let Some(processor) = bare.or(self.processor.as_ref()) else {
             return self.encode_words(work, ids);
         };
         let part = &work.part;
@@ -256,14 +280,188 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// Fewest tokens that a text of this many bytes can have.
-    fn least_tokens(&self, bytes: usize) -> usize {
-        match self.parts {
+    /// Fewest tokens that a stretch of `rest` bytes and a text of `behind` bytes after it can have.
+    fn least_tokens(&self, rest: usize, behind: usize) -> usize {
+        match (&self.parts, self.added.longest()) {
+            (Parts::Cut { .. }, Some(longest)) => {
+                rest.div_ceil(self.longest) + behind.div_ceil(self.longest.max(longest))
+            }
+            (Parts::Cut { .. }, None) => rest.div_ceil(self.longest),
             // Spaces may be squeezed, unknown characters may share one token.
-            Parts::Whole(_) => 0,
-            Parts::Cut { .. } => bytes.div_ceil(self.longest),
+            (Parts::Whole(_), _) => 0,
         }
     }
+
+    /// Append the ids of a text; added tokens are looked for in the template's runs.
+    fn encode_runs(
+        &self,
+        text: &str,
+        runs: &[Run],
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let mut work = Work::default();
+        for (id, range) in self.added.cut(Pass::Raw, text, runs)? {
+            if let Some(id) = id {
+                reserve::vec("the tokens of a text", tokens, 1)?;
+                tokens.push(id);
+                continue;
+            }
+            let behind = text.len() - range.end;
+            let prefix = range.start == 0 || self.prefix_behind_added;
+            let stretch = Stretch {
+                text: &text[range],
+                prefix,
+                behind,
+            };
+            if let Encoded::TooLong(least) =
+                self.encode_stretch(stretch, &mut work, tokens, bound)?
+            {
+                return Ok(Encoded::TooLong(least));
+            }
+        }
+        Ok(
+            match bound.max_tokens.is_some_and(|max| tokens.len() > max) {
+                true => Encoded::TooLong(tokens.len()),
+                false => Encoded::Whole,
+            },
+        )
+    }
+
+    /// What lies between two added tokens.
+    ///
+    /// A text may have any length as long as it can be cut into parts of at most [`MAX_PART_BYTES`]
+    /// between characters that stand side by side in no piece, which is so in every natural text.
+    /// Models that squeeze spaces, or have no byte pieces, take one part.
+    fn encode_stretch(
+        &self,
+        stretch: Stretch<'_>,
+        work: &mut Work,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let text = stretch.text;
+        // What lies behind `rest` counts as it is, what it will become as the least it can.
+        let too_long = |tokens: &[Token], rest: &str| {
+            let least = tokens.len() + self.least_tokens(rest.len(), stretch.behind);
+            bound
+                .max_tokens
+                .is_some_and(|max| least > max)
+                .then_some(Encoded::TooLong(least))
+        };
+        let mut rest = text;
+        while !rest.is_empty() {
+            if let Some(too_long) = too_long(tokens, rest) {
+                return Ok(too_long);
+            }
+            if bound.cancel.is_some_and(Cancel::is_triggered) {
+                return Err(Error::Cancelled);
+            }
+            let len = match &self.parts {
+                Parts::Whole(_) => rest.len(),
+                Parts::Cut { joined, .. } => joined.first_part(rest, PART_BYTES, MAX_PART_BYTES),
+            };
+            self.check_part(len)?;
+            let (part, tail) = rest.split_at(len);
+            let (prefix, suffix) = match self.parts {
+                Parts::Whole(_) => (false, false),
+                Parts::Cut { prefix, suffix, .. } => (prefix && stretch.prefix, suffix),
+            };
+            work.part.clear();
+            reserve::string("encoding a text", &mut work.part, part.len() + 2)?;
+            if prefix && rest.len() == text.len() {
+                work.part.push(' ');
+            }
+            work.part.push_str(part);
+            if suffix && tail.is_empty() {
+                work.part.push(' ');
+            }
+            self.encode_part(stretch.prefix, work, tokens)?;
+            rest = tail;
+        }
+        Ok(too_long(tokens, rest).unwrap_or(Encoded::Whole))
+    }
+}
+
+/// A part of a text without added tokens.
+struct Stretch<'a> {
+    text: &'a str,
+    /// Whether a space goes in front, where the model wants one.
+    prefix: bool,
+    /// Bytes of the text that lie behind it.
+    behind: usize,
+}
+
+/// The texts of all pieces while they are collected.
+#[derive(Default)]
+struct Texts {
+    entries: Vec<Entry>,
+    texts: String,
+    longest: usize,
+}
+
+impl Texts {
+    fn push(&mut self, text: &str, literal: bool) {
+        // At most 64 MiB of file: fits.
+        let (start, len) = (self.texts.len() as u32, text.len() as u32);
+        self.entries.push(match literal {
+            true => Entry::Literal { start, len },
+            false => Entry::Text { start, len },
+        });
+        self.longest = self.longest.max(text.len());
+        self.texts.push_str(text);
+        self.texts.push('\0');
+    }
+
+    fn special(&mut self, text: &str) {
+        let (start, len) = (self.texts.len() as u32, text.len() as u32);
+        self.entries.push(Entry::Special { start, len });
+        self.texts.push_str(text);
+        self.texts.push('\0');
+    }
+
+    fn byte(&mut self, byte: Option<u8>) {
+        self.longest = self.longest.max(1);
+        self.entries.push(byte.map_or(Entry::Absent, Entry::Byte));
+    }
+}
+
+/// The added tokens by id: control pieces and the unknown one, and what the files beside the model
+/// say. User-defined pieces stay the model's. The error is a sentence.
+fn added_tokens(
+    proto: &ModelProto,
+    extras: &Extras,
+) -> std::result::Result<BTreeMap<u32, AddedToken>, String> {
+    let mut added = BTreeMap::new();
+    for (id, piece) in (0..).zip(&proto.pieces) {
+        let kind = piece.r#type();
+        let text = String::from_utf8_lossy(piece.piece()).into_owned();
+        let listed = extras.added.get(&id);
+        if let Some(token) = listed.filter(|token| token.text != text) {
+            return Err(format!(
+                "piece {id} is {text:?}, the files beside the model call that token {:?}",
+                token.text
+            ));
+        }
+        if kind == Type::UserDefined || extras.unused.contains(&id) {
+            continue;
+        }
+        let is_special = matches!(kind, Type::Control | Type::Unknown);
+        let token = match listed {
+            Some(token) => token.clone(),
+            None if is_special => AddedToken {
+                id,
+                text,
+                special: kind == Type::Control,
+                ..AddedToken::default()
+            },
+            None => continue,
+        };
+        added.insert(id, token);
+    }
+    let beyond = extras.added.range(proto.pieces.len() as u32..);
+    added.extend(beyond.map(|(&id, token)| (id, token.clone())));
+    Ok(added)
 }
 
 /// Memory that one part after another is encoded in.
@@ -292,54 +490,44 @@ impl Tokenizer for SentencePiece {
         self.pad_id
     }
 
-    /// A text may have any length as long as it can be cut into parts of at most
-    /// [`MAX_PART_BYTES`] between characters that stand side by side in no piece, which is so in
-    /// every natural text. Models that squeeze spaces, or have no byte pieces, take one part.
     fn encode_onto(
         &self,
         text: &str,
         tokens: &mut Vec<Token>,
         bound: Bound<'_>,
     ) -> Result<Encoded> {
-        // What lies behind `rest` counts as it is, what it will become as the least it can.
-        let too_long = |tokens: &[Token], rest: &str| {
-            let least = tokens.len() + self.least_tokens(rest.len());
-            bound
-                .max_tokens
-                .is_some_and(|max| least > max)
-                .then_some(Encoded::TooLong(least))
-        };
-        let (mut rest, mut work) = (text, Work::default());
-        while !rest.is_empty() {
-            if let Some(too_long) = too_long(tokens, rest) {
-                return Ok(too_long);
-            }
-            if bound.cancel.is_some_and(Cancel::is_triggered) {
-                return Err(Error::Cancelled);
-            }
-            let len = match &self.parts {
-                Parts::Whole(_) => rest.len(),
-                Parts::Cut { joined, .. } => joined.first_part(rest),
-            };
-            self.check_part(len)?;
-            let (part, tail) = rest.split_at(len);
-            let (prefix, suffix) = match self.parts {
-                Parts::Whole(_) => (false, false),
-                Parts::Cut { prefix, suffix, .. } => (prefix, suffix),
-            };
-            work.part.clear();
-            reserve::string("encoding a text", &mut work.part, part.len() + 2)?;
-            if prefix && rest.len() == text.len() {
-                work.part.push(' ');
-            }
-            work.part.push_str(part);
-            if suffix && tail.is_empty() {
-                work.part.push(' ');
-            }
-            self.encode_part(&mut work, tokens)?;
-            rest = tail;
+        self.encode_runs(text, &[], tokens, bound)
+    }
+
+    fn encode_rendered_onto(
+        &self,
+        text: &str,
+        runs: &[Run],
+        parse_all: bool,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let runs = Run::checked(runs, text, parse_all)?;
+        self.encode_runs(text, &runs, tokens, bound)
+    }
+
+    fn stop_ids(&self) -> &[Token] {
+        &self.stop_ids
+    }
+
+    fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    fn added_id(&self, text: &str) -> Option<Token> {
+        self.added.id(text)
+    }
+
+    fn special_text(&self, token: Token) -> Option<&str> {
+        match self.entry(token) {
+            Entry::Special { start, len } => Some(&self.texts[start as usize..][..len as usize]),
+            _ => None,
         }
-        Ok(too_long(tokens, rest).unwrap_or(Encoded::Whole))
     }
 
     fn piece(&self, token: Token) -> Piece<'_> {
@@ -348,7 +536,7 @@ impl Tokenizer for SentencePiece {
             Entry::Text { start, len } => Piece::Text(text(start, len)),
             Entry::Literal { start, len } => Piece::Literal(text(start, len)),
             Entry::Byte(byte) => Piece::Byte(byte),
-            Entry::Control => Piece::Control,
+            Entry::Special { .. } | Entry::Absent => Piece::Control,
         }
     }
 
@@ -358,7 +546,7 @@ impl Tokenizer for SentencePiece {
                 &self.texts.as_bytes()[start as usize..][..len as usize + 1]
             }
             Entry::Byte(byte) => &BYTES_WITH_NUL[usize::from(byte)],
-            Entry::Control => &[0],
+            Entry::Special { .. } | Entry::Absent => &[0],
         }
     }
 
@@ -380,62 +568,3 @@ static BYTES_WITH_NUL: [[u8; 2]; 256] = {
     }
     table
 };
-
-/// Pairs of characters that stand side by side in some piece. Between two that never do, no merge
-/// can reach across, so that the two sides may be encoded apart.
-///
-/// A bit per hash value: pairs that share it with another are taken for joined, which only means
-/// fewer places to cut. Llama 2's 3,538 pairs fill one in three hundred of them.
-struct Pairs(Vec<u64>);
-
-impl Pairs {
-    const LOG2_BITS: u32 = 20;
-
-    fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut pairs = Self(vec![0; 1 << (Self::LOG2_BITS - 6)]);
-        for piece in pieces {
-            let chars = std::str::from_utf8(piece).unwrap_or_default().chars();
-            for (a, b) in chars.clone().zip(chars.skip(1)) {
-                let bit = Self::bit(a, b);
-                pairs.0[bit / 64] |= 1 << (bit % 64);
-            }
-        }
-        pairs
-    }
-
-    fn contains(&self, a: char, b: char) -> bool {
-        let bit = Self::bit(a, b);
-        self.0[bit / 64] >> (bit % 64) & 1 == 1
-    }
-
-    fn bit(a: char, b: char) -> usize {
-        let escape = |c| u64::from(u32::from(if c == ' ' { SPACE_SYMBOL } else { c }));
-        let pair = escape(a) << 32 | escape(b);
-        // Fibonacci hashing: the high bits of a product with 2^64 / golden ratio.
-        (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LOG2_BITS)) as usize
-    }
-
-    /// Length of the text up to the first place where it may be cut.
-    fn first_word(&self, text: &str) -> usize {
-        self.cut_from(text, 0, usize::MAX)
-    }
-
-    /// Length of the first part of `text`: to the first place behind [`PART_BYTES`] where it may be
-    /// cut, or more than [`MAX_PART_BYTES`] where none is found within that.
-    fn first_part(&self, text: &str) -> usize {
-        self.cut_from(text, text.floor_char_boundary(PART_BYTES), MAX_PART_BYTES)
-    }
-
-    /// The first place behind byte `start` where `text` may be cut, or one beyond `most`.
-    fn cut_from(&self, text: &str, start: usize, most: usize) -> usize {
-        let mut previous = None;
-        for (i, c) in text[start..].char_indices() {
-            let at = start + i;
-            if at > most || previous.is_some_and(|p| !self.contains(p, c)) {
-                return at;
-            }
-            previous = Some(c);
-        }
-        text.len()
-    }
-}

@@ -1,26 +1,32 @@
 //! The sampler against reference distributions, and its promises about ties, draws and bad logits.
 
 use llamabi::Token;
-use llamabi::engine::sampler::{Params, Sampler, uniform};
+use llamabi::backend::choice::Strategy;
+use llamabi::engine::GenerateOptions as Params;
+use llamabi::engine::sampler::{Sampler, uniform};
 use std::collections::{HashMap, HashSet};
 
-const PLAIN: Params = Params {
-    temperature: 1.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-};
-const GREEDY: Params = Params {
-    temperature: 0.0,
-    ..PLAIN
-};
+/// Nothing is cut off.
+fn plain() -> Params {
+    Params {
+        temperature: 1.0,
+        top_p: 1.0,
+        ..Params::default()
+    }
+}
+
+fn greedy() -> Params {
+    Params {
+        temperature: 0.0,
+        ..plain()
+    }
+}
 
 /// Ids that may be drawn and their probabilities, by ascending id.
 fn distribution(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<(Token, f64)> {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
-    let kept = sampler.distribution(params, previous);
+    let kept = sampler.distribution(&params.into(), previous);
     let total: u64 = kept.iter().map(|k| k.mass).sum();
     kept.iter()
         .map(|k| (k.token, k.mass as f64 / total as f64))
@@ -38,7 +44,7 @@ fn support(logits: &[f32], params: &Params) -> Vec<Token> {
 fn sample(logits: &[f32], params: &Params, previous: &[Token], uniform: f64) -> Option<Token> {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
-    sampler.sample(params, previous, (uniform * 16_777_216.0) as u32)
+    sampler.draw(&params.into(), previous, (uniform * 16_777_216.0) as u32)
 }
 
 /// Logits with the shape of a model's: a few high, many low. From a linear congruential generator.
@@ -75,10 +81,11 @@ impl Case {
         let get = |name: &str, off: f64| self.params.get(name).copied().unwrap_or(off);
         Params {
             temperature: get("temperature", 1.0) as f32,
-            top_k: get("top_k", 0.0) as usize,
+            top_k: get("top_k", 0.0) as i32,
             top_p: get("top_p", 1.0) as f32,
             min_p: get("min_p", 0.0) as f32,
             repetition_penalty: get("repetition_penalty", 1.0) as f32,
+            ..Params::default()
         }
     }
 }
@@ -134,7 +141,7 @@ fn frequencies_over_seeds_follow_the_distribution() {
         for seed in 0..DRAWS {
             let draw = uniform(seed, at as u64, 17);
             let token = sampler
-                .sample(&case.params(), &case.previous_tokens, draw)
+                .draw(&Strategy::from(&case.params()), &case.previous_tokens, draw)
                 .unwrap();
             *counts.entry(token).or_default() += 1.0;
         }
@@ -184,8 +191,8 @@ fn by_sorting(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<Token>
         });
     }
     values.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    if params.top_k > 0 && params.top_k < values.len() {
-        let last = values[params.top_k - 1].0;
+    if params.top_k > 0 && (params.top_k as usize) < values.len() {
+        let last = values[params.top_k as usize - 1].0;
         values.retain(|v| v.0 >= last);
     }
     let max = values[0].0;
@@ -227,6 +234,7 @@ fn selection_keeps_what_sorting_keeps() {
                             top_p,
                             min_p,
                             repetition_penalty: 1.5,
+                            ..plain()
                         };
                         let got: Vec<Token> = distribution(&logits, &params, previous)
                             .into_iter()
@@ -247,15 +255,15 @@ fn selection_keeps_what_sorting_keeps() {
 #[test]
 fn ties_keep_the_lowest_ids() {
     let equal = [1.0; 4];
-    assert_eq!(sample(&equal, &GREEDY, &[], 0.99), Some(0));
-    assert_eq!(sample(&[0.0, 2.0, 1.0, 2.0], &GREEDY, &[], 0.99), Some(1));
+    assert_eq!(sample(&equal, &greedy(), &[], 0.99), Some(0));
+    assert_eq!(sample(&[0.0, 2.0, 1.0, 2.0], &greedy(), &[], 0.99), Some(1));
     // Meta's rule at an exact tie: the mass before the third is 0.5, which is not more than 0.5.
     assert_eq!(
         support(
             &equal,
             &Params {
                 top_p: 0.5,
-                ..PLAIN
+                ..plain()
             }
         ),
         [0, 1, 2]
@@ -265,7 +273,7 @@ fn ties_keep_the_lowest_ids() {
             &equal,
             &Params {
                 top_p: 0.0,
-                ..PLAIN
+                ..plain()
             }
         ),
         [0]
@@ -276,15 +284,30 @@ fn ties_keep_the_lowest_ids() {
             &Params {
                 top_p: 0.0,
                 top_k: 3,
-                ..PLAIN
+                ..plain()
             }
         ),
         [0]
     );
     // All that tie with the k-th stay.
-    assert_eq!(support(&equal, &Params { top_k: 2, ..PLAIN }), [0, 1, 2, 3]);
     assert_eq!(
-        support(&[3.0, 1.0, 2.0, 2.0], &Params { top_k: 2, ..PLAIN }),
+        support(
+            &equal,
+            &Params {
+                top_k: 2,
+                ..plain()
+            }
+        ),
+        [0, 1, 2, 3]
+    );
+    assert_eq!(
+        support(
+            &[3.0, 1.0, 2.0, 2.0],
+            &Params {
+                top_k: 2,
+                ..plain()
+            }
+        ),
         [0, 2, 3]
     );
     assert_eq!(
@@ -292,7 +315,7 @@ fn ties_keep_the_lowest_ids() {
             &equal,
             &Params {
                 min_p: 1.0,
-                ..PLAIN
+                ..plain()
             }
         ),
         [0, 1, 2, 3]
@@ -310,7 +333,7 @@ fn the_draw_is_the_inverse_of_the_cumulative_distribution_by_ascending_id() {
         (0.81, 3),
         (0.9999999, 3),
     ] {
-        assert_eq!(sample(&logits, &PLAIN, &[], u), Some(token), "{u}");
+        assert_eq!(sample(&logits, &plain(), &[], u), Some(token), "{u}");
     }
 }
 
@@ -319,7 +342,7 @@ fn the_penalty_is_applied_once_per_distinct_token_and_to_greedy_too() {
     let logits = [2.0, 1.5, -1.0];
     let penalty = |p| Params {
         repetition_penalty: p,
-        ..GREEDY
+        ..greedy()
     };
     assert_eq!(sample(&logits, &penalty(1.2), &[0], 0.0), Some(0));
     assert_eq!(
@@ -351,12 +374,15 @@ fn logits_that_are_not_finite_are_impossible_tokens() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let logits = [nan, 1.0, -inf, inf, 2.0];
     for params in [
-        PLAIN,
-        GREEDY,
-        Params { top_k: 3, ..PLAIN },
+        plain(),
+        greedy(),
+        Params {
+            top_k: 3,
+            ..plain()
+        },
         Params {
             top_p: 0.99,
-            ..PLAIN
+            ..plain()
         },
     ] {
         let kept = support(&logits, &params);
@@ -394,7 +420,7 @@ fn extreme_temperatures_give_numbers() {
         let params = Params {
             temperature,
             top_p: 0.9,
-            ..PLAIN
+            ..plain()
         };
         let got = distribution(&logits, &params, &[]);
         assert!(
@@ -408,7 +434,7 @@ fn extreme_temperatures_give_numbers() {
             &[1.0, 1.0 + 1e-6],
             &Params {
                 temperature: 1e-30,
-                ..PLAIN
+                ..plain()
             }
         ),
         [1]
@@ -418,7 +444,7 @@ fn extreme_temperatures_give_numbers() {
             &[1.0, 1.0],
             &Params {
                 temperature: 1e-30,
-                ..PLAIN
+                ..plain()
             }
         ),
         [0, 1]
@@ -430,9 +456,9 @@ fn ids_beyond_the_tokenizers_are_never_sampled_but_count_in_the_softmax() {
     let logits = [0.0, 1.0, 9.0];
     let mut sampler = Sampler::new(2);
     sampler.load(&logits);
-    assert_eq!(sampler.sample(&GREEDY, &[], 0), Some(1));
+    assert_eq!(sampler.draw(&Strategy::from(&greedy()), &[], 0), Some(1));
     let ids: Vec<Token> = sampler
-        .distribution(&PLAIN, &[2])
+        .distribution(&Strategy::from(&plain()), &[2])
         .iter()
         .map(|k| k.token)
         .collect();
@@ -451,15 +477,12 @@ fn log_probabilities_are_of_the_raw_logits_and_alternatives_are_in_order() {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(&logits);
     // The penalty and the temperature of a draw do not touch them.
-    sampler.sample(
-        &Params {
-            repetition_penalty: 3.0,
-            temperature: 0.1,
-            ..PLAIN
-        },
-        &[7],
-        1 << 23,
-    );
+    let params = Params {
+        repetition_penalty: 3.0,
+        temperature: 0.1,
+        ..plain()
+    };
+    sampler.draw(&Strategy::from(&params), &[7], 1 << 23);
     let softmax = sampler.log_softmax().unwrap();
     let max = 20.0;
     let total: f64 = logits.iter().map(|l| (f64::from(*l) - max).exp()).sum();
@@ -501,20 +524,31 @@ fn speed() {
             println!("{vocabulary:7} {name:28} {best:7.0} us per token");
             assert!(best < 100_000.0);
         };
-        let reference = Params {
+        let reference = || Params {
             temperature: 0.6,
             top_p: 0.9,
-            ..PLAIN
+            ..plain()
         };
         for (name, params, logits) in [
-            ("greedy", GREEDY, &logits),
-            ("temperature 0.6, top_p 0.9", reference, &logits),
-            ("flat logits, top_p 0.9", reference, &flat),
-            ("top_k 40", Params { top_k: 40, ..PLAIN }, &logits),
-            ("temperature 1", PLAIN, &logits),
+            ("greedy", greedy(), &logits),
+            ("temperature 0.6, top_p 0.9", reference(), &logits),
+            ("flat logits, top_p 0.9", reference(), &flat),
+            (
+                "top_k 40",
+                Params {
+                    top_k: 40,
+                    ..plain()
+                },
+                &logits,
+            ),
+            ("temperature 1", plain(), &logits),
         ] {
             time(name, logits, &mut |sampler, draw| {
-                assert!(sampler.sample(&params, &[1, 2, 3], draw).is_some());
+                assert!(
+                    sampler
+                        .draw(&Strategy::from(&params), &[1, 2, 3], draw)
+                        .is_some()
+                );
             });
         }
         time("logprob, 5 alternatives", &logits, &mut |sampler, _| {

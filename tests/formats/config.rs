@@ -1,17 +1,17 @@
 //! `params.json` and `config.json`: what they mean, and what is refused.
 
-use crate::checkpoints::{TempDir, reference, sentence};
+use crate::checkpoints::{TempDir, config, reference, sentence};
 use llamabi::backend::Shape;
-use llamabi::model::config::{Config, Form, RopeScaling};
+use llamabi::checkpoint::open;
+use llamabi::model::config::{Config, RopeScaling};
 use llamabi::model::rope;
 use llamabi::{Error, Result};
 use serde_json::{Value, json};
 
 #[test]
 fn the_reference_models() {
-    let read = |name: &str| Config::read(&reference(name), 512).unwrap();
+    let read = |name: &str| config(&reference(name), 512).unwrap();
     let expected = Config {
-        form: Form::Meta,
         shape: Shape {
             dim: 96,
             n_layers: 2,
@@ -26,12 +26,10 @@ fn the_reference_models() {
         rope_scaling: RopeScaling::None,
         attention_bias: false,
         tied_embeddings: false,
-        quantised: None,
         eos_ids: vec![],
     };
     assert_eq!(read("gqa-bf16/meta"), expected);
     let hf = Config {
-        form: Form::HuggingFace,
         eos_ids: vec![2],
         ..expected
     };
@@ -71,13 +69,13 @@ fn with(mut base: Value, changes: &Value) -> Value {
 fn read(file: &str, json: &Value) -> Result<Config> {
     let dir = TempDir::new();
     dir.file(file, json.to_string());
-    Config::read(dir.path(), 32_000)
+    config(dir.path(), 32_000)
 }
 
 fn refused(file: &str, json: &Value) -> String {
     let dir = TempDir::new();
     dir.file(file, json.to_string());
-    let result = Config::read(dir.path(), 32_000);
+    let result = config(dir.path(), 32_000);
     assert!(matches!(result, Err(Error::Config { .. })), "{result:?}");
     sentence(result, dir.path())
 }
@@ -216,23 +214,25 @@ fn rope_types_under_both_names() {
 }
 
 #[test]
-fn params_json_wins_and_generation_config_adds() {
+fn generation_config_adds_and_weights_tell_the_form() {
     let dir = TempDir::new();
     dir.file("config.json", config4().to_string());
     dir.file(
         "generation_config.json",
         r#"{"eos_token_id": [128009, 7], "temperature": 0.6}"#,
     );
-    let config = Config::read(dir.path(), 1).unwrap();
-    assert_eq!(config.eos_ids, [128001, 128008, 128009, 7]);
+    let both = config(dir.path(), 1).unwrap();
+    assert_eq!(both.eos_ids, [128001, 128008, 128009, 7]);
     dir.file("generation_config.json", r#"{"eos_token_id": "</s>"}"#);
     assert_eq!(
-        sentence(Config::read(dir.path(), 1), dir.path()),
+        sentence(config(dir.path(), 1), dir.path()),
         "generation_config.json: `eos_token_id` is \"</s>\", expected an id, or a list of ids, from 0 \
          to 128255"
     );
     dir.file("params.json", params().to_string());
-    assert_eq!(Config::read(dir.path(), 1).unwrap().form, Form::Meta);
+    assert_eq!(open(dir.path()).unwrap().form(), "HuggingFace");
+    dir.file("consolidated.00.pth", "");
+    assert_eq!(open(dir.path()).unwrap().form(), "Meta");
 }
 
 #[test]
@@ -488,7 +488,7 @@ fn files_that_are_no_configuration() {
     let got = |name: &str, content: &str| {
         let dir = TempDir::new();
         dir.file(name, content);
-        let result = Config::read(dir.path(), 1);
+        let result = config(dir.path(), 1);
         assert!(matches!(result, Err(Error::Format { .. })), "{result:?}");
         sentence(result, dir.path())
     };
@@ -504,14 +504,14 @@ fn files_that_are_no_configuration() {
     );
 
     let dir = TempDir::new();
-    let result = Config::read(dir.path(), 1);
+    let result = config(dir.path(), 1);
     assert!(matches!(&result, Err(Error::Io { path, .. }) if path == dir.path()));
     std::os::unix::fs::symlink("config.json", dir.path().join("config.json")).unwrap();
-    let result = Config::read(dir.path(), 1);
+    let result = config(dir.path(), 1);
     assert!(matches!(&result, Err(Error::Io { .. })), "a link to itself");
     std::fs::create_dir(dir.path().join("params.json")).unwrap();
     assert_eq!(
-        sentence(Config::read(dir.path(), 1), dir.path()),
+        sentence(config(dir.path(), 1), dir.path()),
         "params.json: is a directory, expected a regular file"
     );
 }

@@ -4,8 +4,9 @@ use crate::checkpoints::write::{
     Pickled, Tensor, ZipEntry, entry, pickle, pth, pth_entries, raw_safetensors, safetensors, zip,
 };
 use crate::checkpoints::{TempDir, collect::to_f32, reference, sentence};
+use llamabi::checkpoint::{hugging_face, meta};
 use llamabi::format::{
-    Checkpoint, TensorFile, pickle as unpickle, pth as pth_file, safetensors as st,
+    Encoding, TensorFile, pickle as unpickle, pth as pth_file, safetensors as st,
 };
 use llamabi::{Cancel, Dtype, Error, Result};
 use std::io::{Cursor, Write as _};
@@ -21,7 +22,7 @@ fn values(file: &TensorFile, name: &str) -> Vec<f32> {
     let info = &file.tensors[name];
     let mut bytes = vec![0; info.len as usize];
     file.read(info, 0, &mut bytes).unwrap();
-    to_f32(info.dtype, &bytes)
+    to_f32(info.encoding.float().unwrap(), &bytes)
 }
 
 type Open = fn(&Path, Option<&Cancel>) -> Result<TensorFile>;
@@ -59,8 +60,8 @@ fn safetensors_hold_what_was_written() {
     assert_eq!(values(&file, "z"), [1.0, 2.0]);
     let x = &file.tensors["x"];
     assert_eq!(
-        (x.dtype, &x.shape[..], x.len),
-        (Dtype::F32, &[2, 3][..], 24)
+        (x.encoding, &x.shape[..], x.len),
+        (Encoding::F32, &[2, 3][..], 24)
     );
     let mut middle = [0; 8];
     file.read(x, 8, &mut middle).unwrap();
@@ -236,7 +237,7 @@ fn what_an_index_may_not_say() {
     );
     let open = |index: &str| {
         dir.file("model.safetensors.index.json", index);
-        sentence(Checkpoint::open_hugging_face(dir.path(), None), dir.path())
+        sentence(hugging_face::open(dir.path(), None), dir.path())
             .replace("model.safetensors.index.json", "INDEX")
     };
     let map = |map: &str| open(&format!(r#"{{"weight_map":{map}}}"#));
@@ -278,18 +279,12 @@ fn what_an_index_may_not_say() {
         "model.safetensors.index.json",
         r#"{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#,
     );
-    assert_eq!(
-        Checkpoint::open_hugging_face(dir.path(), None)
-            .unwrap()
-            .files
-            .len(),
-        2
-    );
+    assert_eq!(hugging_face::open(dir.path(), None).unwrap().files.len(), 2);
     dir.file(
         "model.safetensors",
         safetensors(&[Tensor::f32("z", &[2], 0)], 0),
     );
-    let checkpoint = Checkpoint::open_hugging_face(dir.path(), None).unwrap();
+    let checkpoint = hugging_face::open(dir.path(), None).unwrap();
     assert!(checkpoint.files[0].tensors.contains_key("z"));
 }
 
@@ -298,7 +293,7 @@ fn what_an_index_may_not_say() {
 #[test]
 fn metas_shards_are_numbered_without_a_gap() {
     let dir = TempDir::new();
-    let open = || Checkpoint::open_meta(dir.path(), None);
+    let open = || meta::open(dir.path(), None);
     assert_eq!(
         sentence(open(), dir.path()),
         "consolidated.00.pth: no such file"
@@ -326,12 +321,9 @@ fn metas_shards_are_numbered_without_a_gap() {
         "consolidated.02.pth: no such file, but there is a shard 03"
     );
     let nowhere = dir.path().join("nowhere");
-    assert!(matches!(
-        Checkpoint::open_meta(&nowhere, None),
-        Err(Error::Io { .. })
-    ));
+    assert!(matches!(meta::open(&nowhere, None), Err(Error::Io { .. })));
     assert_eq!(
-        sentence(Checkpoint::open_hugging_face(dir.path(), None), dir.path()),
+        sentence(hugging_face::open(dir.path(), None), dir.path()),
         "model.safetensors: no such file, and no model.safetensors.index.json beside it"
     );
 }
@@ -343,8 +335,8 @@ fn only_regular_files_are_opened() {
         let dir = TempDir::new();
         let path = dir.path().join(name);
         let open = || match name {
-            "model.safetensors" => Checkpoint::open_hugging_face(dir.path(), None),
-            _ => Checkpoint::open_meta(dir.path(), None),
+            "model.safetensors" => hugging_face::open(dir.path(), None),
+            _ => meta::open(dir.path(), None),
         };
         let status = std::process::Command::new("mkfifo")
             .arg(&path)
@@ -389,7 +381,7 @@ fn pth_files_in_every_protocol() {
         assert_eq!(values(&file, "a"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "{name}");
         assert_eq!(values(&file, "b"), [1.0, 2.0, 3.0, 4.0], "{name}");
         assert_eq!(file.tensors["a"].shape, [2, 3]);
-        assert_eq!(file.tensors["b"].dtype, Dtype::Bf16);
+        assert_eq!(file.tensors["b"].encoding, Encoding::Bf16);
     }
     // A module's state_dict: parameters, and attributes on the dict.
     let file = pth_file::open(&corpus("pth/state_dict.pth"), None).unwrap();

@@ -5,8 +5,9 @@
 use crate::account::measure;
 use crate::checkpoints::write::{Pickled, Tensor, ZipEntry, entry, pickle, raw_safetensors, zip};
 use crate::checkpoints::{TempDir, sentence};
+use llamabi::checkpoint::hugging_face;
 use llamabi::format::limits::*;
-use llamabi::format::{Checkpoint, pickle as unpickle, pth, safetensors as st};
+use llamabi::format::{pickle as unpickle, pth, safetensors as st};
 use llamabi::{Cancel, Error};
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -121,7 +122,7 @@ fn what_the_files_of_a_checkpoint_have_together_is_limited() {
     let open = |map: &str| {
         let index = format!(r#"{{"weight_map":{map}}}"#);
         dir.file("model.safetensors.index.json", index);
-        sentence(Checkpoint::open_hugging_face(dir.path(), None), dir.path())
+        sentence(hugging_face::open(dir.path(), None), dir.path())
     };
     let names = (0..=MAX_FILES).map(|i| format!(r#""{i}":"{i}.safetensors""#));
     assert_eq!(

@@ -8,9 +8,11 @@ mod config;
 mod files;
 mod fuzz;
 mod fuzz_tokenizer;
+mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
+mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -1,12 +1,11 @@
 //! Quantised weights through the whole library: at load, in written checkpoints, in hostile ones.
 
 use crate::checkpoints::collect::{Collect, Mat};
-use crate::checkpoints::{TempDir, reference, sentence};
+use crate::checkpoints::{Opened, TempDir, reference, sentence};
 use llamabi::backend::Weights;
+use llamabi::checkpoint::weights::LoadControl;
 use llamabi::engine::{GenerateOptions, Prompt};
-use llamabi::model::names::Dtypes;
-use llamabi::model::weights::{LoadControl, load};
-use llamabi::model::{Config, quantised};
+use llamabi::llama::quantise;
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Error, Llama, Result};
 use std::path::Path;
@@ -18,9 +17,7 @@ fn demo(form: &str) -> std::path::PathBuf {
 }
 
 fn load_dir(dir: &Path, dtype: Option<Dtype>) -> Result<Weights<Collect>> {
-    let config = Config::read(dir, 512)?;
-    let checkpoint = config.open(dir, None)?;
-    let dtypes = Dtypes::choose(dtype, &checkpoint, &config);
+    let opened = Opened::new(dir, 512)?;
     let mut shares = Vec::new();
     let mut control = LoadControl {
         cancel: None,
@@ -29,13 +26,7 @@ fn load_dir(dir: &Path, dtype: Option<Dtype>) -> Result<Weights<Collect>> {
             true
         },
     };
-    let weights = load(
-        &Collect::default(),
-        &checkpoint,
-        &config,
-        dtypes,
-        &mut control,
-    )?;
+    let weights = opened.load(&Collect::default(), dtype, &mut control)?;
     assert_eq!(shares.last(), Some(&1.0), "all that there is was read");
     Ok(weights)
 }
@@ -101,7 +92,7 @@ fn written_checkpoints_are_what_loading_quantises() {
             let to = dir.path().join("new");
             let what = format!("{} {quant:?}", source.display());
             let at_load = load_dir(&source, Some(quant.dtype()));
-            let written = quantised::write(&source, &to, quant);
+            let written = quantise::write(&source, &to, quant);
             let at_load = match at_load {
                 // Rows that 64 does not divide.
                 Err(error) if quant == Quant::Nf4 => {
@@ -164,7 +155,7 @@ fn a_written_checkpoint_says_the_same_to_the_last_bit() {
     ] {
         let dir = TempDir::new();
         let to = dir.path().join("new");
-        quantised::write(&demo(form), &to, quant).unwrap();
+        quantise::write(&demo(form), &to, quant).unwrap();
         let want = generate(&demo(form), Some(quant.dtype()), None);
         assert_eq!(generate(&to, None, None), want);
         assert_eq!(want.2, quant.dtype());
@@ -188,7 +179,7 @@ fn changed(
 ) -> String {
     let dir = TempDir::new();
     let to = dir.path().join("new");
-    quantised::write(&demo("hf"), &to, quant).unwrap();
+    quantise::write(&demo("hf"), &to, quant).unwrap();
     let path = to.join("model.safetensors");
     let file = std::fs::read(&path).unwrap();
     let len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
@@ -274,14 +265,14 @@ fn hostile_checkpoints_are_errors_that_name_the_tensor() {
         c.as_object_mut().unwrap().remove("quantization_config");
     });
     assert!(text.contains("no quantization_config"), "{text}");
-    assert!(text.contains("dtype int8"), "{text}");
+    assert!(text.contains("dtype i8"), "{text}");
 }
 
 #[test]
 fn scales_that_are_no_numbers_are_refused() {
     let dir = TempDir::new();
     let to = dir.path().join("new");
-    quantised::write(&demo("meta"), &to, Quant::Int8).unwrap();
+    quantise::write(&demo("meta"), &to, Quant::Int8).unwrap();
     let path = to.join("model.safetensors");
     let mut file = std::fs::read(&path).unwrap();
     let len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
@@ -299,7 +290,7 @@ fn scales_that_are_no_numbers_are_refused() {
 fn a_quantised_checkpoint_is_used_as_it_is() {
     let dir = TempDir::new();
     let to = dir.path().join("new");
-    quantised::write(&demo("meta"), &to, Quant::Int8).unwrap();
+    quantise::write(&demo("meta"), &to, Quant::Int8).unwrap();
     for dtype in [Dtype::Bf16, Dtype::Int4, Dtype::F32] {
         let options = BuildOptions {
             weights_dtype: Some(dtype),
@@ -312,13 +303,13 @@ fn a_quantised_checkpoint_is_used_as_it_is() {
         let text = format!("weights_dtype is {dtype}, but the checkpoint is quantised as int8");
         assert!(error.to_string().contains(&text), "{error}");
     }
-    let again = quantised::write(&to, &dir.path().join("again"), Quant::Int4).unwrap_err();
+    let again = quantise::write(&to, &dir.path().join("again"), Quant::Int4).unwrap_err();
     assert!(
         again.to_string().contains("quantised as int8 already"),
         "{again}"
     );
     // Nothing is written over.
-    let exists = quantised::write(&demo("meta"), &to, Quant::Int4).unwrap_err();
+    let exists = quantise::write(&demo("meta"), &to, Quant::Int4).unwrap_err();
     assert!(matches!(exists, Error::Io { .. }), "{exists}");
 }
 

@@ -3,47 +3,30 @@
 
 use crate::checkpoints::collect::{Collect, Mat, to_f32};
 use crate::checkpoints::write::{Tensor, pth, safetensors};
-use crate::checkpoints::{TempDir, reference, sentence};
+use crate::checkpoints::{Opened, TempDir, reference, sentence};
 use llamabi::backend::{RowOrder, Weights};
-use llamabi::format::Checkpoint;
-use llamabi::model::config::{Config, Form};
-use llamabi::model::names::Dtypes;
-use llamabi::model::weights::{LoadControl, load, weight_bytes};
+use llamabi::checkpoint::weights::LoadControl;
+use llamabi::model::Config;
 use llamabi::{Cancel, Dtype, Error, Result};
 use std::path::Path;
 
 /// The reference tokenizers have 512 pieces.
 const VOCAB: usize = 512;
 
-const FLOATS: Dtypes = Dtypes {
-    layers: Dtype::F32,
-    head: Dtype::F32,
-    embedding: Dtype::F32,
-};
+const FLOATS: Option<Dtype> = Some(Dtype::F32);
 
-fn open(dir: &Path) -> Result<(Config, Checkpoint)> {
-    let config = Config::read(dir, VOCAB)?;
-    let checkpoint = match config.form {
-        Form::Meta => Checkpoint::open_meta(dir, None)?,
-        Form::HuggingFace => Checkpoint::open_hugging_face(dir, None)?,
-    };
-    Ok((config, checkpoint))
+fn open(dir: &Path) -> Result<Opened> {
+    Opened::new(dir, VOCAB)
 }
 
 fn load_dir(dir: &Path) -> Result<(Config, Weights<Collect>)> {
-    let (config, checkpoint) = open(dir)?;
+    let opened = open(dir)?;
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
     };
-    let weights = load(
-        &Collect::default(),
-        &checkpoint,
-        &config,
-        FLOATS,
-        &mut control,
-    )?;
-    Ok((config, weights))
+    let weights = opened.load(&Collect::default(), FLOATS, &mut control)?;
+    Ok((opened.config, weights))
 }
 
 fn matrices(w: &Weights<Collect>) -> Vec<&Mat> {
@@ -101,13 +84,13 @@ fn both_forms_give_the_same_matrices() {
 fn hugging_face_rows_become_metas_pairs() {
     let dir = reference("variants/attn-bias");
     let (config, w) = load_dir(&dir).unwrap();
-    let (_, checkpoint) = open(&dir).unwrap();
-    let file = &checkpoint.files[0];
+    let opened = open(&dir).unwrap();
+    let file = &opened.files.files[0];
     let raw = std::fs::read(dir.join("model.safetensors")).unwrap();
     let stored = |name: &str| {
         let info = &file.tensors[name];
         to_f32(
-            info.dtype,
+            info.encoding.float().unwrap(),
             &raw[info.offset as usize..][..info.len as usize],
         )
     };
@@ -179,12 +162,16 @@ fn the_plan_is_what_is_allocated() {
         "variants/tied",
         "variants/attn-bias",
     ] {
-        let (config, w) = load_dir(&reference(name)).unwrap();
+        let (_, w) = load_dir(&reference(name)).unwrap();
         let numbers = |m: &Mat| m.values.len() + m.bias.len();
         let matrices: usize = matrices(&w).into_iter().map(numbers).sum();
         let norms: usize = norms(&w).into_iter().map(Vec::len).sum();
         assert_eq!(
-            weight_bytes::<Collect>(&config, FLOATS),
+            open(&reference(name))
+                .unwrap()
+                .plan(FLOATS)
+                .unwrap()
+                .weight_bytes::<Collect>(),
             4 * (matrices + norms) as u64
         );
     }
@@ -199,7 +186,7 @@ fn stored_dtype_is_the_one_of_most_bytes() {
         ("gqa-f16-mp2/meta", Dtype::F16),
     ] {
         assert_eq!(
-            open(&reference(name)).unwrap().1.stored_dtype(),
+            open(&reference(name)).unwrap().files.most_floats(),
             dtype,
             "{name}"
         );
@@ -209,7 +196,7 @@ fn stored_dtype_is_the_one_of_most_bytes() {
 #[test]
 fn progress_ascends_and_ends_with_one() {
     for name in ["mha-f32/hf", "gqa-f16-mp2/meta"] {
-        let (config, checkpoint) = open(&reference(name)).unwrap();
+        let opened = open(&reference(name)).unwrap();
         let mut shares = Vec::new();
         let progress = &mut |share| {
             shares.push(share);
@@ -219,14 +206,9 @@ fn progress_ascends_and_ends_with_one() {
             cancel: None,
             progress,
         };
-        load(
-            &Collect::default(),
-            &checkpoint,
-            &config,
-            FLOATS,
-            &mut control,
-        )
-        .unwrap();
+        opened
+            .load(&Collect::default(), FLOATS, &mut control)
+            .unwrap();
         assert!(
             shares[0] > 0.0 && shares.is_sorted_by(|a, b| a < b),
             "{shares:?}"
@@ -245,17 +227,12 @@ fn progress_ascends_and_ends_with_one() {
 
 #[test]
 fn either_way_of_stopping_is_heeded_at_the_next_tensor() {
-    let (config, checkpoint) = open(&reference("mha-f32/hf")).unwrap();
+    let opened = open(&reference("mha-f32/hf")).unwrap();
     let run = |cancel: Option<&Cancel>, progress: &mut dyn FnMut(f32) -> bool| {
         let mut control = LoadControl { cancel, progress };
-        load(
-            &Collect::default(),
-            &checkpoint,
-            &config,
-            FLOATS,
-            &mut control,
-        )
-        .map(|_| ())
+        opened
+            .load(&Collect::default(), FLOATS, &mut control)
+            .map(|_| ())
     };
     let triggered = Cancel::new();
     triggered.trigger();
@@ -439,13 +416,13 @@ fn tensors_larger_than_a_slab_come_in_whole_rows() {
     dir.file("config.json", config_json(vocab, ""));
     let tensors = hf_tensors(vocab);
     dir.file("model.safetensors", safetensors(&tensors, 0));
-    let (config, checkpoint) = open(dir.path()).unwrap();
+    let opened = open(dir.path()).unwrap();
     let backend = Collect::default();
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
     };
-    let w = load(&backend, &checkpoint, &config, FLOATS, &mut control).unwrap();
+    let w = opened.load(&backend, FLOATS, &mut control).unwrap();
     assert_complete(&w);
     assert_eq!(w.embedding.values, to_f32(Dtype::F32, &tensors[0].bytes));
     assert_eq!(
@@ -466,8 +443,8 @@ fn data_of_any_alignment_is_read() {
         let dir = TempDir::new();
         dir.file("config.json", config_json(20, ""));
         dir.file("model.safetensors", safetensors(&hf_tensors(20), padding));
-        let (_, checkpoint) = open(dir.path()).unwrap();
-        let offset = checkpoint.files[0].tensors["model.norm.weight"].offset;
+        let opened = open(dir.path()).unwrap();
+        let offset = opened.files.files[0].tensors["model.norm.weight"].offset;
         let (_, w) = load_dir(dir.path()).unwrap();
         all.push((
             offset % 4,
@@ -538,7 +515,7 @@ fn a_tied_model_may_store_its_head_if_it_is_the_embedding() {
         tensors.extend(head);
         dir.file("model.safetensors", safetensors(&tensors, 0));
         let mut last = 0.0;
-        let (config, checkpoint) = open(dir.path()).unwrap();
+        let opened = open(dir.path()).unwrap();
         let progress = &mut |share| {
             last = share;
             true
@@ -547,13 +524,7 @@ fn a_tied_model_may_store_its_head_if_it_is_the_embedding() {
             cancel: None,
             progress,
         };
-        let result = load(
-            &Collect::default(),
-            &checkpoint,
-            &config,
-            FLOATS,
-            &mut control,
-        );
+        let result = opened.load(&Collect::default(), FLOATS, &mut control);
         if result.is_ok() {
             assert_eq!(last, 1.0);
         }
@@ -583,19 +554,13 @@ fn a_tied_model_may_store_its_head_if_it_is_the_embedding() {
 
 /// Nothing is read of a checkpoint whose table of contents does not fit.
 fn refused(dir: &TempDir) -> String {
-    let (config, checkpoint) = open(dir.path()).unwrap();
+    let opened = open(dir.path()).unwrap();
     let progress = &mut |_| panic!("data was read");
     let mut control = LoadControl {
         cancel: None,
         progress,
     };
-    let result = load(
-        &Collect::default(),
-        &checkpoint,
-        &config,
-        FLOATS,
-        &mut control,
-    );
+    let result = opened.load(&Collect::default(), FLOATS, &mut control);
     sentence(result, dir.path()).replace(&dir.path().display().to_string(), "DIR")
 }
 
@@ -715,13 +680,13 @@ fn a_file_cut_off_while_it_is_loaded_is_an_io_error() {
             dir.file("params.json", params_json(20));
             dir.file(name, pth(&meta_tensors(20)));
         }
-        let (config, checkpoint) = open(dir.path()).unwrap();
+        let opened = open(dir.path()).unwrap();
         let target = if form == "hf" {
             "lm_head.weight"
         } else {
             "output.weight"
         };
-        let info = checkpoint.files[0].tensors[target].clone();
+        let info = opened.files.files[0].tensors[target].clone();
         let path = dir.path().join(name);
         let mut calls = 0;
         let progress = &mut |_| {
@@ -736,13 +701,7 @@ fn a_file_cut_off_while_it_is_loaded_is_an_io_error() {
             cancel: None,
             progress,
         };
-        let result = load(
-            &Collect::default(),
-            &checkpoint,
-            &config,
-            FLOATS,
-            &mut control,
-        );
+        let result = opened.load(&Collect::default(), FLOATS, &mut control);
         assert!(matches!(result, Err(Error::Io { .. })));
         assert_eq!(
             sentence(result, dir.path()),
@@ -759,20 +718,15 @@ fn a_file_replaced_while_it_is_loaded_does_not_matter() {
     let dir = TempDir::new();
     dir.file("config.json", config_json(20, ""));
     let path = dir.file("model.safetensors", safetensors(&hf_tensors(20), 0));
-    let (config, checkpoint) = open(dir.path()).unwrap();
+    let opened = open(dir.path()).unwrap();
     std::fs::rename(dir.file("other", "garbage"), path).unwrap();
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
     };
-    let w = load(
-        &Collect::default(),
-        &checkpoint,
-        &config,
-        FLOATS,
-        &mut control,
-    )
-    .unwrap();
+    let w = opened
+        .load(&Collect::default(), FLOATS, &mut control)
+        .unwrap();
     assert_complete(&w);
 }
 

@@ -1,6 +1,6 @@
-//! Pages that are copied to the host and back, to other pages, are the same to the bit: on the CPU
-//! and on the GPU backend, over an emulated device and over the stand-in driver, with every format
-//! of the cache.
+//! Pages that are copied to the host and back, to other pages, are the same to the bit, and so are
+//! the two branches of a sequence that is forked in the middle of a page: on the CPU and on the GPU
+//! backend, over an emulated device and over the stand-in driver, with every format of the cache.
 
 use crate::emu::{Emu, standin};
 use crate::small_model::{LIMITS, SHAPE, rope, runner};
@@ -9,6 +9,7 @@ use llamabi::backend::cpu::Cpu;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
+use llamabi::kv::Pool;
 use llamabi::model::Runner;
 use std::sync::Arc;
 
@@ -16,12 +17,17 @@ const PAGE: usize = LIMITS.page_size;
 
 /// Rows of one sequence, from `position` on.
 fn step(kind: RowKind, position: usize, rows: usize, pages: &[u32]) -> Step {
+    branch_step(0, kind, position, rows, pages)
+}
+
+/// The same with tokens that every `branch` has of its own.
+fn branch_step(branch: usize, kind: RowKind, position: usize, rows: usize, pages: &[u32]) -> Step {
     let positions = position..position + rows;
     let slot = |p: usize| pages[p / PAGE] * PAGE as u32 + (p % PAGE) as u32;
     Step {
         tokens: positions
             .clone()
-            .map(|p| (p * 37 % SHAPE.vocab_size) as i32)
+            .map(|p| ((p * 37 + branch * 11) % SHAPE.vocab_size) as i32)
             .collect(),
         slots: positions.clone().map(slot).collect(),
         spans: vec![Span {
@@ -89,6 +95,73 @@ fn moved<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     assert!(go_on(&mut runner, &other) == want, "{kv_dtype}: other bits");
 }
 
+/// Positions of a branch behind the fork: over the end of a page.
+const BEHIND: std::ops::Range<usize> = 43..66;
+
+/// Fork a sequence in the middle of a page, as [`Pool::fork`] says, and go on with both branches in
+/// turns, with tokens of their own: each gives the logits that it gives alone.
+fn forked<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
+    let mut runner = runner(backend, dtype, kv_dtype);
+    let mut pool = Pool::new(LIMITS.n_pages, PAGE).unwrap();
+    let total = BEHIND.end.div_ceil(PAGE);
+    let before = |runner: &mut Runner<B>, pages: &[u32]| {
+        runner.run(&step(RowKind::Prefill, 0, 40, pages)).unwrap();
+        for position in 40..BEHIND.start {
+            runner
+                .run(&step(RowKind::Decode, position, 1, pages))
+                .unwrap();
+        }
+    };
+    let row = |runner: &mut Runner<B>, branch, position, pages: &[u32]| {
+        logits(
+            runner,
+            &branch_step(branch, RowKind::Decode, position, 1, pages),
+        )
+    };
+    let alone: Vec<Vec<Vec<u32>>> = (1..=2)
+        .map(|branch| {
+            let pages = pool.reserve(&[], total).unwrap();
+            before(&mut runner, &pages);
+            BEHIND
+                .map(|position| row(&mut runner, branch, position, &pages))
+                .collect()
+        })
+        .collect();
+    assert!(alone[0] != alone[1], "the branches differ");
+
+    let parent = pool.reserve(&[], total).unwrap();
+    let mut child = pool.reserve(&[], total).unwrap();
+    let used = pool.used();
+    before(&mut runner, &parent);
+    let pair = pool.fork(&parent, &mut child, BEHIND.start);
+    let full = BEHIND.start / PAGE;
+    assert_eq!(child[..full], parent[..full], "full pages are shared");
+    assert_eq!(pool.used(), used - full);
+    assert_eq!(pair, Some((parent[full], child[full])));
+    runner.copy_pages(&[pair.unwrap()]).unwrap();
+    for (at, position) in BEHIND.enumerate() {
+        for (branch, pages) in [(1, &parent), (2, &child)] {
+            assert!(
+                row(&mut runner, branch, position, pages) == alone[branch - 1][at],
+                "{kv_dtype}: branch {branch}, position {position}"
+            );
+        }
+    }
+}
+
+#[test]
+fn branches_of_a_fork_are_sequences_of_their_own_on_the_cpu() {
+    for kv_dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        let cpu = Cpu::new(&SHAPE, rope(), 2, LIMITS.max_rows).unwrap();
+        forked(cpu, Dtype::Bf16, kv_dtype);
+    }
+}
+
+#[test]
+fn branches_of_a_fork_are_sequences_of_their_own_on_an_emulated_gpu() {
+    on_gpu(Emu::new(1 << 30, 1), &[Dtype::Bf16, Dtype::Int8], forked);
+}
+
 #[test]
 fn moved_pages_are_the_same_on_the_cpu() {
     for kv_dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
@@ -97,25 +170,25 @@ fn moved_pages_are_the_same_on_the_cpu() {
     }
 }
 
-fn on_gpu<D: Device>(device: Arc<D>, kv_dtypes: &[Dtype]) {
+fn on_gpu<D: Device>(device: Arc<D>, kv_dtypes: &[Dtype], test: fn(Gpu<D>, Dtype, Dtype)) {
     for &kv_dtype in kv_dtypes {
         let gpu = Gpu::new(
             device.clone(),
             &SHAPE,
             &rope(),
             &LIMITS,
-            Dtype::Bf16,
+            &[Dtype::Bf16],
             kv_dtype,
         )
         .unwrap();
-        moved(gpu, Dtype::Bf16, kv_dtype);
+        test(gpu, Dtype::Bf16, kv_dtype);
     }
 }
 
 #[test]
 fn moved_pages_are_the_same_on_an_emulated_gpu() {
     let all = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8, Dtype::Fp8];
-    on_gpu(Emu::new(1 << 30, 1), &all);
+    on_gpu(Emu::new(1 << 30, 1), &all, moved);
 }
 
 #[test]
@@ -125,6 +198,7 @@ fn moved_pages_are_the_same_through_the_driver() {
     on_gpu(
         Arc::new(standin.open().unwrap()),
         &[Dtype::Bf16, Dtype::Int8],
+        moved,
     );
     standin.assert_clean();
 }

@@ -8,11 +8,11 @@ use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::{Backend, Limits, RopeTable, RowKind, Run, Shape, Span, Step};
+use llamabi::checkpoint::weights::{LoadControl, load};
+use llamabi::checkpoint::{self, Plan};
 use llamabi::engine::{GenerateOptions, Prompt};
-use llamabi::llama::Sequence;
-use llamabi::model::names::Dtypes;
-use llamabi::model::weights::{LoadControl, load};
-use llamabi::model::{Config, Runner, quantised, rope};
+use llamabi::llama::{Sequence, quantise};
+use llamabi::model::{Runner, rope};
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Llama, Token};
 use std::path::{Path, PathBuf};
@@ -34,9 +34,10 @@ fn runner<B: Backend + 'static>(
     open: impl FnOnce(&Shape, RopeTable, &Limits) -> B,
 ) -> Box<dyn Run> {
     let dir = reference(dir);
-    let config = Config::read(&dir, 512).unwrap();
-    let checkpoint = config.open(&dir, None).unwrap();
-    let dtypes = Dtypes::choose(Some(weights), &checkpoint, &config);
+    let checkpoint = checkpoint::open(&dir).unwrap();
+    let config = checkpoint.config(512).unwrap();
+    let files = checkpoint.open(None).unwrap();
+    let plan = Plan::new(&*checkpoint, &files, &config, Some(weights)).unwrap();
     let limits = Limits {
         page_size: PAGE,
         n_pages: POSITIONS / PAGE,
@@ -51,7 +52,7 @@ fn runner<B: Backend + 'static>(
         cancel: None,
         progress: &mut |_| true,
     };
-    let weights = load(&backend, &checkpoint, &config, dtypes, &mut control).unwrap();
+    let weights = load(&backend, &plan, &mut control).unwrap();
     let runner = Runner::new(backend, weights, &config.shape, kv, limits).unwrap();
     Box::new(runner)
 }
@@ -67,7 +68,7 @@ fn on_cpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
 fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
     match real::cuda() {
         Some(cuda) => runner(dir, weights, kv, |shape, rope, limits| {
-            Gpu::new(cuda, shape, &rope, limits, weights, kv).unwrap()
+            Gpu::new(cuda, shape, &rope, limits, &[weights], kv).unwrap()
         }),
         None => on_emulated(Emu::new(1 << 30, 1), dir, weights, kv),
     }
@@ -75,7 +76,7 @@ fn on_gpu(dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
 
 fn on_emulated(device: Arc<Emu>, dir: &str, weights: Dtype, kv: Dtype) -> Box<dyn Run> {
     runner(dir, weights, kv, |shape, rope, limits| {
-        Gpu::new(device, shape, &rope, limits, weights, kv).unwrap()
+        Gpu::new(device, shape, &rope, limits, &[weights], kv).unwrap()
     })
 }
 
@@ -122,7 +123,10 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 /// are independent, so their sum grows with the root of their number. (In decode, the CPU takes
 /// activations as 16-bit integers, whose error is far smaller.)
 fn rounding(dir: &str) -> f32 {
-    let config = Config::read(&reference(dir), 512).unwrap();
+    let config = checkpoint::open(&reference(dir))
+        .unwrap()
+        .config(512)
+        .unwrap();
     let products = 4 * config.shape.n_layers + 1;
     (products as f32).sqrt() / 2048.0
 }
@@ -388,12 +392,12 @@ fn company_changes_no_bit() {
 #[test]
 fn a_written_checkpoint_says_the_same_to_the_last_bit() {
     let from = reference("mha-f32/meta");
-    let error = quantised::write(&from, Path::new("nowhere"), Quant::Fp8).unwrap_err();
+    let error = quantise::write(&from, Path::new("nowhere"), Quant::Fp8).unwrap_err();
     assert!(error.to_string().contains("fp8"), "{error}");
     for quant in Quant::ALL {
         let dir =
             std::env::temp_dir().join(format!("llamabi-gpu-{}-{quant:?}", std::process::id()));
-        quantised::write(&from, &dir, quant).unwrap();
+        quantise::write(&from, &dir, quant).unwrap();
         let prompts = [prompt(20, 3)];
         let at_load = build(&from, Some(quant.dtype()), Dtype::Bf16, 64, 1);
         let want = generate(&at_load, &prompts);

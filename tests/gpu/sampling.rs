@@ -7,7 +7,7 @@ use llamabi::backend::choice::Strategy;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
-use llamabi::engine::sampler::{Params, Sampler, Score, picked};
+use llamabi::engine::sampler::{Sampler, Score, picked};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::llama::Sequence;
 use llamabi::model::Runner;
@@ -72,12 +72,11 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
         cos: vec![1.0; PAGE],
         sin: vec![0.0; PAGE],
     };
-    let gpu = Gpu::new(device, &shape, &rope, &limits, Dtype::F32, Dtype::F32).unwrap();
+    let gpu = Gpu::new(device, &shape, &rope, &limits, &[Dtype::F32], Dtype::F32).unwrap();
     let matrix = |values: &dyn Fn(usize) -> f32| {
         let spec = MatSpec {
-            parts: vec![logits.len()],
+            parts: PartSpec::all(&[logits.len()], Dtype::F32),
             cols: 2,
-            dtype: Dtype::F32,
             bias: false,
             usage: MatUse::Product,
         };
@@ -126,12 +125,13 @@ fn step(rows: usize) -> Step {
 }
 
 fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token>) -> Choice {
-    let params = Params {
+    let params = GenerateOptions {
         temperature: random.of(&[0.0, 1e-30, 0.1, 0.6, 1.0, 1.0, 5.0, 1e30]),
-        top_k: random.of(&[0, 0, 1, 5, 40, vocab_size / 2, vocab_size, vocab_size + 1]),
+        top_k: random.of(&[0, 0, 1, 5, 40, vocab_size / 2, vocab_size, vocab_size + 1]) as i32,
         top_p: random.of(&[0.0, 1e-6, 0.3, 0.5, 0.9, 0.9, 0.9999, 1.0, 1.0]),
         min_p: random.of(&[0.0, 0.0, 1e-20, 0.05, 0.3, 1.0]),
         repetition_penalty: random.of(&[1.0, 1.0, 1.3, 0.5, 1e-38]),
+        ..GenerateOptions::default()
     };
     let first = history.len();
     if params.repetition_penalty != 1.0 {
@@ -261,12 +261,13 @@ fn masks_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
         let mut all = step(3);
         for repetition_penalty in penalties {
-            let params = Params {
+            let params = GenerateOptions {
                 temperature: 0.0,
                 top_k: 0,
                 top_p: 1.0,
                 min_p: 0.0,
                 repetition_penalty,
+                ..GenerateOptions::default()
             };
             all.choices.push(Choice {
                 given: None,

@@ -5,7 +5,7 @@ use crate::checkpoints::TempDir;
 use crate::common::*;
 use llamabi::capi::*;
 use llamabi::format::{pth, safetensors as st};
-use llamabi::model::quantised;
+use llamabi::llama::quantise;
 use llamabi::quant::Quant;
 use std::path::{Path, PathBuf};
 
@@ -217,7 +217,7 @@ fn scales_of_quantised_checkpoints_are_numbers() {
     for (quant, suffix, at, number, sentence) in cases {
         let dir = TempDir::new();
         let to = dir.path().join("quantised");
-        quantised::write(&reference("mha-f32/meta"), &to, quant).unwrap();
+        quantise::write(&reference("mha-f32/meta"), &to, quant).unwrap();
         let p = Patched::new(&to);
         p.set(ST, &format!("{w}{suffix}"), [at], number);
         let Err((status, got)) = p.open(LLAMA_DTYPE_AUTO) else {
@@ -240,7 +240,7 @@ fn scales_of_quantised_checkpoints_are_numbers() {
             &f32::NAN.to_le_bytes(),
         );
         let to = p.0.path().join("to");
-        let error = quantised::write(p.0.path(), &to, quant).unwrap_err();
+        let error = quantise::write(p.0.path(), &to, quant).unwrap_err();
         let part =
             "tensor `layers.2.attention.wo.weight`: expected finite numbers, found NaN at index 0";
         assert!(error.to_string().contains(part), "{error}");

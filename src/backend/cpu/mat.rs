@@ -12,7 +12,7 @@ use super::detect::Tier;
 use super::element::{Bf16, Data, Element, F16, F32, half_bits, half_bits_mut, with_element};
 use super::pool::{Grid, Pool};
 use super::simd::{Kernel, LANES, Simd};
-use crate::backend::{Block, MatSpec, MatUse};
+use crate::backend::{Block, MatSpec, MatUse, PartSpec};
 use crate::{Dtype, Error, Result};
 use std::marker::PhantomData;
 
@@ -62,56 +62,53 @@ fn unit(dtype: Dtype) -> usize {
     }
 }
 
-/// Numbers that a matrix of `spec` takes; `None` if no machine could hold them.
-fn len(spec: &MatSpec) -> Option<usize> {
-    match spec.usage {
-        MatUse::Lookup => {
-            let rows = spec
-                .parts
-                .iter()
-                .try_fold(0usize, |n, &p| n.checked_add(p))?;
-            rows.checked_mul(spec.cols)
-        }
-        MatUse::Product => {
-            let strips = spec
-                .parts
-                .iter()
-                .try_fold(0usize, |n, p| n.checked_add(p.div_ceil(LANES)))?;
-            strips.checked_mul(strip_len(spec.dtype, spec.cols)?)
-        }
+/// Rows, or strips, that a part takes.
+fn units(rows: usize, usage: MatUse) -> usize {
+    match usage {
+        MatUse::Lookup => rows,
+        MatUse::Product => rows.div_ceil(LANES),
     }
+}
+
+/// Numbers (words of a quantised format) that a part takes; `None` if no machine could hold them.
+fn part_len(part: PartSpec, spec: &MatSpec) -> Option<usize> {
+    units(part.rows, spec.usage).checked_mul(match spec.usage {
+        MatUse::Lookup => spec.cols,
+        MatUse::Product => strip_len(part.dtype, spec.cols)?,
+    })
 }
 
 /// Bytes that [`CpuMat::new`] takes.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
-    let weights = len(spec).map_or(u64::MAX, |n| {
-        (n as u64).saturating_mul(unit(spec.dtype) as u64)
-    });
-    let bias = spec.parts.iter().fold(0u64, |sum, &rows| {
-        sum.saturating_add((rows.div_ceil(LANES) as u64).saturating_mul(4 * LANES as u64))
-    });
-    weights.saturating_add(if spec.bias { bias } else { 0 })
+    let part = |&part: &PartSpec| {
+        let weights = part_len(part, spec).map_or(u64::MAX, |n| {
+            (n as u64).saturating_mul(unit(part.dtype) as u64)
+        });
+        let bias = (part.rows.div_ceil(LANES) as u64).saturating_mul(4 * LANES as u64);
+        weights.saturating_add(if spec.bias { bias } else { 0 })
+    };
+    spec.parts.iter().map(part).fold(0, u64::saturating_add)
 }
 
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
-        if spec.dtype == Dtype::Fp8 {
+        let dtype = spec.dtype()?;
+        if dtype == Dtype::Fp8 {
             return Err(Error::Unsupported("the CPU has no weights in fp8".into()));
         }
-        let (what, len) = ("a weight matrix", len(spec).unwrap_or(usize::MAX));
-        let data = match spec.dtype.quant() {
+        let mut lens = spec.parts.iter().map(|&part| part_len(part, spec));
+        let len = lens.try_fold(0usize, |sum, n| sum.checked_add(n?));
+        let (what, len) = ("a weight matrix", len.unwrap_or(usize::MAX));
+        let data = match dtype.quant() {
             Some(_) => Data::Half(Mem::zeroed(what, len)?),
-            None => Data::zeroed(what, spec.dtype, len)?,
+            None => Data::zeroed(what, dtype, len)?,
         };
         let mut parts = Vec::with_capacity(spec.parts.len());
         let mut first = 0;
-        for &rows in &spec.parts {
+        for &PartSpec { rows, .. } in &spec.parts {
             parts.push(Part { rows, first });
-            first += match spec.usage {
-                MatUse::Product => rows.div_ceil(LANES),
-                MatUse::Lookup => rows,
-            };
+            first += units(rows, spec.usage);
         }
         let bias = if spec.bias {
             vec![0.0; first * LANES]
@@ -121,7 +118,7 @@ impl CpuMat {
         Ok(CpuMat {
             parts,
             cols: spec.cols,
-            dtype: spec.dtype,
+            dtype,
             usage: spec.usage,
             data,
             bias,

@@ -347,14 +347,14 @@ impl Cpu {
                 let (tiles, into) = match tiled {
                     true => (
                         &*tiles,
-                        product_amx::Into::Panels {
+                        product_amx::Destination::Panels {
                             out: hidden,
                             cols: stride,
                         },
                     ),
                     false => (
                         if x.buf.tiled { &*hidden } else { &*tiles },
-                        product_amx::Into::Rows { to, out, stride },
+                        product_amx::Destination::Rows { to, out, stride },
                     ),
                 };
                 product_amx::product(workers, amx, w, tiles, finish, into);

@@ -2,7 +2,7 @@
 //! lies between them, on the buffers and threads of [`Cpu`].
 
 use super::element::with_cache_element;
-use super::pool::{self, Grid};
+use super::pool::{self, Grid, Tasks};
 use super::product::Finish;
 #[cfg(target_arch = "x86_64")]
 use super::product_amx;
@@ -58,11 +58,8 @@ impl Backend for Cpu {
         mat.pack(&self.pool, self.tier, block);
     }
 
-    fn fill(&self, bytes: &mut [u8], piece: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-        let work = |task: usize, _: usize, mut part: pool::Rect<'_, u8>| {
-            fill(task * piece, part.row(0));
-        };
-        self.pool.run(Grid::pieces(bytes, piece), work);
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.run(Tasks(tasks), |i, _, ()| task(i));
     }
 
     fn quantise(

@@ -80,7 +80,7 @@ pub(super) fn takes(dtype: Dtype) -> bool {
 }
 
 /// Where the results of a product go.
-pub(super) enum Into<'a> {
+pub(super) enum Destination<'a> {
     /// Row `i` into row `to[i]` of `out`, whose rows are `stride` long.
     Rows {
         to: &'a [u32],
@@ -101,7 +101,7 @@ pub(super) fn product(
     mat: &CpuMat,
     panels: &TilePanels,
     finish: Finish,
-    into: Into<'_>,
+    into: Destination<'_>,
 ) {
     let Workers {
         pool,
@@ -110,8 +110,8 @@ pub(super) fn product(
     } = workers;
     debug_assert_eq!(panels.cols, mat.cols);
     let cols = match &into {
-        Into::Rows { stride, .. } => *stride,
-        Into::Panels { cols, .. } => *cols,
+        Destination::Rows { stride, .. } => *stride,
+        Destination::Panels { cols, .. } => *cols,
     };
     let strips = cols.div_ceil(LANES);
     let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
@@ -151,11 +151,11 @@ pub(super) fn product(
             Dtype::Int8 => run!(Int8),
             Dtype::Int4 => run!(Int4),
             Dtype::Nf4 => run!(Nf4),
-            Dtype::F32 | Dtype::Fp8 | Dtype::U8 => unreachable!("{} weights as tiles", mat.dtype),
+            Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", mat.dtype),
         }
     };
     match into {
-        Into::Rows { to, out, stride } => {
+        Destination::Rows { to, out, stride } => {
             // So many tasks that threads share them evenly, each with an even number of strips.
             let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
             let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
@@ -164,7 +164,7 @@ pub(super) fn product(
                 run(task_strips, task, thread, Out::Rows { out, to });
             });
         }
-        Into::Panels { out, .. } => {
+        Destination::Panels { out, .. } => {
             let mut tiles = most * LANES / TILE_K;
             while tiles > 1 && strips.div_ceil(2 * tiles) < 2 * pool.n_threads() {
                 tiles /= 2;

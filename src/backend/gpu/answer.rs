@@ -20,7 +20,7 @@ pub(super) struct Outcome<D: Device> {
 pub(super) struct Answers<D: Device> {
     /// The first has room for logits. The second is for steps that follow another; these always
     /// choose tokens.
-    places: [Outcome<D>; 2],
+    outcomes: [Outcome<D>; 2],
     /// Index of the answer that is read next.
     oldest: usize,
     under_way: usize,
@@ -28,7 +28,7 @@ pub(super) struct Answers<D: Device> {
 
 impl<D: Device> Answers<D> {
     pub fn new(device: &Arc<D>, limits: &Limits) -> Result<Self> {
-        let place = |row: usize| -> Result<Outcome<D>> {
+        let outcome = |row: usize| -> Result<Outcome<D>> {
             let n = limits.max_wanted;
             let mut asked = Vec::new();
             reserve::vec("the rows of a step", &mut asked, n)?;
@@ -40,7 +40,7 @@ impl<D: Device> Answers<D> {
         };
         let chosen = sample::out_len();
         Ok(Answers {
-            places: [place(limits.vocab_size.max(chosen))?, place(chosen)?],
+            outcomes: [outcome(limits.vocab_size.max(chosen))?, outcome(chosen)?],
             oldest: 0,
             under_way: 0,
         })
@@ -64,10 +64,10 @@ impl<D: Device> Answers<D> {
             1 => 1 - self.oldest,
             n => return Err(Error::Internal(format!("a step, and {n} that nobody read"))),
         };
-        let place = &mut self.places[at];
-        place.landing.fetch(from, n)?;
-        place.stride = stride;
-        std::mem::swap(&mut place.asked, asked);
+        let outcome = &mut self.outcomes[at];
+        outcome.landing.fetch(from, n)?;
+        outcome.stride = stride;
+        std::mem::swap(&mut outcome.asked, asked);
         if self.under_way == 0 {
             self.oldest = at;
         }
@@ -82,6 +82,6 @@ impl<D: Device> Answers<D> {
         }
         let at = self.oldest;
         (self.oldest, self.under_way) = (1 - at, self.under_way - 1);
-        Ok(&mut self.places[at])
+        Ok(&mut self.outcomes[at])
     }
 }

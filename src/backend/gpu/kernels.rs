@@ -1,153 +1,10 @@
-//! The list of kernels. A launch names a kernel by its index in [`KERNELS`], which is found at
-//! compile time: a step neither formats nor looks up names.
+//! The list of kernels, which `build.rs` takes from `kernels/params.h`. A launch names a kernel by
+//! its index in [`KERNELS`], which is found at compile time: a step neither formats nor looks up
+//! names.
 
 use crate::{Dtype, Error, Result};
 
-/// Every kernel of `GPU_KERNELS` in `kernels/params.h`, in any order; a test compares them.
-pub const KERNELS: &[&str] = &[
-    "embed_f32",
-    "embed_f16",
-    "embed_bf16",
-    "prepare_f32",
-    "prepare_f16",
-    "prepare_bf16",
-    "qkv_f32",
-    "qkv_f16",
-    "qkv_bf16",
-    "qkv_prefill_f32",
-    "qkv_prefill_f16",
-    "qkv_prefill_bf16",
-    "attend_f32",
-    "attend_f16",
-    "attend_bf16",
-    "attend_prefill_fma_f32",
-    "attend_prefill_fma_f16",
-    "attend_prefill_fma_bf16",
-    "matmul_add_f32",
-    "matmul_add_f16",
-    "matmul_add_bf16",
-    "matmul_add_prefill_f32",
-    "matmul_add_prefill_f16",
-    "matmul_add_prefill_bf16",
-    "ffn_up_f32",
-    "ffn_up_f16",
-    "ffn_up_bf16",
-    "ffn_up_prefill_f32",
-    "ffn_up_prefill_f16",
-    "ffn_up_prefill_bf16",
-    "logits_f32",
-    "logits_f16",
-    "logits_bf16",
-    "qkv_int8",
-    "qkv_prefill_int8",
-    "matmul_add_int8",
-    "matmul_add_prefill_int8",
-    "ffn_up_int8",
-    "ffn_up_prefill_int8",
-    "qkv_int4",
-    "qkv_prefill_int4",
-    "matmul_add_int4",
-    "matmul_add_prefill_int4",
-    "ffn_up_int4",
-    "ffn_up_prefill_int4",
-    "qkv_nf4",
-    "qkv_prefill_nf4",
-    "matmul_add_nf4",
-    "matmul_add_prefill_nf4",
-    "ffn_up_nf4",
-    "ffn_up_prefill_nf4",
-    "qkv_hopper_f16",
-    "qkv_hopper_bf16",
-    "matmul_add_hopper_f16",
-    "matmul_add_hopper_bf16",
-    "ffn_up_hopper_f16",
-    "ffn_up_hopper_bf16",
-    "qkv_hopper_half_f16",
-    "qkv_hopper_half_bf16",
-    "matmul_add_hopper_half_f16",
-    "matmul_add_hopper_half_bf16",
-    "ffn_up_hopper_half_f16",
-    "ffn_up_hopper_half_bf16",
-    "qkv_hopper_int8",
-    "qkv_hopper_half_int8",
-    "matmul_add_hopper_int8",
-    "matmul_add_hopper_half_int8",
-    "ffn_up_hopper_int8",
-    "ffn_up_hopper_half_int8",
-    "qkv_hopper_int4",
-    "qkv_hopper_half_int4",
-    "matmul_add_hopper_int4",
-    "matmul_add_hopper_half_int4",
-    "ffn_up_hopper_int4",
-    "ffn_up_hopper_half_int4",
-    "qkv_hopper_nf4",
-    "qkv_hopper_half_nf4",
-    "matmul_add_hopper_nf4",
-    "matmul_add_hopper_half_nf4",
-    "ffn_up_hopper_nf4",
-    "ffn_up_hopper_half_nf4",
-    "qkv_hopper_fp8",
-    "qkv_hopper_half_fp8",
-    "matmul_add_hopper_fp8",
-    "matmul_add_hopper_half_fp8",
-    "ffn_up_hopper_fp8",
-    "ffn_up_hopper_half_fp8",
-    "attend_hopper_f16_64",
-    "attend_hopper_f16_128",
-    "attend_hopper_bf16_64",
-    "attend_hopper_bf16_128",
-    "embed_int8",
-    "logits_int8",
-    "append_int8",
-    "attend_int8",
-    "attend_prefill_fma_int8",
-    "attend_prefill_int8_32",
-    "attend_prefill_int8_64",
-    "attend_prefill_int8_128",
-    "attend_prefill_f16_32",
-    "attend_prefill_f16_64",
-    "attend_prefill_f16_128",
-    "attend_prefill_bf16_32",
-    "attend_prefill_bf16_64",
-    "attend_prefill_bf16_128",
-    "sample",
-    "qkv_place",
-    "ffn_join_f16",
-    "ffn_join_bf16",
-    "qkv_batch_f16",
-    "matmul_add_batch_f16",
-    "ffn_up_batch_f16",
-    "logits_batch_f16",
-    "qkv_batch_bf16",
-    "matmul_add_batch_bf16",
-    "ffn_up_batch_bf16",
-    "logits_batch_bf16",
-    "qkv_batch_int8",
-    "matmul_add_batch_int8",
-    "ffn_up_batch_int8",
-    "qkv_batch_int4",
-    "matmul_add_batch_int4",
-    "ffn_up_batch_int4",
-    "qkv_batch_nf4",
-    "matmul_add_batch_nf4",
-    "ffn_up_batch_nf4",
-    "logits_batch_int8",
-    "qkv_fp8",
-    "qkv_prefill_fp8",
-    "qkv_batch_fp8",
-    "matmul_add_fp8",
-    "matmul_add_prefill_fp8",
-    "matmul_add_batch_fp8",
-    "ffn_up_fp8",
-    "ffn_up_prefill_fp8",
-    "ffn_up_batch_fp8",
-    "append_fp8",
-    "attend_fp8",
-    "attend_prefill_fma_fp8",
-    "attend_prefill_fp8_32",
-    "attend_prefill_fp8_64",
-    "attend_prefill_fp8_128",
-];
+include!(concat!(env!("OUT_DIR"), "/kernel_list.rs"));
 
 /// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,13 +34,18 @@ impl Kernel {
         self.name().contains("_hopper_")
     }
 
+    /// Threads of a block.
+    pub const fn threads(self) -> u32 {
+        THREADS[self.index()]
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         KERNELS[self.index()]
     }
 }
 
-const DTYPES: [Dtype; 8] = [
+const DTYPES: [Dtype; 7] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
@@ -191,7 +53,6 @@ const DTYPES: [Dtype; 8] = [
     Dtype::Int4,
     Dtype::Nf4,
     Dtype::Fp8,
-    Dtype::U8,
 ];
 
 /// Kernels that differ in the type of their input only.
@@ -260,24 +121,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_of_params_h_is_named() {
-        let text = include_str!("../../../kernels/params.h");
-        let mut names = Vec::new();
-        for line in text.lines().filter(|line| line.contains("    X(")) {
-            let name = line.trim().trim_start_matches("X(");
-            let name = name.split(',').next().unwrap();
-            let (stem, types): (_, &[&str]) = match name.split_once("##") {
-                Some((stem, "T")) => (stem, &["f32", "f16", "bf16"]),
-                Some((stem, "H")) => (stem, &["f16", "bf16"]),
-                Some((stem, _)) => (stem, &["int8", "int4", "nf4", "fp8"]),
-                None => (name, &[""]),
-            };
-            names.extend(types.iter().map(|t| format!("{stem}{t}")));
-        }
-        names.sort();
-        let mut known = KERNELS.to_vec();
-        known.sort();
-        assert_eq!(known, names);
+    fn the_list_is_what_the_c_compiler_makes_of_params_h() {
+        let source = "#include \"params.h\"\n\
+                      #define ONE(name, Params, THREADS) kernel name THREADS\n\
+                      GPU_KERNELS(ONE)\n";
+        let file = std::env::temp_dir().join(format!("llamabi-list-{}.c", std::process::id()));
+        std::fs::write(&file, source).unwrap();
+        let output = std::process::Command::new("cc")
+            .args(["-E", "-P", "-I"])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"))
+            .arg(&file)
+            .output()
+            .unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let listed: Vec<String> = words
+            .windows(3)
+            .filter(|window| window[0] == "kernel")
+            .map(|window| format!("{} {}", window[1], window[2]))
+            .collect();
+        assert!(
+            listed.len() > 100,
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let known = Kernel::all().map(|k| format!("{} {}", k.name(), k.threads()));
+        assert_eq!(known.collect::<Vec<_>>(), listed);
     }
 
     #[test]

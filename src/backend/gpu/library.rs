@@ -43,22 +43,23 @@ fn group(n: usize) -> usize {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Gives the device's library up if it would never be used, or if it needs more than `room`:
-    /// the bytes that the model's plan leaves free. The library is optional, so it must not take
-    /// the place of the model. Returns the reason if the user should hear of one.
+    /// Gives the device's library up if it would never be used with weights of these dtypes, or if
+    /// it needs more than `room`: the bytes that the model's plan leaves free. The library is
+    /// optional, so it must not take the place of the model. Returns the reason if the user should
+    /// hear of one.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,
         limits: &Limits,
-        weights: Dtype,
+        weights: &[Dtype],
         room: u64,
     ) -> Option<String> {
         let own = device.own_bytes();
-        let sixteen_bit = matches!(weights, Dtype::F16 | Dtype::Bf16);
+        let takes = |dtype: &Dtype| matches!(dtype, Dtype::F16 | Dtype::Bf16);
         if own == 0 {
             return None;
         }
-        if !sixteen_bit || limits.max_rows < LARGE {
+        if !weights.iter().any(takes) || limits.max_rows < LARGE {
             device.give_up_library();
             return None;
         }
@@ -138,9 +139,9 @@ impl<D: Device> Gpu<D> {
             y: p.x,
             w: p.w,
             m: p.n_rows as usize,
-            n: qkv_cols(&self.shape),
+            n: p.n as usize,
             k: p.dim as usize,
-            x_stride: pad32(qkv_cols(&self.shape)),
+            x_stride: pad32(p.n as usize),
             y_stride: p.x_stride as usize,
             w_stride: p.w_stride as usize,
             dtype,
@@ -154,12 +155,20 @@ impl<D: Device> Gpu<D> {
                 n_rows: part.m as u32,
                 ..*p
             };
-            launch::qkv_place(&*self.device, &p)
+            launch::qkv_epilogue(&*self.device, &p)
         })
     }
 
-    /// The same for gate and up.
-    pub(super) fn ffn_up_by_library(&self, dtype: Dtype, p: &FfnUpParams) -> Result<bool> {
+    /// The same for gate and up, with results of type `h`.
+    pub(super) fn ffn_up_by_library(
+        &self,
+        dtype: Dtype,
+        h: Dtype,
+        p: &FfnUpParams,
+    ) -> Result<bool> {
+        if h == Dtype::F32 {
+            return Ok(false);
+        }
         let n = 2 * p.ffn_dim as usize;
         let whole = Product {
             x: 0,
@@ -182,7 +191,7 @@ impl<D: Device> Gpu<D> {
                 n_rows: part.m as u32,
                 ..*p
             };
-            launch::ffn_join(&*self.device, dtype, &p)
+            launch::ffn_up_epilogue(&*self.device, h, &p)
         })
     }
 

@@ -9,73 +9,143 @@ use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// A weight matrix.
+/// A weight matrix, as runs of neighbouring parts with one dtype. Only q | k | v may have several.
 pub struct GpuMat<D: Device> {
-    pub(super) weights: Memory<D>,
-    pub(super) bias: Option<Memory<D>>,
-    /// First row of each part, and the number of all rows.
-    firsts: Vec<usize>,
-    pub(super) cols: usize,
+    runs: Vec<WeightRows<D>>,
+    bias: Option<Memory<D>>,
+    /// Where the rows of each part begin.
+    parts: Vec<Part>,
+}
+
+/// Weight rows of one dtype, in one allocation.
+pub(super) struct WeightRows<D: Device> {
+    memory: Memory<D>,
+    /// The first of them, as a row of the matrix.
+    pub first: usize,
+    /// Their number.
+    pub rows: usize,
+    pub cols: usize,
     /// Distance between rows, in numbers; for quantised weights, in [`quantised::UNIT`]s.
-    pub(super) stride: usize,
+    pub stride: usize,
     /// Bytes of one unit of `stride`.
     unit: usize,
-    pub(super) dtype: Dtype,
+    pub dtype: Dtype,
     /// Set where the device has kernels that take a tensor map.
-    pub(super) map: Option<TensorMap>,
+    pub map: Option<TensorMap>,
+}
+
+/// Where the rows of a part begin.
+struct Part {
+    /// The run that they belong to.
+    run: usize,
+    /// The part's first row, as a row of the run.
+    in_run: usize,
+    /// The same, as a row of the matrix.
+    in_matrix: usize,
 }
 
 /// The stride, and the bytes of one unit of it.
-fn stride(spec: &MatSpec) -> (usize, usize) {
-    match spec.dtype.quant() {
-        Some(quant) => (quantised::stride(quant, spec.cols), quantised::UNIT),
-        None => (pad32(spec.cols), spec.dtype.size()),
+fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
+    match dtype.quant() {
+        Some(quant) => (quantised::stride(quant, cols), quantised::UNIT),
+        None => (pad32(cols), dtype.size()),
     }
+}
+
+/// Rows and dtype of each part.
+fn parts(spec: &MatSpec) -> impl Iterator<Item = (usize, Dtype)> {
+    spec.parts.iter().map(|part| (part.rows, part.dtype))
 }
 
 /// Bytes of weights and bias.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
-    let rows = rows(spec) as u64;
-    let (stride, unit) = stride(spec);
-    let row = (stride as u64).saturating_mul(unit as u64);
     let bias = if spec.bias { 4 } else { 0 };
-    rows.saturating_mul(row.saturating_add(bias))
+    parts(spec).fold(0, |sum: u64, (rows, dtype)| {
+        let (stride, unit) = stride(dtype, spec.cols);
+        let row = (stride as u64).saturating_mul(unit as u64);
+        sum.saturating_add((rows as u64).saturating_mul(row.saturating_add(bias)))
+    })
 }
 
-fn rows(spec: &MatSpec) -> usize {
-    spec.parts.iter().fold(0, |sum, &n| sum.saturating_add(n))
+impl<D: Device> WeightRows<D> {
+    fn new(device: &Arc<D>, first: usize, rows: usize, cols: usize, dtype: Dtype) -> Result<Self> {
+        let (stride, unit) = stride(dtype, cols);
+        let bytes = rows.saturating_mul(stride).saturating_mul(unit);
+        let memory = Memory::zeroed(device, "a weight matrix", bytes)?;
+        let mapped = matches!(dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
+        Ok(WeightRows {
+            map: match mapped {
+                true => memory.tensor_map(stride * unit, rows, BOX[0])?,
+                false => None,
+            },
+            memory,
+            first,
+            rows,
+            cols,
+            stride,
+            unit,
+            dtype,
+        })
+    }
+
+    pub fn at(&self) -> u64 {
+        self.memory.at()
+    }
+
+    /// Whether kernels that read a prompt's activations through a map take them in the order of
+    /// slots. That order permutes each 16 columns, so there must be no odd ones.
+    pub fn permutes(&self) -> bool {
+        !self.dtype.is_float() && self.cols.is_multiple_of(16)
+    }
 }
 
 impl<D: Device> GpuMat<D> {
     pub(super) fn new(device: &Arc<D>, spec: &MatSpec) -> Result<Self> {
-        let rows = rows(spec);
-        let (stride, unit) = stride(spec);
-        let bytes = rows.saturating_mul(stride).saturating_mul(unit);
-        let mut firsts = vec![0];
-        for part in &spec.parts {
-            firsts.push(firsts[firsts.len() - 1] + part);
+        // Rows and dtype of each run.
+        let mut runs: Vec<(usize, Dtype)> = Vec::new();
+        let (mut all, mut in_matrix) = (Vec::new(), 0usize);
+        for (rows, dtype) in parts(spec) {
+            if runs.last().is_none_or(|last| last.1 != dtype) {
+                runs.push((0, dtype));
+            }
+            let run = runs.len() - 1;
+            all.push(Part {
+                run,
+                in_run: runs[run].0,
+                in_matrix,
+            });
+            in_matrix = in_matrix.saturating_add(rows);
+            runs[run].0 = runs[run].0.saturating_add(rows);
         }
-        let bias = |_| Memory::zeroed(device, "a bias", rows.saturating_mul(4));
-        let weights = Memory::zeroed(device, "a weight matrix", bytes)?;
-        let mapped = matches!(spec.dtype, Dtype::F16 | Dtype::Bf16) && bytes > 0;
+        if runs.len() > 1 && all.len() != 3 {
+            let (one, other) = (runs[0].1, runs[1].1);
+            return Err(Error::Unsupported(format!(
+                "a matrix that is {one} and {other}: on a GPU, only q, k and v may differ in dtype"
+            )));
+        }
+        let mut first = 0;
+        let make = |(rows, dtype): (usize, Dtype)| {
+            let run = WeightRows::new(device, first, rows, spec.cols, dtype);
+            first = first.saturating_add(rows);
+            run
+        };
+        let runs = runs.into_iter().map(make).collect::<Result<Vec<_>>>()?;
+        let bias = |_| Memory::zeroed(device, "a bias", in_matrix.saturating_mul(4));
         Ok(GpuMat {
-            map: match mapped {
-                true => weights.tensor_map(stride * unit, rows, BOX[0])?,
-                false => None,
-            },
-            weights,
+            runs,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
-            firsts,
-            cols: spec.cols,
-            stride,
-            unit,
-            dtype: spec.dtype,
+            parts: all,
         })
     }
 
-    /// The number of all rows.
-    pub(super) fn rows(&self) -> usize {
-        self.firsts[self.firsts.len() - 1]
+    /// The runs of neighbouring parts with one dtype.
+    pub(super) fn runs(&self) -> &[WeightRows<D>] {
+        &self.runs
+    }
+
+    /// All rows of a matrix that is not q | k | v.
+    pub(super) fn whole(&self) -> &WeightRows<D> {
+        &self.runs[0]
     }
 
     /// The address of the bias, 0 where there is none.
@@ -83,24 +153,26 @@ impl<D: Device> GpuMat<D> {
         self.bias.as_ref().map_or(0, Memory::at)
     }
 
-    /// Places a rectangle of a stored tensor of floats.
+    /// Stores a rectangle of a stored tensor of floats.
     pub(super) fn pack(&self, block: &Block<'_>) -> Result<()> {
+        let run = &self.runs[self.parts[block.part].run];
         let converted;
-        let bytes = if block.dtype == self.dtype {
+        let bytes = if block.dtype == run.dtype {
             block.bytes
         } else {
-            converted = convert(block.dtype, self.dtype, block.bytes);
+            converted = convert(block.dtype, run.dtype, block.bytes);
             &converted[..]
         };
-        let size = self.dtype.size();
+        let size = run.dtype.size();
         let (offset, width) = (block.col * size, block.cols * size);
         self.rows_to(block.part, block.row, block.order, offset, width, bytes)
     }
 
-    /// Places codes or scales of rows.
+    /// Stores codes or scales of rows.
     pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>) -> Result<()> {
-        let (Some(quant), cols) = (self.dtype.quant(), self.cols) else {
-            let dtype = self.dtype;
+        let run = &self.runs[self.parts[block.part].run];
+        let (Some(quant), cols) = (run.dtype.quant(), run.cols) else {
+            let dtype = run.dtype;
             return Err(Error::Internal(format!("codes for a matrix of {dtype}")));
         };
         let (offset, width, bytes) = match block.data {
@@ -117,9 +189,9 @@ impl<D: Device> GpuMat<D> {
         self.rows_to(block.part, block.row, block.order, offset, width, &bytes)
     }
 
-    /// Places rows of `width` bytes, which lie end to end in `bytes`, at `offset` in their rows on
-    /// the device. They are copied in runs: neighbours in the file are a fixed number of rows apart
-    /// on the device, so one run is one copy.
+    /// Stores rows of `width` bytes, which lie end to end in `bytes`, at `offset` in their rows on
+    /// the device. Neighbours in the file are often a fixed number of rows apart on the device. All
+    /// rows of such a series are one copy.
     fn rows_to(
         &self,
         part: usize,
@@ -129,26 +201,28 @@ impl<D: Device> GpuMat<D> {
         width: usize,
         bytes: &[u8],
     ) -> Result<()> {
-        let (rows, pitch) = (bytes.len() / width, self.stride * self.unit);
-        let place = |i: usize| self.firsts[part] + order.destination(row + i);
+        let Part { run, in_run, .. } = self.parts[part];
+        let run = &self.runs[run];
+        let (rows, pitch) = (bytes.len() / width, run.stride * run.unit);
+        let destination = |i: usize| in_run + order.destination(row + i);
         let mut from = 0;
         while from < rows {
-            let first = place(from);
+            let first = destination(from);
             let apart = if from + 1 < rows {
-                place(from + 1).wrapping_sub(first)
+                destination(from + 1).wrapping_sub(first)
             } else {
                 1
             };
             let mut to = from + 1;
-            while to < rows && apart.checked_mul(to - from) == place(to).checked_sub(first) {
+            while to < rows && apart.checked_mul(to - from) == destination(to).checked_sub(first) {
                 to += 1;
             }
             if to == from + 1 || apart == 0 {
                 // A row by itself, because the next row lies before it.
                 to = from + 1;
             }
-            let apart = apart.clamp(1, self.rows());
-            self.weights.write(
+            let apart = apart.clamp(1, run.rows);
+            run.memory.write(
                 first * pitch + offset,
                 width,
                 apart * pitch,
@@ -163,7 +237,7 @@ impl<D: Device> GpuMat<D> {
         let Some(bias) = &self.bias else {
             return Err(Error::Internal("a bias for a matrix without one".into()));
         };
-        bias.write_floats(4 * self.firsts[part], values)
+        bias.write_floats(4 * self.parts[part].in_matrix, values)
     }
 }
 

@@ -6,9 +6,11 @@
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
-//! | `params`, `launch` | the kernels' parameters and geometry (U) |
+//! | `params` | the kernels' parameters and constants (U) |
+//! | `backend` | the seam: building, loading a step, its answer, pages |
+//! | `ops` | the operations: which kernels, with which parameters |
+//! | `launch`, `geometry` | one function for each kernel (U); grids and shared memory of products |
 //! | `graph` | steps that are recorded once and repeated |
-//! | `ops` | the operations: what is launched for each |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
 //! | `sample` | the choice of tokens on the device |
@@ -31,6 +33,8 @@ pub mod kernels;
 pub mod preflight;
 
 mod answer;
+mod backend;
+mod geometry;
 mod graph;
 mod launch;
 mod library;
@@ -48,16 +52,17 @@ use super::{Limits, RopeTable, Shape};
 use crate::log::Log;
 use crate::{Dtype, Error, Result};
 use device::{BOX, Device, Memory, TensorMap};
+use mat::WeightRows;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions in one page of the cache.
-const PAGE: usize = 16;
+const PAGE: usize = params::GPU_PAGE as usize;
 
 /// Keys of one split (chunk) of decode attention.
-const CHUNK: usize = 256;
+const CHUNK: usize = params::GPU_CHUNK as usize;
 
 /// The widest head that the kernels take.
-const MAX_HEAD_DIM: usize = 256;
+const MAX_HEAD_DIM: usize = params::GPU_MAX_HEAD_DIM as usize;
 
 /// Most rows of one launch of decode attention, which needs memory for each of its rows.
 const ATTEND_ROWS: usize = 32;
@@ -118,18 +123,6 @@ fn rounded(weights: Dtype) -> Dtype {
     }
 }
 
-/// Whether products of prompts with weights of this type may read activations through a tensor map.
-/// Products with quantised weights permute activations within each 16 columns (`kernels/params.h`,
-/// slots), so all widths must then be multiples of 16.
-fn mapped(shape: &Shape, weights: Dtype) -> bool {
-    let widths = [shape.dim, shape.q_dim(), shape.ffn_dim];
-    match weights {
-        Dtype::F32 => false,
-        Dtype::F16 | Dtype::Bf16 => true,
-        _ => widths.iter().all(|width| width.is_multiple_of(16)),
-    }
-}
-
 /// Activations, `[rows, width]` with `stride` numbers from row to row; or a vector. The buffer is
 /// sized for float32. Attention and the first half of the feed-forward write `rounded` values
 /// from offset 0 on, padded with zeros behind `width`. In 16 bits there is then also room for the
@@ -137,34 +130,45 @@ fn mapped(shape: &Shape, weights: Dtype) -> bool {
 pub struct GpuBuf<D: Device> {
     memory: Memory<D>,
     stride: usize,
-    /// Map of rows of 16 bits, if the device has kernels that take a map and the products use them.
+    /// Map of rows of 16 bits, if the device has kernels that take a map.
     map: Option<TensorMap>,
+    /// Whether the columns of prefill rows were last written in the order of slots
+    /// (`kernels/params.h`). The operation that writes them decides, for the product that reads
+    /// them.
+    slots: bool,
 }
 
 impl<D: Device> GpuBuf<D> {
-    /// `rows` rows of zeros. `mapped`: whether products read them through a tensor map if they can
-    /// (see [`mapped`]).
-    fn new(device: &Arc<D>, what: &str, rows: usize, width: usize, mapped: bool) -> Result<Self> {
+    /// `rows` rows of zeros.
+    fn new(device: &Arc<D>, what: &str, rows: usize, width: usize) -> Result<Self> {
         let stride = pad32(width);
         let bytes = rows.saturating_mul(stride).saturating_mul(4);
         let memory = Memory::zeroed(device, what, bytes)?;
         Ok(GpuBuf {
-            map: match mapped && bytes > 0 {
-                true => memory.tensor_map(2 * stride, rows, BOX[0])?,
-                false => None,
+            map: match bytes {
+                0 => None,
+                _ => memory.tensor_map(2 * stride, rows, BOX[0])?,
             },
             memory,
             stride,
+            slots: false,
         })
     }
 
-    /// The maps of these rows and of `w`; quantised weights need no map. Whether there are maps
-    /// depends on the device and on the weights alone, so that a row goes through the same kernels
-    /// whatever the other rows are.
-    fn maps(&self, w: &GpuMat<D>) -> Option<(TensorMap, TensorMap)> {
+    /// Whether a product with `w` can read these rows in the order of slots.
+    fn takes_slots(&self, w: &WeightRows<D>) -> bool {
+        self.map.is_some() && w.permutes()
+    }
+
+    /// The maps of these rows and of `w`, if a product can read both through maps. Quantised
+    /// weights need no map, but rows in the order of slots: `slots` says whether they are. All of
+    /// this depends on the device and on the model's weights alone, so that a row goes through the
+    /// same kernels whatever the other rows are.
+    fn maps(&self, w: &WeightRows<D>, slots: bool) -> Option<(TensorMap, TensorMap)> {
         let map = match w.dtype.is_float() {
             true => w.map?,
-            false => TensorMap::default(),
+            false if slots => TensorMap::default(),
+            false => return None,
         };
         Some((self.map?, map))
     }
@@ -204,13 +208,14 @@ impl<D: Device> GpuKv<D> {
 pub struct Gpu<D: Device> {
     device: Arc<D>,
     shape: Shape,
-    weights_dtype: Dtype,
     cos: Memory<D>,
     sin: Memory<D>,
     step: step::Loaded<D>,
     chooser: sample::Chooser<D>,
     /// Normed rows in the form that products read, `[max_rows, pad32(dim)]`.
     prepared: GpuBuf<D>,
+    /// Whether prefill attention uses tensor cores.
+    tensor_cores: bool,
     /// Whether prefill attention reads the cache through maps. It depends on the device, the dtypes
     /// and the heads only, so that a row goes through the same kernel whatever the other rows are.
     maps_cache: bool,
@@ -237,7 +242,9 @@ pub struct Gpu<D: Device> {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Allocates memory for steps within `limits`, for weights and a cache of these dtypes.
+    /// Allocates memory for steps within `limits`. `weights` are the dtypes that the matrices of
+    /// the layers will have: if all of them are float32, attention computes in float32 throughout,
+    /// too.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for heads or a cache that the kernels do not take,
@@ -247,7 +254,7 @@ impl<D: Device> Gpu<D> {
         shape: &Shape,
         rope: &RopeTable,
         limits: &Limits,
-        weights_dtype: Dtype,
+        weights: &[Dtype],
         kv_dtype: Dtype,
     ) -> Result<Self> {
         if shape.head_dim > MAX_HEAD_DIM || shape.head_dim == 0 || shape.head_dim % 2 == 1 {
@@ -261,6 +268,21 @@ impl<D: Device> Gpu<D> {
                 "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"
             )));
         }
+        // Rows in 32 bits would end in what rows in 16 bits have left where their padding must be
+        // zero.
+        let single = |&dtype: &Dtype| dtype == Dtype::F32;
+        let whole = |width: usize| width.is_multiple_of(32);
+        if weights.iter().any(single)
+            && !weights.iter().all(single)
+            && !(whole(shape.q_dim()) && whole(shape.ffn_dim))
+        {
+            return Err(Error::Unsupported(format!(
+                "layers with weights in f32 and in other dtypes: on a GPU, the width of attention \
+                 ({}) and ffn_dim ({}) must then be multiples of 32",
+                shape.q_dim(),
+                shape.ffn_dim
+            )));
+        }
         let table = |values: &[f32]| -> Result<Memory<D>> {
             let memory = Memory::new(&device, "the RoPE table", size_of_val(values))?;
             memory.write_floats(0, values)?;
@@ -270,9 +292,9 @@ impl<D: Device> Gpu<D> {
         // answer, the first is freed while nothing is in flight.
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
-        let mapped = mapped(shape, weights_dtype);
-        let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim, mapped)?;
-        let tensor_cores = tensor_cores(weights_dtype, kv_dtype, shape);
+        let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim)?;
+        let exact = weights.iter().all(single);
+        let tensor_cores = !exact && kv_dtype != Dtype::F32 && head_stride(shape) <= 128;
         // Asks for a map of some memory, just to find out whether the device makes maps.
         let maps_cache = tensor_cores
             && matches!(kv_dtype, Dtype::F16 | Dtype::Bf16)
@@ -289,13 +311,14 @@ impl<D: Device> Gpu<D> {
             step: step::Loaded::new(&device, limits, tile)?,
             chooser: sample::Chooser::new(&device, limits)?,
             prepared,
+            tensor_cores,
             maps_cache,
             partial: Memory::new(&device, what, partial_len(shape, limits).saturating_mul(4))?,
             split: {
-                let bytes = launch::scratch_bytes(shape, step::bucket(most_decoded(limits)));
+                let bytes = geometry::scratch_bytes(shape, step::bucket(most_decoded(limits)));
                 let split =
                     Memory::new(&device, what, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-                split.write_numbers(0, &[0; launch::SPLIT_BELOW as usize])?;
+                split.write_numbers(0, &[0; params::GPU_SPLIT_BELOW as usize])?;
                 split
             },
             fresh: match fresh_len(shape, limits, kv_dtype) {
@@ -311,7 +334,6 @@ impl<D: Device> Gpu<D> {
             sums: None,
             graphs: graph::Graphs::new(device.records())?,
             shape: shape.clone(),
-            weights_dtype,
             device,
         })
     }
@@ -330,20 +352,8 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// Whether products of prompts with `w` take activations in the order of slots
-    /// (`kernels/params.h`).
-    fn slots(&self, w: &GpuMat<D>) -> u32 {
-        u32::from(!w.dtype.is_float() && self.prepared.map.is_some())
-    }
-
     fn check(&self) -> Result<()> {
         let failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         failure.clone().map_or(Ok(()), Err)
     }
-}
-
-/// Whether prefill attention uses tensor cores. It does not if the weights ask for float32
-/// throughout.
-fn tensor_cores(weights: Dtype, kv: Dtype, shape: &Shape) -> bool {
-    weights != Dtype::F32 && kv != Dtype::F32 && head_stride(shape) <= 128
 }

@@ -1,13 +1,14 @@
 //! Rows of quantised weights in the layout that the kernels read; `kernels/quant.h` describes it
 //! and says why.
 
+use super::params::GPU_BLOCK_K;
 use crate::quant::Quant;
 use crate::{Result, reserve};
 
 /// Strides are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
 /// Columns of a block, to which K is padded.
-pub(super) const BLOCK_K: usize = 256;
+const BLOCK_K: usize = GPU_BLOCK_K as usize;
 /// Rows begin at multiples of this many bytes.
 const ROW_BYTES: usize = 64;
 /// Bytes that eight lanes read together.

@@ -3,7 +3,7 @@
 
 use super::device::{Device, Memory};
 use super::launch;
-use super::params::{SampleParams, SampleRow};
+use super::params::*;
 use super::step::bucket;
 use crate::backend::choice::{ALL, Choice, Pick, Scale};
 use crate::backend::{Limits, Step};
@@ -11,20 +11,14 @@ use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
 /// Most alternatives that the kernel finds. A step that asks for more gets logits.
-pub(super) const MAX_TOP: usize = 128;
-/// `given` of a row that draws.
-pub(super) const DRAW: i32 = -1;
-/// `given` of a row that does not exist (padding).
-pub(super) const NO_ROW: i32 = -2;
-/// `mask` of a row without a penalty.
-pub(super) const NO_MASK: u32 = u32::MAX;
+const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
 /// Words of a [`SampleRow`]; and words of a row's answer before the alternatives.
 const ROW: usize = size_of::<SampleRow>() / 4;
-pub(super) const OUT: usize = 5;
+const OUT: usize = size_of::<SampleOut>() / 4;
 
 /// Words of a set of token ids.
-fn mask_len(vocab_size: usize) -> usize {
+fn history_len(vocab_size: usize) -> usize {
     vocab_size.div_ceil(32)
 }
 
@@ -35,7 +29,7 @@ pub(super) fn out_len() -> usize {
 
 /// Bytes of the buffers.
 pub(super) fn bytes(limits: &Limits) -> usize {
-    let row = mask_len(limits.vocab_size) + out_len();
+    let row = history_len(limits.vocab_size) + out_len();
     let rows = bucket(limits.max_wanted).saturating_mul(4 * ROW);
     limits
         .max_wanted
@@ -47,14 +41,14 @@ pub(super) fn bytes(limits: &Limits) -> usize {
 pub(super) struct Chooser<D: Device> {
     /// `[max_wanted and padding, ROW]`.
     rows: Memory<D>,
-    /// `[max_wanted, mask_len]`.
-    masks: Memory<D>,
+    /// `[max_wanted, history_len]`.
+    histories: Memory<D>,
     /// `[max_wanted, out_len]`.
     pub out: Memory<D>,
     host_rows: Vec<u32>,
-    host_masks: Vec<u32>,
-    /// `mask` of each row of the loaded step; a step that follows it may use these masks.
-    mask_of: Vec<u32>,
+    host_histories: Vec<u32>,
+    /// `history` of each row of the loaded step; a step that follows it may use these histories.
+    history_of: Vec<u32>,
     vocab_size: usize,
     /// Rows of the loaded step; 0 if it wants logits.
     pub n_rows: usize,
@@ -76,11 +70,11 @@ impl<D: Device> Chooser<D> {
         let memory = |n: usize, len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
         let mut chooser = Chooser {
             rows: memory(padded, ROW)?,
-            masks: memory(n, mask_len(vocab_size))?,
+            histories: memory(n, history_len(vocab_size))?,
             out: memory(n, out_len())?,
             host_rows: Vec::new(),
-            host_masks: Vec::new(),
-            mask_of: Vec::new(),
+            host_histories: Vec::new(),
+            history_of: Vec::new(),
             vocab_size,
             n_rows: 0,
             n_padded: 0,
@@ -90,9 +84,9 @@ impl<D: Device> Chooser<D> {
             top: Vec::new(),
         };
         reserve::vec(what, &mut chooser.host_rows, padded.saturating_mul(ROW))?;
-        let masks = n.saturating_mul(mask_len(vocab_size));
-        reserve::vec(what, &mut chooser.host_masks, masks)?;
-        reserve::vec(what, &mut chooser.mask_of, n)?;
+        let histories = n.saturating_mul(history_len(vocab_size));
+        reserve::vec(what, &mut chooser.host_histories, histories)?;
+        reserve::vec(what, &mut chooser.history_of, n)?;
         reserve::vec(what, &mut chooser.asked, n)?;
         reserve::vec(what, &mut chooser.picks, n)?;
         reserve::vec(what, &mut chooser.top, n.saturating_mul(MAX_TOP))?;
@@ -118,38 +112,39 @@ impl<D: Device> Chooser<D> {
             )));
         }
         self.host_rows.clear();
-        self.host_masks.clear();
+        self.host_histories.clear();
         self.asked.clear();
         if !step.follows {
-            self.mask_of.clear();
+            self.history_of.clear();
         }
-        let (mask_len, mut n_masks) = (mask_len(self.vocab_size), 0);
+        let (history_len, mut n_histories) = (history_len(self.vocab_size), 0);
         for (at, choice) in step.choices.iter().enumerate() {
-            let mask = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
-                true => NO_MASK,
+            let history = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
+                true => GPU_NO_HISTORY,
                 false => {
-                    n_masks += 1;
-                    n_masks - 1
+                    n_histories += 1;
+                    n_histories - 1
                 }
             };
             if step.follows {
-                // The masks are on the device already, together with the tokens that were drawn
+                // The histories are on the device already, together with the tokens that were drawn
                 // since.
-                let there = self.mask_of.get(at).copied();
-                if there != Some(mask) {
+                let there = self.history_of.get(at).copied();
+                if there != Some(history) {
                     return Err(Error::Internal(format!(
-                        "row {at} of a step that follows another has mask {mask}, there it was {there:?}"
+                        "row {at} of a step that follows another has history {history}, \
+                         there it was {there:?}"
                     )));
                 }
             } else {
-                self.mask_of.push(mask);
+                self.history_of.push(history);
             }
-            if mask != NO_MASK && !step.follows {
-                let first = self.host_masks.len();
-                self.host_masks.resize(first + mask_len, 0);
+            if history != GPU_NO_HISTORY && !step.follows {
+                let first = self.host_histories.len();
+                self.host_histories.resize(first + history_len, 0);
                 for &token in &step.history[choice.history.clone()] {
                     let at = token as usize;
-                    if let Some(word) = self.host_masks[first..].get_mut(at / 32) {
+                    if let Some(word) = self.host_histories[first..].get_mut(at / 32) {
                         *word |= 1 << (at % 32);
                     }
                 }
@@ -157,7 +152,7 @@ impl<D: Device> Chooser<D> {
             let n_top = choice.top.min(self.vocab_size);
             let row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
-                mask,
+                history,
                 n_top: n_top as u32,
                 ..row(choice)
             };
@@ -172,14 +167,14 @@ impl<D: Device> Chooser<D> {
         self.n_rows = step.choices.len();
         self.n_padded = padded;
         let padding = SampleRow {
-            given: NO_ROW,
+            given: GPU_NO_ROW,
             ..SampleRow::default()
         };
         for _ in self.n_rows..padded {
             self.host_rows.extend(padding.words());
         }
         self.rows.write_numbers(0, &self.host_rows)?;
-        self.masks.write_numbers(0, &self.host_masks)
+        self.histories.write_numbers(0, &self.host_histories)
     }
 
     /// Chooses from `logits`, with `stride` floats from row to row. The tokens are also written to
@@ -190,12 +185,12 @@ impl<D: Device> Chooser<D> {
             out: self.out.at(),
             logits,
             rows: self.rows.at(),
-            masks: self.masks.at(),
+            histories: self.histories.at(),
             next,
             n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
-            mask_stride: mask_len(self.vocab_size) as u32,
+            history_stride: history_len(self.vocab_size) as u32,
             out_stride: self.out_stride as u32,
             halvings: one.halvings,
             high: one.high,
@@ -243,7 +238,7 @@ fn row(choice: &Choice) -> SampleRow {
     };
     let scale = strategy.scale.unwrap_or(greedy);
     SampleRow {
-        given: choice.given.unwrap_or(DRAW),
+        given: choice.given.unwrap_or(GPU_DRAW),
         penalty: strategy.penalty,
         halvings: scale.halvings,
         high: scale.high,

@@ -3,16 +3,17 @@
 
 use super::device::{Device, Memory};
 use super::most_decoded;
+use super::params::{GPU_TILE_FMA, GPU_TILE_HOPPER, GPU_TILE_MMA};
 use crate::backend::{Limits, RowKind, Step};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
 /// Rows of a tile of prefill attention with tensor cores.
-pub(super) const TILE_MMA: usize = 64;
+pub(super) const TILE_MMA: usize = GPU_TILE_MMA as usize;
 /// The same on compute capability 9.0.
-pub(super) const TILE_HOPPER: usize = 128;
+pub(super) const TILE_HOPPER: usize = GPU_TILE_HOPPER as usize;
 /// The same for attention in float32.
-pub(super) const TILE_FMA: usize = 4;
+pub(super) const TILE_FMA: usize = GPU_TILE_FMA as usize;
 
 /// Numbers of decode rows that kernels are launched for. A step is padded up to the next of these,
 /// so that a launch has one of few shapes whatever the batch is.
@@ -41,7 +42,7 @@ fn within(what: &str, n: usize, most: usize) -> Result<()> {
 
 /// The index at which each array begins, in 32-bit numbers.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+struct Layout {
     tokens: usize,
     positions: usize,
     slots: usize,
@@ -55,8 +56,8 @@ struct Places {
     len: usize,
 }
 
-impl Places {
-    fn new(max_rows: usize, n_pages: usize) -> Places {
+impl Layout {
+    fn new(max_rows: usize, n_pages: usize) -> Layout {
         // Arrays begin at multiples of 16 bytes.
         let mut end = 0usize;
         let mut take = |n: usize| {
@@ -72,7 +73,7 @@ impl Places {
         // Every tile has at least one row.
         let tiles = take(max_rows.saturating_mul(4));
         let pages = take(n_pages);
-        Places {
+        Layout {
             tokens,
             positions,
             slots,
@@ -89,14 +90,14 @@ impl Places {
 
 /// Bytes of the buffer.
 pub(super) fn bytes(max_rows: usize, n_pages: usize) -> usize {
-    Places::new(max_rows, n_pages).len.saturating_mul(4)
+    Layout::new(max_rows, n_pages).len.saturating_mul(4)
 }
 
 /// The step that is loaded.
 pub(super) struct Loaded<D: Device> {
     memory: Memory<D>,
     host: Vec<u32>,
-    places: Places,
+    layout: Layout,
     limits: Limits,
     tile: usize,
     /// Rows, including padding.
@@ -121,14 +122,14 @@ impl<D: Device> Loaded<D> {
     /// `tile`: rows of a tile of prefill attention.
     pub fn new(device: &Arc<D>, limits: &Limits, tile: usize) -> Result<Self> {
         let (max_rows, n_pages) = (limits.max_rows, limits.n_pages);
-        let places = Places::new(max_rows, n_pages);
+        let layout = Layout::new(max_rows, n_pages);
         let mut host = Vec::new();
-        reserve::vec("the rows of a step", &mut host, places.len)?;
-        host.resize(places.len, 0);
+        reserve::vec("the rows of a step", &mut host, layout.len)?;
+        host.resize(layout.len, 0);
         Ok(Loaded {
             memory: Memory::new(device, "the rows of a step", bytes(max_rows, n_pages))?,
             host,
-            places,
+            layout,
             limits: limits.clone(),
             tile,
             n_rows: 0,
@@ -150,7 +151,7 @@ impl<D: Device> Loaded<D> {
         within("rows", n_rows, limits.max_rows)?;
         within("pages", n_pages, limits.n_pages)?;
         within("wanted rows", step.wanted.len(), limits.max_wanted)?;
-        let at = self.places;
+        let at = self.layout;
         let host = &mut self.host[..];
         for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
             *to = token as u32;
@@ -216,36 +217,36 @@ impl<D: Device> Loaded<D> {
         self.memory.write_numbers(4 * first, numbers)
     }
 
-    fn at(&self, place: usize) -> u64 {
-        self.memory.at() + 4 * place as u64
+    fn at(&self, offset: usize) -> u64 {
+        self.memory.at() + 4 * offset as u64
     }
     pub fn tokens(&self) -> u64 {
-        self.at(self.places.tokens)
+        self.at(self.layout.tokens)
     }
     pub fn positions(&self) -> u64 {
-        self.at(self.places.positions)
+        self.at(self.layout.positions)
     }
     pub fn slots(&self) -> u64 {
-        self.at(self.places.slots)
+        self.at(self.layout.slots)
     }
     pub fn row_pages(&self) -> u64 {
-        self.at(self.places.row_pages)
+        self.at(self.layout.row_pages)
     }
     /// The list of decode rows from entry `skip` on.
     pub fn decode(&self, skip: usize) -> u64 {
-        self.at(self.places.decode + skip)
+        self.at(self.layout.decode + skip)
     }
     pub fn prefill(&self) -> u64 {
-        self.at(self.places.prefill)
+        self.at(self.layout.prefill)
     }
     pub fn wanted(&self) -> u64 {
-        self.at(self.places.wanted)
+        self.at(self.layout.wanted)
     }
     pub fn tiles(&self) -> u64 {
-        self.at(self.places.tiles)
+        self.at(self.layout.tiles)
     }
     pub fn pages(&self) -> u64 {
-        self.at(self.places.pages)
+        self.at(self.layout.pages)
     }
 }
 

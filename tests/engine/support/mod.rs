@@ -69,7 +69,6 @@ impl Setup {
 
     pub fn options(&self) -> EngineOptions {
         EngineOptions {
-            max_seq_len: self.max_seq_len,
             max_batch_size: self.max_batch_size,
             seed: self.seed,
             prefill_chunk: self.prefill_chunk,

@@ -5,7 +5,8 @@ use super::model::Think;
 use super::toy::{EOS, IDS, VOCAB, decode};
 use llamabi::Token;
 use llamabi::backend::RowKind;
-use llamabi::engine::sampler::{Params, Sampler, uniform};
+use llamabi::backend::choice::Strategy;
+use llamabi::engine::sampler::{Sampler, uniform};
 use llamabi::engine::{FinishReason, GenerateOptions};
 
 /// One sequence alone, one whole prompt at a time, without pages, batches or streams.
@@ -76,7 +77,7 @@ pub fn simulate(
         sampler.load(&row);
         let draw = uniform(options.seed, u64::from(index), tokens.len() as u64);
         let token = sampler
-            .sample(&Params::from(options), &tokens, draw)
+            .draw(&Strategy::from(options), &tokens, draw)
             .unwrap();
         if token == EOS && !options.ignore_eos {
             reason = FinishReason::Stop;

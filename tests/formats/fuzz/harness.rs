@@ -7,11 +7,12 @@
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
-use llamabi::format::{Checkpoint, TensorFile, pickle, pth, safetensors as st};
-use llamabi::model::Config;
+use llamabi::checkpoint::{self, hugging_face};
+use llamabi::format::{TensorFile, pickle, pth, safetensors as st};
 use llamabi::model::rope;
+use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
 use llamabi::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A folder of this thread, in memory where the system has such a thing.
 struct Scratch(PathBuf);
@@ -78,7 +79,7 @@ pub fn index(data: &[u8]) -> Result<()> {
         std::fs::create_dir_all(&dir.0).unwrap();
         dir.file("a.safetensors", shard);
         dir.file("model.safetensors.index.json", data);
-        let checkpoint = Checkpoint::open_hugging_face(&dir.0, None)?;
+        let checkpoint = hugging_face::open(&dir.0, None)?;
         checkpoint
             .files
             .iter()
@@ -100,7 +101,7 @@ pub fn config(data: &[u8]) -> Result<()> {
             dir.file("config.json", data);
             dir.file("generation_config.json", data);
         }
-        Config::read(&dir.0, 512)
+        checkpoint::open(&dir.0)?.config(512)
     })?;
     let s = &config.shape;
     let sizes = [
@@ -143,9 +144,46 @@ pub fn config(data: &[u8]) -> Result<()> {
 fn check(file: &TensorFile, len: usize) {
     for (name, info) in &file.tensors {
         let numbers: usize = info.shape.iter().product();
-        assert_eq!(info.len, (numbers * info.dtype.size()) as u64, "{name}");
+        assert_eq!(info.len, (numbers * info.encoding.size()) as u64, "{name}");
         assert!(info.offset + info.len <= len as u64, "{name}");
         let mut bytes = vec![0; info.len as usize];
         file.read(info, 0, &mut bytes).unwrap();
     }
+}
+
+/// A tokenizer.json: whatever is taken encodes texts and decodes all ids.
+pub fn tokenizer_json(data: &[u8]) -> Result<()> {
+    try_tokenizer("tokenizer.json", data)
+}
+
+/// Llama 3's ranks, likewise.
+pub fn tiktoken(data: &[u8]) -> Result<()> {
+    try_tokenizer("tokenizer.model", data)
+}
+
+fn try_tokenizer(name: &str, data: &[u8]) -> Result<()> {
+    let tokenizer = tokenizer::from_bytes(Path::new(name), data)?;
+    let n = tokenizer.vocab_size() as i32;
+    for text in [
+        "",
+        " a  b\n",
+        "ab<s>e\u{301}\u{4f60}1234",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ] {
+        let run = Run {
+            len: text.len(),
+            from_template: true,
+        };
+        let mut tokens = tokenizer.encode(text)?;
+        let _whole =
+            tokenizer.encode_rendered_onto(text, &[run], true, &mut tokens, Bound::default())?;
+        assert!(tokens.iter().all(|id| (0..n).contains(id)));
+        tokenizer.decode(&tokens)?;
+    }
+    let ids: Vec<i32> = (-1..n.min(600) + 2).collect();
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::with_special(tokenizer);
+    ids.iter().for_each(|&id| detokenizer.push(id, &mut text));
+    detokenizer.finish(&mut text);
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use llamabi::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, QuantData, Shape, Step,
+    Answer, Backend, Block, Layer, Limits, MatSpec, PartSpec, QuantBlock, QuantData, Shape, Step,
 };
 use llamabi::{Dtype, Result};
 use std::cell::Cell;
@@ -56,8 +56,9 @@ impl Backend for Collect {
     const PREFILL_CHUNK: usize = 1;
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
-        let rows: usize = spec.parts.iter().sum();
-        (rows * (spec.cols * spec.dtype.size() + usize::from(spec.bias) * 4)) as u64
+        let bytes =
+            |p: &PartSpec| p.rows * (spec.cols * p.dtype.size() + usize::from(spec.bias) * 4);
+        spec.parts.iter().map(bytes).sum::<usize>() as u64
     }
     fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
         unreachable!("nothing runs on this backend")
@@ -66,21 +67,16 @@ impl Backend for Collect {
         unreachable!("nothing runs on this backend")
     }
     fn new_mat(&self, spec: &MatSpec) -> Result<Mat> {
-        let rows: usize = spec.parts.iter().sum();
+        let (rows, dtype) = (spec.rows(), spec.dtype()?);
         Ok(Mat {
-            parts: spec.parts.clone(),
+            parts: spec.parts.iter().map(|part| part.rows).collect(),
             cols: spec.cols,
             values: vec![f32::NAN; rows * spec.cols],
             bias: vec![f32::NAN; if spec.bias { rows } else { 0 }],
-            codes: vec![
-                0;
-                spec.dtype
-                    .quant()
-                    .map_or(0, |q| rows * q.code_bytes(spec.cols))
-            ],
-            scales: vec![0; spec.dtype.quant().map_or(0, |q| rows * q.scales(spec.cols))],
+            codes: vec![0; dtype.quant().map_or(0, |q| rows * q.code_bytes(spec.cols))],
+            scales: vec![0; dtype.quant().map_or(0, |q| rows * q.scales(spec.cols))],
             packed: [vec![false; rows], vec![false; rows]],
-            dtype: spec.dtype,
+            dtype,
         })
     }
     fn pack(&self, mat: &mut Mat, block: &Block<'_>) {

@@ -5,6 +5,11 @@
 pub mod collect;
 pub mod write;
 
+use llamabi::backend::{Backend, Weights};
+use llamabi::checkpoint::weights::{LoadControl, load};
+use llamabi::checkpoint::{self, Checkpoint, Files, Plan};
+use llamabi::model::Config;
+use llamabi::{Dtype, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -54,5 +59,41 @@ pub fn sentence<T>(result: llamabi::Result<T>, dir: &Path) -> String {
         Err(error) => error
             .to_string()
             .replace(&format!("{}/", dir.display()), ""),
+    }
+}
+
+/// The configuration of the checkpoint in `dir`.
+pub fn config(dir: &Path, tokenizer_vocab: usize) -> Result<Config> {
+    checkpoint::open(dir)?.config(tokenizer_vocab)
+}
+
+/// A checkpoint whose files are open.
+pub struct Opened {
+    pub checkpoint: Box<dyn Checkpoint>,
+    pub config: Config,
+    pub files: Files,
+}
+
+impl Opened {
+    pub fn new(dir: &Path, tokenizer_vocab: usize) -> Result<Opened> {
+        let checkpoint = checkpoint::open(dir)?;
+        Ok(Opened {
+            config: checkpoint.config(tokenizer_vocab)?,
+            files: checkpoint.open(None)?,
+            checkpoint,
+        })
+    }
+
+    pub fn plan(&self, asked: Option<Dtype>) -> Result<Plan<'_>> {
+        Plan::new(&*self.checkpoint, &self.files, &self.config, asked)
+    }
+
+    pub fn load<B: Backend>(
+        &self,
+        backend: &B,
+        asked: Option<Dtype>,
+        control: &mut LoadControl<'_>,
+    ) -> Result<Weights<B>> {
+        load(backend, &self.plan(asked)?, control)
     }
 }

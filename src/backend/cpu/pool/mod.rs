@@ -9,7 +9,7 @@
 
 mod grid;
 
-pub use grid::{Grid, Rect, Split};
+pub use grid::{Grid, Rect, Split, Tasks};
 
 use crate::process::Process;
 use crate::{Error, Result};

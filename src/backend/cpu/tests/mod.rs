@@ -6,10 +6,10 @@ use super::scalar::{self, Dense, rounded};
 use super::simd::{Kernel, LANES, Simd};
 use super::*;
 use crate::backend::{
-    Backend, Block, Layer, MatSpec, MatUse, QuantBlock, RowKind, RowOrder, Span, Step, Weights,
+    Backend, Block, Layer, MatSpec, MatUse, PartSpec, QuantBlock, RowKind, RowOrder, Span, Step,
+    Weights,
 };
 use crate::model::forward::{Scratch, forward};
-use crate::model::names::Dtypes;
 use crate::{Dtype, Token};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
@@ -180,6 +180,14 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
     }
 }
 
+/// The format of the head beside layers of this one.
+fn of_head(layers: Dtype) -> Dtype {
+    match layers.is_float() {
+        true => layers,
+        false => Dtype::Int8,
+    }
+}
+
 /// Packs `dense` in blocks of a few rows.
 fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse) -> CpuMat {
     if let (Some(quant), MatUse::Product) = (dtype.quant(), usage) {
@@ -191,9 +199,8 @@ fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse
     };
     let bias = !dense.bias.is_empty();
     let spec = MatSpec {
-        parts: parts.to_vec(),
+        parts: PartSpec::all(parts, dtype),
         cols: dense.cols,
-        dtype,
         bias,
         usage,
     };
@@ -270,13 +277,13 @@ impl Machine {
                 &[shape.vocab_size],
                 match usage {
                     MatUse::Lookup => dtype,
-                    MatUse::Product => Dtypes::new(dtype, Dtype::Bf16).head,
+                    MatUse::Product => of_head(dtype),
                 },
                 usage,
             ),
             norm: cpu.new_vector(&model.norm).unwrap(),
             head: model.head.as_ref().map(|h| {
-                let dtype = Dtypes::new(dtype, Dtype::Bf16).head;
+                let dtype = of_head(dtype);
                 to_mat(&cpu, h, &[shape.vocab_size], dtype, MatUse::Product)
             }),
         };
@@ -574,9 +581,8 @@ fn sizes_that_no_machine_has_are_errors() {
     ] {
         for usage in [MatUse::Product, MatUse::Lookup] {
             let spec = MatSpec {
-                parts: parts.clone(),
+                parts: PartSpec::all(&parts, Dtype::F32),
                 cols: 1 << 20,
-                dtype: Dtype::F32,
                 bias: false,
                 usage,
             };
@@ -616,9 +622,8 @@ fn bytes_said_are_bytes_taken() {
     let s = shape(8, [2, 2], 4, 8, 8);
     let cpu = Cpu::with_tier(&s, rope(4, 16), 1, 4, Tier::best()).unwrap();
     let spec = MatSpec {
-        parts: vec![17, 3],
+        parts: PartSpec::all(&[17, 3], Dtype::Bf16),
         cols: 5,
-        dtype: Dtype::Bf16,
         bias: true,
         usage: MatUse::Product,
     };

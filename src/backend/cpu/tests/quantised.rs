@@ -100,9 +100,8 @@ pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat
     let encoded = Encoded::new(dense, parts, quant);
     let mut mat = cpu
         .new_mat(&MatSpec {
-            parts: parts.to_vec(),
+            parts: PartSpec::all(parts, quant.dtype()),
             cols: dense.cols,
-            dtype: quant.dtype(),
             bias: !dense.bias.is_empty(),
             usage: MatUse::Product,
         })

@@ -224,9 +224,8 @@ pub fn packing_places_every_number(tier: Tier) {
         for usage in [MatUse::Product, MatUse::Lookup] {
             for (stored, kept) in DTYPES.iter().flat_map(|&a| DTYPES.map(|b| (a, b))) {
                 let spec = MatSpec {
-                    parts: parts.clone(),
+                    parts: PartSpec::all(&parts, kept),
                     cols,
-                    dtype: kept,
                     bias: false,
                     usage,
                 };

@@ -5,7 +5,7 @@ use super::context::{Context, Owned};
 use crate::backend::gpu::driver::*;
 use crate::backend::gpu::images::Images;
 use crate::backend::gpu::kernels::Kernel;
-use crate::backend::gpu::launch::HOPPER_SHARED;
+use crate::backend::gpu::params::GPU_HOPPER_SHARED;
 use crate::backend::gpu::preflight::{Found, MIN_ARCH, Reason};
 use crate::{Error, Result};
 use std::ffi::{CString, c_int, c_void};
@@ -42,7 +42,7 @@ impl Modules {
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
         Ok(Modules {
             programmatic: compiled_for(context, &functions)? >= 90,
-            hopper: functions.iter().all(Option::is_some) && shared >= HOPPER_SHARED as c_int,
+            hopper: functions.iter().all(Option::is_some) && shared >= GPU_HOPPER_SHARED as c_int,
             functions,
             _modules: modules,
         })

@@ -5,7 +5,8 @@
 //! Numbers of the file are looked at where they are read: a mask and a maximum for each, over bytes
 //! that are in the cache of the thread that has just copied them there.
 
-use super::plan::Source;
+use super::files::Source;
+use crate::format::Encoding;
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 
@@ -19,25 +20,32 @@ fn overflow(to: Dtype) -> f32 {
     }
 }
 
+/// Fill `bytes` from byte `offset` of a tensor's data. Floats become `to`: whatever is not finite
+/// then is refused.
+pub(super) fn read(source: &Source, to: Dtype, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    source.file.read(source.info, offset, bytes)?;
+    check(source, to, offset, bytes)
+}
+
 /// Check the numbers of a tensor, from byte `offset` of its data on, that become `to`. Codes of a
 /// quantised tensor are all numbers.
-pub(super) fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
+fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
     let limit = overflow(to).to_bits();
-    let stored = source.info.dtype;
+    let stored = source.info.encoding;
     let beyond = match stored {
-        Dtype::F32 => first_beyond_32(bytes, limit),
+        Encoding::F32 => first_beyond_32(bytes, limit),
         // The greatest f16 is within every format.
-        Dtype::F16 => first_beyond_16(bytes, f16::INFINITY.to_bits()),
+        Encoding::F16 => first_beyond_16(bytes, f16::INFINITY.to_bits()),
         // A bf16 is the upper half of an f32.
-        Dtype::Bf16 => first_beyond_16(bytes, limit.div_ceil(1 << 16) as u16),
-        _ => None,
+        Encoding::Bf16 => first_beyond_16(bytes, limit.div_ceil(1 << 16) as u16),
+        Encoding::I8 | Encoding::U8 => None,
     };
     let Some(at) = beyond else { return Ok(()) };
     let size = stored.size();
     let number = &bytes[at * size..][..size];
     let value = match *number {
         [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-        [a, b] if stored == Dtype::F16 => f16::from_le_bytes([a, b]).to_f32(),
+        [a, b] if stored == Encoding::F16 => f16::from_le_bytes([a, b]).to_f32(),
         [a, b] => bf16::from_le_bytes([a, b]).to_f32(),
         _ => unreachable!("a float of {size} bytes"),
     };
@@ -49,15 +57,11 @@ fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
     if let [_, cols] = source.info.shape[..] {
         at += &format!(" (row {}, column {})", index / cols, index % cols);
     }
-    Error::Tensor {
-        path: source.file.path.clone(),
-        tensor: source.name.into(),
-        expected: match value.is_finite() {
-            true => format!("numbers that are finite as {to}"),
-            false => "finite numbers".into(),
-        },
-        got: format!("{value} at {at}"),
-    }
+    let expected = match value.is_finite() {
+        true => format!("numbers that are finite as {to}"),
+        false => "finite numbers".into(),
+    };
+    source.wrong(expected, format!("{value} at {at}"))
 }
 
 /// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as the
@@ -104,12 +108,8 @@ pub(super) fn check_halves(source: &Source, scales: &[u16]) -> Result<()> {
 }
 
 fn scale_refused(source: &Source, block: usize, scale: f32) -> Error {
-    Error::Tensor {
-        path: source.file.path.clone(),
-        tensor: source.name.into(),
-        expected: format!("scales of blocks below {}", overflow(Dtype::F16)),
-        got: format!("{scale} for block {block}"),
-    }
+    let expected = format!("scales of blocks below {}", overflow(Dtype::F16));
+    source.wrong(expected, format!("{scale} for block {block}"))
 }
 
 #[cfg(test)]

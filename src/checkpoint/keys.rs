@@ -14,7 +14,8 @@ const MAX_LEN: u64 = 1 << 20;
 const WORK_PER_BYTE: usize = 100;
 
 /// An object of a configuration file, or of an object inside it.
-pub(super) struct Keys {
+#[derive(Debug)]
+pub(crate) struct Keys {
     path: PathBuf,
     /// `outer.` in the keys of an inner object.
     prefix: String,

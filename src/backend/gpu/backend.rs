@@ -1,0 +1,266 @@
+//! [`Backend`] for a GPU: what is made when a model is built, how a step begins and ends, and the
+//! pages of the cache. `ops` does the operations in between.
+
+use super::device::{Device, Memory};
+use super::{
+    Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
+    mat, most_decoded, ops, pad32, partial_len, sample, step,
+};
+use crate::backend::cpu::Quantiser;
+use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::quant::Quant;
+use crate::{Dtype, Error, Result};
+
+impl<D: Device> Gpu<D> {
+    fn load(&mut self, step: &Step) -> Result<()> {
+        let rows = step.tokens.len();
+        if step.follows && (rows != self.follow || !self.answers.has_room()) {
+            return Err(Error::Internal(format!(
+                "a step of {rows} rows follows one that {} can follow",
+                self.follow
+            )));
+        }
+        self.follow = 0;
+        self.step.load(step)?;
+        self.chooser.load(step, self.step.n_wanted_padded)?;
+        // Every row is a decode row whose token is chosen on the device.
+        if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
+            self.follow = rows;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Backend for Gpu<D> {
+    type Buf = GpuBuf<D>;
+    type Mat = GpuMat<D>;
+    type Kv = GpuKv<D>;
+    const PAGE_SIZE: usize = PAGE;
+    /// So many that the smaller products have more than one tile for every multiprocessor.
+    const PREFILL_CHUNK: usize = 2048;
+
+    fn mat_bytes(spec: &MatSpec) -> u64 {
+        mat::bytes(spec)
+    }
+
+    fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
+        let layer = 2 * shape.n_kv_heads as u64 * head_of_page(shape, dtype) as u64;
+        layer.saturating_mul(shape.n_layers as u64)
+    }
+
+    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, _: usize) -> u64 {
+        // The padding of x, q, y and h; below, that of the logits.
+        let padding = 4 * 31;
+        let floats = [
+            limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
+            limits.max_wanted.saturating_mul(31),
+            partial_len(shape, limits),
+            fresh_len(shape, limits, kv_dtype),
+            attend_rows(limits) * shape.n_kv_heads,
+            step::bytes(limits.max_rows, limits.n_pages) / 4,
+            sample::bytes(limits) / 4,
+        ];
+        let split = geometry::scratch_bytes(shape, step::bucket(most_decoded(limits)));
+        floats.iter().fold(split, |sum, &n| {
+            sum.saturating_add((n as u64).saturating_mul(4))
+        })
+    }
+
+    fn new_mat(&self, spec: &MatSpec) -> Result<GpuMat<D>> {
+        self.check()?;
+        GpuMat::new(&self.device, spec)
+    }
+
+    fn pack(&self, mat: &mut GpuMat<D>, block: &Block<'_>) {
+        self.run(|_| mat.pack(block));
+    }
+
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        match self.quantiser.get_or_init(|| Quantiser::new().ok()) {
+            Some(all) => all.quantise(quant, cols, values, codes, scales),
+            None => quant.encode(cols, values, codes, scales),
+        }
+    }
+
+    fn pack_quantised(&self, mat: &mut GpuMat<D>, block: &QuantBlock<'_>) {
+        self.run(|_| mat.pack_quantised(block));
+    }
+
+    fn set_bias(&self, mat: &mut GpuMat<D>, part: usize, values: &[f32]) {
+        self.run(|_| mat.set_bias(part, values));
+    }
+
+    fn new_vector(&self, values: &[f32]) -> Result<GpuBuf<D>> {
+        self.check()?;
+        let stride = pad32(values.len());
+        let memory = Memory::new(&self.device, "a vector", stride.saturating_mul(4))?;
+        memory.write_floats(0, values)?;
+        Ok(GpuBuf {
+            memory,
+            stride,
+            map: None,
+            slots: false,
+        })
+    }
+
+    fn new_buf(&self, rows: usize, width: usize) -> Result<GpuBuf<D>> {
+        self.check()?;
+        GpuBuf::new(&self.device, "activations", rows, width)
+    }
+
+    fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
+        self.check()?;
+        let page = self.shape.n_kv_heads * head_of_page(&self.shape, dtype);
+        let bytes = n_pages
+            .saturating_mul(page)
+            .saturating_mul(self.shape.n_layers);
+        let new = || Memory::new(&self.device, "the KV pool", bytes);
+        let (k, v) = (new()?, new()?);
+        let (row, mut maps) = (2 * head_stride(&self.shape), None);
+        if self.maps_cache && bytes > 0 {
+            // Kernels count rows of a tensor map in 31 bits.
+            let rows = i32::try_from(bytes / row).map_err(|_| {
+                let n = bytes / row;
+                Error::Unsupported(format!("a KV pool of {n} vectors, at most {}", i32::MAX))
+            })?;
+            let map = |pages: &Memory<D>| pages.tensor_map(row, rows as usize, PAGE as u32);
+            maps = map(&k)?.zip(map(&v)?).map(|(k, v)| [k, v]);
+        }
+        Ok(GpuKv {
+            k,
+            v,
+            maps,
+            dtype,
+            n_pages,
+            page,
+        })
+    }
+
+    fn load_step(&mut self, step: &Step) {
+        if self.check().is_ok()
+            && let Err(error) = self.load(step)
+        {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn record(&mut self, forward: &mut dyn FnMut(&mut Self)) {
+        self.forward(forward);
+    }
+
+    fn embed(&mut self, x: &mut GpuBuf<D>, table: &GpuMat<D>) {
+        self.run(|this| ops::embed(this, x, table));
+    }
+
+    fn qkv(&mut self, q: &mut GpuBuf<D>, kv: &mut GpuKv<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
+        self.run(|this| ops::qkv(this, q, kv, x, layer));
+    }
+
+    fn attend(&mut self, y: &mut GpuBuf<D>, q: &GpuBuf<D>, kv: &GpuKv<D>, layer: &Layer<Self>) {
+        self.run(|this| ops::attend(this, y, q, kv, layer));
+    }
+
+    fn matmul_add(&mut self, x: &mut GpuBuf<D>, w: &GpuMat<D>, y: &GpuBuf<D>) {
+        self.run(|this| ops::matmul_add(this, x, w, y));
+    }
+
+    fn ffn_up(&mut self, h: &mut GpuBuf<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
+        self.run(|this| ops::ffn_up(this, h, x, layer));
+    }
+
+    fn logits(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>, head: &GpuMat<D>) {
+        self.run(|this| ops::logits(this, out, x, norm, head));
+    }
+
+    fn fetch(&mut self, out: &GpuBuf<D>) {
+        if self.check().is_err() {
+            return;
+        }
+        let Gpu {
+            answers, chooser, ..
+        } = self;
+        let fetched = match chooser.n_rows {
+            0 => {
+                let n = self.step.n_wanted * self.shape.vocab_size;
+                answers.fetch(&out.memory, n, 0, &mut chooser.asked)
+            }
+            rows => {
+                let stride = chooser.out_stride;
+                answers.fetch(&chooser.out, rows * stride, stride, &mut chooser.asked)
+            }
+        };
+        if let Err(error) = fetched {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn can_follow(&self) -> bool {
+        self.follow > 0 && self.answers.has_room() && self.check().is_ok()
+    }
+
+    fn read<'a>(&'a mut self, _: &'a GpuBuf<D>) -> Result<Answer<'a>> {
+        self.check()?;
+        let Gpu {
+            answers,
+            chooser,
+            failure,
+            ..
+        } = self;
+        let outcome = answers.take()?;
+        // This waits also where nothing is wanted: a failure belongs to the step that caused it.
+        let read = outcome.landing.wait().inspect_err(|error| {
+            let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
+            *failure = Some(error.clone());
+        })?;
+        if outcome.stride == 0 {
+            return Ok(Answer::Logits(read));
+        }
+        chooser.take(read, outcome.stride, &outcome.asked);
+        Ok(Answer::Picks {
+            picks: &chooser.picks,
+            top: &chooser.top,
+        })
+    }
+
+    fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
+        self.run(|this| {
+            for &(from, to) in pairs {
+                let (from, to) = (from as usize * kv.page, to as usize * kv.page);
+                for pages in [&kv.k, &kv.v] {
+                    pages.copy(to, from, kv.page, kv.layer(), this.shape.n_layers)?;
+                }
+            }
+            Ok(())
+        });
+        self.check()
+    }
+
+    fn save_pages(&mut self, kv: &GpuKv<D>, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        self.check()?;
+        let halves = to.chunks_exact_mut(kv.page * self.shape.n_layers);
+        for ((page, memory), to) in kv.halves(pages).zip(halves) {
+            memory.read(page * kv.page, kv.page, kv.layer(), to)?;
+        }
+        Ok(())
+    }
+
+    fn load_pages(&mut self, kv: &mut GpuKv<D>, pages: &[u32], from: &[u8]) -> Result<()> {
+        self.check()?;
+        let halves = from.chunks_exact(kv.page * self.shape.n_layers);
+        for ((page, memory), from) in kv.halves(pages).zip(halves) {
+            // Layers of a large pool may lie farther apart than one copy of rows can.
+            for (layer, row) in from.chunks_exact(kv.page).enumerate() {
+                let at = layer * kv.layer() + page * kv.page;
+                memory.write(at, row.len(), row.len(), row)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,476 @@
+//! Filters of one value: texts, numbers, JSON. Those of sequences are in `sequences`.
+
+use super::arguments::{
+    Arguments, count, flag, given, integer_or, number, required, soft_text, text,
+};
+use super::eval::Evaluator;
+use super::fault::{Result, evaluation, unsupported};
+use super::methods::{self, cased, justified, lines_of, replace, strip};
+use super::repr::{self, Json};
+use super::text::{Builder, Text, short};
+use super::value::{Number, Value, View};
+use super::{format, ops, sequences};
+
+const FILTERS: [&str; 54] = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "filesizeformat",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "random",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "striptags",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "urlize",
+    "wordcount",
+    "wordwrap",
+    "xmlattr",
+];
+
+/// Whether there is a filter of that name, here or in jinja2.
+pub fn is_known(name: &str) -> bool {
+    FILTERS.contains(&name)
+}
+
+/// `value | name(args)`
+pub fn apply(
+    e: &mut Evaluator<'_, '_>,
+    name: &str,
+    value: Value,
+    args: Arguments,
+) -> Result<Value> {
+    if !is_known(name) {
+        return evaluation(format!("there is no filter `{name}`"));
+    }
+    if let Some(result) = sequences::apply(e, name, &value, &args) {
+        return result;
+    }
+    match name {
+        "default" | "d" => {
+            let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
+            let missing = matches!(value, Value::Undefined(_)) || (flag(boolean) && !value.truth());
+            Ok(match missing {
+                true => default.unwrap_or_else(|| Value::Text(short(""))),
+                false => value,
+            })
+        }
+        "tojson" => tojson(e, &value, args),
+        "abs" | "int" | "float" | "round" | "filesizeformat" => numeric(e, name, &value, args),
+        "attr" => {
+            let [attr] = args.bind(name, ["name"])?;
+            let attr = text(&required(attr, name, "name")?, "the attribute")?;
+            match value {
+                // Only attributes, no elements.
+                Value::Dict(_) if methods::find(&value, attr.as_str()).is_none() => {
+                    Ok(Value::undefined("a dict has no such attribute"))
+                }
+                value => ops::attr(e, &value, &attr),
+            }
+        }
+        "items" => {
+            args.none(name)?;
+            let pairs = match &value {
+                Value::Dict(dict) => e.elements(&Value::View(dict.clone(), View::Items))?,
+                Value::Undefined(_) => Vec::new(),
+                other => {
+                    let of = other.type_name();
+                    return evaluation(format!("`items` needs a dict, not a {of}"));
+                }
+            };
+            e.generator(pairs)
+        }
+        _ => textual(e, name, value, args),
+    }
+}
+
+fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments) -> Result<Value> {
+    if name == "truncate" && matches!(value, Value::List(_) | Value::Dict(_) | Value::Tuple(_)) {
+        // What is short enough stays what it is.
+        let length = e.elements(&value)?.len();
+        return match length <= 260 && args.positional.is_empty() && args.keyword.is_empty() {
+            true => Ok(value),
+            false => unsupported("`truncate` of what is no text"),
+        };
+    }
+    if matches!(name, "indent" | "truncate") {
+        let of = text(&value, "what is filtered")?;
+        return match name {
+            "indent" => indent(e, &of, args),
+            _ => truncate(e, &of, args),
+        };
+    }
+    let of = soft_text(&mut e.meter, &value)?;
+    Ok(Value::Text(match name {
+        "string" | "safe" => {
+            args.none(name)?;
+            of
+        }
+        "trim" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let chars = given(chars).map(|c| text(&c, "the argument")).transpose()?;
+            strip(&mut e.meter, &of, chars.as_ref(), (true, true))?
+        }
+        "upper" | "lower" | "capitalize" => {
+            args.none(name)?;
+            cased(&mut e.meter, &of, name)?
+        }
+        "title" => {
+            args.none(name)?;
+            title(e, &of)?
+        }
+        "center" => {
+            let [width] = args.bind(name, ["width"])?;
+            let width = count(integer_or(width, "width", 80)?);
+            let text = justified(&mut e.meter, &of, width, ' ', name)?;
+            of.derived(text, &[])
+        }
+        "replace" => {
+            let [old, new, n] = args.bind(name, ["old", "new", "count"])?;
+            let old = soft_text(&mut e.meter, &required(old, name, "old")?)?;
+            let new = soft_text(&mut e.meter, &required(new, name, "new")?)?;
+            let n = integer_or(given(n), "count", -1)?;
+            e.meter.look_at(of.as_str().len())?;
+            replace(&mut e.meter, &of, &old, &new, n)?
+        }
+        "format" => {
+            let args = match args.keyword.is_empty() {
+                true => Value::tuple(args.positional)?,
+                false if args.positional.is_empty() => {
+                    let pairs = args.keyword.into_iter();
+                    let pairs = pairs.map(|(key, value)| (Value::Text(key), value));
+                    Value::dict(&mut e.meter, pairs.collect())?
+                }
+                false => return evaluation("`format` takes arguments by position or by name"),
+            };
+            format::percent(e, &of, &args)?
+        }
+        "e" | "escape" | "forceescape" => {
+            args.none(name)?;
+            let mut out = String::new();
+            let mut rest = of.as_str();
+            let specials = ['&', '<', '>', '"', '\''];
+            e.meter.look_at(rest.len())?;
+            while let Some(at) = rest.find(specials) {
+                e.meter.write(&mut out, &rest[..at])?;
+                let escape = match rest.as_bytes()[at] {
+                    b'&' => "&amp;",
+                    b'<' => "&lt;",
+                    b'>' => "&gt;",
+                    b'"' => "&#34;",
+                    _ => "&#39;",
+                };
+                e.meter.write(&mut out, escape)?;
+                rest = &rest[at + 1..];
+            }
+            e.meter.write(&mut out, rest)?;
+            of.derived(out, &[])
+        }
+        "wordcount" => {
+            args.none(name)?;
+            e.meter.look_at(of.as_str().len())?;
+            let words = of
+                .as_str()
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'));
+            return Ok(Value::Int(
+                words.filter(|word| !word.is_empty()).count() as i128
+            ));
+        }
+        _ => return unsupported(format!("the filter `{name}` is not supported")),
+    }))
+}
+
+/// Words begin behind white space and `-({[<`.
+fn title(e: &mut Evaluator<'_, '_>, of: &Text) -> Result<Text> {
+    let s = of.as_str();
+    e.meter.make(s.len().saturating_mul(3))?;
+    let mut out = super::text::room(s.len())?;
+    let mut begins = true;
+    for c in s.chars() {
+        let between = crate::chat::python::is_whitespace(c) || "-({[<".contains(c);
+        match begins || between {
+            true => out.extend(c.to_uppercase()),
+            false => out.extend(c.to_lowercase()),
+        }
+        begins = between;
+    }
+    Ok(of.derived(out, &[]))
+}
+
+fn indent(e: &mut Evaluator<'_, '_>, of: &Text, args: Arguments) -> Result<Value> {
+    let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
+    let (first, blank) = (flag(first), flag(blank));
+    let width = match width {
+        Some(Value::Text(width)) => width,
+        width => {
+            let n = count(integer_or(width, "width", 4)?);
+            let mut spaces = String::new();
+            e.meter.fill(&mut spaces, ' ', n)?;
+            Text::of(spaces, true)
+        }
+    };
+    e.meter.look_at(of.as_str().len())?;
+    let mut with_end = String::new();
+    e.meter.write(&mut with_end, of.as_str())?;
+    e.meter.write(&mut with_end, "\n")?;
+    let mut out = String::new();
+    for (i, (line, _)) in lines_of(&with_end).enumerate() {
+        if i > 0 {
+            e.meter.write(&mut out, "\n")?;
+        }
+        let indented = if i == 0 {
+            first
+        } else {
+            blank || !line.is_empty()
+        };
+        if indented {
+            e.meter.write(&mut out, width.as_str())?;
+        }
+        e.meter.write(&mut out, line)?;
+    }
+    Ok(Value::Text(of.derived(out, &[&width])))
+}
+
+fn truncate(e: &mut Evaluator<'_, '_>, of: &Text, args: Arguments) -> Result<Value> {
+    let names = ["length", "killwords", "end", "leeway"];
+    let [length, kill, end, leeway] = args.bind("truncate", names)?;
+    let length = integer_or(length, "length", 255)?;
+    let leeway = integer_or(given(leeway), "leeway", 5)?;
+    let end = match end {
+        Some(end) => text(&end, "end")?,
+        None => short("..."),
+    };
+    let ending = end.chars(&mut e.meter)?;
+    if length < ending as i128 || leeway < 0 {
+        return evaluation("`truncate` to less than its end");
+    }
+    if of.chars(&mut e.meter)? as i128 <= length.saturating_add(leeway) {
+        return Ok(Value::Text(of.clone()));
+    }
+    let to = of.byte_of(&mut e.meter, count(length) - ending)?;
+    let mut kept = &of.as_str()[..to];
+    if !flag(kill) {
+        kept = kept.rsplit_once(' ').map_or(kept, |(before, _)| before);
+    }
+    let mut out = Builder::default();
+    let kept = of.part(&mut e.meter, kept)?;
+    out.push_text(&mut e.meter, &kept)?;
+    out.push_text(&mut e.meter, &end)?;
+    Ok(Value::Text(out.finish()))
+}
+
+fn tojson(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result<Value> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let [ascii, indent, separators, sort] = args.bind("tojson", names)?;
+    let indent = match given(indent) {
+        None => None,
+        Some(Value::Text(indent)) => Some(indent),
+        Some(indent) => {
+            let n = integer_or(Some(indent), "indent", 0)?;
+            let mut spaces = String::new();
+            e.meter.fill(&mut spaces, ' ', count(n))?;
+            Some(Text::of(spaces, true))
+        }
+    };
+    let (comma, colon) = match given(separators) {
+        None if indent.is_some() => (short(","), short(": ")),
+        None => (short(", "), short(": ")),
+        Some(pair) => {
+            let mut pair = e.elements(&pair)?.into_iter();
+            match (pair.next(), pair.next(), pair.next()) {
+                (Some(comma), Some(colon), None) => {
+                    (text(&comma, "a separator")?, text(&colon, "a separator")?)
+                }
+                _ => return evaluation("`separators` must be two texts"),
+            }
+        }
+    };
+    let options = Json {
+        indent,
+        comma,
+        colon,
+        ascii: flag(ascii),
+        sort: flag(sort),
+    };
+    Ok(Value::Text(repr::json(&mut e.meter, value, &options)?))
+}
+
+fn numeric(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) -> Result<Value> {
+    if let Value::Undefined(missing) = value
+        && name != "round"
+    {
+        return evaluation(missing.sentence());
+    }
+    match name {
+        "abs" => {
+            args.none(name)?;
+            match number(value, "what is filtered")? {
+                Number::Float(f) => Ok(Value::Float(f.abs())),
+                Number::Int(i) if i < 0 => ops::negate(&Value::Int(i)),
+                Number::Int(i) => Ok(Value::Int(i)),
+            }
+        }
+        "int" => {
+            let [default, base] = args.bind(name, ["default", "base"])?;
+            let base = integer_or(base, "base", 10)?;
+            let float = |f: f64| match f.is_finite() && f.abs() < 1.7e38 {
+                true => Some(Value::Int(f as i128)),
+                false => None,
+            };
+            let found = match value {
+                Value::Text(text) => {
+                    e.meter.look_at(text.as_str().len())?;
+                    let whole = parse_int(text.as_str(), base).map(Value::Int);
+                    whole.or_else(|| parse_float(text.as_str()).and_then(float))
+                }
+                value => match value.number() {
+                    Some(Number::Int(i)) => Some(Value::Int(i)),
+                    Some(Number::Float(f)) => float(f),
+                    None => None,
+                },
+            };
+            Ok(found.or(default).unwrap_or(Value::Int(0)))
+        }
+        "float" => {
+            let [default] = args.bind(name, ["default"])?;
+            let found = match value {
+                Value::Text(text) => {
+                    e.meter.look_at(text.as_str().len())?;
+                    parse_float(text.as_str())
+                }
+                value => value.number().map(Number::float),
+            };
+            Ok(found
+                .map(Value::Float)
+                .or(default)
+                .unwrap_or(Value::Float(0.0)))
+        }
+        "round" => round(value, args),
+        _ => unsupported(format!("the filter `{name}` is not supported")),
+    }
+}
+
+/// Python's `int(text, base)`.
+fn parse_int(text: &str, base: i128) -> Option<i128> {
+    let text = text.trim_matches(crate::chat::python::is_whitespace);
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let prefixed = |mark: &str| {
+        let lower = digits.get(..2)?.to_ascii_lowercase();
+        (lower == mark).then(|| &digits[2..])
+    };
+    let (base, digits) = match base {
+        16 => (16, prefixed("0x").unwrap_or(digits)),
+        8 => (8, prefixed("0o").unwrap_or(digits)),
+        2 => (2, prefixed("0b").unwrap_or(digits)),
+        3..=36 => (base as u32, digits),
+        _ => return None,
+    };
+    let valid = |digits: &str| {
+        let mut parts = digits.split('_');
+        let fine = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_digit(base));
+        parts.all(fine)
+    };
+    if !valid(digits) {
+        return None;
+    }
+    i128::from_str_radix(&(sign.to_owned() + &digits.replace('_', "")), base).ok()
+}
+
+/// Python's `float(text)`.
+fn parse_float(text: &str) -> Option<f64> {
+    let text = text.trim_matches(crate::chat::python::is_whitespace);
+    let bytes = text.as_bytes();
+    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let underscores = (0..bytes.len()).filter(|&at| bytes[at] == b'_');
+    for at in underscores {
+        if at == 0 || !digit(at - 1) || !digit(at + 1) {
+            return None;
+        }
+    }
+    text.replace('_', "").parse().ok()
+}
+
+fn round(value: &Value, args: Arguments) -> Result<Value> {
+    let [precision, method] = args.bind("round", ["precision", "method"])?;
+    let digits = integer_or(precision, "precision", 0)?;
+    let method = match method {
+        Some(method) => text(&method, "method")?,
+        None => short("common"),
+    };
+    let value = number(value, "what is rounded")?;
+    let scale = |digits: i128| 10f64.powi(digits.clamp(-400, 400) as i32);
+    match (method.as_str(), value) {
+        ("common", Number::Int(i)) if digits >= 0 => Ok(Value::Int(i)),
+        ("common", Number::Int(i)) => {
+            let Some(unit) = 10i128.checked_pow(digits.unsigned_abs().min(1000) as u32) else {
+                return Ok(Value::Int(0));
+            };
+            let (low, rest) = (i.div_euclid(unit), i.rem_euclid(unit));
+            let up = rest * 2 > unit || (rest * 2 == unit && low % 2 != 0);
+            Ok(Value::Int((low + i128::from(up)) * unit))
+        }
+        ("common", Number::Float(f)) if digits >= 0 => {
+            let exact = format!("{f:.*}", digits.min(1100) as usize);
+            Ok(Value::Float(exact.parse().unwrap_or(f)))
+        }
+        ("common", Number::Float(f)) => {
+            let unit = scale(-digits);
+            Ok(Value::Float((f / unit).round_ties_even() * unit))
+        }
+        ("ceil" | "floor", value) => {
+            let scaled = value.float() * scale(digits);
+            let whole = match method.as_str() {
+                "ceil" => scaled.ceil(),
+                _ => scaled.floor(),
+            };
+            if !whole.is_finite() {
+                return evaluation("`round` of a float that is no number");
+            }
+            Ok(Value::Float(whole / scale(digits)))
+        }
+        _ => evaluation("the method of `round` must be common, ceil or floor"),
+    }
+}

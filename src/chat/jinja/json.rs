@@ -1,0 +1,111 @@
+//! JSON that a caller gives, as values: keys in their order, a repeated key's last value.
+
+use super::fault::{Fault, Kind, Result};
+use super::limits::Meter;
+use super::text::Text;
+use super::value::Value;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use std::cell::RefCell;
+use std::fmt;
+
+/// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of the
+/// JSON where it is none; numbers of more than 64 bits are floats.
+pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
+    let state = State {
+        meter: RefCell::new(meter),
+        fault: RefCell::new(None),
+    };
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let value = Seed(&state)
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value));
+    match (state.fault.into_inner(), value) {
+        (Some(fault), _) => Err(fault),
+        (None, Ok(value)) => Ok(value),
+        (None, Err(error)) => Err(Fault::at(0, Kind::Syntax, error.to_string())),
+    }
+}
+
+struct State<'m, 'c> {
+    meter: RefCell<&'m mut Meter<'c>>,
+    /// What serde is not to put into its own words.
+    fault: RefCell<Option<Box<Fault>>>,
+}
+
+impl State<'_, '_> {
+    fn charged<T, E: serde::de::Error>(
+        &self,
+        what: impl FnOnce(&mut Meter<'_>) -> Result<T>,
+    ) -> std::result::Result<T, E> {
+        what(&mut self.meter.borrow_mut()).map_err(|fault| {
+            let error = E::custom(&fault.message);
+            *self.fault.borrow_mut() = Some(fault);
+            error
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'s, 'm, 'c>(&'s State<'m, 'c>);
+
+impl<'de> DeserializeSeed<'de> for Seed<'_, '_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_, '_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+        Ok(Value::None)
+    }
+
+    fn visit_bool<E>(self, b: bool) -> std::result::Result<Value, E> {
+        Ok(Value::Bool(b))
+    }
+
+    fn visit_i64<E>(self, i: i64) -> std::result::Result<Value, E> {
+        Ok(Value::Int(i.into()))
+    }
+
+    fn visit_u64<E>(self, i: u64) -> std::result::Result<Value, E> {
+        Ok(Value::Int(i.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, f: f64) -> std::result::Result<Value, E> {
+        Ok(Value::Float(f))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<Value, E> {
+        let text = self.0.charged(|meter| Text::copy(meter, text, false))?;
+        Ok(Value::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self)? {
+            self.0.charged(|meter| meter.push(&mut items, item))?;
+        }
+        self.0.charged(|_| Value::list(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key_seed(self)? {
+            if !matches!(key, Value::Text(_)) {
+                return Err(A::Error::custom("a key must be a string"));
+            }
+            let value = map.next_value_seed(self)?;
+            self.0
+                .charged(|meter| meter.push(&mut entries, (key, value)))?;
+        }
+        self.0.charged(|meter| Value::dict(meter, entries))
+    }
+}

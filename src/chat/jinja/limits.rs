@@ -1,0 +1,174 @@
+//! What a template may use, and the meter that counts it.
+//!
+//! A template is a program that came with a download. It ends within [`MAX_STEPS`] steps and has made
+//! at most [`MADE`] bytes, plus [`MADE_PER_INPUT`] for each byte of its input. What is made counts
+//! when it is made and is never given back, so a loop that makes and drops texts ends too.
+
+use super::fault::{Fault, Kind, Result};
+use crate::Cancel;
+
+/// Most bytes of a template.
+pub const MAX_TEMPLATE: usize = 1 << 20;
+/// Most levels of brackets and statements in a template, and of macros that call each other.
+pub const MAX_NESTING: usize = 200;
+/// Most levels of expressions and statements that are being evaluated at once. A level takes less
+/// than a kilobyte of the caller's stack.
+pub const MAX_DEPTH: usize = 600;
+/// Most levels of lists in lists. Data have at most 128, which is serde_json's limit.
+pub const MAX_VALUE_DEPTH: u32 = 400;
+/// Most steps: one for each expression, statement and element, one for each [`STEP_BYTES`] that a
+/// text operation looks at.
+pub const MAX_STEPS: u64 = 5_000_000;
+/// Bytes that a text operation looks at for one step.
+pub const STEP_BYTES: usize = 256;
+/// Bytes that are made for nothing.
+pub const MADE: u64 = 64 << 20;
+/// Bytes that are made for each byte of messages, tools and variables.
+pub const MADE_PER_INPUT: u64 = 16;
+/// Most bytes of what is rendered.
+pub const MAX_OUTPUT: usize = 64 << 20;
+/// Most elements of a `range`, as in jinja2's sandbox.
+pub const MAX_RANGE: i128 = 100_000;
+
+/// Steps between two looks at the cancel flag.
+const LOOK: u64 = 1000;
+
+/// Counts steps and bytes down.
+pub struct Meter<'c> {
+    steps: u64,
+    /// Look at the flag when `steps` has come down to this.
+    look: u64,
+    bytes: u64,
+    all_bytes: u64,
+    cancel: Option<&'c Cancel>,
+}
+
+impl<'c> Meter<'c> {
+    /// A full meter for `input` bytes of messages, tools and variables.
+    pub fn new(input: usize, cancel: Option<&'c Cancel>) -> Self {
+        let bytes = MADE + MADE_PER_INPUT * input as u64;
+        Meter {
+            steps: MAX_STEPS,
+            look: MAX_STEPS,
+            bytes,
+            all_bytes: bytes,
+            cancel,
+        }
+    }
+
+    /// Steps taken and bytes made so far.
+    pub fn used(&self) -> (u64, u64) {
+        (MAX_STEPS - self.steps, self.all_bytes - self.bytes)
+    }
+
+    /// One step.
+    #[inline]
+    pub fn step(&mut self) -> Result<()> {
+        self.steps(1)
+    }
+
+    /// The steps of looking at `bytes` of text, or at as many bytes of a list.
+    #[inline]
+    pub fn look_at(&mut self, bytes: usize) -> Result<()> {
+        self.steps(1 + (bytes / STEP_BYTES) as u64)
+    }
+
+    #[inline]
+    fn steps(&mut self, n: u64) -> Result<()> {
+        match self.steps.checked_sub(n) {
+            Some(left) if left > self.look => {
+                self.steps = left;
+                Ok(())
+            }
+            left => self.at_a_mark(left),
+        }
+    }
+
+    #[cold]
+    fn at_a_mark(&mut self, left: Option<u64>) -> Result<()> {
+        let Some(left) = left else {
+            return Err(Fault::at(
+                0,
+                Kind::Limit,
+                format!("the template takes more than {MAX_STEPS} steps"),
+            ));
+        };
+        self.steps = left;
+        self.look = left.saturating_sub(LOOK);
+        match self.cancel {
+            Some(cancel) if cancel.is_triggered() => {
+                Err(Fault::at(0, Kind::Cancelled, "cancelled"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Charges `n` bytes that are about to be made, and the steps of writing them.
+    #[inline]
+    pub fn make(&mut self, n: usize) -> Result<()> {
+        match self.bytes.checked_sub(n as u64) {
+            Some(left) => self.bytes = left,
+            None => {
+                return Err(Fault::at(
+                    0,
+                    Kind::Limit,
+                    format!("the template makes more than {} bytes", self.all_bytes),
+                ));
+            }
+        }
+        match n < STEP_BYTES {
+            true => Ok(()),
+            false => self.look_at(n),
+        }
+    }
+
+    /// An empty list with room for `n` elements, charged.
+    pub fn list<T>(&mut self, n: usize) -> Result<Vec<T>> {
+        self.make(n.saturating_mul(size_of::<T>()))?;
+        let mut list = Vec::new();
+        match list.try_reserve_exact(n) {
+            Ok(()) => Ok(list),
+            Err(_) => Err(no_memory()),
+        }
+    }
+
+    /// One more element, charged.
+    #[inline]
+    pub fn push<T>(&mut self, list: &mut Vec<T>, element: T) -> Result<()> {
+        self.make(size_of::<T>())?;
+        if list.len() == list.capacity() {
+            list.try_reserve(1).map_err(|_| no_memory())?;
+        }
+        list.push(element);
+        Ok(())
+    }
+
+    /// More text, charged.
+    #[inline]
+    pub fn write(&mut self, text: &mut String, more: &str) -> Result<()> {
+        self.make(more.len())?;
+        if text.capacity() - text.len() < more.len() {
+            text.try_reserve(more.len()).map_err(|_| no_memory())?;
+        }
+        text.push_str(more);
+        Ok(())
+    }
+
+    /// `n` times `c`, charged before there is any.
+    pub fn fill(&mut self, text: &mut String, c: char, n: usize) -> Result<()> {
+        let bytes = n.saturating_mul(c.len_utf8());
+        self.make(bytes)?;
+        text.try_reserve(bytes).map_err(|_| no_memory())?;
+        text.extend(std::iter::repeat_n(c, n));
+        Ok(())
+    }
+}
+
+/// The fault for memory that the system does not give.
+pub fn no_memory() -> Box<Fault> {
+    Fault::at(
+        0,
+        Kind::Memory,
+        "the system refuses memory for the chat template",
+    )
+}

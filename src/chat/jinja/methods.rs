@@ -1,0 +1,625 @@
+//! Methods of texts, lists and dicts that change nothing.
+
+use super::arguments::{Arguments, count, flag, given, integer, integer_or, required, text};
+use super::eval::Evaluator;
+use super::fault::{Result, evaluation, unsupported};
+use super::format;
+use super::limits::Meter;
+use super::ops::slice_of;
+use super::text::{Builder, Text, short};
+use super::value::{Value, View, equal};
+use crate::chat::python::is_whitespace;
+
+const TEXT: [&str; 42] = [
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "rsplit",
+    "splitlines",
+    "replace",
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "swapcase",
+    "casefold",
+    "startswith",
+    "endswith",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "count",
+    "join",
+    "format",
+    "zfill",
+    "center",
+    "ljust",
+    "rjust",
+    "isdigit",
+    "isalpha",
+    "isalnum",
+    "isspace",
+    "isupper",
+    "islower",
+    "isnumeric",
+    "isdecimal",
+    "isascii",
+    "removeprefix",
+    "removesuffix",
+    "partition",
+    "rpartition",
+    "expandtabs",
+    "encode",
+    "translate",
+];
+const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
+const LIST: [&str; 3] = ["index", "count", "copy"];
+
+/// The method of that name.
+pub fn find(value: &Value, name: &str) -> Option<&'static str> {
+    let methods: &[&'static str] = match value {
+        Value::Text(_) => &TEXT,
+        Value::Dict(_) => &DICT,
+        Value::List(_) => &LIST,
+        Value::Tuple(_) | Value::Range(_) => &LIST[..2],
+        Value::Cycler(_) => &["next", "reset"],
+        _ => &[],
+    };
+    methods.iter().copied().find(|known| *known == name)
+}
+
+/// Whether Python has a method of that name which changes the value.
+pub fn changes(value: &Value, name: &str) -> bool {
+    match value {
+        Value::Dict(_) => ["clear", "pop", "popitem", "setdefault", "update"].contains(&name),
+        Value::List(_) => [
+            "append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove",
+        ]
+        .contains(&name),
+        _ => false,
+    }
+}
+
+/// Calls a method that [`find`] has found.
+pub fn call(
+    e: &mut Evaluator<'_, '_>,
+    of: &Value,
+    name: &'static str,
+    args: Arguments,
+) -> Result<Value> {
+    match of {
+        Value::Text(of) => of_text(e, of, name, args),
+        Value::Dict(dict) => {
+            let view = match name {
+                "get" => {
+                    let [key, default] = args.bind("get", ["key", "default"])?;
+                    let key = required(key, "get", "key")?;
+                    let found = dict.get(&mut e.meter, &key)?.cloned();
+                    return Ok(found.or(default).unwrap_or(Value::None));
+                }
+                "items" => View::Items,
+                "keys" => View::Keys,
+                "values" => View::Values,
+                _ => {
+                    args.none(name)?;
+                    return Ok(of.clone());
+                }
+            };
+            args.none(name)?;
+            Ok(Value::View(dict.clone(), view))
+        }
+        Value::Cycler(id) => {
+            args.none(name)?;
+            let (items, at) = &mut e.cyclers[*id];
+            if name == "reset" {
+                *at = 0;
+                return Ok(Value::None);
+            }
+            let current = items[*at].clone();
+            *at = (*at + 1) % items.len();
+            Ok(current)
+        }
+        Value::Loop(id) if name == "cycle" => e.loop_cycle(*id, args.positional),
+        Value::Loop(id) => e.loop_changed(*id, args.positional),
+        _ if name == "copy" => args.none(name).map(|()| of.clone()),
+        _ => {
+            let [wanted] = args.bind(name, ["value"])?;
+            let wanted = required(wanted, name, "value")?;
+            let mut source = e.iterate(of)?;
+            let (mut at, mut found) = (0, 0);
+            while let Some(item) = e.next(&mut source)? {
+                if equal(&item, &wanted, &mut e.meter)? {
+                    found += 1;
+                    if name == "index" {
+                        return Ok(Value::Int(at));
+                    }
+                }
+                at += 1;
+            }
+            match name {
+                "index" => evaluation("`index` does not find the value"),
+                _ => Ok(Value::Int(found)),
+            }
+        }
+    }
+}
+
+fn of_text(
+    e: &mut Evaluator<'_, '_>,
+    of: &Text,
+    name: &'static str,
+    args: Arguments,
+) -> Result<Value> {
+    let s = of.as_str();
+    e.meter.look_at(s.len())?;
+    let ends = |args: Arguments| args.none(name);
+    Ok(match name {
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let chars = given(chars).map(|c| text(&c, "the argument")).transpose()?;
+            let sides = (name != "rstrip", name != "lstrip");
+            Value::Text(strip(&mut e.meter, of, chars.as_ref(), sides)?)
+        }
+        "split" | "rsplit" => {
+            let [sep, max] = args.bind(name, ["sep", "maxsplit"])?;
+            let sep = given(sep).map(|s| text(&s, "the separator")).transpose()?;
+            let max = integer_or(max, "maxsplit", -1)?;
+            let max = if max < 0 { usize::MAX } else { count(max) };
+            split(e, of, sep.as_ref(), max, name == "rsplit")?
+        }
+        "splitlines" => {
+            let [keep] = args.bind(name, ["keepends"])?;
+            let keep = flag(keep);
+            let mut lines = Vec::new();
+            for (line, end) in lines_of(s) {
+                let line = if keep { end } else { line };
+                let line = Value::Text(of.part(&mut e.meter, line)?);
+                push(&mut e.meter, &mut lines, line)?;
+            }
+            Value::list(lines)?
+        }
+        "replace" => {
+            let [old, new, n] = args.bind(name, ["old", "new", "count"])?;
+            let old = text(&required(old, name, "old")?, "what is replaced")?;
+            let new = text(&required(new, name, "new")?, "what replaces it")?;
+            let n = integer_or(n, "count", -1)?;
+            Value::Text(replace(&mut e.meter, of, &old, &new, n)?)
+        }
+        "upper" | "lower" | "title" | "capitalize" | "swapcase" | "casefold" => {
+            ends(args)?;
+            Value::Text(cased(&mut e.meter, of, name)?)
+        }
+        "startswith" | "endswith" => {
+            let [what, start, end] = args.bind(name, ["prefix", "start", "end"])?;
+            let part = bounded(e, of, start, end)?;
+            let Some(part) = part else {
+                return Ok(Value::Bool(false));
+            };
+            let matches = |what: &Text| match name {
+                "startswith" => part.starts_with(what.as_str()),
+                _ => part.ends_with(what.as_str()),
+            };
+            match required(what, name, "prefix")? {
+                Value::Tuple(several) => {
+                    let mut any = false;
+                    for one in &several.items {
+                        e.meter.step()?;
+                        any |= matches(&text(one, "the argument")?);
+                    }
+                    Value::Bool(any)
+                }
+                one => Value::Bool(matches(&text(&one, "the argument")?)),
+            }
+        }
+        "find" | "rfind" | "index" | "rindex" | "count" => {
+            let [what, start, end] = args.bind(name, ["sub", "start", "end"])?;
+            let what = text(&required(what, name, "sub")?, "the argument")?;
+            let what = what.as_str();
+            let part = bounded(e, of, start, end)?;
+            if name == "count" {
+                let n = match (part, what.is_empty()) {
+                    (None, _) => 0,
+                    (Some(part), true) => part.chars().count() + 1,
+                    (Some(part), false) => part.matches(what).count(),
+                };
+                return Ok(Value::Int(n as i128));
+            }
+            let found = part.and_then(|part| {
+                let at = match name.starts_with('r') {
+                    true => part.rfind(what),
+                    false => part.find(what),
+                }?;
+                let from = part.as_ptr() as usize - s.as_ptr() as usize;
+                Some(s[..from + at].chars().count() as i128)
+            });
+            match (found, name.ends_with("index")) {
+                (Some(at), _) => Value::Int(at),
+                (None, false) => Value::Int(-1),
+                (None, true) => return evaluation("`index` does not find the text"),
+            }
+        }
+        "join" => {
+            let [items] = args.bind(name, ["iterable"])?;
+            let mut source = e.iterate(&required(items, name, "iterable")?)?;
+            let mut all = Builder::default();
+            let mut first = true;
+            while let Some(item) = e.next(&mut source)? {
+                if !std::mem::take(&mut first) {
+                    all.push_text(&mut e.meter, of)?;
+                }
+                let item = text(&item, "what is joined")?;
+                all.push_text(&mut e.meter, &item)?;
+            }
+            Value::Text(all.finish())
+        }
+        "format" => Value::Text(format::braces(e, of, args)?),
+        "zfill" => {
+            let [width] = args.bind(name, ["width"])?;
+            let width = integer(&required(width, name, "width")?, "width")?;
+            let missing = count(width).saturating_sub(of.chars(&mut e.meter)?);
+            let sign = usize::from(s.starts_with(['+', '-']));
+            let mut padded = String::new();
+            e.meter.write(&mut padded, &s[..sign])?;
+            e.meter.fill(&mut padded, '0', missing)?;
+            e.meter.write(&mut padded, &s[sign..])?;
+            Value::Text(of.derived(padded, &[]))
+        }
+        "center" | "ljust" | "rjust" => {
+            let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+            let width = integer(&required(width, name, "width")?, "width")?;
+            let fill = match fill {
+                Some(fill) => text(&fill, "fillchar")?,
+                None => short(" "),
+            };
+            let mut chars = fill.as_str().chars();
+            let (Some(c), None) = (chars.next(), chars.next()) else {
+                return evaluation("fillchar must be one character");
+            };
+            let text = justified(&mut e.meter, of, count(width), c, name)?;
+            Value::Text(of.derived(text, &[&fill]))
+        }
+        "removeprefix" | "removesuffix" => {
+            let [what] = args.bind(name, ["prefix"])?;
+            let what = text(&required(what, name, "prefix")?, "the argument")?;
+            let rest = match name {
+                "removeprefix" => s.strip_prefix(what.as_str()),
+                _ => s.strip_suffix(what.as_str()),
+            };
+            Value::Text(of.part(&mut e.meter, rest.unwrap_or(s))?)
+        }
+        "partition" | "rpartition" => {
+            let [sep] = args.bind(name, ["sep"])?;
+            let sep = text(&required(sep, name, "sep")?, "the separator")?;
+            if sep.as_str().is_empty() {
+                return evaluation("the separator is empty");
+            }
+            let at = match name {
+                "partition" => s.find(sep.as_str()),
+                _ => s.rfind(sep.as_str()),
+            };
+            let (from, to) = match (at, name) {
+                (Some(at), _) => (at, at + sep.as_str().len()),
+                (None, "partition") => (s.len(), s.len()),
+                (None, _) => (0, 0),
+            };
+            let mut parts = e.meter.list(3)?;
+            for (from, to) in [(0, from), (from, to), (to, s.len())] {
+                parts.push(Value::Text(of.slice(&mut e.meter, from, to)?));
+            }
+            Value::tuple(parts)?
+        }
+        "expandtabs" => {
+            let [size] = args.bind(name, ["tabsize"])?;
+            let size = count(integer_or(size, "tabsize", 8)?);
+            let (mut out, mut column) = (String::new(), 0);
+            for c in s.chars() {
+                match c {
+                    '\t' if size > 0 => {
+                        let n = size - column % size;
+                        e.meter.fill(&mut out, ' ', n)?;
+                        column += n;
+                    }
+                    '\t' => {}
+                    c => {
+                        e.meter.fill(&mut out, c, 1)?;
+                        column = if matches!(c, '\n' | '\r') {
+                            0
+                        } else {
+                            column + 1
+                        };
+                    }
+                }
+            }
+            Value::Text(of.derived(out, &[]))
+        }
+        "isupper" | "islower" => {
+            ends(args)?;
+            Value::Bool(is_cased(s, name == "isupper"))
+        }
+        "isascii" => {
+            ends(args)?;
+            Value::Bool(s.is_ascii())
+        }
+        "isdigit" | "isalpha" | "isalnum" | "isspace" | "isnumeric" | "isdecimal" => {
+            ends(args)?;
+            let is: fn(char) -> bool = match name {
+                "isalpha" => char::is_alphabetic,
+                "isalnum" => char::is_alphanumeric,
+                "isspace" => is_whitespace,
+                "isnumeric" => char::is_numeric,
+                "isdigit" => |c| c.is_ascii_digit() || (!c.is_ascii() && is_digit(c)),
+                _ => |c| c.is_ascii_digit() || (!c.is_ascii() && is_decimal(c)),
+            };
+            Value::Bool(!s.is_empty() && s.chars().all(is))
+        }
+        _ => return unsupported(format!("`{name}` of a str is not supported")),
+    })
+}
+
+fn push(meter: &mut Meter<'_>, list: &mut Vec<Value>, value: Value) -> Result<()> {
+    meter.step()?;
+    meter.make(size_of::<Text>() + 64)?;
+    meter.push(list, value)
+}
+
+/// Superscripts and subscripts are digits that are not decimal.
+fn is_digit(c: char) -> bool {
+    is_decimal(c) || matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')
+}
+
+/// Decimal digits come in tens of which the first one's code ends the same way; of other numerals
+/// (fractions, roman ones) none is taken here.
+fn is_decimal(c: char) -> bool {
+    const ZEROS: [u32; 20] = [
+        0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
+        0xe50, 0xed0, 0xf20, 0x1040, 0x17e0, 0x1810, 0xff10,
+    ];
+    ZEROS
+        .iter()
+        .any(|zero| (*zero..zero + 10).contains(&u32::from(c)))
+}
+
+/// Python's `str.isupper` and `str.islower`.
+pub fn is_cased(s: &str, upper: bool) -> bool {
+    let mut any = false;
+    for c in s.chars() {
+        let (is, is_not) = match upper {
+            true => (c.is_uppercase(), c.is_lowercase()),
+            false => (c.is_lowercase(), c.is_uppercase()),
+        };
+        if is_not {
+            return false;
+        }
+        any |= is;
+    }
+    any
+}
+
+/// Python's `str.strip` and its halves; `sides` are left and right.
+pub fn strip(
+    meter: &mut Meter<'_>,
+    of: &Text,
+    chars: Option<&Text>,
+    sides: (bool, bool),
+) -> Result<Text> {
+    let set = chars.map_or("", Text::as_str);
+    meter.look_at(of.as_str().len().saturating_mul(1 + set.len()))?;
+    let goes = |c: char| match chars {
+        Some(_) => set.contains(c),
+        None => is_whitespace(c),
+    };
+    let mut rest = of.as_str();
+    if sides.0 {
+        rest = rest.trim_start_matches(goes);
+    }
+    if sides.1 {
+        rest = rest.trim_end_matches(goes);
+    }
+    of.part(meter, rest)
+}
+
+fn split(
+    e: &mut Evaluator<'_, '_>,
+    of: &Text,
+    sep: Option<&Text>,
+    max: usize,
+    right: bool,
+) -> Result<Value> {
+    let s = of.as_str();
+    let sep = sep.map(Text::as_str);
+    if sep == Some("") {
+        return evaluation("the separator is empty");
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let mut rest = s;
+    match (sep, right) {
+        (Some(sep), false) => {
+            while parts.len() < max
+                && let Some((part, behind)) = rest.split_once(sep)
+            {
+                e.meter.push(&mut parts, part)?;
+                rest = behind;
+            }
+            e.meter.push(&mut parts, rest)?;
+        }
+        (Some(sep), true) => {
+            while parts.len() < max
+                && let Some((before, part)) = rest.rsplit_once(sep)
+            {
+                e.meter.push(&mut parts, part)?;
+                rest = before;
+            }
+            e.meter.push(&mut parts, rest)?;
+        }
+        (None, false) => loop {
+            rest = rest.trim_start_matches(is_whitespace);
+            if rest.is_empty() {
+                break;
+            }
+            let end = match parts.len() < max {
+                true => rest.find(is_whitespace).unwrap_or(rest.len()),
+                false => rest.len(),
+            };
+            e.meter.push(&mut parts, &rest[..end])?;
+            rest = &rest[end..];
+        },
+        (None, true) => loop {
+            rest = rest.trim_end_matches(is_whitespace);
+            if rest.is_empty() {
+                break;
+            }
+            let from = match parts.len() < max {
+                true => {
+                    let space = rest.char_indices().rev().find(|(_, c)| is_whitespace(*c));
+                    space.map_or(0, |(at, c)| at + c.len_utf8())
+                }
+                false => 0,
+            };
+            e.meter.push(&mut parts, &rest[from..])?;
+            rest = &rest[..from];
+        },
+    }
+    if right {
+        parts.reverse();
+    }
+    let mut values = Vec::new();
+    for part in parts {
+        let part = Value::Text(of.part(&mut e.meter, part)?);
+        push(&mut e.meter, &mut values, part)?;
+    }
+    Value::list(values)
+}
+
+/// Lines as Python's `str.splitlines`, without and with their ends.
+pub fn lines_of(s: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = s;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let (line, end) = match rest.char_indices().find(|(_, c)| is_end(*c)) {
+            None => (rest.len(), rest.len()),
+            Some((at, '\r')) if rest[at + 1..].starts_with('\n') => (at, at + 2),
+            Some((at, c)) => (at, at + c.len_utf8()),
+        };
+        let found = (&rest[..line], &rest[..end]);
+        rest = &rest[end..];
+        Some(found)
+    })
+}
+
+/// Python's `str.replace`, `n` times or, where it is negative, always.
+pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128) -> Result<Text> {
+    let (s, old_text) = (of.as_str(), old.as_str());
+    let mut out = String::new();
+    let mut from = 0;
+    let most = if n < 0 { usize::MAX } else { count(n) };
+    // An empty text is found before each character and at the end.
+    for (at, found) in s.match_indices(old_text).take(most) {
+        meter.step()?;
+        meter.write(&mut out, &s[from..at])?;
+        meter.write(&mut out, new.as_str())?;
+        from = at + found.len();
+    }
+    if out.is_empty() && from == 0 {
+        return Ok(of.clone());
+    }
+    meter.write(&mut out, &s[from..])?;
+    Ok(of.derived(out, &[new]))
+}
+
+/// Python's methods that change the case.
+pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
+    let s = of.as_str();
+    // Three times as long is the most that a change of case makes.
+    meter.make(s.len().saturating_mul(3))?;
+    let mut out = super::text::room(s.len())?;
+    match how {
+        "upper" => out = s.to_uppercase(),
+        "lower" => out = s.to_lowercase(),
+        "casefold" => out = s.to_lowercase().replace('ß', "ss").replace('ς', "σ"),
+        "capitalize" => {
+            let mut chars = s.chars();
+            if let Some(first) = chars.next() {
+                out.extend(title(first));
+                out.push_str(&chars.as_str().to_lowercase());
+            }
+        }
+        "swapcase" => {
+            for c in s.chars() {
+                match c.is_uppercase() {
+                    true => out.extend(c.to_lowercase()),
+                    false => out.extend(c.to_uppercase()),
+                }
+            }
+        }
+        _ => {
+            let mut inside = false;
+            for c in s.chars() {
+                match inside {
+                    true => out.extend(c.to_lowercase()),
+                    false => out.extend(title(c)),
+                }
+                inside = c.is_lowercase() || c.is_uppercase();
+            }
+        }
+    }
+    Ok(of.derived(out, &[]))
+}
+
+/// A character at the beginning of a word: only the first of several is a capital.
+pub fn title(c: char) -> impl Iterator<Item = char> {
+    let mut upper = c.to_uppercase();
+    let first = upper.next();
+    first.into_iter().chain(upper.flat_map(char::to_lowercase))
+}
+
+/// Python's `center`, `ljust` and `rjust`.
+pub fn justified(
+    meter: &mut Meter<'_>,
+    of: &Text,
+    width: usize,
+    fill: char,
+    how: &str,
+) -> Result<String> {
+    let missing = width.saturating_sub(of.chars(meter)?);
+    let left = match how {
+        "ljust" => 0,
+        "rjust" => missing,
+        // CPython's rule for what cannot be halved.
+        _ => missing / 2 + (missing & width & 1),
+    };
+    let mut out = String::new();
+    meter.fill(&mut out, fill, left)?;
+    meter.write(&mut out, of.as_str())?;
+    meter.fill(&mut out, fill, missing - left)?;
+    Ok(out)
+}
+
+/// The part of a text between two optional character indices; none where they cross.
+fn bounded<'s>(
+    e: &mut Evaluator<'_, '_>,
+    of: &'s Text,
+    start: Option<Value>,
+    end: Option<Value>,
+) -> Result<Option<&'s str>> {
+    if start.is_none() && end.is_none() {
+        return Ok(Some(of.as_str()));
+    }
+    let chars = of.chars(&mut e.meter)?;
+    let first = start.unwrap_or(Value::None);
+    if first.index().is_some_and(|first| first > chars as i128) {
+        return Ok(None);
+    }
+    let bounds = [first, end.unwrap_or(Value::None), Value::None];
+    let (from, n, ..) = slice_of(&bounds, chars)?;
+    let from = from as usize;
+    let (a, b) = (
+        of.byte_of(&mut e.meter, from)?,
+        of.byte_of(&mut e.meter, from + n)?,
+    );
+    Ok(Some(&of.as_str()[a..b]))
+}

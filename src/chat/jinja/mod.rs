@@ -1,0 +1,114 @@
+//! Chat templates: Jinja as far as they use it, with jinja2's meaning in the environment of
+//! transformers' `apply_chat_template` (`trim_blocks`, `lstrip_blocks`, `loopcontrols`, `generation`,
+//! `raise_exception`, `strftime_now`, its `tojson`, jinja2's sandbox).
+//!
+//! A template comes with a download and is a program, so two things are unlike other evaluators:
+//! - [`limits`]: steps, bytes made, nesting and output are bounded, and all that a template can make
+//!   large is charged before there is memory for it;
+//! - [`Run`]s: what is rendered says which of its bytes the template wrote, so that a message cannot
+//!   spell a special token.
+//!
+//! Unlike jinja2: `include`, `import`, `extends`, `block` and `autoescape` are not there; integers have
+//! 128 bits; `map`, `select` and their like go through their elements at once; `escape` gives a plain
+//! text; a variable that is set behind its first use in an inner block has the caller's value before.
+
+mod arguments;
+mod ast;
+mod clock;
+mod eval;
+mod expr;
+mod fault;
+mod filters;
+mod format;
+mod functions;
+mod json;
+mod lexer;
+pub mod limits;
+mod methods;
+mod ops;
+mod parse_expr;
+mod parser;
+mod predicates;
+mod repr;
+mod sequences;
+mod source;
+mod text;
+mod value;
+
+pub use clock::Moment;
+pub use fault::{Fault, Kind};
+pub use json::read_json;
+pub use limits::Meter;
+pub use text::Text;
+pub use value::Value;
+
+use crate::tokenizer::Run;
+use fault::Result;
+
+/// A template that was read and can be rendered any number of times.
+#[derive(Debug)]
+pub struct Template {
+    tree: ast::Tree,
+}
+
+/// What was rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Who wrote it; together as long as the text.
+    pub runs: Vec<Run>,
+    /// Steps that were taken and bytes that were made.
+    pub used: (u64, u64),
+}
+
+impl Template {
+    /// Reads a template. [`Kind::Limit`] where it is larger than [`limits::MAX_TEMPLATE`].
+    pub fn read(source: &str) -> Result<Template> {
+        if source.len() > limits::MAX_TEMPLATE {
+            let (len, most) = (source.len(), limits::MAX_TEMPLATE);
+            let message = format!("the template has {len} bytes, at most {most} are read");
+            return Err(Fault::at(1, Kind::Limit, message));
+        }
+        // A byte becomes at most a token and a node. Both lists cannot be told that memory is
+        // short, so it is asked for beforehand.
+        let mut probe = Vec::<u8>::new();
+        let room = source.len().saturating_mul(256);
+        probe
+            .try_reserve_exact(room)
+            .map_err(|_| limits::no_memory())?;
+        drop(probe);
+        let source = lexer::normalised(source);
+        let tokens = lexer::tokens(&source)?;
+        let tree = parser::parse(&tokens)?;
+        Ok(Template { tree })
+    }
+
+    /// Whether the template names this variable.
+    pub fn names(&self, variable: &str) -> bool {
+        self.tree.names.iter().any(|name| name == variable)
+    }
+
+    /// Renders it. `meter` has counted what the variables took.
+    pub fn render(
+        &self,
+        meter: Meter<'_>,
+        now: Moment,
+        variables: Vec<(&str, Value)>,
+    ) -> Result<Rendered> {
+        let mut evaluator = eval::Evaluator::new(&self.tree, meter, now, variables)?;
+        match evaluator.render() {
+            Ok(out) => {
+                let (text, runs) = out.into_parts();
+                let used = evaluator.meter.used();
+                Ok(Rendered { text, runs, used })
+            }
+            Err(mut fault) => {
+                if fault.line == 0 {
+                    fault.line = evaluator.line;
+                }
+                Err(fault)
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Texts that know which of their bytes the template wrote.
+
+use super::fault::Result;
+use super::limits::{Meter, no_memory};
+use crate::tokenizer::Run;
+use std::rc::Rc;
+
+/// A text of the evaluator: shared, never changed, at most as long as the meter let it be.
+#[derive(Clone, Debug)]
+pub struct Text(Rc<Body>);
+
+#[derive(Debug)]
+struct Body {
+    text: String,
+    /// Together as long as the text; neighbours differ, none is empty.
+    runs: Runs,
+    ascii: bool,
+}
+
+#[derive(Debug)]
+enum Runs {
+    All(bool),
+    Several(Vec<Run>),
+}
+
+impl Text {
+    /// A text of one origin that has been charged.
+    pub fn of(text: String, from_template: bool) -> Text {
+        let ascii = text.is_ascii();
+        Text(Rc::new(Body {
+            text,
+            runs: Runs::All(from_template),
+            ascii,
+        }))
+    }
+
+    /// A copy of `text`, charged.
+    pub fn copy(meter: &mut Meter<'_>, text: &str, from_template: bool) -> Result<Text> {
+        let mut copy = String::new();
+        meter.write(&mut copy, text)?;
+        Ok(Text::of(copy, from_template))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0.text
+    }
+
+    /// All of it is the template's. So is an empty text.
+    pub fn is_templates(&self) -> bool {
+        match &self.0.runs {
+            Runs::All(from_template) => *from_template || self.0.text.is_empty(),
+            Runs::Several(_) => false,
+        }
+    }
+
+    /// Characters, as Python's `len`.
+    pub fn chars(&self, meter: &mut Meter<'_>) -> Result<usize> {
+        if self.0.ascii {
+            return Ok(self.0.text.len());
+        }
+        meter.look_at(self.0.text.len())?;
+        Ok(self.0.text.chars().count())
+    }
+
+    /// The byte at which character `n` begins, or the end.
+    pub fn byte_of(&self, meter: &mut Meter<'_>, n: usize) -> Result<usize> {
+        let text = &self.0.text;
+        if self.0.ascii {
+            return Ok(n.min(text.len()));
+        }
+        meter.look_at(n.saturating_mul(4).min(text.len()))?;
+        Ok(text.char_indices().nth(n).map_or(text.len(), |(at, _)| at))
+    }
+
+    /// A part between two bytes, which are borders of characters; with the origins it has here.
+    pub fn slice(&self, meter: &mut Meter<'_>, from: usize, to: usize) -> Result<Text> {
+        if from == 0 && to == self.0.text.len() {
+            return Ok(self.clone());
+        }
+        let mut part = Builder::default();
+        part.push_slice(meter, self, from, to)?;
+        Ok(part.finish())
+    }
+
+    /// The part that is `part`, which is borrowed from this text.
+    pub fn part(&self, meter: &mut Meter<'_>, part: &str) -> Result<Text> {
+        let from = part.as_ptr() as usize - self.0.text.as_ptr() as usize;
+        self.slice(meter, from, from + part.len())
+    }
+
+    /// A text made of this one and others: the template's if all of them are.
+    pub fn derived(&self, text: String, others: &[&Text]) -> Text {
+        let templates = self.is_templates() && others.iter().all(|other| other.is_templates());
+        Text::of(text, templates)
+    }
+}
+
+/// A text that grows.
+#[derive(Debug, Default)]
+pub struct Builder {
+    text: String,
+    runs: Vec<Run>,
+}
+
+impl Builder {
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// More bytes of one origin.
+    pub fn push(&mut self, meter: &mut Meter<'_>, text: &str, from_template: bool) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        meter.write(&mut self.text, text)?;
+        match self.runs.last_mut() {
+            Some(run) if run.from_template == from_template => run.len += text.len(),
+            _ => {
+                let len = text.len();
+                let run = Run { len, from_template };
+                meter.push(&mut self.runs, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// More bytes with the origins they have in `text`.
+    pub fn push_text(&mut self, meter: &mut Meter<'_>, text: &Text) -> Result<()> {
+        self.push_slice(meter, text, 0, text.as_str().len())
+    }
+
+    fn push_slice(
+        &mut self,
+        meter: &mut Meter<'_>,
+        text: &Text,
+        from: usize,
+        to: usize,
+    ) -> Result<()> {
+        let runs = match &text.0.runs {
+            Runs::All(from_template) => {
+                return self.push(meter, &text.0.text[from..to], *from_template);
+            }
+            Runs::Several(runs) => runs,
+        };
+        meter.look_at(runs.len() * size_of::<Run>())?;
+        let mut start = 0;
+        for run in runs {
+            let end = start + run.len;
+            let (a, b) = (start.max(from), end.min(to));
+            if a < b {
+                self.push(meter, &text.0.text[a..b], run.from_template)?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// The text as a value.
+    pub fn finish(self) -> Text {
+        let runs = match self.runs.as_slice() {
+            [] => Runs::All(true),
+            [run] => Runs::All(run.from_template),
+            _ => Runs::Several(self.runs),
+        };
+        let ascii = self.text.is_ascii();
+        Text(Rc::new(Body {
+            text: self.text,
+            runs,
+            ascii,
+        }))
+    }
+
+    /// The text and its runs.
+    pub fn into_parts(self) -> (String, Vec<Run>) {
+        (self.text, self.runs)
+    }
+}
+
+/// A text of the template's that is given to nobody before it is charged: numbers, names.
+pub fn short(text: impl Into<String>) -> Text {
+    Text::of(text.into(), true)
+}
+
+/// A `String` with room for `n` bytes that have been charged.
+pub fn room(n: usize) -> Result<String> {
+    let mut text = String::new();
+    text.try_reserve(n).map_err(|_| no_memory())?;
+    Ok(text)
+}

@@ -1,0 +1,92 @@
+//! Checkpoints: what was downloaded, in whichever form, as one model's weights.
+//!
+//! Every form has a room of its own and answers the questions of [`Checkpoint`]. A new form is a
+//! new file here and a line in [`open`]; nothing else asks which form a checkpoint has.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | [`stored`] | the questions |
+//! | [`meta`] | Meta's form: `params.json` and `consolidated.NN.pth` |
+//! | [`hugging_face`] | Hugging Face's: `config.json` and safetensors |
+//! | [`llamabi`] | either of them with weights that we quantised |
+//! | `keys`, `sizes` | JSON configurations: typed keys, and bounds of the sizes |
+//! | [`files`] | the open files, and finding tensors in them |
+//! | [`plan`] | all tensors found and checked before any data is read |
+//! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `finite` | refuses numbers that are none |
+
+pub mod files;
+mod finite;
+pub mod hugging_face;
+mod keys;
+pub mod llamabi;
+pub mod meta;
+pub mod plan;
+mod sizes;
+pub mod stored;
+pub mod weights;
+
+pub use files::Files;
+pub use plan::Plan;
+pub use stored::{ChatTemplate, Checkpoint, Keep, TokenizerSource};
+
+use crate::{Error, Result};
+use hugging_face::HuggingFace;
+use keys::Keys;
+use llamabi::Llamabi;
+use meta::Meta;
+use std::path::Path;
+
+/// Tells the form of the checkpoint at `path` and reads its configuration file.
+///
+/// Where a directory has both `params.json` and `config.json`, the weights tell: Mistral's
+/// repositories have a `params.json` of another program beside Hugging Face's files. Meta's form has
+/// `consolidated.00.pth`, or our own `quantization_config`.
+///
+/// # Errors
+/// [`Error::Io`] if there is no checkpoint; [`Error::Format`] and [`Error::Config`] for a
+/// configuration that says nothing sensible.
+pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
+    let no_checkpoint = |path: &Path, detail: &str| {
+        Err(Error::Io {
+            path: path.into(),
+            detail: detail.into(),
+        })
+    };
+    if path.as_os_str().is_empty() {
+        return no_checkpoint("ckpt_dir".as_ref(), "an empty path, must be a directory");
+    }
+    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
+    if !kind.is_dir() {
+        return no_checkpoint(path, "a file; ckpt_dir is the directory it lies in");
+    }
+    // Not `exists()`: a link that leads nowhere is an error by itself.
+    let holds = |name: &str| path.join(name).symlink_metadata().is_ok();
+    let meta = match holds(meta::CONFIG) {
+        true => Some(Keys::read(&path.join(meta::CONFIG))?),
+        false => None,
+    };
+    let is_meta =
+        |keys: &Keys| !holds(hugging_face::CONFIG) || holds(meta::FIRST) || llamabi::is_named(keys);
+    if let Some(keys) = meta.filter(is_meta) {
+        let quant = llamabi::format(&keys)?;
+        Ok(quantised(Meta::new(path, keys), quant))
+    } else if holds(hugging_face::CONFIG) {
+        let keys = Keys::read(&path.join(hugging_face::CONFIG))?;
+        let quant = llamabi::format(&keys)?;
+        Ok(quantised(HuggingFace::new(path, keys), quant))
+    } else {
+        no_checkpoint(path, "has neither params.json nor config.json")
+    }
+}
+
+/// The checkpoint itself, or the same with weights that we quantised.
+fn quantised(
+    floats: impl Checkpoint + 'static,
+    quant: Option<crate::quant::Quant>,
+) -> Box<dyn Checkpoint> {
+    match quant {
+        Some(quant) => Box::new(Llamabi::new(floats, quant)),
+        None => Box::new(floats),
+    }
+}

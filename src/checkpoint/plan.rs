@@ -1,0 +1,318 @@
+//! Finds every stored tensor and checks its name, shape and place before any data is read.
+
+use super::files::{Files, Finder, Source};
+use super::stored::{Checkpoint, Coded, Cut, Keep, Wanted};
+use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
+use crate::model::Config;
+use crate::model::matrices::{self, Matrix, Norm, Part};
+use crate::{Dtype, Result};
+
+/// Where every byte of the weights comes from, and where it goes.
+pub struct Plan<'a> {
+    pub(crate) embedding: MatPlan<'a>,
+    pub(crate) layers: Vec<LayerPlan<'a>>,
+    pub(crate) norm: Source<'a>,
+    pub(crate) head: Option<MatPlan<'a>>,
+    /// The embedding and the head of a tied model that has both. They must be equal.
+    pub(crate) twins: Option<(Source<'a>, Source<'a>)>,
+}
+
+/// A layer: [`matrices::LAYER_NORMS`] and [`matrices::LAYER`].
+pub(crate) struct LayerPlan<'a> {
+    pub norms: [Source<'a>; matrices::LAYER_NORMS.len()],
+    pub matrices: [MatPlan<'a>; matrices::LAYER.len()],
+}
+
+/// A matrix of ours.
+pub(crate) struct MatPlan<'a> {
+    pub spec: MatSpec,
+    /// As many as `spec` has.
+    pub parts: Vec<PartPlan<'a>>,
+}
+
+pub(crate) struct PartPlan<'a> {
+    pub stored: Stored<'a>,
+    /// How its stored rows, and the numbers of its bias, become ours.
+    pub order: RowOrder,
+    pub bias: Option<Source<'a>>,
+}
+
+/// How a part is stored.
+pub(crate) enum Stored<'a> {
+    /// As floats; in order of row and column.
+    Floats(Vec<Piece<'a>>),
+    /// As codes.
+    Codes(Box<dyn Coded + 'a>),
+}
+
+/// A tensor of floats that is a rectangle of a part.
+pub(crate) struct Piece<'a> {
+    pub source: Source<'a>,
+    /// Its first row and column in the part.
+    pub row: usize,
+    pub col: usize,
+}
+
+impl Stored<'_> {
+    /// Bytes of its tensors.
+    fn bytes(&self) -> u64 {
+        match self {
+            Stored::Floats(pieces) => pieces.iter().map(|piece| piece.source.info.len).sum(),
+            Stored::Codes(coded) => coded.bytes(),
+        }
+    }
+
+    /// The tensor that messages name.
+    pub fn source(&self) -> &Source<'_> {
+        match self {
+            Stored::Floats(pieces) => &pieces[0].source,
+            Stored::Codes(coded) => coded.source(),
+        }
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// Finds all tensors. `asked`: the format in which weights are to be kept; `None`: as they are
+    /// stored.
+    ///
+    /// # Errors
+    /// [`crate::Error::Tensor`] for a tensor that is missing, misshapen or surplus;
+    /// [`crate::Error::Unsupported`] for a format that this checkpoint cannot be kept in.
+    pub fn new(
+        checkpoint: &dyn Checkpoint,
+        files: &'a Files,
+        config: &Config,
+        asked: Option<Dtype>,
+    ) -> Result<Plan<'a>> {
+        let mut planner = Planner {
+            checkpoint,
+            config,
+            keep: checkpoint.keep(config, files, asked)?,
+            finder: Finder::new(files),
+        };
+        let usage = matrices::embedding_usage(config);
+        let embedding = planner.matrix(&matrices::EMBEDDING, None, usage)?;
+        let mut layers = Vec::new();
+        for n in 0..config.shape.n_layers {
+            layers.push(planner.layer(n)?);
+        }
+        let norm = planner.norm(Norm::Last, None)?;
+        let (mut head, mut twins) = (None, None);
+        if !config.tied_embeddings {
+            head = Some(planner.matrix(&matrices::HEAD, None, MatUse::Product)?);
+        } else if let Stored::Floats(pieces) = &embedding.parts[0].stored {
+            twins = planner.twin_of(&pieces[0].source)?;
+        }
+        let ignored = |name: &str| checkpoint.ignores(name);
+        planner.finder.refuse_surplus(ignored)?;
+        Ok(Plan {
+            embedding,
+            layers,
+            norm,
+            head,
+            twins,
+        })
+    }
+
+    /// All matrices: those of the layers in order, behind the embedding and the head.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatPlan<'a>> {
+        let layers = self.layers.iter().flat_map(|layer| &layer.matrices);
+        std::iter::once(&self.embedding)
+            .chain(&self.head)
+            .chain(layers)
+    }
+
+    /// All norms: those of the layers in order, then the last one.
+    pub(crate) fn norms(&self) -> impl Iterator<Item = &Source<'a>> {
+        let layers = self.layers.iter().flat_map(|layer| &layer.norms);
+        layers.chain([&self.norm])
+    }
+
+    /// Bytes that will be read.
+    pub fn read_bytes(&self) -> u64 {
+        let len = |source: &Source| source.info.len;
+        let parts = self.matrices().flat_map(|matrix| &matrix.parts);
+        let parts: u64 = parts
+            .map(|part| part.stored.bytes() + part.bias.as_ref().map_or(0, len))
+            .sum();
+        let twins = self.twins.as_ref().map_or(0, |(a, b)| len(a) + len(b));
+        parts + self.norms().map(len).sum::<u64>() + twins
+    }
+
+    /// Bytes that the packed weights will take on `B`, before anything is allocated.
+    pub fn weight_bytes<B: Backend>(&self) -> u64 {
+        let matrices = self.matrices().map(|matrix| B::mat_bytes(&matrix.spec));
+        let norms = self.norms().map(|norm| 4 * norm.info.shape[0] as u64);
+        matrices.chain(norms).fold(0, u64::saturating_add)
+    }
+
+    /// The formats that the layers' weights are kept in, the one that most are kept in first.
+    pub fn layer_dtypes(&self) -> Vec<Dtype> {
+        let mut kept: Vec<(Dtype, u64)> = Vec::new();
+        let matrices = self.layers.iter().flat_map(|layer| &layer.matrices);
+        for spec in matrices.map(|matrix| &matrix.spec) {
+            for part in &spec.parts {
+                let weights = part.rows as u64 * spec.cols as u64;
+                match kept.iter_mut().find(|(dtype, _)| *dtype == part.dtype) {
+                    Some((_, n)) => *n += weights,
+                    None => kept.push((part.dtype, weights)),
+                }
+            }
+        }
+        kept.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
+        kept.into_iter().map(|(dtype, _)| dtype).collect()
+    }
+}
+
+struct Planner<'a, 'c> {
+    checkpoint: &'c dyn Checkpoint,
+    config: &'c Config,
+    keep: Keep,
+    finder: Finder<'a>,
+}
+
+impl<'a> Planner<'a, '_> {
+    fn layer(&mut self, n: usize) -> Result<LayerPlan<'a>> {
+        let [a, b] = matrices::LAYER_NORMS;
+        let norms = [self.norm(a, Some(n))?, self.norm(b, Some(n))?];
+        let mut layer = |matrix| self.matrix(matrix, Some(n), MatUse::Product);
+        let [a, b, c, d] = &matrices::LAYER;
+        let matrices = [layer(a)?, layer(b)?, layer(c)?, layer(d)?];
+        Ok(LayerPlan { norms, matrices })
+    }
+
+    /// The weight of an RMSNorm. Every shard has it; the first one's is read.
+    fn norm(&mut self, norm: Norm, layer: Option<usize>) -> Result<Source<'a>> {
+        let name = self.checkpoint.norm(norm, layer);
+        let dim = [self.config.shape.dim];
+        for shard in 1..self.finder.shards() {
+            self.finder.floats(shard, &name, &[&dim])?;
+        }
+        self.finder.floats(0, &name, &[&dim])
+    }
+
+    /// The embedding and the head, if a tied model has one.
+    fn twin_of(&mut self, embedding: &Source<'a>) -> Result<Option<(Source<'a>, Source<'a>)>> {
+        let head = self.checkpoint.part(self.config, Part::Head, None);
+        let head = head.name + ".weight";
+        if !self.finder.holds(&head) {
+            return Ok(None);
+        }
+        let head = self.finder.floats(0, &head, &[&embedding.info.shape])?;
+        Ok(Some((*embedding, head)))
+    }
+
+    fn matrix(
+        &mut self,
+        matrix: &Matrix,
+        layer: Option<usize>,
+        usage: MatUse,
+    ) -> Result<MatPlan<'a>> {
+        let shape = &self.config.shape;
+        let cols = matrix.cols.of(shape);
+        let mut spec = MatSpec {
+            parts: Vec::new(),
+            cols,
+            bias: false,
+            usage,
+        };
+        let mut parts = Vec::new();
+        for &part in matrix.parts {
+            let rows = part.rows().of(shape);
+            let (plan, dtype) = self.part(part, layer, usage, [rows, cols])?;
+            spec.parts.push(PartSpec { rows, dtype });
+            spec.bias |= plan.bias.is_some();
+            parts.push(plan);
+        }
+        Ok(MatPlan { spec, parts })
+    }
+
+    /// A part, `[rows, cols]`, and the format that it is kept in.
+    fn part(
+        &mut self,
+        part: Part,
+        layer: Option<usize>,
+        usage: MatUse,
+        [rows, cols]: [usize; 2],
+    ) -> Result<(PartPlan<'a>, Dtype)> {
+        let stored = self.checkpoint.part(self.config, part, layer);
+        let (name, order) = (stored.name, stored.order);
+        let bias = match part.has_bias(self.config) {
+            true => Some(self.finder.floats(0, &format!("{name}.bias"), &[&[rows]])?),
+            false => None,
+        };
+        let wanted = Wanted {
+            part,
+            usage,
+            name: &name,
+            rows,
+            cols,
+        };
+        let coded = self.checkpoint.coded(&mut self.finder, &wanted)?;
+        let native = coded.as_ref().and_then(|coded| coded.native());
+        let dtype = self.keep.dtype(part, usage, native);
+        let stored = match coded {
+            Some(coded) => Stored::Codes(coded),
+            None => Stored::Floats(self.pieces(&name, stored.cut, [rows, cols])?),
+        };
+        // Codes that are kept as they are have the right shape already.
+        let made = dtype.quant().filter(|&quant| native != Some(quant));
+        if let Some(quant) = made.filter(|quant| !quant.takes(cols)) {
+            let divides = format!("rows that {} divides, for {dtype} weights", quant.group());
+            return Err(stored.source().wrong(divides, format!("rows of {cols}")));
+        }
+        let plan = PartPlan {
+            stored,
+            order,
+            bias,
+        };
+        Ok((plan, dtype))
+    }
+
+    /// The tensors of floats that a part, `[rows, cols]`, is made of.
+    fn pieces(&mut self, name: &str, cut: Cut, [rows, cols]: [usize; 2]) -> Result<Vec<Piece<'a>>> {
+        let n = self.finder.shards();
+        let name = format!("{name}.weight");
+        // If the shards do not divide the width, no shape is right; the error then names the uncut
+        // shape.
+        let share = |width: usize| {
+            if width.is_multiple_of(n) {
+                width / n
+            } else {
+                width
+            }
+        };
+        let by_rows = [share(rows), cols];
+        let by_cols = [rows, share(cols)];
+        let shapes: &[&[usize]] = match cut {
+            Cut::Rows => &[&by_rows],
+            Cut::Columns => &[&by_cols],
+            Cut::RowsOrColumns => &[&by_rows, &by_cols],
+        };
+        // If either cut is possible, the first shard decides.
+        let first = self.finder.floats(0, &name, shapes)?;
+        let shape = first.info.shape.as_slice();
+        let mut pieces = Vec::new();
+        for shard in 0..n {
+            let source = self.finder.floats(shard, &name, &[shape])?;
+            let (row, col) = if shape == by_rows {
+                (shard * shape[0], 0)
+            } else {
+                (0, shard * shape[1])
+            };
+            if row + shape[0] > rows || col + shape[1] > cols {
+                let expected = format!("one of {n} equal shards of shape [{rows}, {cols}]");
+                return Err(source.wrong(expected, format!("shape {shape:?}")));
+            }
+            pieces.push(Piece { source, row, col });
+        }
+        Ok(pieces)
+    }
+}
+
+impl std::fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let layers = self.layers.len();
+        write!(f, "Plan of {layers} layers, {} bytes", self.read_bytes())
+    }
+}

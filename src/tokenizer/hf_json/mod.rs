@@ -1,0 +1,469 @@
+//! Hugging Face's `tokenizer.json`, as far as it merges by rank: what the parts in it mean, and a
+//! sentence about each that is not supported.
+//!
+//! | file | what it reads |
+//! |---|---|
+//! | `mod` | the model and the added tokens, and puts all together |
+//! | `file` | the JSON itself, with limits |
+//! | `parts` | normalizer, pre-tokenizer, decoder, post-processor |
+
+pub(super) mod file;
+pub(super) mod parts;
+
+use self::file::{File, Texts};
+use self::parts::{Decoder, Node, PreTokenizer};
+use super::added::{Added, AddedToken};
+use super::bpe::{Bpe, Merge};
+use super::hash::Key;
+use super::normalizer::Normalizer;
+use super::pairs::{Pairs, SPACE_SYMBOL};
+use super::pipeline::{Cut, Pipeline};
+use super::source::Extras;
+use super::vocabulary::{Index, Kind, MAX_BYTES, MAX_ID, MAX_TOKEN_BYTES, Vocabulary};
+use super::{Joining, model_proto};
+use crate::{Error, Result, Token, reserve};
+use std::collections::HashMap;
+use std::path::Path;
+
+const WHAT: &str = "a tokenizer's vocabulary";
+
+/// Whether these bytes look like such a file.
+pub(super) fn is_json(bytes: &[u8]) -> bool {
+    let rest = bytes
+        .trim_ascii_start()
+        .strip_prefix(b"{")
+        .map(<[u8]>::trim_ascii_start);
+    rest.is_some_and(|rest| rest.starts_with(b"\"") || rest.starts_with(b"}"))
+}
+
+/// The tokenizer that a file with these contents is; `path` is for the messages, `extras` are what
+/// the files beside it say.
+pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<Pipeline> {
+    let file = File::parse(path, bytes)?;
+    let model = &file.model;
+    model.check(path)?;
+    let normalizer = Node::of(path, "normalizer", file.normalizer)?;
+    let normalizer = normalizer
+        .map(|n| n.normalizer())
+        .transpose()?
+        .unwrap_or_default();
+    let pre = Node::of(path, "pre_tokenizer", file.pre_tokenizer)?;
+    let pre = pre
+        .map(|n| n.pre_tokenizer())
+        .transpose()?
+        .unwrap_or_default();
+    let decoder = Node::of(path, "decoder", file.decoder)?;
+    let Some(decoder) = decoder.map(|n| n.decoder()).transpose()? else {
+        return Err(unsupported(
+            path,
+            "decoder",
+            "none: the tokens' texts would have spaces between them",
+        ));
+    };
+    let bos = Node::of(path, "post_processor", file.post_processor)?;
+    let bos = bos.map(|n| n.bos()).transpose()?.flatten();
+    let byte_level = matches!(decoder, Decoder::ByteLevel);
+    if byte_level != pre.byte_level {
+        let what = "of ByteLevel in only one of decoder and pre_tokenizer";
+        return Err(unsupported(path, "decoder", what));
+    }
+
+    let parts = Parts {
+        decoder,
+        pre,
+        normalizer,
+        bos,
+    };
+    parts.tokenizer(path, &file, extras)
+}
+
+/// What is around a model.
+pub(super) struct Parts {
+    pub decoder: Decoder,
+    pub pre: PreTokenizer,
+    pub normalizer: Normalizer,
+    /// What goes in front of a text.
+    pub bos: Option<Token>,
+}
+
+impl Parts {
+    /// All of it put together.
+    pub fn tokenizer(self, path: &Path, file: &File<'_>, extras: &Extras) -> Result<Pipeline> {
+        let Parts {
+            decoder,
+            pre,
+            normalizer,
+            bos,
+        } = self;
+        let format = |detail: String| Error::format(path, detail);
+        let byte_level = matches!(decoder, Decoder::ByteLevel);
+        let entries = Entries::new(path, file, &decoder)?;
+        let raw = match byte_level {
+            true => None,
+            false => Some(entries.vocabulary(false)?),
+        };
+        let vocabulary = entries.vocabulary(true)?;
+        let bpe = entries.bpe(path, file, raw.as_ref().unwrap_or(&vocabulary))?;
+        let all_bytes = bpe.bytes.iter().all(Option::is_some);
+        let covers_bytes = all_bytes || bpe.unk.is_some() && !bpe.fuse_unk;
+        let cut = match pre {
+            PreTokenizer { expressions, .. } if byte_level || !expressions.is_empty() => {
+                Cut::Expressions(expressions)
+            }
+            PreTokenizer { metaspace, .. } => Cut::Spaces(metaspace, entries.pairs(&bpe)),
+        };
+        let normalise = |text: &str| Ok(normalizer.apply(text)?.into_owned());
+        let added = Added::new(added(path, file)?, normalise).map_err(format)?;
+        let id_of = |text: &Option<String>| {
+            let text = text.as_deref()?;
+            let known = || entries.id(text).map(|id| id as Token);
+            added.id(text).or_else(known)
+        };
+        if let Some(id) = bos.filter(|&id| id as usize >= vocabulary.len()) {
+            let detail = format!("`post_processor` adds the token {id}, which is none");
+            return Err(format(detail));
+        }
+        let bos_id = id_of(&extras.bos).or(bos).unwrap_or(-1);
+        Ok(Pipeline {
+            bos_id,
+            eos_id: id_of(&extras.eos).unwrap_or(-1),
+            pad_id: id_of(&extras.pad).unwrap_or(-1),
+            stop_ids: Vec::new(),
+            adds_bos: extras.add_bos.unwrap_or(bos.is_some()) && bos_id >= 0,
+            strips_leading_space: matches!(decoder, Decoder::Pieces { strips: true, .. }),
+            joining: match byte_level {
+                true => Joining::ByteLevel,
+                false => Joining::SentencePiece,
+            },
+            vocabulary,
+            raw,
+            bpe,
+            added,
+            normalizer,
+            cut,
+            covers_bytes,
+        })
+    }
+}
+
+/// The added tokens of a tokenizer.json, for a SentencePiece model beside it.
+pub(super) fn added_tokens(path: &Path, bytes: &[u8]) -> Result<Vec<AddedToken>> {
+    added(path, &File::parse(path, bytes)?)
+}
+
+fn added(path: &Path, file: &File<'_>) -> Result<Vec<AddedToken>> {
+    let mut tokens = reserve::room("a tokenizer's added tokens", file.added_tokens.len())?;
+    for token in &file.added_tokens {
+        let bytes = token.content.0.len();
+        if !(1..=MAX_TOKEN_BYTES).contains(&bytes) || token.id >= MAX_ID {
+            return Err(Error::format(
+                path,
+                format!(
+                    "added token {} has {bytes} bytes, expected an id below {MAX_ID} and 1 to \
+                     {MAX_TOKEN_BYTES} bytes",
+                    token.id
+                ),
+            ));
+        }
+        tokens.push(AddedToken {
+            id: token.id,
+            text: token.content.0.to_string(),
+            special: token.special,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            single_word: token.single_word,
+            normalized: token.normalized,
+        });
+    }
+    Ok(tokens)
+}
+
+fn unsupported(path: &Path, at: &str, what: &str) -> Error {
+    Error::Unsupported(format!(
+        "{}: `{at}` is {what}, which is not supported",
+        path.display()
+    ))
+}
+
+/// All entries, in the order of the file.
+struct Entries<'a> {
+    /// As the file spells them.
+    texts: &'a Texts<'a>,
+    file: &'a File<'a>,
+    /// What decoding gives, one behind the other, and where each ends.
+    shown: Vec<u8>,
+    ends: Vec<u32>,
+    kinds: Vec<Kind>,
+    /// Which entry each id is, [`NONE`]: none.
+    by_id: Vec<u32>,
+    /// Texts that the byte alphabet does not spell, and added tokens.
+    others: HashMap<&'a str, u32>,
+    byte_level: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl<'a> Entries<'a> {
+    fn new(path: &Path, file: &'a File<'a>, decoder: &Decoder) -> Result<Entries<'a>> {
+        let format = |detail: String| Err(Error::format(path, detail));
+        let texts = &file.model.vocab;
+        let added = &file.added_tokens;
+        let all = texts.0.iter().map(|(text, id)| (&*text.0, *id));
+        let all = all.chain(added.iter().map(|token| (&*token.content.0, token.id)));
+        let n = texts.0.len() + added.len();
+        let (mut last, mut bytes) = (0, 0);
+        for (text, id) in all.clone() {
+            if id >= MAX_ID || text.len() > 2 * MAX_TOKEN_BYTES {
+                return format(format!(
+                    "token {text:?} has id {id} and {} bytes, expected an id below {MAX_ID} and at most \
+                     {MAX_TOKEN_BYTES} bytes",
+                    text.len()
+                ));
+            }
+            (last, bytes) = (last.max(id as usize + 1), bytes + text.len());
+        }
+        if bytes > MAX_BYTES {
+            return format(format!(
+                "tokens of {bytes} bytes, at most {MAX_BYTES} are supported"
+            ));
+        }
+        let mut entries = Entries {
+            texts,
+            file,
+            shown: reserve::room(WHAT, bytes)?,
+            ends: reserve::room(WHAT, n)?,
+            kinds: reserve::room(WHAT, n)?,
+            by_id: reserve::room(WHAT, last)?,
+            others: HashMap::new(),
+            byte_level: matches!(decoder, Decoder::ByteLevel),
+        };
+        entries.by_id.resize(last, NONE);
+        for (index, (text, id)) in (0..).zip(all) {
+            let added = (index as usize)
+                .checked_sub(texts.0.len())
+                .map(|i| &added[i]);
+            let same = |other: u32| entries.spelled(other as usize) == text;
+            match entries.by_id[id as usize] {
+                NONE => {}
+                // An added token may repeat an entry.
+                other if added.is_some() && same(other) => {}
+                other => {
+                    let other = entries.spelled(other as usize);
+                    return format(format!("tokens {other:?} and {text:?} both have id {id}"));
+                }
+            }
+            entries.by_id[id as usize] = index;
+            let kind = match added {
+                Some(token) if token.special => Kind::Special,
+                Some(_) => Kind::Literal,
+                None => Kind::Text,
+            };
+            entries.push(text, kind, decoder);
+            let is_other = entries.kinds[index as usize] != Kind::Bytes;
+            if (added.is_some() || entries.byte_level && is_other)
+                && let Some(first) = entries.others.insert(text, id)
+                && first != id
+            {
+                return format(format!("ids {first} and {id} are both {text:?}"));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Entry `index` as the file spells it.
+    fn spelled(&self, index: usize) -> &'a str {
+        match self.texts.0.get(index) {
+            Some((text, _)) => &text.0,
+            None => &self.file.added_tokens[index - self.texts.0.len()].content.0,
+        }
+    }
+
+    fn push(&mut self, text: &str, mut kind: Kind, decoder: &Decoder) {
+        let start = self.shown.len();
+        match (kind, decoder) {
+            (Kind::Text, Decoder::ByteLevel) => {
+                kind = Kind::Bytes;
+                for c in text.chars() {
+                    match byte_of_char(c) {
+                        Some(byte) => self.shown.push(byte),
+                        None => kind = Kind::Literal,
+                    }
+                }
+                if kind == Kind::Literal {
+                    self.shown.truncate(start);
+                    self.shown.extend_from_slice(text.as_bytes());
+                }
+            }
+            (Kind::Text, Decoder::Pieces { spaces, bytes, .. }) => {
+                match model_proto::byte_of(text).filter(|_| *bytes) {
+                    Some(byte) => {
+                        kind = Kind::Byte;
+                        self.shown.push(byte);
+                    }
+                    None => {
+                        let mut utf8 = [0; 4];
+                        for c in text.chars() {
+                            let c = if *spaces && c == SPACE_SYMBOL { ' ' } else { c };
+                            self.shown
+                                .extend_from_slice(c.encode_utf8(&mut utf8).as_bytes());
+                        }
+                    }
+                }
+            }
+            _ => self.shown.extend_from_slice(text.as_bytes()),
+        }
+        self.ends.push(self.shown.len() as u32);
+        self.kinds.push(kind);
+    }
+
+    /// Texts by id: as decoding shows them, or as the file spells them.
+    fn vocabulary(&self, shown: bool) -> Result<Vocabulary> {
+        Vocabulary::new(self.by_id.iter().map(|&index| match index {
+            NONE => (&b""[..], Kind::Absent),
+            index if shown => (self.shown(index as usize), self.kinds[index as usize]),
+            index => (
+                self.spelled(index as usize).as_bytes(),
+                self.kinds[index as usize],
+            ),
+        }))
+    }
+
+    fn shown(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.shown[start as usize..self.ends[index] as usize]
+    }
+
+    /// The id of a text as the file spells it; few are asked for.
+    fn id(&self, text: &str) -> Option<u32> {
+        let known = || self.texts.0.iter().find(|(known, _)| known.0 == text);
+        self.others.get(text).copied().or_else(|| Some(known()?.1))
+    }
+
+    /// The merges, over the vocabulary that they are found in.
+    fn bpe(&self, path: &Path, file: &File<'_>, vocabulary: &Vocabulary) -> Result<Bpe> {
+        let model = &file.model;
+        let mut index = Index::new(self.texts.0.len())?;
+        for (i, (text, id)) in self.texts.0.iter().enumerate() {
+            // An added token of the same id and text has the text as it is.
+            let bytes = match self.byte_level {
+                true if self.kinds[i] != Kind::Bytes || self.shown(i) != vocabulary.bytes(*id) => {
+                    continue;
+                }
+                true => self.shown(i),
+                false => text.0.as_bytes(),
+            };
+            if let Some(first) = index.insert(bytes, *id, |id| vocabulary.bytes(id)) {
+                let detail = format!("ids {first} and {id} are both {:?}", text.0);
+                return Err(Error::format(path, detail));
+            }
+        }
+        let mut bytes = Box::new([None; 256]);
+        for (byte, id) in (0..=u8::MAX).zip(bytes.iter_mut()) {
+            let name = format!("<0x{byte:02X}>");
+            let text = match self.byte_level {
+                true => &[byte][..],
+                false => name.as_bytes(),
+            };
+            if self.byte_level || model.byte_fallback {
+                *id = index.get(text, |id| vocabulary.bytes(id));
+            }
+        }
+        let merges = Merges {
+            entries: self,
+            vocabulary,
+            index: &index,
+        };
+        let merges = merges.read(path, file)?;
+        let mut bpe = Bpe::new(merges, bytes, index, model.ignore_merges, vocabulary)?;
+        bpe.from_chars = !self.byte_level;
+        bpe.fuse_unk = model.fuse_unk;
+        if let Some(unk) = &model.unk_token {
+            bpe.unk = self.id(&unk.0);
+            if bpe.unk.is_none() {
+                let detail = format!("`model.unk_token` is {:?}, which is no token", unk.0);
+                return Err(Error::format(path, detail));
+            }
+        }
+        Ok(bpe)
+    }
+
+    /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole, or
+    /// if what is unknown on both sides would be one token.
+    fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
+        let is_byte = |id: &u32| bpe.bytes.contains(&Some(*id));
+        let from_bytes = bpe
+            .merges
+            .keys()
+            .any(|(left, right)| is_byte(left) || is_byte(right));
+        let texts = self.texts.0.iter().map(|(text, _)| text.0.as_bytes());
+        let fuses = bpe.fuse_unk && bpe.unk.is_some() && bpe.bytes.contains(&None);
+        (!from_bytes && !bpe.ignore_merges && !fuses).then(|| Pairs::new(texts))
+    }
+}
+
+/// Looks up the parts of merges.
+struct Merges<'a> {
+    entries: &'a Entries<'a>,
+    vocabulary: &'a Vocabulary,
+    index: &'a Index,
+}
+
+impl Merges<'_> {
+    fn read(&self, path: &Path, file: &File<'_>) -> Result<HashMap<(u32, u32), Merge, Key>> {
+        let list = &file.model.merges.0;
+        let mut merges = HashMap::with_hasher(Key::random());
+        let room = merges.try_reserve(list.len());
+        room.map_err(|_| reserve::refused::<Merge>(WHAT, 0, list.len()))?;
+        let mut joined = Vec::new();
+        for (rank, (left, right)) in (0..).zip(list) {
+            joined.clear();
+            let found = (|| {
+                let left = self.part(left, &mut joined)?;
+                let right = self.part(right, &mut joined)?;
+                let id = self.index.get(&joined, |id| self.vocabulary.bytes(id))?;
+                Some((left, right, id))
+            })();
+            let Some((left, right, id)) = found else {
+                return Err(Error::format(
+                    path,
+                    format!(
+                        "`model.merges[{rank}]` joins {:?} and {:?}: one of them, or the result, is not in \
+                         the vocabulary",
+                        left.0, right.0
+                    ),
+                ));
+            };
+            merges.insert((left, right), Merge { rank, id });
+        }
+        Ok(merges)
+    }
+
+    /// The id of one side. Its bytes are appended to `joined`.
+    fn part(&self, text: &file::Text<'_>, joined: &mut Vec<u8>) -> Option<u32> {
+        let start = joined.len();
+        if !self.entries.byte_level {
+            joined.extend_from_slice(text.0.as_bytes());
+        } else {
+            for c in text.0.chars() {
+                match byte_of_char(c) {
+                    Some(byte) => joined.push(byte),
+                    None => return None,
+                }
+            }
+        }
+        self.index
+            .get(&joined[start..], |id| self.vocabulary.bytes(id))
+    }
+}
+
+/// The byte that a character of GPT-2's byte alphabet stands for: printable ones for themselves, the
+/// others in order from U+0100 on.
+pub(super) fn byte_of_char(c: char) -> Option<u8> {
+    match u32::from(c) {
+        code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
+        code @ 0x100..=0x120 => Some((code - 0x100) as u8),
+        code @ 0x121..=0x142 => Some((code - 0x121 + 0x7f) as u8),
+        0x143 => Some(0xad),
+        _ => None,
+    }
+}

@@ -1,0 +1,375 @@
+//! The way of a text through a tokenizer that merges by rank: added tokens, normaliser, added tokens
+//! again, the cut into pieces, merges. Readers of files fill in a [`Pipeline`].
+
+use super::added::{Added, Pass};
+use super::bpe::{Bpe, Scratch};
+use super::normalizer::Normalizer;
+use super::pairs::{Pairs, SPACE_SYMBOL};
+use super::split::{self, Caches, Expression};
+use super::vocabulary::Vocabulary;
+use super::{Bound, Encoded, Joining, Piece, Run, Tokenizer};
+use crate::{Cancel, Error, Result, Token, reserve};
+use std::borrow::Cow;
+use std::ops::Range;
+
+const WHAT: &str = "encoding a text";
+/// Bytes of text between two looks at the bound.
+const BYTES_PER_LOOK: usize = 4 << 10;
+
+/// Spaces written as a symbol, and one in front of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Metaspace {
+    pub prepend: Prepend,
+    /// Whether each symbol begins a piece.
+    pub split: bool,
+}
+
+/// Before which texts a space goes that they do not begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prepend {
+    Never,
+    /// Only at the start of the whole text.
+    First,
+    /// Behind added tokens too.
+    Always,
+}
+
+/// How a text is cut into pieces.
+pub(super) enum Cut {
+    /// By expressions, one after the other.
+    Expressions(Vec<Expression>),
+    /// Not at all, or at spaces; then wherever no token reaches across (`None`: nowhere).
+    Spaces(Option<Metaspace>, Option<Pairs>),
+}
+
+/// A tokenizer that merges by rank.
+pub(super) struct Pipeline {
+    /// As decoding shows it.
+    pub vocabulary: Vocabulary,
+    /// As merging needs it, where that is different: spaces as U+2581.
+    pub raw: Option<Vocabulary>,
+    pub bpe: Bpe,
+    pub added: Added,
+    pub normalizer: Normalizer,
+    pub cut: Cut,
+    /// -1: none; likewise below.
+    pub bos_id: Token,
+    pub eos_id: Token,
+    pub pad_id: Token,
+    pub stop_ids: Vec<Token>,
+    pub adds_bos: bool,
+    pub strips_leading_space: bool,
+    pub joining: Joining,
+    /// Whether every byte of a text becomes part of a token.
+    pub covers_bytes: bool,
+}
+
+/// One encoding.
+struct Encoding<'a> {
+    pipeline: &'a Pipeline,
+    bound: Bound<'a>,
+    tokens: &'a mut Vec<Token>,
+    caches: Caches,
+    scratch: Scratch,
+    /// Bytes of the normalised text that lie behind the stretch at hand.
+    behind: usize,
+    since_look: usize,
+    /// Fewest tokens there would be, once that is too many.
+    too_long: Option<usize>,
+}
+
+/// Ends an encoding early; not an error to the caller.
+fn enough() -> Error {
+    Error::Cancelled
+}
+
+impl Encoding<'_> {
+    /// A stretch without added tokens, as it was given.
+    fn stretch(&mut self, text: &str, runs: &[Run], first: bool) -> Result<()> {
+        let pipeline = self.pipeline;
+        self.look(text.len())?;
+        if runs.iter().all(|run| !run.from_template) {
+            let text = pipeline.normalizer.apply(text)?;
+            return self.pieces(&text, first);
+        }
+        let (text, runs) = pipeline.normalizer.apply_to_runs(text, runs)?;
+        for (id, range) in pipeline.added.cut(Pass::Normalized, &text, &runs)? {
+            let first = first && range.start == 0;
+            match id {
+                Some(id) => self.push(id)?,
+                None => self.pieces(&text[range], first)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, id: Token) -> Result<()> {
+        reserve::vec(WHAT, self.tokens, 1)?;
+        self.tokens.push(id);
+        Ok(())
+    }
+
+    /// A normalised stretch without added tokens.
+    fn pieces(&mut self, text: &str, first: bool) -> Result<()> {
+        match &self.pipeline.cut {
+            Cut::Expressions(expressions) => {
+                let mut caches = std::mem::take(&mut self.caches);
+                let mut rest = text.len();
+                let result = split::split(expressions, text, &mut caches, &mut |piece| {
+                    let done = self.piece(piece, rest);
+                    rest -= piece.len();
+                    done
+                });
+                self.caches = caches;
+                result
+            }
+            Cut::Spaces(metaspace, pairs) => {
+                let text = match metaspace {
+                    Some(metaspace) => metaspace.apply(text, first)?,
+                    None => Cow::Borrowed(text),
+                };
+                let mut rest = &text[..];
+                while !rest.is_empty() {
+                    let word = match metaspace.is_some_and(|m| m.split) {
+                        true => up_to_space(rest),
+                        false => rest,
+                    };
+                    let word = match pairs {
+                        Some(pairs) => &word[..pairs.first_word(word)],
+                        None => word,
+                    };
+                    self.piece(word, rest.len())?;
+                    rest = &rest[word.len()..];
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// One piece; `rest` counts the bytes of its stretch from here on.
+    fn piece(&mut self, piece: &str, rest: usize) -> Result<()> {
+        self.since_look += piece.len();
+        if self.since_look >= BYTES_PER_LOOK {
+            self.since_look = 0;
+            self.look(rest)?;
+        }
+        let pipeline = self.pipeline;
+        let vocabulary = pipeline.raw.as_ref().unwrap_or(&pipeline.vocabulary);
+        let cancel = self.bound.cancel;
+        let scratch = &mut self.scratch;
+        pipeline
+            .bpe
+            .encode(piece, vocabulary, scratch, self.tokens, cancel)
+    }
+
+    /// Look at the bound, with so many bytes of the stretch at hand not encoded yet.
+    fn look(&mut self, rest: usize) -> Result<()> {
+        if self.bound.cancel.is_some_and(Cancel::is_triggered) {
+            return Err(Error::Cancelled);
+        }
+        let rest = rest.saturating_add(self.behind);
+        let least = self.tokens.len() + self.pipeline.least_tokens(rest);
+        match self.bound.max_tokens {
+            Some(max) if least > max => {
+                self.too_long = Some(least);
+                Err(enough())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Metaspace {
+    fn apply<'a>(self, text: &'a str, first: bool) -> Result<Cow<'a, str>> {
+        let begins = text.starts_with([' ', SPACE_SYMBOL]);
+        let prepend = !begins
+            && match self.prepend {
+                Prepend::Never => false,
+                Prepend::First => first,
+                Prepend::Always => true,
+            };
+        if !prepend && !text.contains(' ') {
+            return Ok(Cow::Borrowed(text));
+        }
+        let width = SPACE_SYMBOL.len_utf8();
+        let spaces = text.bytes().filter(|&byte| byte == b' ').count() + usize::from(prepend);
+        let mut out = String::new();
+        reserve::string(WHAT, &mut out, text.len() + spaces * width)?;
+        if prepend {
+            out.push(SPACE_SYMBOL);
+        }
+        out.extend(
+            text.chars()
+                .map(|c| if c == ' ' { SPACE_SYMBOL } else { c }),
+        );
+        Ok(Cow::Owned(out))
+    }
+}
+
+/// The text up to the next space symbol but the one that it begins with.
+fn up_to_space(text: &str) -> &str {
+    let mut symbols = text.match_indices(SPACE_SYMBOL).map(|(at, _)| at);
+    let end = symbols.find(|&at| at > 0);
+    &text[..end.unwrap_or(text.len())]
+}
+
+impl Pipeline {
+    /// Fewest tokens that a text of this many bytes can have, behind others.
+    fn least_tokens(&self, bytes: usize) -> usize {
+        let longest = self.added.longest();
+        match (longest, self.normalizer.most_shrinking()) {
+            (Some(longest), Some(shrinking)) if self.covers_bytes => {
+                let vocabulary = self.raw.as_ref().unwrap_or(&self.vocabulary);
+                let longest = longest.max(vocabulary.longest());
+                bytes.div_ceil(longest.saturating_mul(shrinking))
+            }
+            _ => 0,
+        }
+    }
+
+    fn encode_runs(
+        &self,
+        text: &str,
+        runs: &[Run],
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let mut encoding = Encoding {
+            pipeline: self,
+            bound,
+            tokens,
+            caches: Caches::default(),
+            scratch: Scratch::default(),
+            behind: 0,
+            since_look: 0,
+            too_long: None,
+        };
+        let result = encoding.all(text, runs);
+        match (encoding.too_long, result) {
+            (Some(least), _) => Ok(Encoded::TooLong(least)),
+            (None, result) => result.map(|()| Encoded::Whole),
+        }
+    }
+}
+
+impl Encoding<'_> {
+    fn all(&mut self, text: &str, runs: &[Run]) -> Result<()> {
+        let mut at = RunsOf { runs, start: 0 };
+        for (id, range) in self.pipeline.added.cut(Pass::Raw, text, runs)? {
+            self.behind = text.len() - range.end;
+            match id {
+                Some(id) => {
+                    self.push(id)?;
+                    self.look(0)?;
+                }
+                None => {
+                    let runs = at.within(range.clone())?;
+                    self.stretch(&text[range.clone()], &runs, range.start == 0)?;
+                }
+            }
+        }
+        self.behind = 0;
+        self.look(0)
+    }
+}
+
+/// Cuts runs as the text is cut, first to last.
+struct RunsOf<'a> {
+    runs: &'a [Run],
+    /// Where the first of them begins in the text.
+    start: usize,
+}
+
+impl RunsOf<'_> {
+    /// The runs of a stretch that begins where the last one ended, or behind it.
+    fn within(&mut self, range: Range<usize>) -> Result<Vec<Run>> {
+        let mut inside: Vec<Run> = Vec::new();
+        while let Some((run, rest)) = self.runs.split_first() {
+            let end = self.start + run.len;
+            let len = end
+                .min(range.end)
+                .saturating_sub(self.start.max(range.start));
+            if len > 0 {
+                reserve::vec(WHAT, &mut inside, 1)?;
+                let from_template = run.from_template;
+                inside.push(Run { len, from_template });
+            }
+            if end > range.end {
+                break;
+            }
+            (self.start, self.runs) = (end, rest);
+        }
+        Ok(inside)
+    }
+}
+
+impl Tokenizer for Pipeline {
+    fn vocab_size(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    fn bos_id(&self) -> Token {
+        self.bos_id
+    }
+
+    fn eos_id(&self) -> Token {
+        self.eos_id
+    }
+
+    fn pad_id(&self) -> Token {
+        self.pad_id
+    }
+
+    fn stop_ids(&self) -> &[Token] {
+        &self.stop_ids
+    }
+
+    fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    fn encode_onto(
+        &self,
+        text: &str,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        self.encode_runs(text, &[], tokens, bound)
+    }
+
+    fn encode_rendered_onto(
+        &self,
+        text: &str,
+        runs: &[Run],
+        parse_all: bool,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        let runs = Run::checked(runs, text, parse_all)?;
+        self.encode_runs(text, &runs, tokens, bound)
+    }
+
+    fn added_id(&self, text: &str) -> Option<Token> {
+        self.added.id(text)
+    }
+
+    fn piece(&self, token: Token) -> Piece<'_> {
+        self.vocabulary.piece(token)
+    }
+
+    fn special_text(&self, token: Token) -> Option<&str> {
+        self.vocabulary.special(token)
+    }
+
+    fn token_bytes_with_nul(&self, token: Token) -> &[u8] {
+        self.vocabulary.shown_with_nul(token)
+    }
+
+    fn strips_leading_space(&self) -> bool {
+        self.strips_leading_space
+    }
+
+    fn joining(&self) -> Joining {
+        self.joining
+    }
+}

@@ -1,0 +1,265 @@
+//! Which file is a checkpoint's tokenizer, and what the files beside it say of it.
+
+use super::added::AddedToken;
+use super::model_proto::{Checked, count_pieces};
+use super::vocabulary::{MAX_ID, MAX_TOKEN_BYTES};
+use super::{SentencePiece, Tokenizer, hf_json, tiktoken};
+use crate::file::read_small;
+use crate::{Error, Result, Token, reserve};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Largest tokenizer file that is read; the largest in use have some thirty megabytes.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Bytes that SentencePiece takes to read a file: Llama 2's half megabyte takes some ten megabytes.
+const PROTO_WORK_PER_BYTE: usize = 32;
+const PROTO_WORK: usize = 2 << 20;
+/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added tokens.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Most bytes of memory that a byte of such a file turns into.
+const WORK_PER_BYTE: usize = 32;
+
+/// What the files beside a tokenizer say of it.
+#[derive(Debug, Default)]
+pub(super) struct Extras {
+    pub bos: Option<String>,
+    pub eos: Option<String>,
+    pub pad: Option<String>,
+    /// Whether BOS goes in front of a text.
+    pub add_bos: Option<bool>,
+    /// Whether a SentencePiece model puts a space in front of what follows an added token; so where
+    /// nothing is said.
+    pub legacy: Option<bool>,
+    /// Added tokens, for a model that cannot name them itself.
+    pub added: BTreeMap<u32, AddedToken>,
+    /// Ids without a text, of a GGUF.
+    pub unused: BTreeSet<u32>,
+    /// Ids that end a sequence beside the model's own, of a GGUF.
+    pub stop_ids: Vec<Token>,
+}
+
+/// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`. Where the
+/// former is Llama 3's and both are there, the latter: it alone knows what a fine-tune renamed.
+///
+/// [`Error::Io`] where neither is there; otherwise as [`open`].
+pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
+    let (model, json) = (dir.join("tokenizer.model"), dir.join("tokenizer.json"));
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    match (is_there(&model), is_there(&json)) {
+        (true, false) => open(&model),
+        (false, true) => open(&json),
+        (true, true) => {
+            let bytes = read_small(&model, "a tokenizer", MAX_FILE_BYTES)?;
+            match tiktoken::is_tiktoken(&bytes) {
+                true => open(&json),
+                false => with_extras(&model, &bytes),
+            }
+        }
+        (false, false) => Err(Error::Io {
+            path: dir.into(),
+            detail: format!("no tokenizer.model and no tokenizer.json{}", hint(dir)),
+        }),
+    }
+}
+
+/// What else there is that looks like a tokenizer.
+fn hint(dir: &Path) -> &'static str {
+    let is_there = |name| dir.join(name).symlink_metadata().is_ok();
+    match () {
+        _ if is_there("tekken.json") => "; tekken.json is not supported",
+        _ if is_there("vocab.json") => "; vocab.json and merges.txt are not supported",
+        _ => "",
+    }
+}
+
+/// Open a tokenizer file of any kind we know, and the files beside it that say more of it.
+///
+/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for a tokenizer of a
+/// kind that is known and not supported, [`Error::Format`] for anything else that is no tokenizer.
+pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
+    let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
+    with_extras(path, &bytes)
+}
+
+/// The tokenizer that a file with these contents is, by itself; `path` is for the messages.
+pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
+    of(path, bytes, |_| Ok(Extras::default()))
+}
+
+fn with_extras(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    of(path, bytes, |kind| Extras::read(dir, kind))
+}
+
+/// Which kind of file a tokenizer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    SentencePiece,
+    Json,
+}
+
+fn of(
+    path: &Path,
+    bytes: &[u8],
+    extras: impl Fn(Kind) -> Result<Extras>,
+) -> Result<Arc<dyn Tokenizer>> {
+    // Other kinds are looked for only in what is not a ModelProto: that may begin with a brace too.
+    if count_pieces(bytes).is_ok_and(|n| n > 0) {
+        let work = bytes.len().saturating_mul(PROTO_WORK_PER_BYTE);
+        reserve::headroom("reading a tokenizer", work.saturating_add(PROTO_WORK))?;
+    }
+    let error = match Checked::parse(bytes) {
+        Ok(checked) => {
+            let extras = extras(Kind::SentencePiece)?;
+            let tokenizer = SentencePiece::from_checked(path, checked, &extras)?;
+            return Ok(Arc::new(tokenizer));
+        }
+        Err(error) => error,
+    };
+    if hf_json::is_json(bytes) {
+        return Ok(Arc::new(hf_json::from_bytes(
+            path,
+            bytes,
+            &extras(Kind::Json)?,
+        )?));
+    }
+    if tiktoken::is_tiktoken(bytes) {
+        return Ok(Arc::new(tiktoken::from_bytes(path, bytes)?));
+    }
+    Err(Error::format(path, error))
+}
+
+/// `tokenizer_config.json`, as far as it matters here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    bos_token: Option<NamedToken>,
+    eos_token: Option<NamedToken>,
+    pad_token: Option<NamedToken>,
+    add_bos_token: Option<bool>,
+    legacy: Option<bool>,
+    added_tokens_decoder: BTreeMap<String, Described>,
+}
+
+/// A token's text, or an object that has it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NamedToken {
+    Text(String),
+    Object { content: String },
+}
+
+impl NamedToken {
+    fn text(self) -> String {
+        match self {
+            NamedToken::Text(text) | NamedToken::Object { content: text } => text,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Described {
+    content: String,
+    special: bool,
+    lstrip: bool,
+    rstrip: bool,
+    single_word: bool,
+}
+
+impl Extras {
+    fn read(dir: &Path, kind: Kind) -> Result<Extras> {
+        let mut extras = Extras::default();
+        let config_path = dir.join("tokenizer_config.json");
+        let config: Option<Config> = read(&config_path)?;
+        let mut described = BTreeMap::new();
+        if let Some(config) = config {
+            extras.bos = config.bos_token.map(NamedToken::text);
+            extras.eos = config.eos_token.map(NamedToken::text);
+            extras.pad = config.pad_token.map(NamedToken::text);
+            extras.add_bos = config.add_bos_token;
+            extras.legacy = config.legacy;
+            described = config.added_tokens_decoder;
+        }
+        if kind == Kind::Json {
+            return Ok(extras);
+        }
+        // All three lists, for a fine-tune may have any of them.
+        let json_path = dir.join("tokenizer.json");
+        if json_path.symlink_metadata().is_ok() {
+            let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
+            for token in hf_json::added_tokens(&json_path, &bytes)? {
+                extras.add(&json_path, token)?;
+            }
+        }
+        for (id, token) in described {
+            let Ok(id) = id.parse() else {
+                let detail = format!("`added_tokens_decoder` has the key {id:?}, which is no id");
+                return Err(Error::format(&config_path, detail));
+            };
+            let token = AddedToken {
+                id,
+                text: token.content,
+                special: token.special,
+                lstrip: token.lstrip,
+                rstrip: token.rstrip,
+                single_word: token.single_word,
+                normalized: false,
+            };
+            extras.add(&config_path, token)?;
+        }
+        let list_path = dir.join("added_tokens.json");
+        let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
+        for (text, id) in list.unwrap_or_default() {
+            let token = AddedToken {
+                id,
+                text,
+                ..AddedToken::default()
+            };
+            extras.add(&list_path, token)?;
+        }
+        Ok(extras)
+    }
+
+    /// One more token, unless it is known already.
+    fn add(&mut self, path: &Path, mut token: AddedToken) -> Result<()> {
+        let (id, text) = (token.id, &token.text);
+        if id >= MAX_ID || text.is_empty() || text.len() > MAX_TOKEN_BYTES {
+            return Err(Error::format(
+                path,
+                format!(
+                    "added token {id} has {} bytes, expected an id below {MAX_ID} and 1 to \
+                     {MAX_TOKEN_BYTES} bytes",
+                    text.len()
+                ),
+            ));
+        }
+        match self.added.get(&id) {
+            Some(other) if other.text == *text => return Ok(()),
+            Some(other) => {
+                let detail = format!("token {id} is {text:?}, another file says {:?}", other.text);
+                return Err(Error::format(path, detail));
+            }
+            None => {}
+        }
+        // SentencePiece normalises what is left of a text by itself.
+        token.normalized = false;
+        self.added.insert(id, token);
+        Ok(())
+    }
+}
+
+/// A file beside a tokenizer, if it is there.
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let bytes = read_small(path, "a tokenizer's configuration", MAX_CONFIG_BYTES)?;
+    reserve::headroom("reading a tokenizer", bytes.len() * WORK_PER_BYTE)?;
+    let value = serde_json::from_slice(&bytes);
+    value
+        .map(Some)
+        .map_err(|e| Error::format(path, format!("not as expected: {e}")))
+}

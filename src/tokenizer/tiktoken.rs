@@ -1,0 +1,238 @@
+//! Llama 3's `tokenizer.model`: lines of a token in base64 and its rank, as tiktoken writes them.
+//!
+//! A file has no merges: any two tokens whose bytes together are a token may be joined, and the rank
+//! of the joined one is the merge's. Special tokens are not in the file; they are Meta's
+//! (llama-models, `models/llama3/tokenizer.py`).
+
+use super::Joining;
+use super::added::{Added, AddedToken};
+use super::bpe::{Bpe, Merge};
+use super::hash::Key;
+use super::normalizer::Normalizer;
+use super::pipeline::{Cut, Pipeline};
+use super::split::{self, Expression};
+use super::vocabulary::{Index, Kind, MAX_TOKEN_BYTES, Vocabulary};
+use crate::{Error, Result, Token, reserve};
+use std::collections::HashMap;
+use std::path::Path;
+
+const WHAT: &str = "a tokenizer's vocabulary";
+/// Most lines; Llama 3 has 128,000.
+const MAX_RANKS: usize = 1_000_000;
+/// Lines of Llama 4's file, which has other special tokens and splits otherwise.
+const LLAMA4_RANKS: usize = 200_000;
+/// Special tokens, behind the ranks.
+const N_SPECIAL: usize = 256;
+/// The first of them, in order; then reserved ones.
+const SPECIAL: [&str; 12] = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|step_id|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+    "<|image|>",
+];
+
+/// Whether these bytes look like such a file.
+pub(super) fn is_tiktoken(bytes: &[u8]) -> bool {
+    let line = bytes.split(|&b| b == b'\n').next().unwrap_or(bytes);
+    let Some(space) = line.iter().position(|&b| b == b' ') else {
+        return false;
+    };
+    let (token, rank) = (&line[..space], line[space + 1..].trim_ascii_end());
+    let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=".contains(b);
+    !token.is_empty()
+        && token.iter().all(base64)
+        && !rank.is_empty()
+        && rank.iter().all(u8::is_ascii_digit)
+}
+
+/// The tokenizer that a file with these contents is; `path` is for the messages.
+pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
+    let format = |detail: String| Error::format(path, detail);
+    let ranks = Ranks::parse(bytes, path)?;
+    let n = ranks.ends.len();
+    if n == LLAMA4_RANKS {
+        return Err(Error::Unsupported(format!(
+            "{}: {n} ranks are Llama 4's, whose models are not supported",
+            path.display()
+        )));
+    }
+    let special = special_tokens();
+    let entries = (0..n + N_SPECIAL).map(|id| match id.checked_sub(n) {
+        None => (ranks.token(id), Kind::Bytes),
+        Some(i) => (special[i].as_bytes(), Kind::Special),
+    });
+    let vocabulary = Vocabulary::new(entries)?;
+    let mut index = Index::new(n)?;
+    for id in 0..n as u32 {
+        if let Some(first) = index.insert(vocabulary.bytes(id), id, |id| vocabulary.bytes(id)) {
+            return Err(format(format!("ranks {first} and {id} are the same token")));
+        }
+    }
+    let mut byte_ids = Box::new([None; 256]);
+    for (byte, id) in (0..=u8::MAX).zip(byte_ids.iter_mut()) {
+        *id = index.get(&[byte], |id| vocabulary.bytes(id));
+        if id.is_none() {
+            return Err(format(format!("no rank is the single byte {byte:#04x}")));
+        }
+    }
+    let merges = merges(&vocabulary, &index, n)?;
+    let added = special.iter().zip(n as u32..).map(|(text, id)| AddedToken {
+        id,
+        text: text.clone(),
+        special: true,
+        ..AddedToken::default()
+    });
+    let added = Added::new(added.collect(), |text| Ok(text.into())).map_err(format)?;
+    let id = |text: &str| added.id(text).unwrap_or(-1);
+    let (bos_id, eos_id) = (id(SPECIAL[0]), id(SPECIAL[1]));
+    let stop_ids: Vec<Token> = vec![id("<|eom_id|>"), id("<|eot_id|>")];
+    let pad_id = id("<|finetune_right_pad_id|>");
+    let expression = Expression::new(split::LLAMA3).map_err(Error::Internal)?;
+    Ok(Pipeline {
+        bpe: Bpe::new(merges, byte_ids, index, true, &vocabulary)?,
+        vocabulary,
+        raw: None,
+        added,
+        normalizer: Normalizer::default(),
+        cut: Cut::Expressions(vec![expression]),
+        bos_id,
+        eos_id,
+        pad_id,
+        stop_ids,
+        adds_bos: true,
+        strips_leading_space: false,
+        joining: Joining::ByteLevel,
+        covers_bytes: true,
+    })
+}
+
+fn special_tokens() -> Vec<String> {
+    let reserved = 2..2 + N_SPECIAL - SPECIAL.len();
+    let reserved = reserved.map(|i| format!("<|reserved_special_token_{i}|>"));
+    SPECIAL
+        .iter()
+        .map(|text| text.to_string())
+        .chain(reserved)
+        .collect()
+}
+
+/// Every way to put a token together out of two others.
+fn merges(
+    vocabulary: &Vocabulary,
+    index: &Index,
+    n: usize,
+) -> Result<HashMap<(u32, u32), Merge, Key>> {
+    let mut merges = HashMap::with_hasher(Key::random());
+    let get = |text: &[u8]| index.get(text, |id| vocabulary.bytes(id));
+    for id in 0..n as u32 {
+        let text = vocabulary.bytes(id);
+        for at in 1..text.len() {
+            let (left, right) = text.split_at(at);
+            // The shorter one is a token more often, so the longer one is asked first.
+            let pair = match at * 2 > text.len() {
+                true => get(left).and_then(|left| Some((left, get(right)?))),
+                false => get(right).and_then(|right| Some((get(left)?, right))),
+            };
+            if let Some(pair) = pair {
+                let room = merges.try_reserve(1);
+                room.map_err(|_| reserve::refused::<Merge>(WHAT, merges.len(), 1))?;
+                merges.insert(pair, Merge { rank: id, id });
+            }
+        }
+    }
+    Ok(merges)
+}
+
+/// The tokens of a file, by rank.
+struct Ranks {
+    bytes: Vec<u8>,
+    /// Where each token ends in `bytes`.
+    ends: Vec<u32>,
+}
+
+impl Ranks {
+    fn parse(bytes: &[u8], path: &Path) -> Result<Ranks> {
+        let lines = bytes
+            .split(|&b| b == b'\n')
+            .filter(|line| !line.trim_ascii().is_empty());
+        let mut ranks = Ranks {
+            bytes: reserve::room(WHAT, bytes.len() / 4 * 3)?,
+            ends: Vec::new(),
+        };
+        for (i, line) in lines.enumerate() {
+            let wrong = |what: &str| Err(Error::format(path, format!("line {}: {what}", i + 1)));
+            if i == MAX_RANKS {
+                return wrong("more lines than the most that are supported, a million");
+            }
+            let line = line.trim_ascii_end();
+            let Some(space) = line.iter().position(|&b| b == b' ') else {
+                return wrong("no space between a token and its rank");
+            };
+            let rank = std::str::from_utf8(&line[space + 1..]).ok();
+            if rank.and_then(|rank| rank.parse().ok()) != Some(i) {
+                return wrong(&format!("expected the rank {i}: they count up from 0"));
+            }
+            let start = ranks.bytes.len();
+            if !base64(&line[..space], &mut ranks.bytes) {
+                return wrong("the token is not in base64");
+            }
+            let len = ranks.bytes.len() - start;
+            if !(1..=MAX_TOKEN_BYTES).contains(&len) {
+                return wrong(&format!(
+                    "a token of {len} bytes, expected 1 to {MAX_TOKEN_BYTES}"
+                ));
+            }
+            reserve::vec(WHAT, &mut ranks.ends, 1)?;
+            ranks.ends.push(ranks.bytes.len() as u32);
+        }
+        Ok(ranks)
+    }
+
+    fn token(&self, id: usize) -> &[u8] {
+        let start = id.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start as usize..self.ends[id] as usize]
+    }
+}
+
+/// Append the bytes that standard base64 with padding stands for; `false` where it is none.
+fn base64(text: &[u8], bytes: &mut Vec<u8>) -> bool {
+    let (groups, []) = text.as_chunks::<4>() else {
+        return false;
+    };
+    let value = |digit: u8| match digit {
+        b'A'..=b'Z' => Some(digit - b'A'),
+        b'a'..=b'z' => Some(digit - b'a' + 26),
+        b'0'..=b'9' => Some(digit - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    for (i, group) in groups.iter().enumerate() {
+        let padding = group
+            .iter()
+            .rev()
+            .take_while(|&&digit| digit == b'=')
+            .count();
+        if padding > 2 || padding > 0 && i + 1 < groups.len() {
+            return false;
+        }
+        let mut bits = 0_u32;
+        for &digit in &group[..4 - padding] {
+            let Some(digit) = value(digit) else {
+                return false;
+            };
+            bits = bits << 6 | u32::from(digit);
+        }
+        bits <<= 6 * padding;
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+    }
+    true
+}

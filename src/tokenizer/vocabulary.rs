@@ -1,0 +1,194 @@
+//! The texts of all ids, and the id of a text.
+
+use super::Piece;
+use super::hash::Key;
+use crate::{Result, Token, reserve};
+use std::hash::BuildHasher;
+
+const WHAT: &str = "a tokenizer's vocabulary";
+
+/// Ids are below this.
+pub(super) const MAX_ID: u32 = 1 << 24;
+/// Most bytes of a token.
+pub(super) const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// Most bytes of all tokens.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+
+/// What an id is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// No entry has the id: it has no text.
+    Absent,
+    /// Bytes that need not be whole characters.
+    Bytes,
+    /// Text that a merge may produce. A leading space may go at the start of a text.
+    Text,
+    /// Text that no merge produces.
+    Literal,
+    /// The one byte that its text, `<0xNN>`, names.
+    Byte,
+    /// An added token that is special: shown only where special tokens are asked for.
+    Special,
+}
+
+/// The texts of all ids.
+pub(super) struct Vocabulary {
+    /// One behind the other by id, each followed by a NUL.
+    texts: Vec<u8>,
+    /// Where each id's text begins in `texts`, and the end of the last.
+    starts: Vec<u32>,
+    kinds: Vec<Kind>,
+    longest: usize,
+}
+
+impl Vocabulary {
+    /// Of entries that the reader has checked against the limits above; entry `i` is id `i`.
+    pub fn new<'a>(
+        entries: impl ExactSizeIterator<Item = (&'a [u8], Kind)> + Clone,
+    ) -> Result<Vocabulary> {
+        let bytes = entries.clone().map(|(text, _)| text.len() + 1).sum();
+        let mut texts = reserve::room(WHAT, bytes)?;
+        let mut starts = reserve::room(WHAT, entries.len() + 1)?;
+        let mut kinds = reserve::room(WHAT, entries.len())?;
+        let mut longest = 1;
+        for (text, kind) in entries {
+            starts.push(texts.len() as u32);
+            texts.extend_from_slice(text);
+            texts.push(0);
+            kinds.push(kind);
+            longest = longest.max(text.len());
+        }
+        starts.push(texts.len() as u32);
+        Ok(Vocabulary {
+            texts,
+            starts,
+            kinds,
+            longest,
+        })
+    }
+
+    /// Make room for ids below `n` that have no text.
+    pub fn grow(&mut self, n: usize) -> Result<()> {
+        let more = n.saturating_sub(self.len());
+        reserve::vec(WHAT, &mut self.starts, more)?;
+        reserve::vec(WHAT, &mut self.kinds, more)?;
+        // Absent ids share the bytes of nothing: two equal starts.
+        let end = self.texts.len() as u32;
+        self.starts.resize(self.starts.len() + more, end);
+        self.kinds.resize(self.kinds.len() + more, Kind::Absent);
+        Ok(())
+    }
+
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// Bytes of the longest text, at least 1.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The text of an id below [`Vocabulary::len`].
+    pub fn bytes(&self, id: u32) -> &[u8] {
+        let with_nul = self.with_nul(id as usize);
+        &with_nul[..with_nul.len() - 1]
+    }
+
+    fn with_nul(&self, id: usize) -> &[u8] {
+        &self.texts[self.starts[id] as usize..self.starts[id + 1] as usize]
+    }
+
+    /// What an id is; no such id is [`Kind::Absent`].
+    pub fn kind(&self, token: Token) -> Kind {
+        let index = usize::try_from(token).ok();
+        let kind = index.and_then(|i| self.kinds.get(i));
+        kind.copied().unwrap_or(Kind::Absent)
+    }
+
+    /// What an id adds to a text.
+    pub fn piece(&self, token: Token) -> Piece<'_> {
+        match self.kind(token) {
+            Kind::Absent | Kind::Special => Piece::Control,
+            Kind::Bytes => Piece::Bytes(self.bytes(token as u32)),
+            Kind::Text => Piece::Text(self.text(token)),
+            Kind::Literal => Piece::Literal(self.text(token)),
+            Kind::Byte => Piece::Byte(self.bytes(token as u32)[0]),
+        }
+    }
+
+    /// The text of a special token.
+    pub fn special(&self, token: Token) -> Option<&str> {
+        (self.kind(token) == Kind::Special).then(|| self.text(token))
+    }
+
+    /// What [`super::Tokenizer::token_bytes_with_nul`] gives.
+    pub fn shown_with_nul(&self, token: Token) -> &[u8] {
+        match self.kind(token) {
+            Kind::Absent | Kind::Special => &[0],
+            _ => self.with_nul(token as usize),
+        }
+    }
+
+    fn text(&self, token: Token) -> &str {
+        std::str::from_utf8(self.bytes(token as u32)).unwrap_or_default()
+    }
+}
+
+/// Finds the id of a text. An open-addressing table of ids: the texts themselves stay where they are.
+pub(super) struct Index {
+    /// The high bits of a text's hash beside its id, which is [`FREE`] where there is none.
+    slots: Vec<(u32, u32)>,
+    key: Key,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl Index {
+    /// Room for `n` texts.
+    pub fn new(n: usize) -> Result<Index> {
+        let len = (2 * n).next_power_of_two();
+        let mut slots = reserve::room(WHAT, len)?;
+        slots.resize(len, (0, FREE));
+        let key = Key::random();
+        Ok(Index { slots, key })
+    }
+
+    /// Enter a text. Gives the id that has the same text already, if any.
+    pub fn insert<'a>(
+        &mut self,
+        text: &[u8],
+        id: u32,
+        text_of: impl Fn(u32) -> &'a [u8],
+    ) -> Option<u32> {
+        let (tag, mut at) = self.place(text);
+        loop {
+            match self.slots[at] {
+                (_, FREE) => {
+                    self.slots[at] = (tag, id);
+                    return None;
+                }
+                (t, other) if t == tag && text_of(other) == text => return Some(other),
+                _ => at = (at + 1) & (self.slots.len() - 1),
+            }
+        }
+    }
+
+    /// The id of a text.
+    pub fn get<'a>(&self, text: &[u8], text_of: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
+        let (tag, mut at) = self.place(text);
+        loop {
+            match self.slots[at] {
+                (_, FREE) => return None,
+                (t, id) if t == tag && text_of(id) == text => return Some(id),
+                _ => at = (at + 1) & (self.slots.len() - 1),
+            }
+        }
+    }
+
+    fn place(&self, text: &[u8]) -> (u32, usize) {
+        let hash = self.key.hash_one(text);
+        ((hash >> 32) as u32, hash as usize & (self.slots.len() - 1))
+    }
+}
