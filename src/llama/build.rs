@@ -247,9 +247,11 @@ impl<'a> Build<'a> {
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,
             config,
         };
+        let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
             engine,
             tokenizer,
+            chat,
             info,
         })
     }
