@@ -3,7 +3,7 @@
 
 use super::guard::{Failure, InCallback, Outcome, Scope};
 use super::handle::Handle;
-use super::result::{ResultData, alternatives, with_nul};
+use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::chat::{Message, Role};
@@ -13,7 +13,6 @@ use crate::llama::Completion;
 use crate::{Cancel, Error, reserve};
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::Arc;
 
 /// Most stop strings of a call.
 const MAX_STOP: usize = 1024;
@@ -280,7 +279,7 @@ pub(super) unsafe fn read_messages<'a>(
     Ok(messages)
 }
 
-/// C's view of an event. `text` is the event's, with a NUL behind it.
+/// C's view of an event. `text` is the event's, with a NUL behind it ([`set_text`]).
 pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
     let mut ev = llama_event {
         struct_size: size_of::<llama_event>() as u32,
@@ -311,12 +310,17 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
     ev
 }
 
-/// An event's text with a NUL behind it.
-pub(super) fn event_text(event: &Event) -> Vec<u8> {
-    with_nul(match event {
-        Event::Token(e) => e.text.clone(),
-        Event::Finish(e) => e.text.clone(),
-    })
+/// Make `bytes` an event's text with a NUL behind it.
+pub(super) fn set_text(bytes: &mut Vec<u8>, event: &Event) -> crate::Result<()> {
+    let text = match event {
+        Event::Token(e) => &e.text,
+        Event::Finish(e) => &e.text,
+    };
+    bytes.clear();
+    reserve::vec("the text of an event", bytes, text.len() + 1)?;
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.push(0);
+    Ok(())
 }
 
 /// What the three functions have in common.
@@ -349,12 +353,16 @@ unsafe fn run(
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
+    let (mut text, mut failure) = (Vec::new(), None);
     let mut on_event = |event: &Event| {
         handle.deliver_log();
         let Some(function) = given.on_event else {
             return true;
         };
-        let text = event_text(event);
+        if let Err(error) = set_text(&mut text, event) {
+            failure = Some(error);
+            return false;
+        }
         let ev = view(event, &text);
         let _inside = InCallback::enter();
         // SAFETY: the host's function with the host's data; `ev` lives until it returns.
@@ -371,13 +379,16 @@ unsafe fn run(
         Err(failure) => return Err(failure),
     };
     scope.check_process()?;
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
     let status = if completion.cancelled {
         LLAMA_CANCELLED
     } else {
         LLAMA_OK
     };
     if let Some(out) = out {
-        let id = table::insert(Arc::new(ResultData::new(completion)?));
+        let id = table::insert(ResultData::new(completion)?)?;
         out.set(ptr::without_provenance_mut(id));
     }
     Ok(status)

@@ -303,7 +303,9 @@ pub struct llama_generate_options {
     pub repetition_penalty: f32,
     /// Same seed, same text. 0: the next draw of the handle's generator.
     pub seed: u64,
-    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
+    /// are looked for in what the model writes behind its prompt, and so with the space that a first
+    /// token may begin with and that the text comes without; spaces alone only in the text.
     pub stop: *const *const c_char,
     /// How many, at most 1024.
     pub n_stop: usize,

@@ -5,7 +5,7 @@ use crate::kv::{Hit, NodeId, Pool};
 
 /// The tokens of a sequence and their pages.
 pub(super) struct Branch {
-    /// Prompt and output.
+    /// Prompt and output; room for all that there can be is taken when it is admitted.
     pub tokens: Vec<Token>,
     pub prompt_len: usize,
     /// Pages of all positions it can ever have; reserved when it is admitted.

@@ -16,15 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A reader for whom more than this is queued is behind: its call sits out the steps, because
+/// A reader is behind when more than this is queued. Its call then sits out the steps, because
 /// alternatives for a whole vocabulary are 256 KiB per token and would otherwise fill the memory.
-/// It has caught up when half of this is left: one that takes an event now and then would else
-/// never be behind for long.
+/// A reader has caught up when half of this is left. With one bound for both, a reader that takes
+/// an event now and then would never be behind for long.
 const MAX_QUEUED_EVENTS: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 
-/// A cancel flag is a bare store that wakes nobody, so who waits looks at it this often.
+/// How often a waiting thread looks at a cancel flag. Triggering a flag is a bare store, which
+/// wakes nobody.
 pub(super) const FLAG_POLL: Duration = Duration::from_millis(4);
+
+/// Bytes that an `Arc` needs beside its value.
+const COUNTS: usize = 2 * size_of::<usize>();
 
 /// One call of [`super::Engine::submit`].
 pub(super) struct Call {
@@ -64,9 +68,10 @@ pub(super) struct Begun {
     pub seed: u64,
 }
 
-/// Why no prompt of a call begins.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Blocked {
+/// Whether a prompt of a call begins.
+pub(super) enum Beginning<R> {
+    /// It does, with what was reserved for it.
+    Begun(Begun, R),
     /// All have begun, or the call has ended.
     NothingLeft,
     /// What it needs is not there.
@@ -77,13 +82,13 @@ pub(super) enum Blocked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Ready,
-    /// Its reader is behind: what it began would sit out.
+    /// Its reader is behind: a prompt that began now would sit out.
     Behind,
-    /// Nothing of it waits any more.
+    /// None of its prompts waits any more.
     Gone,
 }
 
-/// Since when the reader is behind, and when it last took an event, if it has since.
+/// Since when the reader is behind, and when it last took an event: at first the same time.
 #[derive(Clone, Copy)]
 struct Behind {
     since: Instant,
@@ -95,13 +100,13 @@ struct State {
     queued_bytes: usize,
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
-    /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped
-    /// as soon as the call is cancelled, whatever the engine does meanwhile.
+    /// The prompts that wait, in order. Each counts in [`Shared::occupied`] unless the call stands
+    /// aside. Cancelling the call drops them at once, whatever the engine does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
     counts: bool,
-    /// Whether it counts in [`Shared::flagged`].
+    /// Whether the call counts in [`Shared::flagged`].
     flagged: bool,
     seed: u64,
     phases: Vec<Phase>,
@@ -121,14 +126,15 @@ impl State {
         self.unended == 0
     }
 
-    /// Whether more than one `part`th of what may be queued is.
+    /// Whether more is queued than one `part`th of what may be.
     fn holds_over(&self, part: usize) -> bool {
         self.queue.len() > MAX_QUEUED_EVENTS / part || self.queued_bytes > MAX_QUEUED_BYTES / part
     }
 
-    fn push(&mut self, event: Event) {
-        // A step that was under way when the call failed still has its events.
+    fn push(&mut self, event: Event) -> Result<()> {
+        // A step that was under way when the call failed still gives its events; nobody wants them.
         if !self.closed && self.error.is_none() {
+            reserve::queue("the events of a call", &mut self.queue, 1)?;
             self.queued_bytes += bytes(&event);
             self.queue.push_back(event);
             if self.behind.is_none() && self.holds_over(1) {
@@ -139,6 +145,7 @@ impl State {
                 });
             }
         }
+        Ok(())
     }
 
     /// Bring the descriptor in line with whether `next` would give something.
@@ -170,8 +177,10 @@ impl Call {
     pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Result<Arc<Self>> {
         let mut phases = reserve::room("the prompts", n)?;
         phases.resize(n, Phase::New);
+        let stops = Stops::new(&options.stop)?;
+        reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
         Ok(Arc::new(Self {
-            stops: Stops::new(&options.stop),
+            stops,
             options,
             submitted: Instant::now(),
             cancelled: AtomicBool::new(false),
@@ -199,10 +208,13 @@ impl Call {
 
     // ---- the engine's side ----
 
-    /// From now on these prompts need slots; `counts`: the call is one of those that wait. Under
-    /// the inbox's lock.
+    /// From now on these prompts need slots. `counts` says whether the call counts as waiting. The
+    /// caller holds the inbox's lock.
     pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
         let mut state = lock(&self.state);
+        if state.error.is_some() {
+            return;
+        }
         self.shared.occupied.fetch_add(prompts.len(), Relaxed);
         self.shared
             .waiting_calls
@@ -226,33 +238,37 @@ impl Call {
     /// Begin the first prompt that waits if `reserve` gives what it needs.
     pub fn begin<R>(
         &self,
-        reserve: impl FnOnce(&[Token]) -> Option<R>,
-    ) -> std::result::Result<(Begun, R), Blocked> {
+        reserve: impl FnOnce(&mut Waiting) -> Result<Option<R>>,
+    ) -> Result<Beginning<R>> {
         let mut state = lock(&self.state);
-        let first = state.prompts.front().ok_or(Blocked::NothingLeft)?;
-        let reserved = reserve(&first.tokens).ok_or(Blocked::NoRoom)?;
-        let Waiting { index, tokens } = state.prompts.pop_front().ok_or(Blocked::NothingLeft)?;
+        let Some(first) = state.prompts.front_mut() else {
+            return Ok(Beginning::NothingLeft);
+        };
+        let Some(reserved) = reserve(first)? else {
+            return Ok(Beginning::NoRoom);
+        };
+        let Some(Waiting { index, tokens }) = state.prompts.pop_front() else {
+            return Ok(Beginning::NothingLeft);
+        };
         state.phases[index as usize] = Phase::Running;
         self.waits_no_longer(&mut state);
         let seed = state.seed;
-        Ok((
-            Begun {
-                index,
-                tokens,
-                seed,
-            },
-            reserved,
-        ))
+        let begun = Begun {
+            index,
+            tokens,
+            seed,
+        };
+        Ok(Beginning::Begun(begun, reserved))
     }
 
-    /// Nobody keeps a slot for what waits of this call, until [`Call::line_up`].
+    /// The prompts that wait need no slots until [`Call::line_up`].
     pub fn stand_aside(&self) {
         let mut state = lock(&self.state);
         self.free_the_waiting(&mut state);
         state.aside = true;
     }
 
-    /// What waits needs slots again.
+    /// The prompts that wait need slots again.
     pub fn line_up(&self) {
         self.shared.claiming(|| {
             let mut state = lock(&self.state);
@@ -262,7 +278,7 @@ impl Call {
         });
     }
 
-    /// Whether someone has asked for an end.
+    /// Whether the call was cancelled, by its reader or by its flag.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
             || self
@@ -281,7 +297,7 @@ impl Call {
         }
     }
 
-    /// It needs a slot again.
+    /// A parked sequence needs a slot again.
     pub fn line_up_again(&self, index: u32) {
         self.shared.claiming(|| {
             let phase = &mut lock(&self.state).phases[index as usize];
@@ -302,7 +318,7 @@ impl Call {
         lock(&self.state).behind.is_some()
     }
 
-    /// For how long it has been.
+    /// For how long the reader has been behind.
     pub fn behind_for(&self) -> Option<Duration> {
         let behind = lock(&self.state).behind?;
         Some(behind.since.elapsed())
@@ -315,7 +331,15 @@ impl Call {
     }
 
     pub fn push(&self, event: Event) {
-        self.update(|state| state.push(event));
+        self.update(|state| self.give(state, event));
+    }
+
+    /// Queue an event. Without memory for it the call fails: a reader must not miss one and believe
+    /// that all is well.
+    fn give(&self, state: &mut State, event: Event) {
+        if let Err(error) = state.push(event) {
+            self.fail_with(state, error);
+        }
     }
 
     /// End a sequence. The slot is free before a reader can see it.
@@ -326,16 +350,19 @@ impl Call {
     /// End every sequence that has not, and give `error` once what is queued has been read.
     pub fn fail(&self, error: Error) {
         self.update(|state| {
-            if state.ended() {
-                return;
+            if !state.ended() {
+                self.fail_with(state, error);
             }
-            self.free_the_waiting(state);
-            state.prompts = VecDeque::new();
-            for index in 0..state.phases.len() {
-                self.set_ended(state, index);
-            }
-            state.error = Some(error);
         });
+    }
+
+    fn fail_with(&self, state: &mut State, error: Error) {
+        self.free_the_waiting(state);
+        state.prompts = VecDeque::new();
+        for index in 0..state.phases.len() {
+            self.set_ended(state, index);
+        }
+        state.error = Some(error);
     }
 
     /// End the sequences that have not begun.
@@ -367,11 +394,11 @@ impl Call {
         if self.set_ended(state, finish.index as usize) {
             state.cut_short |= finish.reason == FinishReason::Cancelled;
             self.shared.log.write(Level::Debug, || finish.to_string());
-            state.push(Event::Finish(finish));
+            self.give(state, Event::Finish(finish));
         }
     }
 
-    /// Whether it had not ended before.
+    /// Returns whether the sequence had not ended before.
     fn set_ended(&self, state: &mut State, index: usize) -> bool {
         let before = std::mem::replace(&mut state.phases[index], Phase::Ended);
         if before == Phase::Ended {
@@ -418,7 +445,7 @@ impl Call {
     // ---- the reader's side ----
 
     pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
-        // A deadline beyond what the clock can say is none.
+        // A deadline that the clock cannot express is no deadline.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut state = lock(&self.state);
         loop {

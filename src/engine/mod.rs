@@ -132,11 +132,12 @@ impl Engine {
         };
         let shared = Shared::new(&options, n_pages, log);
         let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
+        let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
         let thread = os::without_signals(|| {
             std::thread::Builder::new()
                 .name("llamabi-engine".into())
-                .spawn(move || worker::work(run, scheduler, &thread_shared))
+                .spawn(move || worker::work(run, scheduler, plans, &thread_shared))
         })
         .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
@@ -153,7 +154,8 @@ impl Engine {
     }
 
     /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
-    /// with [`Error::Waiting`] if as many calls wait as may. After [`Engine::shutdown`] the stream
+    /// with [`Error::Waiting`] if as many calls wait as may, with [`Error::Refused`] if there is no
+    /// memory for it; a stream gives that error too, later. After [`Engine::shutdown`] the stream
     /// only says that everything was cancelled.
     /// In a child after `fork` there is [`Error::Forked`].
     pub fn submit(&self, request: Request) -> Result<Stream> {
@@ -166,12 +168,17 @@ impl Engine {
         let mut prompt_tokens = 0;
         for (index, prompt) in (0..).zip(prompts) {
             match prompt {
-                Prompt::Refused(text) => call.finish(Finish {
-                    index,
-                    reason: FinishReason::Unsafe,
-                    text: text.into(),
-                    stats: RequestStats::default(),
-                }),
+                Prompt::Refused(sentence) => {
+                    let mut text = String::new();
+                    reserve::string("the text of a sequence", &mut text, sentence.len())?;
+                    text.push_str(sentence);
+                    call.finish(Finish {
+                        index,
+                        reason: FinishReason::Unsafe,
+                        text,
+                        stats: RequestStats::default(),
+                    });
+                }
                 Prompt::Tokens(tokens) => {
                     prompt_tokens += tokens.len() as u64;
                     waiting.push_back(Waiting { index, tokens });
@@ -198,8 +205,8 @@ impl Engine {
         self.shared.close();
     }
 
-    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or waits
-    /// with [`Error::Internal`].
+    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or
+    /// waits with [`Error::Internal`].
     pub fn poison(&self, reason: &str) {
         self.shared.poison(reason, &Error::Internal(reason.into()));
     }

@@ -141,6 +141,7 @@ impl Model {
         sampler.load(logits);
         let token = sampler
             .choose(choice, &step.history)
+            .unwrap()
             .map(|(token, _)| token);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let scale = Scale::new(1.0);

@@ -49,8 +49,11 @@ pub fn simulate(
         let logprob = sampler.logprob(&softmax, token);
         out.logprobs
             .push(if options.logprobs { logprob } else { 0.0 });
-        out.top
-            .push(sampler.alternatives(&softmax, options.top_logprobs));
+        out.top.push(
+            sampler
+                .alternatives(&softmax, options.top_logprobs)
+                .unwrap(),
+        );
     };
     if options.echo {
         record(&mut sampler, None, &mut out);
