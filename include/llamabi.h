@@ -347,6 +347,13 @@ typedef struct llama_generate_options {
   /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
   /// results do not depend on it. 0: those of all who give 0.
   uint64_t cache_salt;
+  /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
+  /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
+  /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
+  /// computed once, and all begin together when there are slots for all.
+  uint32_t num_return_sequences;
+  /// 0.
+  uint32_t reserved2;
 } llama_generate_options;
 
 /// One message of a dialog.
@@ -503,7 +510,7 @@ typedef struct llama_timings {
 /// A prompt longer than `max_seq_len`.
 #define LLAMA_E_TOO_LONG -9
 
-/// No prompts, or more than 65,536.
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
 #define LLAMA_E_BATCH -10
 
 /// Text that is not UTF-8; the message names the argument and the byte.
@@ -586,7 +593,7 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
 /// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
 /// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,

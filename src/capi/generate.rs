@@ -7,7 +7,7 @@ use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::chat::{Message, Role};
-use crate::engine::request::{MAX_PROMPTS, MAX_STOP_BYTES};
+use crate::engine::request::{MAX_SEQUENCES, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
 use crate::llama::Completion;
 use crate::{Cancel, Error, reserve};
@@ -43,6 +43,8 @@ pub(super) fn default_options() -> llama_generate_options {
         top_logprobs: 0,
         reserved1: 0,
         cache_salt: defaults.cache_salt,
+        num_return_sequences: 0,
+        reserved2: 0,
     }
 }
 
@@ -129,17 +131,23 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         stop,
         top_logprobs: o.top_logprobs as usize,
         cache_salt: o.cache_salt,
+        num_return_sequences: samples(o),
         cancel: cancel::flag(o.cancel)?,
     })
+}
+
+/// Sequences of each prompt.
+pub(super) fn samples(o: &llama_generate_options) -> usize {
+    o.num_return_sequences.max(1) as usize
 }
 
 /// Check the number of prompts, before an array of that length is looked at.
 fn check_batch(n: usize) -> Outcome<()> {
     match n {
-        1..=MAX_PROMPTS => Ok(()),
+        1..=MAX_SEQUENCES => Ok(()),
         _ => Err(Error::Batch {
             n,
-            max: MAX_PROMPTS,
+            max: MAX_SEQUENCES,
         }
         .into()),
     }
@@ -372,9 +380,11 @@ unsafe fn run(
         Ok(prompts) => handle.llama.generate(prompts, options, &mut on_event)?,
         // Cancelled while a text was encoded: like a call that waits, it has ends and no tokens.
         Err(failure) if failure.status == LLAMA_CANCELLED => {
+            let n = n.saturating_mul(samples(&given));
+            let completion = Completion::cancelled(n)?;
             let ends = (0..n as u32).map(Finish::cancelled).map(Event::Finish);
             let _stopped = ends.into_iter().all(|end| on_event(&end));
-            Completion::cancelled(n)?
+            completion
         }
         Err(failure) => return Err(failure),
     };
@@ -408,7 +418,7 @@ unsafe fn run(
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
 /// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
 /// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 #[unsafe(no_mangle)]

@@ -57,12 +57,14 @@ unsafe fn open(
     // SAFETY: by this function's contract.
     let (out, options) = unsafe { (args::place("out", out)?, generate::engine_options(&given)?) };
     let prompts = prompts(handle)?;
-    let ends = reserve::filled("the figures of a stream", prompts.len(), None)?;
+    let n = prompts.len();
+    let stream = handle.llama.stream(prompts, options)?;
+    let n = n * generate::samples(&given);
     let id = table::insert(StreamData {
-        stream: handle.llama.stream(prompts, options)?,
+        stream,
         handle: Arc::downgrade(handle),
         last: Mutex::default(),
-        ends: Mutex::new(ends),
+        ends: Mutex::new(reserve::filled("the figures of a stream", n, None)?),
         freed: AtomicBool::new(false),
     })?;
     out.set(ptr::without_provenance_mut(id));

@@ -105,6 +105,16 @@ impl Branch {
         self.publish_pages(before, pool);
     }
 
+    /// Become what `parent` is, in pages of its own: share the full ones, and return which page is
+    /// to be copied, (from, to). Both have the same prompt, and room for as many tokens.
+    #[must_use = "the page that is being filled must be copied"]
+    pub fn fork(&mut self, parent: &Branch, pool: &mut Pool) -> Option<(u32, u32)> {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&parent.tokens);
+        (self.computed, self.known) = (parent.computed, parent.known);
+        pool.fork(&parent.pages, &mut self.pages, parent.computed)
+    }
+
     /// Let all pages go, the last one first ([`Pool::release`] says why).
     pub fn release(&mut self, pool: &mut Pool) {
         for page in self.pages.drain(..).rev() {

@@ -54,24 +54,15 @@ enum Phase {
 
 /// A prompt that has not begun.
 pub(super) struct Waiting {
-    /// Its number in the call.
+    /// The number of its first sequence in the call; it has [`Call::width`] of them.
     pub index: u32,
     pub tokens: Vec<Token>,
-}
-
-/// A prompt that begins.
-pub(super) struct Begun {
-    /// Its number in the call.
-    pub index: u32,
-    pub tokens: Vec<Token>,
-    /// The call's.
-    pub seed: u64,
 }
 
 /// Whether a prompt of a call begins.
 pub(super) enum Beginning<R> {
-    /// It does, with what was reserved for it.
-    Begun(Begun, R),
+    /// All its sequences do, with what was reserved for them.
+    Begun(R),
     /// All have begun, or the call has ended.
     NothingLeft,
     /// What it needs is not there.
@@ -100,8 +91,8 @@ struct State {
     queued_bytes: usize,
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
-    /// The prompts that wait, in order. Each counts in [`Shared::occupied`] unless the call stands
-    /// aside. Cancelling the call drops them at once, whatever the engine does meanwhile.
+    /// The prompts that wait, in order. Their sequences count in [`Shared::occupied`] unless the
+    /// call stands aside. Cancelling the call drops them at once, whatever the engine does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
@@ -173,9 +164,9 @@ fn bytes(event: &Event) -> usize {
 }
 
 impl Call {
-    /// A call of `n` prompts, none of which is queued yet.
+    /// A call of `n` sequences, none of which is queued yet.
     pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Result<Arc<Self>> {
-        let mut phases = reserve::room("the prompts", n)?;
+        let mut phases = reserve::room("the sequences of a call", n)?;
         phases.resize(n, Phase::New);
         let stops = Stops::new(&options.stop)?;
         reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
@@ -206,6 +197,11 @@ impl Call {
         }))
     }
 
+    /// Sequences of each prompt.
+    pub fn width(&self) -> usize {
+        self.options.num_return_sequences
+    }
+
     // ---- the engine's side ----
 
     /// From now on these prompts need slots. `counts` says whether the call counts as waiting. The
@@ -215,7 +211,8 @@ impl Call {
         if state.error.is_some() {
             return;
         }
-        self.shared.occupied.fetch_add(prompts.len(), Relaxed);
+        let needed = prompts.len() * self.width();
+        self.shared.occupied.fetch_add(needed, Relaxed);
         self.shared
             .waiting_calls
             .fetch_add(usize::from(counts), Relaxed);
@@ -235,30 +232,24 @@ impl Call {
         }
     }
 
-    /// Begin the first prompt that waits if `reserve` gives what it needs.
+    /// Begin the first prompt that waits if `reserve` gives what it needs. That is told the prompt
+    /// and the call's seed.
     pub fn begin<R>(
         &self,
-        reserve: impl FnOnce(&mut Waiting) -> Result<Option<R>>,
+        reserve: impl FnOnce(&Waiting, u64) -> Result<Option<R>>,
     ) -> Result<Beginning<R>> {
         let mut state = lock(&self.state);
-        let Some(first) = state.prompts.front_mut() else {
+        let Some(first) = state.prompts.front() else {
             return Ok(Beginning::NothingLeft);
         };
-        let Some(reserved) = reserve(first)? else {
+        let Some(reserved) = reserve(first, state.seed)? else {
             return Ok(Beginning::NoRoom);
         };
-        let Some(Waiting { index, tokens }) = state.prompts.pop_front() else {
-            return Ok(Beginning::NothingLeft);
-        };
-        state.phases[index as usize] = Phase::Running;
+        let index = first.index as usize;
+        state.prompts.pop_front();
+        state.phases[index..index + self.width()].fill(Phase::Running);
         self.waits_no_longer(&mut state);
-        let seed = state.seed;
-        let begun = Begun {
-            index,
-            tokens,
-            seed,
-        };
-        Ok(Beginning::Begun(begun, reserved))
+        Ok(Beginning::Begun(reserved))
     }
 
     /// The prompts that wait need no slots until [`Call::line_up`].
@@ -273,7 +264,8 @@ impl Call {
         self.shared.claiming(|| {
             let mut state = lock(&self.state);
             if std::mem::take(&mut state.aside) {
-                self.shared.occupied.fetch_add(state.prompts.len(), Relaxed);
+                let needed = state.prompts.len() * self.width();
+                self.shared.occupied.fetch_add(needed, Relaxed);
             }
         });
     }
@@ -380,13 +372,15 @@ impl Call {
                 total_ms,
                 ..Default::default()
             };
-            let finish = Finish {
-                index,
-                reason,
-                text: String::new(),
-                stats,
-            };
-            self.end(state, finish);
+            for index in (index..).take(self.width()) {
+                let finish = Finish {
+                    index,
+                    reason,
+                    text: String::new(),
+                    stats,
+                };
+                self.end(state, finish);
+            }
         }
     }
 
@@ -420,7 +414,8 @@ impl Call {
     /// The prompts that wait no longer count as needing slots.
     fn free_the_waiting(&self, state: &mut State) {
         if !state.aside {
-            self.shared.occupied.fetch_sub(state.prompts.len(), Relaxed);
+            let needed = state.prompts.len() * self.width();
+            self.shared.occupied.fetch_sub(needed, Relaxed);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Who waits for a slot: calls with prompts that have not begun, and sequences that come back.
 //!
 //! All get their turns in the order in which they came. A call with many prompts begins
-//! `max_batch_size` of them and then goes to the end of the line, so that nobody waits for the
+//! `max_batch_size` sequences and then goes to the end of the line, so that nobody waits for the
 //! whole of a long call. A call whose reader is behind stands aside until the reader has caught up:
 //! a sequence that it began now would only sit out.
 
@@ -22,7 +22,7 @@ pub(super) struct Line {
     waiting: VecDeque<Waiter>,
     /// Calls with prompts whose readers are behind.
     aside: Vec<Arc<Call>>,
-    /// How many prompts a call begins before it is another call's turn.
+    /// How many sequences a call begins before it is another call's turn.
     turn: usize,
     /// When the line is this long, calls that are gone are swept out of it. Set to twice the number
     /// that a sweep leaves.
@@ -32,7 +32,7 @@ pub(super) struct Line {
 }
 
 enum Waiter {
-    /// A call with prompts, of which it may begin `left` before it goes to the end.
+    /// A call with prompts, which may begin `left` sequences before it goes to the end.
     Call { call: Arc<Call>, left: usize },
     /// A parked sequence, by its id.
     Parked(u64),
@@ -152,9 +152,9 @@ impl Line {
     /// The first has begun a prompt, or has come back.
     pub fn has_begun(&mut self) {
         match self.waiting.pop_front() {
-            Some(Waiter::Call { call, left: 1 }) => self.queue_up(call),
+            Some(Waiter::Call { call, left }) if left <= call.width() => self.queue_up(call),
             Some(Waiter::Call { call, left }) => {
-                let left = left - 1;
+                let left = left - call.width();
                 self.waiting.push_front(Waiter::Call { call, left });
             }
             Some(Waiter::Parked(_)) | None => {}

@@ -8,6 +8,7 @@
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
 //! - `line`: who waits for a slot
+//! - `samples`: sequences that share the computation of one prompt
 //! - `parked`: sequences that gave their slots up, because their readers are behind
 //! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told
@@ -26,6 +27,7 @@ mod parked;
 mod policy;
 pub mod request;
 pub mod sampler;
+mod samples;
 mod scheduler;
 mod sequence;
 mod shared;
@@ -128,6 +130,9 @@ impl Engine {
         let n_pages = limits.n_pages as u64;
         let request_limits = RequestLimits {
             max_seq_len: limits.max_positions,
+            max_samples: options
+                .max_batch_size
+                .min(limits.n_pages / limits.max_positions.div_ceil(limits.page_size)),
             vocab_size: limits.vocab_size,
         };
         let shared = Shared::new(&options, n_pages, log);
@@ -163,24 +168,27 @@ impl Engine {
             return Err(Error::Forked { what: "the handle" });
         }
         let Request { prompts, options } = request;
-        let call = Call::new(options, prompts.len(), self.shared.clone())?;
+        let width = options.num_return_sequences;
+        let call = Call::new(options, prompts.len() * width, self.shared.clone())?;
         let mut waiting = VecDeque::from(reserve::room("the prompts", prompts.len())?);
         let mut prompt_tokens = 0;
-        for (index, prompt) in (0..).zip(prompts) {
+        for (index, prompt) in (0..).step_by(width).zip(prompts) {
             match prompt {
                 Prompt::Refused(sentence) => {
-                    let mut text = String::new();
-                    reserve::string("the text of a sequence", &mut text, sentence.len())?;
-                    text.push_str(sentence);
-                    call.finish(Finish {
-                        index,
-                        reason: FinishReason::Unsafe,
-                        text,
-                        stats: RequestStats::default(),
-                    });
+                    for index in (index..).take(width) {
+                        let mut text = String::new();
+                        reserve::string("the text of a sequence", &mut text, sentence.len())?;
+                        text.push_str(sentence);
+                        call.finish(Finish {
+                            index,
+                            reason: FinishReason::Unsafe,
+                            text,
+                            stats: RequestStats::default(),
+                        });
+                    }
                 }
                 Prompt::Tokens(tokens) => {
-                    prompt_tokens += tokens.len() as u64;
+                    prompt_tokens += (tokens.len() * width) as u64;
                     waiting.push_back(Waiting { index, tokens });
                 }
             }

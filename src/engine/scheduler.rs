@@ -2,7 +2,7 @@
 
 use super::EngineOptions;
 use super::branch::Branch;
-use super::call::{Beginning, Begun, Call, Waiting};
+use super::call::{Beginning, Call, Waiting};
 use super::line::{Line, Next};
 use super::output::Output;
 use super::pace::Pace;
@@ -66,6 +66,8 @@ pub(super) struct Scheduler {
     pub(super) running: Vec<Sequence>,
     /// Room for the sequences that [`Scheduler::retire`] takes out; empty between its runs.
     ended: Vec<Sequence>,
+    /// Pages to be copied, (from, to); at most one for each slot.
+    pub(super) copies: Vec<(u32, u32)>,
     pub(super) parked: Parked,
     /// Sequences that were admitted so far.
     pub(super) admitted: u64,
@@ -97,6 +99,7 @@ impl Scheduler {
             line: Line::new(options.max_batch_size),
             running: reserve::room(slots, options.max_batch_size)?,
             ended: reserve::room(slots, options.max_batch_size)?,
+            copies: reserve::room(slots, options.max_batch_size)?,
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size)?,
@@ -153,22 +156,31 @@ impl Scheduler {
 
     /// Begin a prompt of the call whose turn it is. Returns whether there may be room for another.
     fn begin(&mut self, call: Arc<Call>) -> bool {
-        let (options, pool) = (&call.options, &mut self.pool);
+        let (options, pool, width) = (&call.options, &mut self.pool, call.width());
+        if self.running.len() + width > self.max_batch_size {
+            return false;
+        }
         let max_seq_len = self.limits.max_positions;
-        let beginning = call.begin(|Waiting { index, tokens }| {
+        let beginning = call.begin(|Waiting { index, tokens }, seed| {
             let extent = Extent::new(options, tokens.len(), max_seq_len);
             let hits = match extent.scores_prompt() {
                 true => Vec::new(),
                 false => pool.find_all(options.cache_salt, &tokens[..extent.prefill_len()])?,
             };
-            let output = Output::new(call.clone(), *index, self.tokenizer.clone())?;
-            reserve::vec("the tokens of a sequence", tokens, extent.max_new())?;
+            let mut samples = reserve::room("the samples of a prompt", width)?;
+            for index in (*index..).take(width) {
+                let output = Output::new(call.clone(), index, self.tokenizer.clone())?;
+                let most = tokens.len() + extent.max_new();
+                let mut own = reserve::room("the tokens of a sequence", most)?;
+                own.extend_from_slice(tokens);
+                samples.push((own, output));
+            }
             let total = extent.most_positions().div_ceil(pool.page_size());
-            let pages = pool.reserve(&hits, total)?;
-            Ok(pages.map(|pages| (extent, output, hits, pages)))
+            let tables = pool.reserve_all(width, &hits, total)?;
+            Ok(tables.map(|tables| (seed, extent, hits, samples.into_iter().zip(tables))))
         });
-        let (begun, (extent, output, hits, pages)) = match beginning {
-            Ok(Beginning::Begun(begun, reserved)) => (begun, reserved),
+        let (seed, extent, hits, samples) = match beginning {
+            Ok(Beginning::Begun(reserved)) => reserved,
             Ok(Beginning::NothingLeft) => return true,
             Ok(Beginning::NoRoom) => return false,
             Err(error) => {
@@ -177,24 +189,24 @@ impl Scheduler {
             }
         };
         self.line.has_begun();
-        self.admitted += 1;
-        let Begun {
-            index,
-            tokens,
-            seed,
-        } = begun;
-        let mut branch = Branch::new(tokens, pages, call.options.cache_salt);
-        for Hit { node, .. } in hits {
-            branch.adopt(node, self.pool.page_size());
+        let mut first = None;
+        for ((tokens, output), pages) in samples {
+            self.admitted += 1;
+            let mut branch = Branch::new(tokens, pages, options.cache_salt);
+            for Hit { node, .. } in &hits {
+                branch.adopt(*node, self.pool.page_size());
+            }
+            let policy = Policy::new(options, seed, output.index, self.n_tokens);
+            let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
+            if extent.prefill_len() == 0 {
+                // Nothing to generate and nothing to score.
+                sequence.finish(FinishReason::Length);
+                continue;
+            }
+            sequence.first = first;
+            first = first.or(Some(sequence.id));
+            self.running.push(sequence);
         }
-        let policy = Policy::new(&call.options, seed, index, self.n_tokens);
-        let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
-        if extent.prefill_len() == 0 {
-            // Nothing to generate and nothing to score.
-            sequence.finish(FinishReason::Length);
-            return true;
-        }
-        self.running.push(sequence);
         true
     }
 
@@ -227,6 +239,9 @@ impl Scheduler {
             .pace
             .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
         for at in 0..self.running.len() {
+            if self.waits_for_first(at) {
+                continue;
+            }
             let sequence = &mut self.running[at];
             if !sequence.sits_out && sequence.branch.in_prefill() {
                 // Pages that others have published since it was admitted.
@@ -346,9 +361,10 @@ impl Scheduler {
 
         let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
         for (span, id) in step.spans.iter().zip(whose) {
-            let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
+            let Some(at) = self.running.iter().position(|s| s.id == *id) else {
                 continue;
             };
+            let sequence = &mut self.running[at];
             let branch = &mut sequence.branch;
             branch.computed = branch.computed.max(span.position + span.rows.len());
             if span.kind == RowKind::Prefill {
@@ -358,28 +374,40 @@ impl Scheduler {
                 {
                     sequence.end = Some(Err(error));
                 }
+                self.fork_samples(at);
             }
-            for at in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
-                if sequence.end.is_some() {
-                    break;
+            for row in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
+                let choice = &step.choices[row];
+                let position = span.position + step.wanted[row] as usize - span.rows.start;
+                if let Answer::Logits(logits) = answer {
+                    let n = self.limits.vocab_size;
+                    self.sampler.load(&logits[row * n..][..n]);
                 }
-                let choice = &step.choices[at];
-                let position = span.position + step.wanted[at] as usize - span.rows.start;
-                let got = match answer {
-                    Answer::Logits(logits) => {
-                        let n = self.limits.vocab_size;
-                        self.sampler.load(&logits[at * n..][..n]);
-                        self.sampler.choose(choice, &step.history)
+                for sequence in &mut self.running {
+                    // Samples of a prompt are all told its scores. What follows it, each draws
+                    // from a row of its own.
+                    let shares =
+                        sequence.first == Some(*id) && position + 1 < sequence.branch.prompt_len;
+                    if sequence.end.is_some() || !(sequence.id == *id || shares) {
+                        continue;
                     }
-                    Answer::Picks { picks, top } => picked(choice, &picks[at], top),
-                };
-                let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
-                if let Err(error) = told {
-                    sequence.end = Some(Err(error));
+                    let got = match answer {
+                        Answer::Logits(_) => self.sampler.choose(choice, &step.history),
+                        Answer::Picks { picks, top } => picked(choice, &picks[row], top),
+                    };
+                    let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
+                    if let Err(error) = told {
+                        sequence.end = Some(Err(error));
+                    }
                 }
             }
-            if sequence.end.is_none() && sequence.has_scored_all() {
-                sequence.end = Some(Ok(FinishReason::Length));
+            for sequence in &mut self.running {
+                if sequence.first == Some(*id) && sequence.has_computed_prompt() {
+                    sequence.first = None;
+                }
+                if sequence.end.is_none() && sequence.has_scored_all() {
+                    sequence.end = Some(Ok(FinishReason::Length));
+                }
             }
         }
 

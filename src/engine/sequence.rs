@@ -68,7 +68,9 @@ pub(super) struct Sequence {
     pub policy: Policy,
     pub output: Output,
     pub extent: Extent,
-    /// Prompt tokens that were not computed because their pages were found.
+    /// The sequence, by its id, that computes the prompt for this one too, until it has done so.
+    pub first: Option<u64>,
+    /// Prompt tokens that were not computed because their pages were found or shared.
     pub cached: usize,
     /// Its reader is too far behind: it keeps its slot and takes no part in the step.
     pub sits_out: bool,
@@ -84,6 +86,7 @@ impl Sequence {
             policy,
             output,
             extent,
+            first: None,
             cached: 0,
             sits_out: false,
             end: None,
@@ -115,6 +118,11 @@ impl Sequence {
             true => self.branch.tokens.len(),
             false => 0,
         }
+    }
+
+    /// Whether no row of its prompt is left to compute but, in a sample, the last one.
+    pub fn has_computed_prompt(&self) -> bool {
+        self.branch.computed >= self.extent.prefill_len()
     }
 
     /// Whether the prompt is all there is to it, and every token of that has its score.

@@ -85,13 +85,13 @@ impl Shared {
             return Err(Error::Poisoned(reason.clone()));
         }
         let cancelled = call.is_cancelled() || matches!(inbox.state, State::Closed);
-        let (needed, occupied) = (prompts.len(), self.occupied.load(Relaxed));
+        let (needed, occupied) = (prompts.len() * call.width(), self.occupied.load(Relaxed));
         let free = self.max_batch_size.saturating_sub(occupied);
         if call.options.no_wait && needed > free && !cancelled {
             return Err(Error::Busy { needed, free });
         }
-        // A call waits where not even its first prompt has a slot.
-        let waits = needed > 0 && free == 0 && !cancelled;
+        // A call waits where not even its first prompt has its slots.
+        let waits = needed > 0 && free < call.width() && !cancelled;
         let waiting = self.waiting_calls.load(Relaxed);
         if waits && waiting >= self.max_waiting {
             let max = self.max_waiting;

@@ -94,6 +94,7 @@ fn serve(
             )));
         }
         scheduler.absorb(&now, answer, seconds);
+        scheduler.copy_pages(run)?;
         // The step that follows it is under way, if there is one.
         std::mem::swap(&mut now, &mut next);
         next.clear();

@@ -88,6 +88,28 @@ impl Pool {
         Ok(Some(pages))
     }
 
+    /// The same for `n` sequences that begin alike, each with a page table of its own.
+    pub fn reserve_all(
+        &mut self,
+        n: usize,
+        hits: &[Hit],
+        total: usize,
+    ) -> Result<Option<Vec<Vec<u32>>>> {
+        let mut tables: Vec<Vec<u32>> = reserve::room("page tables", n)?;
+        for _ in 0..n {
+            let table = self.reserve(hits, total);
+            if let Ok(Some(table)) = table {
+                tables.push(table);
+                continue;
+            }
+            for page in tables.iter().flat_map(|table| table.iter().rev()) {
+                self.release(*page);
+            }
+            return table.map(|_| None);
+        }
+        Ok(Some(tables))
+    }
+
     /// Fork a sequence: `child`, a page table of the same length or longer, gets the keys and
     /// values of `parent`'s first `positions` positions.
     ///
