@@ -1,4 +1,6 @@
 'use strict';
+const { existsSync } = require('node:fs');
+const { join } = require('node:path');
 
 class LlamaError extends Error {
   constructor(status, message) {
@@ -17,7 +19,9 @@ function load() {
   } catch (cause) {
     const rebuild = `run \`npm rebuild llamabi\` (or node ${__dirname}/build.js)`;
     const sentence =
-      cause.code === 'MODULE_NOT_FOUND'
+      !existsSync(join(__dirname, 'build.js'))
+        ? 'this package brings the library along, for Linux on x86-64 with glibc; it could not be loaded here'
+      : cause.code === 'MODULE_NOT_FOUND'
         ? `the addon has not been built; ${rebuild}, which needs a C++ compiler and pkg-config`
         : 'the shared library libllamabi could not be loaded; install it (in its source: make install ' +
           `PREFIX=/usr/local && ldconfig) and ${rebuild}, or name its directory in LD_LIBRARY_PATH`;

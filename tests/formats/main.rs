@@ -6,6 +6,7 @@ mod chat;
 mod checkpoints;
 mod config;
 mod files;
+mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
 mod jinja;
