@@ -53,6 +53,7 @@ type Option func(*buildOptions)
 type buildOptions struct {
 	c         C.llama_build_options
 	tokenizer string
+	template  string
 	progress  func(float32) bool
 	log       func(LogLevel, string)
 	err       error
@@ -194,6 +195,20 @@ func WithStallMemory(bytes uint64) Option {
 	return func(o *buildOptions) { o.c.stall_memory_bytes = C.uint64_t(bytes) }
 }
 
+// WithChatTemplate sets the text of a Jinja template for chats, instead of the model's.
+func WithChatTemplate(text string) Option {
+	return func(o *buildOptions) { o.template = text }
+}
+
+// WithChatNow sets what strftime_now of a chat template sees; the zero time: the clock.
+func WithChatNow(now time.Time) Option {
+	return func(o *buildOptions) {
+		if !now.IsZero() {
+			o.c.chat_now = C.int64_t(now.Unix())
+		}
+	}
+}
+
 // WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on
 // the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
 func WithProgress(report func(fraction float32) bool) Option {
@@ -274,6 +289,10 @@ func NoWait() GenerateOption { return flag(C.LLAMA_GEN_NO_WAIT) }
 
 // IgnoreEOS goes on after an end-of-sequence token, which then is part of the result.
 func IgnoreEOS() GenerateOption { return flag(C.LLAMA_GEN_IGNORE_EOS) }
+
+// Special shows special tokens in texts, where they are left out otherwise. The end-of-sequence token
+// that ends a sequence is never shown.
+func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
 
 func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
 

@@ -22,7 +22,7 @@ export const abiVersion: number;
 export class LlamaError extends Error {
   constructor(status: number, message: string);
   readonly name: 'LlamaError';
-  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load that was stopped. */
+  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load or an encoding that was stopped. */
   readonly status: number;
   /** The same by name; `ERR_LLAMABI_CLOSED` for the use of a closed model. */
   readonly code: StatusName;
@@ -94,6 +94,10 @@ export interface OpenOptions {
    * the stream that has gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
    */
   stallMemoryBytes?: number | bigint;
+  /** Text of a Jinja template for chats, instead of the model's. */
+  chatTemplate?: string;
+  /** What `strftime_now` of a template sees, in seconds since 1970; 0: the clock. */
+  chatNow?: number;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
@@ -132,6 +136,8 @@ export interface GenerateOptions {
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
   ignoreEos?: boolean;
+  /** Show special tokens in texts, but for the one that ends a sequence. */
+  special?: boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
   signal?: Signal;
 }
@@ -204,6 +210,30 @@ export interface Stream extends AsyncIterableIterator<Event> {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+/** A message in OpenAI's shape: perhaps also `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. */
+export interface ChatMessage {
+  role: string;
+  content?: string | null | readonly { type: 'text'; text: string }[];
+  [key: string]: unknown;
+}
+
+/** A dialog for the model's chat template, with what surrounds it. */
+export interface ChatRequest {
+  messages: readonly ChatMessage[];
+  /** `{ type: 'function', function: ... }` each. */
+  tools?: readonly object[];
+  /** What the template sees beside: `enable_thinking`, `date_string`, ... */
+  variables?: Readonly<Record<string, unknown>>;
+  /** Text of a Jinja template instead of the model's. */
+  chatTemplate?: string;
+  /** Leave the beginning of the answer out. */
+  noGenerationPrompt?: boolean;
+  /** Cut behind the last message's content, for the model to go on with it. */
+  continueFinal?: boolean;
+  /** Make special tokens of their texts in messages, too. */
+  parseSpecial?: boolean;
+}
+
 /** Weights, tokenizer and key-value cache. Any number of calls at a time; they share batches. */
 export class Model {
   private constructor();
@@ -217,21 +247,30 @@ export class Model {
   /** Continue text. */
   textCompletion(prompt: string, options?: GenerateOptions): Promise<Sequence>;
   textCompletion(prompts: readonly string[], options?: GenerateOptions): Promise<Sequence[]>;
-  /** Answer a dialog, in Meta's Llama 2 chat format. */
+  /** Answer a dialog of plain texts: by the model's chat template, else in Meta's format. */
   chatCompletion(dialog: readonly Message[], options?: GenerateOptions): Promise<Sequence>;
   chatCompletion(dialogs: readonly (readonly Message[])[], options?: GenerateOptions): Promise<Sequence[]>;
-  /** The same three, as events. */
+  /** Answer messages in OpenAI's shape, by the model's chat template. */
+  chat(request: ChatRequest, options?: GenerateOptions): Promise<Sequence>;
+  streamChat(request: ChatRequest, options?: GenerateOptions): Stream;
+  /** The first three, as events. */
   stream(
     input: string | Tokens | readonly Message[] | readonly string[] | readonly Tokens[] | readonly (readonly Message[])[],
     options?: GenerateOptions
   ): Stream;
 
-  /** `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. */
-  encode(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Int32Array;
+  /**
+   * `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. `special`: special
+   * and added tokens that the text spells become these tokens; without it they are words.
+   */
+  encode(text: string, options?: EncodeOptions): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
   decode(tokens: Tokens): string;
-  /** The same three on a thread of their own, for texts that would hold up the event loop. */
-  encodeAsync(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Promise<Int32Array>;
+  /**
+   * The same three on a thread of their own, for texts that would hold up the event loop.
+   * `signal` stops the encoding: `encodeAsync` rejects with LLAMA_CANCELLED.
+   */
+  encodeAsync(text: string, options?: EncodeOptions & { signal?: Signal }): Promise<Int32Array>;
   encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
   decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
@@ -246,6 +285,13 @@ export class Model {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+export interface EncodeOptions {
+  bos?: boolean;
+  eos?: boolean;
+  special?: boolean;
+  maxTokens?: number;
+}
+
 export interface Info {
   vocabSize: number;
   dim: number;
@@ -256,7 +302,9 @@ export interface Info {
   ffnDim: number;
   maxSeqLen: number;
   maxBatchSize: number;
+  /** -1: none. */
   bosId: number;
+  /** The first of `eosIds`, -1: none. */
   eosId: number;
   /** -1: none. */
   padId: number;
@@ -268,6 +316,10 @@ export interface Info {
   kvBytes: number;
   /** Whether the library was built with GPU kernels. */
   gpuKernels: boolean;
+  /** Tokens that end a sequence, any of them. */
+  eosIds: number[];
+  /** What chat calls make of messages. */
+  chatFormat: 'none' | 'llama2' | 'llama3' | 'template';
 }
 
 export interface Timings {

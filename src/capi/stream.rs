@@ -28,7 +28,7 @@ pub(super) struct StreamData {
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn open(
+pub(super) unsafe fn open(
     function: &str,
     scope: &mut Scope,
     l: *mut llama_t,

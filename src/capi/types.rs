@@ -99,11 +99,26 @@ pub const LLAMA_GEN_LOGPROBS: u32 = 2;
 pub const LLAMA_GEN_NO_WAIT: u32 = 4;
 /// Go on after an end-of-sequence token, which then is part of the result.
 pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
+/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
+/// end-of-sequence token that ends a sequence is never shown.
+pub const LLAMA_GEN_SPECIAL: u32 = 32;
 
 /// `llama_encode_text`: begin with the BOS token.
 pub const LLAMA_ENC_BOS: u32 = 1;
 /// `llama_encode_text`: end with the EOS token.
 pub const LLAMA_ENC_EOS: u32 = 2;
+/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
+/// Without it they are words like others, whoever wrote them.
+pub const LLAMA_ENC_SPECIAL: u32 = 4;
+
+/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+pub const LLAMA_CHAT_NONE: u32 = 0;
+/// Meta's Llama 2 format.
+pub const LLAMA_CHAT_LLAMA2: u32 = 1;
+/// Meta's Llama 3 format.
+pub const LLAMA_CHAT_LLAMA3: u32 = 2;
+/// The model's own template.
+pub const LLAMA_CHAT_TEMPLATE: u32 = 3;
 
 /// A token, generated or echoed.
 pub const LLAMA_EVENT_TOKEN: i32 = 1;
@@ -152,6 +167,36 @@ pub type llama_progress_fn =
 pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
+
+/// `llama_chat_options.flags`: do not begin the answer.
+pub const LLAMA_CHAT_NO_GENERATION_PROMPT: u32 = 1;
+/// Cut behind the last message's content, for the model to go on with it.
+pub const LLAMA_CHAT_CONTINUE_FINAL: u32 = 2;
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+pub const LLAMA_CHAT_PARSE_SPECIAL: u32 = 4;
+
+/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_chat_options {
+    /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
+    pub struct_size: u32,
+    /// `LLAMA_CHAT_*`.
+    pub flags: u32,
+    /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+    pub tools: *const c_char,
+    /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+    pub tools_len: usize,
+    /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+    pub variables: *const c_char,
+    /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+    pub variables_len: usize,
+    /// A Jinja template instead of the handle's; NULL: the handle's.
+    pub chat_template: *const c_char,
+    /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+    pub chat_template_len: usize,
+}
 
 /// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
 #[repr(C)]
@@ -216,6 +261,10 @@ pub struct llama_build_options {
     /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
     /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
     pub stall_memory_bytes: u64,
+    /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+    pub chat_template: *const c_char,
+    /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+    pub chat_now: i64,
 }
 
 /// A token and its log probability. This layout is frozen.
@@ -312,7 +361,7 @@ pub struct llama_generate_options {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct llama_message {
-    /// "system", "user" or "assistant".
+    /// "system", "user" or "assistant"; with a chat template any role that it takes.
     pub role: *const c_char,
     /// UTF-8.
     pub content: *const c_char,
@@ -346,9 +395,9 @@ pub struct llama_info {
     pub max_seq_len: u32,
     /// As built.
     pub max_batch_size: u32,
-    /// Begin-of-sequence id.
+    /// Begin-of-sequence id, -1: none.
     pub bos_id: i32,
-    /// End-of-sequence id of the tokenizer.
+    /// The first of `eos_ids`, -1: none.
     pub eos_id: i32,
     /// Padding id, -1: none.
     pub pad_id: i32,
@@ -369,6 +418,13 @@ pub struct llama_info {
     pub gpu_kernels: u32,
     /// 0.
     pub reserved0: u32,
+    /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`, `config.json`
+    /// and the tokenizer.
+    pub eos_ids: [i32; 16],
+    /// How many there are.
+    pub n_eos: u32,
+    /// What chat calls make of messages: `LLAMA_CHAT_*`.
+    pub chat_format: u32,
 }
 
 /// Totals of a handle since it was built.

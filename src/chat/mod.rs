@@ -1,9 +1,25 @@
-//! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
+//! Messages to prompt tokens: by the model's template, or in a format of Meta's.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `mod` | Meta's Llama 2 format: `chat_completion` of llama/generation.py |
+//! | `llama3` | Meta's Llama 3 format |
+//! | `template` | which of them a model has, what a template sees, what becomes of its text |
+//! | `messages` | messages as JSON in OpenAI's shape |
+//! | `jinja` | the language of templates |
+//! | `clock`, `python` | local time; Python's white space |
 
+mod clock;
 pub mod jinja;
+mod llama3;
+mod messages;
 pub(crate) mod python;
+mod template;
 
-use crate::tokenizer::{Bound, Encoded, Tokenizer};
+pub use messages::{MAX_JSON, Turn};
+pub use template::{Chat, ChatRequest, Format, Sources};
+
+use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Error, Result, Token, reserve};
 
 /// Who speaks.
@@ -73,6 +89,13 @@ pub enum Encoding {
     TooLong(usize),
 }
 
+/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with SentencePiece's.
+pub fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
+    tokenizer.joining() == Joining::SentencePiece
+        && tokenizer.bos_id() >= 0
+        && tokenizer.eos_id() >= 0
+}
+
 /// Prompt tokens of a dialog.
 ///
 /// A system message becomes a prefix of the first user message, before that is stripped. Each turn
@@ -80,7 +103,8 @@ pub enum Encoding {
 /// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
-/// user; it names the first message that is not as it must be, and comes before all else. Otherwise
+/// user; it names the first message that is not as it must be, and comes before all else.
+/// [`Error::Unsupported`] unless [`has_llama2_format`]. Otherwise
 /// as [`Tokenizer::encode_onto`].
 pub fn encode_dialog(
     tokenizer: &dyn Tokenizer,
@@ -98,6 +122,10 @@ pub fn encode_dialog(
         turns => (None, turns),
     };
     check_roles(turns, dialog.len() - turns.len())?;
+    if !has_llama2_format(tokenizer) {
+        let why = "no chat template: the model has none that is known";
+        return Err(Error::Unsupported(why.into()));
+    }
     if is_unsafe(dialog) {
         return Ok(Encoding::Unsafe);
     }

@@ -2,7 +2,7 @@
 
 use crate::log::Log;
 use crate::model::Config;
-use crate::{Cancel, Dtype};
+use crate::{Cancel, Dtype, Token};
 use std::sync::Arc;
 
 /// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
@@ -56,6 +56,10 @@ pub struct BuildOptions {
     /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`:
     /// as many as the KV pool has.
     pub stall_memory_bytes: Option<u64>,
+    /// A chat template instead of the model's.
+    pub chat_template: Option<String>,
+    /// What `strftime_now` of a chat template sees, in seconds since 1970; `None`: the clock.
+    pub chat_now: Option<i64>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
     /// Where log lines go, from the first one of the build on, to be taken out with
@@ -81,6 +85,8 @@ impl Default for BuildOptions {
             max_stall_ms: 1000,
             max_unread_ms: 60_000,
             stall_memory_bytes: None,
+            chat_template: None,
+            chat_now: None,
             cancel: None,
             log: Arc::default(),
         }
@@ -92,6 +98,8 @@ impl Default for BuildOptions {
 pub struct Info {
     /// The model.
     pub config: Config,
+    /// Tokens that end a sequence; may be empty.
+    pub eos_ids: Vec<Token>,
     /// As built.
     pub max_seq_len: usize,
     /// As built.

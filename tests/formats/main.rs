@@ -2,6 +2,7 @@
 
 mod account;
 mod chat;
+mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 mod config;
@@ -13,6 +14,7 @@ mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
+mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

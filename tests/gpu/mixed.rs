@@ -1,8 +1,9 @@
-//! Layers whose matrices have different dtypes: logits are those of the CPU backend, with and
-//! without the kernels for compute capability 9.0, and cutting a prompt changes no bit.
+//! Layers whose matrices have different dtypes, also q, k and v of one matrix: logits are those of
+//! the same weights in float32 on the CPU, with and without the kernels for compute capability 9.0,
+//! and cutting a prompt changes no bit.
 
 use crate::emu::Emu;
-use crate::small_model::{LIMITS, SHAPE, mixed, rope};
+use crate::small_model::{LIMITS, LayerDtypes, SHAPE, mixed, rope};
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
@@ -39,6 +40,8 @@ fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
 /// The greatest difference, as a share of the root mean square of `want`.
 fn apart(want: &[f32], got: &[f32]) -> f32 {
     assert_eq!(want.len(), got.len());
+    // Comparisons below are never true of a NaN.
+    assert!(got.iter().all(|x| x.is_finite()), "not finite");
     let square: f32 = want.iter().map(|x| x * x).sum();
     let most = want.iter().zip(got).map(|(a, b)| (a - b).abs());
     most.fold(0.0, f32::max) / (square / want.len() as f32).sqrt()
@@ -51,10 +54,10 @@ fn shape(ffn_dim: usize) -> Shape {
     }
 }
 
-fn on_gpu(device: Arc<Emu>, shape: &Shape, layers: &[[Dtype; 4]]) -> Box<dyn Run> {
+fn on_gpu(device: Arc<Emu>, shape: &Shape, layers: &[LayerDtypes]) -> Box<dyn Run> {
     let weights = layers.concat();
     let gpu = Gpu::new(device, shape, &rope(), &LIMITS, &weights, Dtype::F16).unwrap();
-    Box::new(mixed(gpu, shape, layers, Dtype::F16, Dtype::F16))
+    Box::new(mixed(gpu, shape, layers, Dtype::F16, Dtype::F16, false))
 }
 
 #[test]
@@ -71,20 +74,21 @@ fn matrices_of_a_layer_may_differ() {
         (5, decode),
         (20, prompt),
     ];
+    // As in Q4_K_M: v and down have more bits in some layers.
     let integers = [
-        [Int8, Int4, Int4, Int8],
-        [Int4, Int8, Int8, Int4],
-        [Int4, Int4, Int4, Int4],
+        [Int4, Int4, Int8, Int4, Int4, Int8],
+        [Int4, Int4, Int4, Int4, Int4, Int4],
+        [Int8, Int4, Int8, Int8, Int8, Int4],
     ];
     let floats = [
-        [Bf16, Int8, Int4, Bf16],
-        [Int4, Bf16, Bf16, Int8],
-        [F16, Bf16, Int8, F16],
+        [Bf16, Int8, Int4, Bf16, Int4, Bf16],
+        [Int4, Bf16, Bf16, Int8, Bf16, Int8],
+        [F16, Bf16, F16, Int4, F16, Bf16],
     ];
     let exact = [
-        [F32, Int4, F32, Int8],
-        [Int8, F32, Int4, F32],
-        [Bf16, F32, Bf16, F32],
+        [F32, Int4, F32, Int8, F32, Int8],
+        [Bf16, F32, Int4, F32, Int4, F32],
+        [F32, F32, Bf16, F32, Bf16, F32],
     ];
     // Where ffn_dim is not a multiple of 16, no product takes h in the order of slots.
     for (ffn_dim, layers) in [
@@ -97,7 +101,7 @@ fn matrices_of_a_layer_may_differ() {
         let shape = shape(ffn_dim);
         let tier = Tier::named("portable").unwrap();
         let cpu = Cpu::with_tier(&shape, rope(), 1, LIMITS.max_rows, tier).unwrap();
-        let mut cpu = mixed(cpu, &shape, &layers, F16, F16);
+        let mut cpu = mixed(cpu, &shape, &layers, F16, F32, true);
         let want = logits(&mut cpu, &cuts);
         for hopper in [false, true] {
             let device = match hopper {

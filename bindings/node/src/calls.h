@@ -70,6 +70,7 @@ protected:
 };
 
 void out_of_memory(llama_status &status, llama_error &err);
+llama_cancel_t *new_cancel(napi_env env);
 
 template <class F> void Awaited::settle(napi_env env, F make) {
   if (deferred_ == nullptr) return;
@@ -115,9 +116,11 @@ private:
 };
 
 struct Generation final : Awaited {
-  // `kind` is "tokens", "text" or "dialog", `input` an array of these.
+  // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
+  // object, what surrounds messages.
   Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-      const std::string &kind, napi_value input, napi_value options, bool streaming);
+      const std::string &kind, napi_value input, napi_value options, bool streaming,
+      napi_value chat);
   ~Generation() override;
   void run() noexcept override;
   void stop() override;
@@ -136,8 +139,9 @@ private:
   std::vector<std::string> texts_;
   std::vector<Message> messages_;
   std::vector<size_t> lens_;
-  enum { kTokens, kText, kDialog } kind_;
+  enum { kTokens, kText, kDialog, kMessages } kind_;
   GenerateOptions options_;
+  ChatOptions chat_;
   llama_result_t *result_ = nullptr; // unless streaming
 
   std::condition_variable room_;
@@ -146,14 +150,15 @@ private:
   bool stopping_ = false;
 };
 
-// Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop
-// it.
+// Encodes a text or a dialog, or decodes tokens, which is one call of the library. It can be stopped
+// while it encodes a text, which may be of any length.
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens);
+  ~Tokenize() override;
   void run() noexcept override;
-  void stop() override {}
+  void stop() override;
   void on_loop(napi_env env) override;
 
 private:
@@ -166,6 +171,7 @@ private:
   enum { kText, kDialog, kTokens } kind_;
   uint32_t flags_;
   size_t max_tokens_;
+  llama_cancel_t *cancel_ = nullptr;
 };
 
 // Native objects as JavaScript values; the value's end does not end a call, but a stream's does.
