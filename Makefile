@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc sanitizers clean
+.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -64,6 +64,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/check lint
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
+	tests/sanitizers/run.sh
 	kernels/test.sh
 	tests/bindings/run.sh
 	tests/bindings/kernels.sh
@@ -73,8 +74,8 @@ memcheck: setup ## the code that packs weights under valgrind, on the tiers that
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
 	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
 
-sanitizers: setup ## by hand (two more builds of the library): random calls of the C API with the library under AddressSanitizer and ThreadSanitizer
-	tests/sanitizers/run.sh
+sanitizers: setup ## by hand: what make test does of them, for a million random calls of the C API under AddressSanitizer and ThreadSanitizer each
+	tests/sanitizers/run.sh --calls 1000000
 
 # What is installed or packed is what `make build` left, as it is: another shell, or root, may have
 # another nvcc in its PATH. It is built first where there is none, or where KERNELS says what it
@@ -89,6 +90,9 @@ uninstall: ## remove what install put there
 
 deb: $(BUILT) ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
 	scripts/deb build
+
+dist: setup ## by hand (another build of the library, for glibc 2.28): build/dist: tarball, .debs, npm and Go packages, checksums, SBOM
+	target=$$(scripts/portable) && CARGO_TARGET_DIR=$$target CXX=$(abspath build/portable/c++) scripts/dist --glibc 2.28
 
 bench-services: build ## tokens/s of the example services, 64 clients for a minute against one client
 	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=

@@ -119,11 +119,31 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// Go on after an end-of-sequence token, which then is part of the result.
 #define LLAMA_GEN_IGNORE_EOS 8
 
+/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
+/// end-of-sequence token that ends a sequence is never shown.
+#define LLAMA_GEN_SPECIAL 32
+
 /// `llama_encode_text`: begin with the BOS token.
 #define LLAMA_ENC_BOS 1
 
 /// `llama_encode_text`: end with the EOS token.
 #define LLAMA_ENC_EOS 2
+
+/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
+/// Without it they are words like others, whoever wrote them.
+#define LLAMA_ENC_SPECIAL 4
+
+/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+#define LLAMA_CHAT_NONE 0
+
+/// Meta's Llama 2 format.
+#define LLAMA_CHAT_LLAMA2 1
+
+/// Meta's Llama 3 format.
+#define LLAMA_CHAT_LLAMA3 2
+
+/// The model's own template.
+#define LLAMA_CHAT_TEMPLATE 3
 
 /// A token, generated or echoed.
 #define LLAMA_EVENT_TOKEN 1
@@ -411,9 +431,9 @@ typedef struct llama_info {
   uint32_t max_seq_len;
   /// As built.
   uint32_t max_batch_size;
-  /// Begin-of-sequence id.
+  /// Begin-of-sequence id, -1: none.
   int32_t bos_id;
-  /// End-of-sequence id of the tokenizer.
+  /// The first of `eos_ids`, -1: none.
   int32_t eos_id;
   /// Padding id, -1: none.
   int32_t pad_id;
@@ -434,6 +454,13 @@ typedef struct llama_info {
   uint32_t gpu_kernels;
   /// 0.
   uint32_t reserved0;
+  /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`, `config.json`
+  /// and the tokenizer.
+  int32_t eos_ids[16];
+  /// How many there are.
+  uint32_t n_eos;
+  /// What chat calls make of messages: `LLAMA_CHAT_*`.
+  uint32_t chat_format;
 } llama_info;
 
 /// Totals of a handle since it was built.
@@ -831,7 +858,9 @@ void llama_cancel_free(llama_cancel_t *c);
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
 /// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
 /// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
-/// end (most models: no space or line feed). Time grows with the length of the text and no faster;
+/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
+/// the model has no such token, and the former nothing to a text that spells it, with
+/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
 /// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
 llama_status llama_encode_text(const llama_t *l,
                                const char *s,

@@ -162,8 +162,8 @@ typedef struct {
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
 // to `q`, K and V go to the row's slot of the cache.
-// Rows of w: those from `first` on of q | k | v, n of them. A matrix whose parts have different types
-// takes one launch for each run of parts with one type. `first` and n are multiples of head_dim.
+// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A matrix
+// whose parts have different types takes one launch for each run of parts with one type.
 // grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
 // indexed by rows[i].
 //
@@ -220,8 +220,8 @@ typedef struct {
     uint32_t zeros[23];
 } QkvHopperParams;
 
-// ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left in
-// float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
+// ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left
+// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
 // (ceil(n / 2048), n_rows), block 256, shared 0.
 
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
@@ -367,8 +367,8 @@ typedef struct {
     uint32_t zeros[9];
 } FfnUpHopperParams;
 
-// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a library
-// (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
+// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a
+// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
 // gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows), block
 // 256, shared 0.
 
@@ -424,8 +424,8 @@ typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    // [.., history_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel sets
-    // it for a drawn token
+    // [.., history_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel
+    // sets it for a drawn token
     uint32_t *histories;
     // [n_rows]: the tokens again, for a step that follows; -1 makes embedding skip the row
     int32_t *next;

@@ -10,8 +10,8 @@ template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
         to[0] = a, to[1] = b;
 }
 
-// What `put_pair` takes of a row and of RoPE's tables for two columns. `row` is -1 where there is no
-// row.
+// What `put_pair` takes of a row and of RoPE's tables for two columns. `row` is -1 where there is
+// no row.
 struct Found {
     int32_t row;
     uint32_t slot;

@@ -366,7 +366,7 @@ KERNEL(sample) {
         out->token = token;
         p.next[blockIdx.x] = token;
         if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
-        // Sets the token's bit for a step that follows. All threads have finished reading the history:
+        // Sets the token's bit for a step that follows. All threads have read the history:
         // `draw` ends with a barrier.
         if (c.given == GPU_DRAW && c.history != GPU_NO_HISTORY && token >= 0)
             p.histories[(size_t)c.history * p.history_stride + (uint32_t)token / 32] |=

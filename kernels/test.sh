@@ -196,14 +196,14 @@ start() {
     name=$(basename "$name" .cu)
     list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
   done
-  for name in fibers warp memory launch hopper; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
+  for name in fibers warp memory launch hopper_copies hopper_products; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
   list+=("host $tables kernels/emu/table.cpp")
 }
 
 # library MODE [PLANT]: builds the library for the tests in tests/ from the same objects. In mode
 # plain, builds the stand-in for NVIDIA's driver beside it.
 library() {
-  local bug=${2:-} file which planted=() name
+  local bug=${2:-} file which planted=() name cuda=(blaslt driver fibers graphs kernels memory state)
   start "$1"
   if [[ -n $bug ]]; then
     read -r file which < <(plants "$mode" | awk -v bug="$bug" '$1 == bug { print $2, $3; exit }') ||
@@ -211,13 +211,16 @@ library() {
     list+=("plant $bug $file $which") planted=("$dir/$file-$bug.o")
   fi
   if [[ $mode == plain ]]; then
-    for name in blaslt driver state fibers; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
+    for name in "${cuda[@]}"; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
   fi
   at_once "${list[@]}"
   # The sanitizers' functions come from what is preloaded. If one is missing, opening the library
   # fails.
   shared "libemu$bug.so" "${planted[@]}" "${objects[@]}" "${emu[@]}" $tables
-  if [[ $mode == plain ]]; then shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "$dir"/cuda-{blaslt,driver,state,fibers}.o; fi
+  if [[ $mode == plain ]]; then
+    cuda=("${cuda[@]/#/$dir/cuda-}")
+    shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "${cuda[@]/%/.o}"
+  fi
   log "$PWD/$dir/libemu$bug.so"
 }
 

@@ -268,7 +268,7 @@ struct GenerateOptions {
   std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
   std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
   /// `LLAMA_GEN_*`
-  bool echo = false, logprobs = false, no_wait = false, ignore_eos = false;
+  bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
   /// Hears every event, on the calling thread; false stops the call. Not for streams.
   std::function<bool(const Event &)> on_event{};
@@ -348,7 +348,8 @@ class GenerateArguments {
 public:
   GenerateArguments(const GenerateOptions &o, bool pulled) : options_(o), c_(generate_defaults()) {
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
-               (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U);
+               (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U) |
+               (o.special ? LLAMA_GEN_SPECIAL : 0U);
     c_.max_gen_len = o.max_gen_len;
     c_.temperature = o.temperature;
     c_.top_p = o.top_p;
@@ -735,13 +736,18 @@ public:
 
   /// Tokens of a text; see `llama_encode_text`.
   std::vector<Token> encode(std::string_view text, bool bos = false, bool eos = false) const {
-    return encode_up_to(SIZE_MAX, nullptr, text, bos, eos);
+    return encode_up_to(SIZE_MAX, nullptr, text, bos, eos, false);
   }
   /// Tokens of a text, `max_tokens` at most (else LLAMA_E_TOO_LONG), unless `cancel` is triggered
   /// (LLAMA_CANCELLED); see `llama_encode_text_bounded`.
   std::vector<Token> encode(std::string_view text, bool bos, bool eos, std::size_t max_tokens,
       const std::optional<Cancel> &cancel = {}) const {
-    return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos);
+    return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos, false);
+  }
+  /// The same two with `LLAMA_ENC_SPECIAL`: for texts that may spell special tokens.
+  std::vector<Token> encode_special(std::string_view text, bool bos = false, bool eos = false,
+      std::size_t max_tokens = SIZE_MAX, const std::optional<Cancel> &cancel = {}) const {
+    return encode_up_to(max_tokens, cancel ? cancel->get() : nullptr, text, bos, eos, true);
   }
   /// Tokens of a dialog; see `llama_encode_dialog`.
   std::vector<Token> encode(const Dialog &dialog) const {
@@ -855,8 +861,9 @@ private:
   }
 
   std::vector<Token> encode_up_to(std::size_t max_tokens, const llama_cancel_t *cancel,
-      std::string_view text, bool bos, bool eos) const {
-    const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U);
+      std::string_view text, bool bos, bool eos, bool special) const {
+    const std::uint32_t flags = (bos ? LLAMA_ENC_BOS : 0U) | (eos ? LLAMA_ENC_EOS : 0U) |
+                                (special ? LLAMA_ENC_SPECIAL : 0U);
     return detail::filled<std::vector<Token>>((std::min)(text.size() + 8, max_tokens),
         [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
           return llama_encode_text_bounded(

@@ -13,7 +13,8 @@ import (
 type Info struct {
 	VocabSize, Dim, NLayers, NHeads, NKVHeads, HeadDim, FFNDim int
 	MaxSeqLen, MaxBatchSize                                    int
-	BosID, EosID                                               int32
+	// BosID is -1 where there is none, and EosID the first of EosIDs, -1 where there are none.
+	BosID, EosID int32
 	// PadID is -1 where there is none.
 	PadID int32
 	// Device, WeightsDtype and KVDtype are what was chosen, never Auto.
@@ -24,7 +25,21 @@ type Info struct {
 	DeviceName           string
 	// GPUKernels says whether the library was built with GPU kernels.
 	GPUKernels bool
+	// EosIDs end a sequence, any of them.
+	EosIDs []int32
+	// ChatFormat is what chat calls make of messages.
+	ChatFormat ChatFormat
 }
+
+// ChatFormat is what chat calls make of messages.
+type ChatFormat uint32
+
+const (
+	ChatNone     ChatFormat = C.LLAMA_CHAT_NONE
+	ChatLlama2   ChatFormat = C.LLAMA_CHAT_LLAMA2
+	ChatLlama3   ChatFormat = C.LLAMA_CHAT_LLAMA3
+	ChatTemplate ChatFormat = C.LLAMA_CHAT_TEMPLATE
+)
 
 // Timings are totals of a model since it was opened, but for Running, Waiting, Parked and
 // PagesUsed, which are of now.
@@ -59,6 +74,10 @@ func (m *Model) Info() (Info, error) {
 	if status := C.llama_get_info(m.c, &i, cerr.init()); status != C.LLAMA_OK {
 		return Info{}, cerr.toError(context.Background(), status, m.handle)
 	}
+	eosIDs := make([]int32, min(int(i.n_eos), len(i.eos_ids)))
+	for n := range eosIDs {
+		eosIDs[n] = int32(i.eos_ids[n])
+	}
 	return Info{
 		VocabSize: int(i.vocab_size), Dim: int(i.dim), NLayers: int(i.n_layers), NHeads: int(i.n_heads),
 		NKVHeads: int(i.n_kv_heads), HeadDim: int(i.head_dim), FFNDim: int(i.ffn_dim),
@@ -68,6 +87,8 @@ func (m *Model) Info() (Info, error) {
 		WeightBytes: uint64(i.weight_bytes), KVBytes: uint64(i.kv_bytes),
 		DeviceName: C.GoString((*C.char)(unsafe.Pointer(&i.device_name))),
 		GPUKernels: i.gpu_kernels != 0,
+		EosIDs:     eosIDs,
+		ChatFormat: ChatFormat(i.chat_format),
 	}, nil
 }
 

@@ -290,6 +290,10 @@ func NoWait() GenerateOption { return flag(C.LLAMA_GEN_NO_WAIT) }
 // IgnoreEOS goes on after an end-of-sequence token, which then is part of the result.
 func IgnoreEOS() GenerateOption { return flag(C.LLAMA_GEN_IGNORE_EOS) }
 
+// Special shows special tokens in texts, where they are left out otherwise. The end-of-sequence token
+// that ends a sequence is never shown.
+func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
+
 func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
 
 // TopLogprobs reports the n most likely tokens at each position.

@@ -11,21 +11,23 @@ import (
 
 // Encode makes tokens of a text, with the BOS token in front and the EOS token behind if asked for.
 func (m *Model) Encode(text string, bos, eos bool) ([]int32, error) {
-	return m.encode(context.Background(), text, bos, eos, C.SIZE_MAX)
+	return m.encode(context.Background(), text, encodeFlags(bos, eos), C.SIZE_MAX)
+}
+
+// EncodeSpecial is [Model.EncodeBounded] for a text that may spell special and added tokens
+// ("<|eot_id|>"), which are words to Encode. It is not for texts that anybody may have sent.
+func (m *Model) EncodeSpecial(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
+	flags := encodeFlags(bos, eos) | C.LLAMA_ENC_SPECIAL
+	return m.encode(ctx, text, flags, C.size_t(max(maxTokens, 0)))
 }
 
 // EncodeBounded is [Model.Encode] for a text that anybody may have sent. It fails with [ErrTooLong] as
 // soon as there are certain to be more than maxTokens tokens, and with [ErrCancelled] when ctx is done.
 func (m *Model) EncodeBounded(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
-	return m.encode(ctx, text, bos, eos, C.size_t(max(maxTokens, 0)))
+	return m.encode(ctx, text, encodeFlags(bos, eos), C.size_t(max(maxTokens, 0)))
 }
 
-func (m *Model) encode(ctx context.Context, text string, bos, eos bool, maxTokens C.size_t) ([]int32, error) {
-	flag, release, err := cancelFlag(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
+func encodeFlags(bos, eos bool) C.uint32_t {
 	var flags C.uint32_t
 	if bos {
 		flags |= C.LLAMA_ENC_BOS
@@ -33,6 +35,15 @@ func (m *Model) encode(ctx context.Context, text string, bos, eos bool, maxToken
 	if eos {
 		flags |= C.LLAMA_ENC_EOS
 	}
+	return flags
+}
+
+func (m *Model) encode(ctx context.Context, text string, flags C.uint32_t, maxTokens C.size_t) ([]int32, error) {
+	flag, release, err := cancelFlag(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	// A token is a byte or more, but for the two above and a space that the tokenizer may put in front.
 	size := int(min(C.size_t(len(text)+3), maxTokens))
 	return fill[int32](ctx, m, size, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {

@@ -22,7 +22,7 @@ export const abiVersion: number;
 export class LlamaError extends Error {
   constructor(status: number, message: string);
   readonly name: 'LlamaError';
-  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load that was stopped. */
+  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load or an encoding that was stopped. */
   readonly status: number;
   /** The same by name; `ERR_LLAMABI_CLOSED` for the use of a closed model. */
   readonly code: StatusName;
@@ -136,6 +136,8 @@ export interface GenerateOptions {
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
   ignoreEos?: boolean;
+  /** Show special tokens in texts, but for the one that ends a sequence. */
+  special?: boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
   signal?: Signal;
 }
@@ -257,12 +259,18 @@ export class Model {
     options?: GenerateOptions
   ): Stream;
 
-  /** `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. */
-  encode(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Int32Array;
+  /**
+   * `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. `special`: special
+   * and added tokens that the text spells become these tokens; without it they are words.
+   */
+  encode(text: string, options?: EncodeOptions): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
   decode(tokens: Tokens): string;
-  /** The same three on a thread of their own, for texts that would hold up the event loop. */
-  encodeAsync(text: string, options?: { bos?: boolean; eos?: boolean; maxTokens?: number }): Promise<Int32Array>;
+  /**
+   * The same three on a thread of their own, for texts that would hold up the event loop.
+   * `signal` stops the encoding: `encodeAsync` rejects with LLAMA_CANCELLED.
+   */
+  encodeAsync(text: string, options?: EncodeOptions & { signal?: Signal }): Promise<Int32Array>;
   encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
   decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
@@ -277,6 +285,13 @@ export class Model {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+export interface EncodeOptions {
+  bos?: boolean;
+  eos?: boolean;
+  special?: boolean;
+  maxTokens?: number;
+}
+
 export interface Info {
   vocabSize: number;
   dim: number;
@@ -287,7 +302,9 @@ export interface Info {
   ffnDim: number;
   maxSeqLen: number;
   maxBatchSize: number;
+  /** -1: none. */
   bosId: number;
+  /** The first of `eosIds`, -1: none. */
   eosId: number;
   /** -1: none. */
   padId: number;
@@ -299,6 +316,10 @@ export interface Info {
   kvBytes: number;
   /** Whether the library was built with GPU kernels. */
   gpuKernels: boolean;
+  /** Tokens that end a sequence, any of them. */
+  eosIds: number[];
+  /** What chat calls make of messages. */
+  chatFormat: 'none' | 'llama2' | 'llama3' | 'template';
 }
 
 export interface Timings {

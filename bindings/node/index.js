@@ -1,4 +1,6 @@
 'use strict';
+const { existsSync } = require('node:fs');
+const { join } = require('node:path');
 
 class LlamaError extends Error {
   constructor(status, message) {
@@ -17,7 +19,9 @@ function load() {
   } catch (cause) {
     const rebuild = `run \`npm rebuild llamabi\` (or node ${__dirname}/build.js)`;
     const sentence =
-      cause.code === 'MODULE_NOT_FOUND'
+      !existsSync(join(__dirname, 'build.js'))
+        ? 'this package brings the library along, for Linux on x86-64 with glibc; it could not be loaded here'
+      : cause.code === 'MODULE_NOT_FOUND'
         ? `the addon has not been built; ${rebuild}, which needs a C++ compiler and pkg-config`
         : 'the shared library libllamabi could not be loaded; install it (in its source: make install ' +
           `PREFIX=/usr/local && ldconfig) and ${rebuild}, or name its directory in LD_LIBRARY_PATH`;
@@ -177,8 +181,8 @@ class Model {
     return new Stream(native, () => this.#start(inputOf(kind, input), options, true));
   }
 
-  encode(text, { bos = false, eos = false, maxTokens } = {}) {
-    return native.encode(this.#handle, text, bos, eos, maxTokens);
+  encode(text, { bos = false, eos = false, special = false, maxTokens } = {}) {
+    return native.encode(this.#handle, text, bos, eos, special, maxTokens);
   }
 
   encodeDialog(messages) {
@@ -189,16 +193,26 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false, maxTokens } = {}) {
-    return traced(native.promise(native.tokenize(this.#handle, 'text', text, bos, eos, maxTokens)));
+  async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens, signal } = {}) {
+    const handle = this.#handle;
+    // Of a short text the call may be over before it hears of that.
+    if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
+    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return await traced(settled);
+    } finally {
+      off();
+    }
   }
 
   async encodeDialogAsync(messages) {
-    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false)));
+    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false, false)));
   }
 
   async decodeAsync(tokens) {
-    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false)));
+    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false, false)));
   }
 
   tokenBytes(token) {

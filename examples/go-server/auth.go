@@ -118,8 +118,8 @@ func (a *access) checkHost(r *http.Request) error {
 	if a.bound == "" || slices.Contains([]string{"localhost", "127.0.0.1", "[::1]", a.bound}, name) || slices.Contains(a.hosts, name) {
 		return nil
 	}
-	return &apiError{http.StatusForbidden, "invalid_request_error", "", "host_not_allowed",
-		"This host is not known by that name; --allowed-host allows further ones."}
+	return &apiError{status: http.StatusForbidden, kind: "invalid_request_error", code: "host_not_allowed",
+		message: "This host is not known by that name; --allowed-host allows further ones."}
 }
 
 // cors lets pages of the origins that were named read the answer. True: the request was the
@@ -149,14 +149,14 @@ var bearerForm = regexp.MustCompile(`(?i)^bearer +(\S+) *$`)
 
 // admit is the salt of a request's cached prefixes; it fails where the request brings none of the
 // keys.
-func (a *access) admit(r *http.Request) (uint64, error) {
+func (a *access) admit(r *http.Request, route string) (uint64, error) {
 	given := r.Header.Get("X-Api-Key")
 	if match := bearerForm.FindStringSubmatch(r.Header.Get("Authorization")); match != nil {
 		given = match[1]
 	}
 	var known []byte
 	// As in llama-server, these need no key.
-	open := r.URL.Path == "/healthz" || r.URL.Path == "/v1/models" || strings.HasPrefix(r.URL.Path, "/v1/models/")
+	open := route == "/healthz" || route == "/v1/models" || route == modelRoute
 	if len(a.keys) > 0 && !open {
 		mine := digest(given)
 		// All of them are compared, so that the time tells nothing.
@@ -170,7 +170,7 @@ func (a *access) admit(r *http.Request) (uint64, error) {
 			if given == "" {
 				message = "An API key is missing."
 			}
-			return 0, &apiError{http.StatusUnauthorized, "authentication_error", "", "invalid_api_key", message}
+			return 0, &apiError{status: http.StatusUnauthorized, kind: "authentication_error", code: "invalid_api_key", message: message}
 		}
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
 	dialog, begun := f.dialog()
+	s.checkAnswer(f, request.stream, request.n*request.mostTokens(s.room, 0), top)
 	if f.err != nil {
 		writeError(w, f.err)
 		return
@@ -48,7 +50,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 // streamBegun answers a dialog with an answer that begins as given.
 func (s *server) streamBegun(ctx context.Context, dialog []llamabi.Message, begun string, c common) iter.Seq2[llamabi.Event, error] {
 	return func(yield func(llamabi.Event, error) bool) {
-		tokens, err := s.begin(dialog, begun)
+		tokens, err := s.begin(ctx, dialog, begun)
 		if err != nil {
 			yield(llamabi.Event{}, err)
 			return
@@ -59,20 +61,20 @@ func (s *server) streamBegun(ctx context.Context, dialog []llamabi.Message, begu
 
 // begin is the tokens of a dialog and of the beginning of its answer. What is far too long is not
 // encoded, which can take seconds and would not end with the request.
-func (s *server) begin(dialog []llamabi.Message, begun string) ([]int32, error) {
+func (s *server) begin(ctx context.Context, dialog []llamabi.Message, begun string) ([]int32, error) {
 	bytes := len(begun)
 	for _, m := range dialog {
 		bytes += len(m.Content)
 	}
 	if bytes > s.mostBytes {
-		return nil, &apiError{http.StatusBadRequest, "invalid_request_error", "messages", "context_length_exceeded",
-			fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
+		return nil, &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "messages", code: "context_length_exceeded",
+			message: fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
 	}
 	tokens, err := s.model.EncodeDialog(dialog)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.model.Encode(begun, false, false)
+	answer, err := s.model.EncodeBounded(ctx, begun, false, false, math.MaxInt)
 	return append(tokens, answer...), err
 }
 

@@ -19,6 +19,18 @@ type prompts struct {
 
 func (p prompts) len() int { return len(p.texts) + len(p.tokens) }
 
+// lengths are how many tokens each can have.
+func (p prompts) lengths() []int {
+	lengths := make([]int, 0, p.len())
+	for _, text := range p.texts {
+		lengths = append(lengths, len(text)+2) // BOS, and a space in front
+	}
+	for _, tokens := range p.tokens {
+		lengths = append(lengths, len(tokens))
+	}
+	return lengths
+}
+
 // prompts reads a text, texts, tokens, or lists of tokens below vocabSize.
 func (f *fields) prompts(vocabSize int) prompts {
 	value := f.body["prompt"]
@@ -120,6 +132,14 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	if sequences > maxSequences { // said before there are so many
 		f.fail("prompt", "The request is for %d sequences, at most %d are taken.", sequences, maxSequences)
 	}
+	most := 0
+	for _, length := range given.lengths() {
+		if !echo {
+			length = 0
+		}
+		most += request.n * request.mostTokens(s.room, length)
+	}
+	s.checkAnswer(f, request.stream, most, max(top, 0))
 	if f.err != nil {
 		writeError(w, f.err)
 		return

@@ -26,6 +26,7 @@ type settings struct {
 	gpuMemory, stallMemory   uint64
 	maxStall, maxUnread      time.Duration
 	maxBody                  uint64
+	maxAnswer                int
 	timeout, grace           time.Duration
 	host                     string
 	port                     int
@@ -54,6 +55,7 @@ func readFlags() (settings, error) {
 	flag.Func("max_unread", "`seconds` after which an answer that nobody reads ends, or never (0: 60)", setSecondsOrNever(&s.maxUnread))
 	flag.Func("stall_memory", "most `bytes` of memory for answers that have lost their slots so (0: as many as the KV cache has)", setBytes(&s.stallMemory))
 	flag.Func("max_body", "most `bytes` of a request (default 1M)", setBytes(&s.maxBody))
+	flag.IntVar(&s.maxAnswer, "max_answer", 1<<20, "most tokens of an answer that is sent as a whole, of all its sequences and with their alternatives")
 	flag.Func("timeout", "`seconds` that a request may take in all, waiting and sending included (0: no limit; default 600)", setSeconds(&s.timeout))
 	flag.StringVar(&s.host, "host", "127.0.0.1", "address to listen on")
 	flag.IntVar(&s.port, "port", 8080, "port to listen on (0: any)")

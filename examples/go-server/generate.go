@@ -69,6 +69,13 @@ type answer struct {
 	SystemFingerprint string          `json:"system_fingerprint"`
 	Choices           []any           `json:"choices"`
 	Usage             json.RawMessage `json:"usage,omitempty"`
+	Timings           *timings        `json:"timings,omitempty"`
+}
+
+// timings are of the first sequence, in milliseconds.
+type timings struct {
+	FirstToken float64 `json:"first_token_ms"`
+	Total      float64 `json:"total_ms"`
 }
 
 // errLeft is why nothing more can be written.
@@ -77,44 +84,68 @@ var errLeft = errors.New("the client has left")
 // errTimedOut is the end of a request that has taken too long.
 var errTimedOut = errors.New("the request's time is over")
 
-const statusLeft = 499 // as nginx has it
+const statusLeft = 499 // nginx's number; here of every request whose client has not taken all of its answer
 
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
-	if err := s.queue.enter(j.sequences); err != nil {
+	// What a request cannot have running at a time keeps nobody out: the model takes requests in turn.
+	weight := min(j.sequences, s.slots)
+	if err := s.queue.enter(weight); err != nil {
 		writeError(w, err)
 		return
 	}
-	defer s.queue.leave(j.sequences)
+	defer s.queue.leave(weight)
 	out := &sink{w: w, control: http.NewResponseController(w), job: j, base: answer{
 		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.stream), Created: time.Now().Unix(),
 		Model: s.name, SystemFingerprint: "llamabi-" + llamabi.Version(),
 	}}
-	ctx := r.Context()
+	ctx, end := s.limitTime(r)
+	defer end()
 	if s.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimedOut)
-		defer cancel()
 		// A moment more than the request, so that its client hears of that.
 		out.deadline = time.Now().Add(s.timeout + time.Second)
 		out.control.SetWriteDeadline(out.deadline)
 	}
 	err := s.generate(ctx, j, out, recordOf(r))
-	if err != nil && context.Cause(ctx) == errTimedOut {
-		err = errTimedOut
+	if err != nil && out.started && !s.left(r, ctx, err) {
+		err = out.send(s.asAPIError(causeOf(ctx, err), j.shape.input(), j.n).body())
 	}
-	switch {
-	case err == nil:
-	case errors.Is(err, errLeft), r.Context().Err() != nil && !s.abandoning.Load():
-		s.metrics.abandoned.Add(1)
-		if !out.started {
-			w.WriteHeader(statusLeft) // for the metrics; nobody is there to read it
-		}
-	case out.started:
-		out.send(s.asAPIError(err, j.shape.input(), j.n).body())
-	default:
-		writeError(w, s.asAPIError(err, j.shape.input(), j.n))
+	if err != nil {
+		s.fail(w, r, ctx, err, j.shape.input(), j.n)
 	}
+}
+
+// limitTime is a request's context with the end that its time has.
+func (s *server) limitTime(r *http.Request) (context.Context, context.CancelFunc) {
+	if s.timeout == 0 {
+		return r.Context(), func() {}
+	}
+	return context.WithTimeoutCause(r.Context(), s.timeout, errTimedOut)
+}
+
+// causeOf is why a request failed: err, or that its time was over.
+func causeOf(ctx context.Context, err error) error {
+	if context.Cause(ctx) == errTimedOut {
+		return errTimedOut
+	}
+	return err
+}
+
+// left says whether a request failed because nobody was there to take its answer.
+func (s *server) left(r *http.Request, ctx context.Context, err error) bool {
+	if errors.Is(err, errLeft) {
+		return context.Cause(ctx) != errTimedOut
+	}
+	return r.Context().Err() != nil && !s.abandoning.Load()
+}
+
+// fail answers a request with what went wrong, unless its client has left.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, ctx context.Context, err error, input string, n int) {
+	if s.left(r, ctx, err) || errors.Is(err, errLeft) {
+		recordOf(r).Status = statusLeft
+		return
+	}
+	writeError(w, s.asAPIError(causeOf(ctx, err), input, n))
 }
 
 // generate gives a job's events to out.
@@ -126,6 +157,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		})
 	}
 	choices := make([]progress, j.sequences)
+	var first *timings
 	for ev, err := range j.events(ctx) {
 		if err != nil {
 			return err
@@ -149,18 +181,20 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			case llamabi.FinishStop, llamabi.FinishStopString:
 				p.finish = "stop"
 			case llamabi.FinishNotFinite: // the model goes on with others
-				return &apiError{http.StatusInternalServerError, "server_error", "", "not_finite",
-					"The model made no finite number for this input, so no token is possible."}
+				return internalError("not_finite", "The model made no finite number for this input, so no token is possible.")
 			case llamabi.FinishUnread:
-				return &apiError{http.StatusServiceUnavailable, "server_error", "", "unread", "The answer was not read for too long."}
+				return unavailable("unread", "The answer was not read for too long.")
 			default:
 				reason := ev.FinishReason.String()
-				return &apiError{http.StatusInternalServerError, "server_error", "", reason, "The answer ended early: " + reason + "."}
+				return internalError(reason, "The answer ended early: "+reason+".")
 			}
 			if c.spelling.ended {
 				p.finish = "stop"
 			}
 			total.add(ev.Stats, ev.Index%j.n == 0)
+			if ev.Index == 0 {
+				first = &timings{ms(ev.Stats.FirstToken), ms(ev.Stats.Total)}
+			}
 			rec.PromptTokens = total.PromptTokens
 		} else {
 			now := time.Now()
@@ -183,8 +217,10 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		c.tokens = append(c.tokens, p.tokens...)
 		c.finish = p.finish
 	}
-	return out.end(choices, total)
+	return out.end(choices, total, first)
 }
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
 // add adds a sequence's figures; those of its prompt only for the first choice that it has.
 func (u *usage) add(stats llamabi.RequestStats, first bool) {
@@ -212,7 +248,7 @@ type sink struct {
 // chunk streams what an event brought, if that is anything.
 func (o *sink) chunk(index int, p piece) error {
 	if !o.started {
-		o.w.Header().Set("Content-Type", "text/event-stream")
+		o.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		o.w.Header().Set("Cache-Control", "no-cache")
 		o.started = true
 		for i := range o.job.sequences {
@@ -270,13 +306,17 @@ func (o *sink) sendData(data []byte) error {
 	}
 	o.control.SetWriteDeadline(patience)
 	fmt.Fprintf(o.w, "data: %s\n\n", data) // what fails here fails in Flush too
+	return o.flush()
+}
+
+func (o *sink) flush() error {
 	if err := o.control.Flush(); err != nil {
 		return fmt.Errorf("%w: %v", errLeft, err)
 	}
 	return nil
 }
 
-func (o *sink) end(choices []progress, total usage) error {
+func (o *sink) end(choices []progress, total usage, first *timings) error {
 	figures, err := json.Marshal(total)
 	if err != nil {
 		return err
@@ -284,7 +324,7 @@ func (o *sink) end(choices []progress, total usage) error {
 	if o.job.stream {
 		if o.job.includeUsage {
 			chunk := o.base
-			chunk.Choices, chunk.Usage = []any{}, figures
+			chunk.Choices, chunk.Usage, chunk.Timings = []any{}, figures, first
 			if err := o.send(chunk); err != nil {
 				return err
 			}
@@ -292,7 +332,7 @@ func (o *sink) end(choices []progress, total usage) error {
 		return o.sendData([]byte("[DONE]"))
 	}
 	whole := o.base
-	whole.Usage = figures
+	whole.Usage, whole.Timings = figures, first
 	for i := range choices {
 		c := &choices[i]
 		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, finish: c.finish})
@@ -300,5 +340,5 @@ func (o *sink) end(choices []progress, total usage) error {
 		whole.Choices = append(whole.Choices, choice)
 	}
 	writeJSON(o.w, http.StatusOK, whole)
-	return nil
+	return o.flush()
 }

@@ -23,6 +23,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -70,7 +71,11 @@ func run() error {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		// OPTIONS * is answered as all that is unknown here.
+		DisableGeneralOptionsHandler: true,
 	}
+	unasked := newConnections()
+	server.ConnState = unasked.change
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 
@@ -101,6 +106,7 @@ func run() error {
 	stop() // a second signal kills
 
 	s.draining.Store(true)
+	unasked.close()
 	patience, cancel := context.WithTimeout(context.Background(), set.grace)
 	defer cancel()
 	if err := server.Shutdown(patience); err != nil {
@@ -115,4 +121,36 @@ func run() error {
 		}
 	}
 	return nil
+}
+
+// connections are those on which no request has come yet. Shutdown waits for them, if only for five
+// seconds.
+type connections struct {
+	mu      sync.Mutex
+	new     map[net.Conn]bool
+	closing bool
+}
+
+func newConnections() *connections { return &connections{new: map[net.Conn]bool{}} }
+
+// change is the server's ConnState.
+func (c *connections) change(connection net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state != http.StateNew {
+		delete(c.new, connection)
+	} else if c.closing {
+		connection.Close()
+	} else {
+		c.new[connection] = true
+	}
+}
+
+func (c *connections) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
+	for connection := range c.new {
+		connection.Close()
+	}
 }

@@ -38,7 +38,7 @@ func newMetrics() metrics {
 }
 
 // count counts the requests of a handler by route and status, and writes them down.
-func (s *server) count(mux *http.ServeMux, handler http.Handler) http.Handler {
+func (s *server) count(routeOf func(*http.Request) string, handle func(http.ResponseWriter, *http.Request, string)) http.Handler {
 	m := &s.metrics
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -46,13 +46,13 @@ func (s *server) count(mux *http.ServeMux, handler http.Handler) http.Handler {
 		defer m.running.Add(-1)
 		rec, r := recorded(w, r)
 		recorder := &recorder{ResponseWriter: w, code: http.StatusOK}
-		handler.ServeHTTP(recorder, r)
-		if r.Pattern == "" { // refused before its route was looked for
-			_, r.Pattern = mux.Handler(r)
-		}
-		_, route, _ := strings.Cut(strings.ReplaceAll(r.Pattern, "...", ""), " ")
+		route := routeOf(r)
+		handle(recorder, r, route)
 		took := time.Since(begin)
-		rec.Route, rec.Status, rec.Bytes = cmp.Or(route, r.Pattern, "/"), recorder.code, recorder.bytes
+		rec.Route, rec.Status, rec.Bytes = route, cmp.Or(rec.Status, recorder.code), recorder.bytes
+		if rec.Status == statusLeft {
+			m.abandoned.Add(1)
+		}
 		if r.Method == http.MethodHead {
 			rec.Bytes = 0
 		}
@@ -163,7 +163,7 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_steps_total", "counter", "Passes through the model.", now.Steps)
 	one("llamabi_prefill_seconds_total", "counter", "Time in steps with prompt tokens.", now.Prefill.Seconds())
 	one("llamabi_decode_seconds_total", "counter", "Time in steps without prompt tokens.", now.Decode.Seconds())
-	one("llamabi_abandoned_requests_total", "counter", "Requests whose client left.", s.metrics.abandoned.Load())
+	one("llamabi_abandoned_requests_total", "counter", "Requests whose client left before it had all of the answer.", s.metrics.abandoned.Load())
 	buckets := func(name, help string, h *histogram) {
 		head(name, "histogram", help)
 		h.write(w, name, "")

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"net"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,6 +25,7 @@ type common struct {
 	n            int
 	stream       bool
 	includeUsage bool
+	maxTokens    int // -1: as many as there is room for
 	stops        []string
 	opts         []llamabi.GenerateOption
 }
@@ -186,24 +190,25 @@ func (f *fields) stops() []string {
 	return stops
 }
 
+// bodyPatience is how long a request's body may take to arrive.
+const bodyPatience = 30 * time.Second
+
 // read parses a request's body.
 func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
 	mediaType, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	if !strings.EqualFold(strings.TrimSpace(mediaType), "application/json") {
 		// A form of another site's page can send other types, without the browser asking first.
-		return nil, &apiError{http.StatusUnsupportedMediaType, "invalid_request_error", "", "unsupported_media_type",
-			"The request's Content-Type must be application/json."}
+		return nil, &apiError{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
+			message: "The request's Content-Type must be application/json."}
 	}
-	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(30 * time.Second))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody))
-	control.SetReadDeadline(time.Time{})
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, &apiError{http.StatusRequestEntityTooLarge, "invalid_request_error", "", "",
-			fmt.Sprintf("The request has more than %d bytes.", tooLarge.Limit)}
-	} else if err != nil {
-		return nil, badRequest("", "The request could not be read: %v.", err)
+	if coding := strings.Join(r.Header.Values("Content-Encoding"), ","); coding != "" && !strings.EqualFold(strings.TrimSpace(coding), "identity") {
+		w.Header().Set("Accept-Encoding", "identity")
+		return nil, &apiError{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_content_encoding",
+			message: "The request has a Content-Encoding; only bodies without one are read."}
+	}
+	body, err := s.readBody(w, r)
+	if err != nil {
+		return nil, err
 	}
 	if !utf8.Valid(body) {
 		return nil, badRequest("", "The request is not UTF-8.")
@@ -213,6 +218,10 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
 	}
 	var value any
 	if err := json.Unmarshal(body, &value); err != nil {
+		var number *json.UnmarshalTypeError
+		if errors.As(err, &number) {
+			err = errors.New("a number is too large")
+		}
 		return nil, badRequest("", "The request is not valid JSON: %v.", err)
 	}
 	object, ok := value.(map[string]any)
@@ -220,6 +229,39 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
 		return nil, badRequest("", "The request must be a JSON object, not %s.", kind(value))
 	}
 	return &fields{body: object}, nil
+}
+
+func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	patience := bodyPatience
+	if s.timeout > 0 {
+		patience = min(patience, s.timeout)
+	}
+	control := http.NewResponseController(w)
+	control.SetReadDeadline(time.Now().Add(patience))
+	// A body that does not come must not hold up the service's end.
+	arrived := context.AfterFunc(r.Context(), func() { control.SetReadDeadline(time.Unix(1, 0)) })
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody))
+	if arrived() {
+		control.SetReadDeadline(time.Time{})
+	}
+	var tooLarge *http.MaxBytesError
+	var broken *net.OpError
+	switch {
+	case err == nil:
+		return body, nil
+	case errors.As(err, &tooLarge):
+		return nil, &apiError{status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error",
+			message: fmt.Sprintf("The request has more than %d bytes.", tooLarge.Limit)}
+	case s.abandoning.Load():
+		return nil, shuttingDown()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		return nil, &apiError{status: http.StatusRequestTimeout, kind: "invalid_request_error", code: "request_timeout",
+			message: fmt.Sprintf("The request's body took longer than %v s to arrive.", patience.Seconds())}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken):
+		return nil, &apiError{status: statusLeft} // nobody is there to read it
+	}
+	return nil, badRequest("", "The request could not be read: %v.", err)
 }
 
 const mostNested = 64 // as deep as nothing is that the protocol has
@@ -316,7 +358,25 @@ func (f *fields) seed() (uint64, bool) {
 // maxTokens adds the option of that name, if the field is there or has a default that is not
 // negative.
 func (f *fields) maxTokens(c *common, name string, missing float64) {
-	if most := f.integer(name, missing, 0, math.MaxInt32); most >= 0 {
-		c.opts = append(c.opts, llamabi.MaxGenLen(most))
+	c.maxTokens = f.integer(name, missing, 0, math.MaxInt32)
+	if c.maxTokens >= 0 {
+		c.opts = append(c.opts, llamabi.MaxGenLen(c.maxTokens))
 	}
+}
+
+// checkAnswer refuses an answer that would take too much memory until it is whole: one that may have
+// so many tokens, each with so many alternatives.
+func (s *server) checkAnswer(f *fields, stream bool, tokens, alternatives int) {
+	if tokens *= 1 + alternatives; !stream && tokens > s.maxAnswer {
+		f.fail("max_tokens", "The answer may have %d tokens and alternatives, at most %d are sent as a whole; a stream may have any number.", tokens, s.maxAnswer)
+	}
+}
+
+// mostTokens is how many tokens a sequence can have in its answer; prompt is how many of them may be
+// the prompt's.
+func (c common) mostTokens(room, prompt int) int {
+	if c.maxTokens < 0 {
+		return room
+	}
+	return min(room, prompt+c.maxTokens)
 }

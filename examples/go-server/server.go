@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +28,8 @@ type server struct {
 	room       int // most tokens of a sequence
 	mostBytes  int // of a text that can fit
 	maxBody    int64
+	maxAnswer  int           // tokens, with alternatives, of an answer that is sent as a whole
+	slots      int           // sequences that run at the same time
 	timeout    time.Duration // of a request in all; 0: none
 	access     access
 	cached     bool // say in usage what came from the prefix cache
@@ -38,7 +43,7 @@ type server struct {
 }
 
 func newServer(set settings, log *accessLog) *server {
-	return &server{name: set.name, created: time.Now().Unix(), maxBody: int64(set.maxBody),
+	return &server{name: set.name, created: time.Now().Unix(), maxBody: int64(set.maxBody), maxAnswer: set.maxAnswer, slots: set.maxBatchSize,
 		timeout: set.timeout, access: set.access, cached: set.cachedTokens, accessLog: log,
 		queue: queue{limit: set.maxBatchSize + set.queue}, metrics: newMetrics()}
 }
@@ -61,29 +66,59 @@ func (s *server) measure() error {
 	return nil
 }
 
-func (s *server) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", s.completions)
-	mux.HandleFunc("POST /v1/chat/completions", s.chatCompletions)
-	mux.HandleFunc("POST /tokenize", s.tokenize)
-	mux.HandleFunc("POST /detokenize", s.detokenize)
-	mux.HandleFunc("GET /v1/models", s.models)
-	mux.HandleFunc("GET /v1/models/{id...}", s.models)
-	mux.HandleFunc("GET /healthz", s.health)
-	mux.HandleFunc("GET /metrics", s.showMetrics)
-	for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Allow", "POST")
-			writeError(w, &apiError{http.StatusMethodNotAllowed, "invalid_request_error", "", "", r.Method + " is not allowed here; use POST"})
-		})
+// serving is the table of routes, by path and method. Paths are compared as they were sent.
+// http.ServeMux would redirect those that are another's in other words, //healthz for one.
+func (s *server) serving() map[string]map[string]http.HandlerFunc {
+	return map[string]map[string]http.HandlerFunc{
+		"/v1/completions":      {"POST": s.completions},
+		"/v1/chat/completions": {"POST": s.chatCompletions},
+		"/tokenize":            {"POST": s.tokenize},
+		"/detokenize":          {"POST": s.detokenize},
+		"/v1/models":           {"GET": s.models},
+		modelRoute:             {"GET": s.oneModel},
+		"/healthz":             {"GET": s.health},
+		"/metrics":             {"GET": s.showMetrics},
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, &apiError{http.StatusNotFound, "invalid_request_error", "", "unknown_url", fmt.Sprintf("unknown URL: %s %s", r.Method, r.URL.Path)})
-	})
-	counted := s.count(mux, s.guard(mux))
+}
+
+const (
+	modelRoute   = "/v1/models/{id}"
+	unknownRoute = "/"
+)
+
+// routes serves the table, and answers what is not in it.
+func (s *server) routes() http.Handler {
+	table := s.serving()
+	routeOf := func(r *http.Request) string {
+		path := r.URL.EscapedPath()
+		if strings.HasPrefix(path, "/v1/models/") {
+			return modelRoute
+		} else if table[path] != nil && path != modelRoute {
+			return path
+		}
+		return unknownRoute
+	}
+	counted := s.count(routeOf, s.guard(func(w http.ResponseWriter, r *http.Request, route string) {
+		methods := table[route]
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		if handler := methods[method]; handler != nil {
+			handler(w, r)
+		} else if methods == nil {
+			writeError(w, &apiError{status: http.StatusNotFound, kind: "invalid_request_error", code: "unknown_url",
+				message: fmt.Sprintf("unknown URL: %s %s", r.Method, r.URL.EscapedPath())})
+		} else {
+			allowed := slices.Collect(maps.Keys(methods))[0] // no route has two
+			w.Header().Set("Allow", allowed)
+			writeError(w, &apiError{status: http.StatusMethodNotAllowed, kind: "invalid_request_error",
+				message: fmt.Sprintf("%s is not allowed here; use %s", r.Method, allowed)})
+		}
+	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.loaded.Load() && r.URL.Path != "/healthz" {
-			writeError(w, &apiError{http.StatusServiceUnavailable, "server_error", "", "loading", "The model is being loaded. Try again later."})
+			writeError(w, unavailable("loading", "The model is being loaded. Try again later."))
 			return
 		}
 		counted.ServeHTTP(w, r)
@@ -91,8 +126,8 @@ func (s *server) routes() http.Handler {
 }
 
 // guard lets those through who may ask.
-func (s *server) guard(mux *http.ServeMux) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (s *server) guard(handle func(w http.ResponseWriter, r *http.Request, route string)) func(http.ResponseWriter, *http.Request, string) {
+	return func(w http.ResponseWriter, r *http.Request, route string) {
 		if err := s.access.checkHost(r); err != nil {
 			writeError(w, err)
 			return
@@ -100,14 +135,14 @@ func (s *server) guard(mux *http.ServeMux) http.Handler {
 		if s.access.cors(w, r) {
 			return
 		}
-		salt, err := s.access.admit(r)
+		salt, err := s.access.admit(r, route)
 		if err != nil {
 			writeError(w, err)
 			return
 		}
 		recordOf(r).salt = salt
-		mux.ServeHTTP(w, r)
-	})
+		handle(w, r, route)
+	}
 }
 
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
@@ -123,21 +158,26 @@ func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-func (s *server) models(w http.ResponseWriter, r *http.Request) {
-	model := map[string]any{"id": s.name, "object": "model", "created": s.created, "owned_by": "llamabi"}
-	if id := r.PathValue("id"); id == "" {
-		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{model}})
-	} else if err := s.checkModel(id); err != nil {
+func (s *server) describe() any {
+	return map[string]any{"id": s.name, "object": "model", "created": s.created, "owned_by": "llamabi"}
+}
+
+func (s *server) models(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{s.describe()}})
+}
+
+func (s *server) oneModel(w http.ResponseWriter, r *http.Request) {
+	if err := s.checkModel(strings.TrimPrefix(r.URL.Path, "/v1/models/")); err != nil {
 		writeError(w, err)
-	} else {
-		writeJSON(w, http.StatusOK, model)
+		return
 	}
+	writeJSON(w, http.StatusOK, s.describe())
 }
 
 func (s *server) checkModel(id string) error {
 	if id != s.name {
-		return &apiError{http.StatusNotFound, "invalid_request_error", "model", "model_not_found",
-			fmt.Sprintf("The model '%s' does not exist; this server has '%s'.", id, s.name)}
+		return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", param: "model", code: "model_not_found",
+			message: fmt.Sprintf("The model '%s' does not exist; this server has '%s'.", id, s.name)}
 	}
 	return nil
 }
@@ -148,8 +188,9 @@ type queue struct {
 	inside, limit int
 }
 
-// enter admits a request of n sequences; leave must follow. That a request itself has more than
-// there is room for does not matter: on a busy service such a one would never come in.
+// enter admits a request of n sequences, or of n that it can have running at a time; leave must
+// follow. That a request itself has more than there is room for does not matter: on a busy service
+// such a one would never come in.
 func (q *queue) enter(n int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,17 +212,24 @@ type apiError struct {
 	status            int
 	kind, param, code string
 	message           string
+	more              map[string]any
 }
 
 func (e *apiError) Error() string { return e.message }
 
-func badRequest(param, format string, args ...any) error {
-	return &apiError{http.StatusBadRequest, "invalid_request_error", param, "", fmt.Sprintf(format, args...)}
+func badRequest(param, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: param, message: fmt.Sprintf(format, args...)}
 }
 
 func busy(format string, args ...any) *apiError {
-	return &apiError{http.StatusTooManyRequests, "rate_limit_error", "", "rate_limit_exceeded", fmt.Sprintf(format, args...)}
+	return &apiError{status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "rate_limit_exceeded", message: fmt.Sprintf(format, args...)}
 }
+
+func unavailable(code, message string) *apiError {
+	return &apiError{status: http.StatusServiceUnavailable, kind: "server_error", code: code, message: message}
+}
+
+func shuttingDown() *apiError { return unavailable("shutting_down", "The server is shutting down.") }
 
 // body is what a client gets to see; an empty param or code is null.
 func (e *apiError) body() any {
@@ -191,8 +239,9 @@ func (e *apiError) body() any {
 		}
 		return s
 	}
-	return map[string]any{"error": map[string]any{
-		"message": e.message, "type": e.kind, "param": orNull(e.param), "code": orNull(e.code)}}
+	fields := map[string]any{"message": e.message, "type": e.kind, "param": orNull(e.param), "code": orNull(e.code)}
+	maps.Copy(fields, e.more)
+	return map[string]any{"error": fields}
 }
 
 // asAPIError says whose fault an error of the model is; input is the field that has the prompts,
@@ -209,21 +258,43 @@ func (s *server) asAPIError(err error, input string, n int) *apiError {
 	}
 	switch {
 	case errors.Is(err, llamabi.ErrTooLong):
-		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "context_length_exceeded", tooLong(message, input, n)}
+		more := promptLength(message)
+		more["n_ctx"] = s.room
+		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "context_length_exceeded", tooLong(message, input, n), more}
 	case errors.Is(err, llamabi.ErrInvalidArgument), errors.Is(err, llamabi.ErrUTF8), errors.Is(err, llamabi.ErrBatch):
-		return &apiError{http.StatusBadRequest, "invalid_request_error", input, "", message}
+		return badRequest(input, "%s", message)
 	case errors.Is(err, errTimedOut):
-		return &apiError{http.StatusServiceUnavailable, "server_error", "", "timeout",
-			fmt.Sprintf("The request took longer than %v s, the most that this server allows.", s.timeout.Seconds())}
+		return unavailable("timeout", fmt.Sprintf("The request took longer than %v s, the most that this server allows.", s.timeout.Seconds()))
 	case errors.Is(err, llamabi.ErrBusy): // more calls than the model lets wait
 		return busy("The queue is full. Try again later.")
 	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
-		return &apiError{http.StatusServiceUnavailable, "server_error", "", "shutting_down", "The server is shutting down."}
+		return shuttingDown()
 	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):
 		s.broken.Store(true)
 	}
 	log.Printf("internal error: %v", err)
-	return &apiError{http.StatusInternalServerError, "server_error", "", "", message}
+	return internalError("", message)
+}
+
+func internalError(code, message string) *apiError {
+	return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: code, message: message}
+}
+
+var tokensForm = regexp.MustCompile(`(at least )?(\d+) tokens`)
+
+// promptLength is the length of a prompt that does not fit, by llama-server's name, so that a page
+// can say it in its own words. The library counts a very long text only as far as it must, and says
+// "at least".
+func promptLength(message string) map[string]any {
+	found := tokensForm.FindStringSubmatch(message)
+	if found == nil {
+		return map[string]any{}
+	}
+	n, _ := strconv.Atoi(found[2])
+	if found[1] != "" {
+		return map[string]any{"n_prompt_tokens_min": n}
+	}
+	return map[string]any{"n_prompt_tokens": n}
 }
 
 var lengths = regexp.MustCompile(`^(?:prompt|dialog) (\d+) has (.+?)[,;] max_seq_len is (\d+)`)
@@ -257,9 +328,10 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 		log.Printf("internal error: %v", err)
 		status = http.StatusInternalServerError
 		body.Reset()
-		encoder.Encode((&apiError{status, "server_error", "", "", "The answer cannot be written as JSON."}).body())
+		encoder.Encode(internalError("", "The answer cannot be written as JSON.").body())
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(status)
 	w.Write(body.Bytes()) // fails only where the client has left
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"net/http"
 	"unicode/utf8"
 )
@@ -29,9 +30,11 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.queue.leave(1)
-	tokens, err := s.model.Encode(content, addSpecial, false)
+	ctx, end := s.limitTime(r)
+	defer end()
+	tokens, err := s.model.EncodeBounded(ctx, content, addSpecial, false, math.MaxInt)
 	if err != nil {
-		writeError(w, s.asAPIError(err, "content", 1))
+		s.fail(w, r, ctx, err, "content", 1)
 		return
 	}
 	if !withPieces {

@@ -82,7 +82,7 @@ export async function answer(service, job, res, signal) {
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
   let timings;
 
-  const input = job.begun ? Array(job.n).fill(await begun(service, { dialog: job.input[0], answer: job.begun })) : job.input;
+  const input = job.begun ? Array(job.n).fill(await begun(service, { dialog: job.input[0], answer: job.begun }, signal)) : job.input;
   for await (const event of model.stream(input, { ...job.options, cacheSalt: job.cacheSalt, signal })) {
     const choice = choices[event.index];
     const continues = job.continues[Math.floor(event.index / job.n)];
@@ -186,7 +186,7 @@ export async function nextToken(service, job, res, signal) {
   let call;
   if (!job.dialog) call = model.textCompletion(job.prompt, options);
   else if (job.answer === '') call = model.chatCompletion(job.dialog, options);
-  else call = model.generate(await begun(service, job), options);
+  else call = model.generate(await begun(service, job, signal), options);
   const { text, top, stats, finishReason } = await call;
   Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
   if (finishReason === 'cancelled') throw signal.reason;
@@ -206,7 +206,7 @@ export async function nextToken(service, job, res, signal) {
 }
 
 // The tokens of a dialog and of the beginning of its answer.
-async function begun({ model, mostBytes, room }, { dialog, answer }) {
+async function begun({ model, mostBytes, room }, { dialog, answer }, signal) {
   const bytes = [answer, ...dialog.map((m) => m.content)].reduce((sum, text) => sum + Buffer.byteLength(text), 0);
   if (bytes > mostBytes) {
     throw new ApiError(400, `'messages' has ${bytes} bytes of text, more than the ${room} tokens that the model has room for.`, {
@@ -214,7 +214,7 @@ async function begun({ model, mostBytes, room }, { dialog, answer }) {
       code: 'context_length_exceeded',
     });
   }
-  return [...(await model.encodeDialogAsync(dialog)), ...(await model.encodeAsync(answer))];
+  return [...(await model.encodeDialogAsync(dialog)), ...(await model.encodeAsync(answer, { signal }))];
 }
 
 function textOf(model, token) {

@@ -1,7 +1,7 @@
 // Who may ask: the name that the host is called by, pages of other origins, API keys; and whose
 // cached prefixes a request finds.
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import { ApiError } from './http.mjs';
+import { ApiError, badRequest } from './http.mjs';
 
 // As in llama-server, these need no key.
 const OPEN = new Set(['/healthz', '/v1/models', '/v1/models/{id}']);
@@ -29,8 +29,9 @@ export class Auth {
 
   // A page of another site can have its own name lead to this address (DNS rebinding): then the
   // browser takes it for that site's own server, but still sends that name.
-  checkHost(req) {
-    const name = (req.headers.host ?? '').toLowerCase().replace(/:\d*$/, '');
+  checkHost(host) {
+    if (!/^[\w!$%&'()*+,\-.:;=[\]~]*$/.test(host)) throw badRequest(null, 'The Host header is not valid.');
+    const name = host.toLowerCase().replace(/:\d*$/, '');
     if (this.#hosts === null || this.#hosts.has(name)) return;
     throw new ApiError(403, 'This host is not known by that name; --allowed-host allows further ones.', { code: 'host_not_allowed' });
   }

@@ -3,17 +3,24 @@ import { isUtf8 } from 'node:buffer';
 import { ApiError, badRequest } from './http.mjs';
 import { isObject, kind } from './messages.mjs';
 
+const PATIENCE = 30; // seconds that a body may take to arrive
 const MOST_NESTED = 64; // as deep as nothing is that the protocol has
 
 // A request's object. What is not JSON by its type is not read: a form of another site's page can
-// send that, without the browser asking first.
-export async function readObject(req, res, maxBody) {
+// send that, without the browser asking first. Rejects with the signal's reason when that is aborted.
+export async function readObject(req, res, { maxBody, timeout }, signal) {
   const type = (req.headers['content-type'] ?? '').split(';', 1)[0].trim().toLowerCase();
   if (type !== 'application/json') {
     req.resume();
     throw new ApiError(415, `The request's Content-Type must be application/json.`, { code: 'unsupported_media_type' });
   }
-  const bytes = await readBytes(req, res, maxBody);
+  const coding = (req.headers['content-encoding'] ?? '').trim().toLowerCase();
+  if (coding !== '' && coding !== 'identity') {
+    req.resume();
+    res.setHeader('accept-encoding', 'identity');
+    throw new ApiError(415, 'The request has a Content-Encoding; only bodies without one are read.', { code: 'unsupported_content_encoding' });
+  }
+  const bytes = await inTime(readBytes(req, res, maxBody), res, timeout > 0 ? Math.min(PATIENCE, timeout) : PATIENCE, signal);
   if (!isUtf8(bytes)) throw badRequest(null, 'The request is not UTF-8.');
   if (nestedTooDeep(bytes)) throw badRequest(null, `The request is nested more than ${MOST_NESTED} deep.`);
   let body;
@@ -41,6 +48,28 @@ async function readBytes(req, res, maxBody) {
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);
+}
+
+// A body that does not come must not hold up the service's end.
+async function inTime(reading, res, seconds, signal) {
+  reading.catch(() => {}); // what it says after something else has ended the request
+  let timer;
+  let onAbort;
+  const other = new Promise((_, reject) => {
+    const late = () => new ApiError(408, `The request's body took longer than ${seconds} s to arrive.`, { code: 'request_timeout' });
+    timer = setTimeout(() => reject(late()), seconds * 1000);
+    onAbort = () => reject(signal.reason.code === 'timeout' ? late() : signal.reason);
+    signal.addEventListener('abort', onAbort);
+  });
+  try {
+    return await Promise.race([reading, other]);
+  } catch (error) {
+    if (!res.headersSent) res.setHeader('connection', 'close'); // what is left of the body is not read
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', onAbort);
+  }
 }
 
 const [QUOTE, BACKSLASH, OPEN, CLOSE] = Buffer.from('"\\[]');

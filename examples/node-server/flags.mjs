@@ -75,6 +75,7 @@ const FLAGS = {
   max_unread: [secondsOrNever, '0', 'seconds after which an answer that nobody reads ends, or never (0: 60)'],
   stall_memory: [bytes, '0', 'most bytes of memory for answers that have lost their slots so (0: as many as the KV cache has)'],
   max_body: [bytes, '1M', 'most bytes of a request'],
+  max_answer: [integer, String(2 ** 20), 'most tokens of an answer that is sent as a whole, of all its sequences and with their alternatives'],
   timeout: [seconds, '600', 'seconds that a request may take in all, waiting and sending included (0: no limit)'],
   host: [text, '127.0.0.1', 'address to listen on'],
   port: [integer, '8080', 'port to listen on (0: any)'],

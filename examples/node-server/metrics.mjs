@@ -77,7 +77,7 @@ export class Metrics {
     one('llamabi_steps_total', 'counter', 'Passes through the model.', now.steps);
     one('llamabi_prefill_seconds_total', 'counter', 'Time in steps with prompt tokens.', now.prefillMs / 1000);
     one('llamabi_decode_seconds_total', 'counter', 'Time in steps without prompt tokens.', now.decodeMs / 1000);
-    one('llamabi_abandoned_requests_total', 'counter', 'Requests whose client left.', this.abandoned);
+    one('llamabi_abandoned_requests_total', 'counter', 'Requests whose client left before it had all of the answer.', this.abandoned);
     histogram('llamabi_queue_seconds', 'From the call to the first step, of each sequence that has ended.', this.#queue);
     histogram('llamabi_first_token_seconds', 'From the call to the first token, of each sequence that has ended.', this.#firstToken);
     histogram('llamabi_between_tokens_seconds', 'From one generated token of a sequence to the next, as they come out of the model.', this.betweenTokens);

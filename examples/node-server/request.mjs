@@ -17,6 +17,7 @@ function number(body, name, missing, lowest, highest) {
   const value = body[name] ?? null;
   if (value === null) return missing;
   if (typeof value !== 'number') throw badRequest(name, `'${name}' must be a number, not ${kind(value)}.`);
+  if (!Number.isFinite(value)) throw badRequest(null, 'The request is not valid JSON: a number is too large.');
   if (!(value >= lowest && value <= highest)) throw badRequest(name, `'${name}' is ${value}, must be from ${lowest} to ${highest}.`);
   return value;
 }
@@ -80,7 +81,8 @@ const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penal
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
   const known = new Set([...COMMON, ...own, ...IGNORED]);
-  for (const [name, value] of Object.entries(body)) {
+  for (const name of Object.keys(body).sort()) {
+    const value = body[name];
     if (value === null || known.has(name)) continue;
     const harmless = Object.hasOwn(HARMLESS, name) ? HARMLESS[name] : null;
     if (harmless === null) throw badRequest(name, `'${name}' is not supported.`);
@@ -168,6 +170,18 @@ function promptsOf(prompt, vocabSize) {
 
 const repeated = (list, n) => list.flatMap((one) => Array(n).fill(one));
 
+// Refuses an answer that would take too much memory until it is whole: one that may have so many
+// tokens, each with so many alternatives.
+function checkAnswer({ maxAnswer }, stream, tokens, alternatives) {
+  const most = tokens * (1 + alternatives);
+  if (stream || most <= maxAnswer) return;
+  throw badRequest('max_tokens', `The answer may have ${most} tokens and alternatives, at most ${maxAnswer} are sent as a whole; a stream may have any number.`);
+}
+
+// How many tokens a sequence can have in its answer; `prompt` is how many of them may be the
+// prompt's.
+const mostTokens = (room, maxTokens, prompt) => (maxTokens === undefined ? room : Math.min(room, prompt + maxTokens));
+
 export function completion(service, body) {
   const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32));
   const top = integer(body, 'logprobs', null, 0, 20);
@@ -180,6 +194,10 @@ export function completion(service, body) {
     // Said before there are so many.
     throw badRequest('prompt', `The request is for ${sequences} sequences, at most ${MAX_SEQUENCES} are taken.`);
   }
+  // Of a text: its tokens, BOS, and a space in front.
+  const length = (prompt) => (typeof prompt === 'string' ? Buffer.byteLength(prompt) + 2 : prompt.length);
+  const tokens = given.reduce((sum, prompt) => sum + job.n * mostTokens(service.room, job.options.maxGenLen, echo ? length(prompt) : 0), 0);
+  checkAnswer(service, job.stream, tokens, top ?? 0);
   // A text that continues a prompt without one begins as every text does; an echo begins with the
   // prompt.
   const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
@@ -196,6 +214,7 @@ export function chat(service, body) {
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
   const { dialog, begun } = dialogOf(body.messages);
+  checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
   Object.assign(job.options, { logprobs, topLogprobs: top });
   const input = Array(job.n).fill(dialog);
   return { ...job, input, begun, sequences: job.n, continues: [begun !== ''], logprobs, echo: false, kind: 'chat', param: 'messages' };

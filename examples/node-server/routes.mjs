@@ -22,6 +22,8 @@ const PAGE = {
 };
 const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };
 
+const MODEL = '/v1/models/{id}';
+
 export class Service {
   draining = false;
   broken = false; // the model cannot be used any more
@@ -32,8 +34,8 @@ export class Service {
 
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
-    // name, fingerprint, maxBody, timeout (in seconds), auth, reportCached, accessLog, log
-    Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize });
+    // name, fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached, accessLog, log
+    Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
     this.mostBytes = longest * maxSeqLen; // of a text that can fit
@@ -44,6 +46,10 @@ export class Service {
       'POST /tokenize': (...to) => this.#run(...to, tokenize, answerTokens),
       'POST /detokenize': (...to) => this.#run(...to, detokenize, answerContent),
       'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.#describe()] }),
+      [`GET ${MODEL}`]: (req, res, { id }) => {
+        this.checkModel(id);
+        sendJson(res, 200, this.#describe());
+      },
       'GET /healthz': (req, res) => this.#health(res),
       'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
     };
@@ -51,13 +57,15 @@ export class Service {
   }
 
   async handle(req, res) {
-    const path = req.url.split('?', 1)[0];
-    let route = path.startsWith('/v1/models/') ? '/v1/models/{id}' : path;
-    const known = ['GET', 'POST'].filter((method) => `${method} ${route}` in this.routes);
-    if (known.length === 0 && route !== '/v1/models/{id}') route = '/'; // as others count what is nowhere
+    const { host, path } = targetOf(req);
+    let route = path.startsWith('/v1/models/') ? MODEL : path === MODEL ? '/' : path;
+    const known = ['GET', 'POST'].filter((method) => Object.hasOwn(this.routes, `${method} ${route}`));
+    if (known.length === 0) route = '/'; // as others count what is nowhere
     const access = new Access(req, res);
     res.once('close', () => {
-      const status = res.headersSent ? res.statusCode : 499; // left, as nginx has it
+      // nginx's number; here of every request whose client has not taken all of its answer.
+      const status = res.writableFinished ? res.statusCode : 499;
+      if (status === 499) this.metrics.abandoned++;
       this.metrics.request(route, status, access.seconds());
       this.accessLog(access.line(route, status));
     });
@@ -69,15 +77,13 @@ export class Service {
     req.socket.once('close', gone);
     res.once('close', () => req.socket.off('close', gone));
     try {
-      this.auth.checkHost(req);
+      this.auth.checkHost(host);
+      const decoded = decodedPath(path);
       if (this.auth.cors(req, res)) return;
       const cacheSalt = this.auth.admit(req, route, Object.hasOwn(PAGE, path));
       const method = req.method === 'HEAD' ? 'GET' : req.method;
-      if (route === '/v1/models/{id}' && method === 'GET') {
-        this.checkModel(decoded(path.slice('/v1/models/'.length)));
-        sendJson(res, 200, this.#describe());
-      } else if (known.includes(method)) {
-        await this.routes[`${method} ${path}`](req, res, { access, cacheSalt });
+      if (known.includes(method)) {
+        await this.routes[`${method} ${route}`](req, res, { access, cacheSalt, id: decoded.slice('/v1/models/'.length) });
       } else if (known.length > 0) {
         res.setHeader('allow', known.join(', '));
         throw new ApiError(405, `${req.method} is not allowed here; use ${known.join(' or ')}`);
@@ -102,16 +108,15 @@ export class Service {
   // Reads a request, waits for nothing, runs it, and stops when the client leaves.
   async #run(req, res, context, parse, run) {
     const abort = this.#limitTime(res);
-    const body = await readObject(req, res, this.maxBody).catch((error) => {
-      if (error.code !== 'ECONNRESET') throw error;
-      this.metrics.abandoned++;
-      return null;
-    });
-    if (body === null) return;
+    this.#aborts.add(abort);
+    res.once('close', () => this.#aborts.delete(abort));
+    const body = await readObject(req, res, this, abort.signal);
     const job = { ...parse(this, body), ...context };
     if (this.draining) throw shuttingDown();
-    // That the request itself has more than there is room for does not matter: on a busy service
-    // such a one would never come in.
+    // What a request cannot have running at a time keeps nobody out: the model takes requests in
+    // turn. That one has more than there is room for does not matter either: on a busy service such
+    // a one would never come in.
+    const weight = Math.min(job.sequences, this.slots);
     if (this.#inside >= this.limit) {
       const now = `${this.#inside} sequences run or wait, and requests are taken while they are fewer than ${this.limit}`;
       throw busy(`The queue is full: ${now}. Try again later.`);
@@ -122,17 +127,14 @@ export class Service {
       abort.abort();
     };
     res.once('close', onClose);
-    this.#inside += job.sequences;
-    this.#aborts.add(abort);
+    this.#inside += weight;
     try {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
       if (!left) throw this.apiError(error, job.param, job.n);
     } finally {
-      this.#inside -= job.sequences;
-      this.#aborts.delete(abort);
+      this.#inside -= weight;
       res.off('close', onClose);
-      if (left) this.metrics.abandoned++;
     }
   }
 
@@ -214,12 +216,17 @@ function tooLong(message, param, n) {
   return `'${param}${which}' has ${length}; the model has room for ${room} tokens, those of the answer included.`;
 }
 
-// Part of a path; as it stands where its escapes mean nothing.
-function decoded(part) {
+// The host and the path that a request is for: of its line's URL, if that is a whole one.
+function targetOf(req) {
+  const [, authority, rest] = /^http:\/\/([^/?#]*)(.*)$/i.exec(req.url) ?? [];
+  return { host: authority ?? req.headers.host ?? '', path: (rest ?? req.url).split('?', 1)[0] };
+}
+
+function decodedPath(path) {
   try {
-    return decodeURIComponent(part);
+    return decodeURIComponent(path);
   } catch {
-    return part;
+    throw badRequest(null, 'The escapes of the URL are not valid.');
   }
 }
 

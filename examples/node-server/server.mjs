@@ -30,7 +30,7 @@ async function main() {
   const writeAccess = accessLog(f.access_log, log);
   // First the port: one that is taken is known at once.
   let service;
-  const server = createServer({ requestTimeout: 30_000, keepAliveTimeout: 120_000 }, (req, res) => {
+  const server = createServer({ headersTimeout: 10_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, connectionsCheckingInterval: 5_000 }, (req, res) => {
     if (service) service.handle(req, res);
     else notLoaded(req, res);
   });
@@ -73,6 +73,7 @@ async function main() {
     fingerprint: `llamabi-${version}`,
     queue: f.queue,
     maxBody: f.max_body,
+    maxAnswer: f.max_answer,
     timeout: f.timeout,
     auth: new Auth({ address, allowedHosts: f.allowed_host, origins: f.cors, keys: f.api_key, cacheScope: f.cache_scope }),
     reportCached: f.cached_tokens,

@@ -4,8 +4,8 @@ import { kind, wellFormed } from './messages.mjs';
 import { flag, IGNORED, tokensOf } from './request.mjs';
 
 function checkNames(body, known) {
-  for (const [name, value] of Object.entries(body)) {
-    if (value !== null && !known.includes(name) && !IGNORED.includes(name)) throw badRequest(name, `'${name}' is not supported.`);
+  for (const name of Object.keys(body).sort()) {
+    if (body[name] !== null && !known.includes(name) && !IGNORED.includes(name)) throw badRequest(name, `'${name}' is not supported.`);
   }
 }
 
@@ -17,7 +17,9 @@ export function tokenize(service, body) {
 }
 
 export async function answerTokens({ model }, job, res, signal) {
-  const tokens = await model.encodeAsync(job.text, { bos: job.bos });
+  const tokens = await model.encodeAsync(job.text, { bos: job.bos, signal }).catch((error) => {
+    throw error.code === 'LLAMA_CANCELLED' ? signal.reason : error; // or nobody is there to be told
+  });
   sendJson(res, 200, { tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
 }
 

@@ -1,7 +1,7 @@
 // The insides of the emulated machine, for the files beside this one: threads, warps, blocks.
 //
-// fibers.cpp switches between threads. warp.cpp has what threads do together, hopper.cpp the same
-// for compute capability 9.0. memory.cpp has device memory and what a launch sees of the launch
+// fibers.cpp switches between threads. warp.cpp has what threads do together, hopper_copies.cpp and
+// hopper_products.cpp the same for compute capability 9.0. memory.cpp has device memory and what a launch sees of the launch
 // before it. launch.cpp runs a kernel. All of this is built without -fsanitize=thread even when the
 // kernels are built with it; EMU_TSAN then makes it announce its fibers and barriers to TSan. The
 // machine stands for hardware, so only what kernels do can race.
@@ -164,11 +164,11 @@ void wait_at(Machine &, Barrier &, unsigned expected, int line);
 // Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
-// hopper.cpp. In this order: a block begins; whether copies are in flight; one copy lands; a thread
-// ends.
+// hopper_copies.cpp: a block begins; whether copies are in flight; one copy lands.
 void hopper_begins(size_t shared_bytes);
 bool hopper_busy();
 void hopper_lands(unsigned random);
+// hopper_products.cpp: a thread ends.
 void hopper_exits();
 
 // memory.cpp. A guard of GUARDED bytes lies before and after the memory that is returned.

@@ -18,8 +18,11 @@ use std::sync::Arc;
 /// Most stop strings of a call.
 const MAX_STOP: usize = 1024;
 
-const KNOWN_FLAGS: u32 =
-    LLAMA_GEN_ECHO | LLAMA_GEN_LOGPROBS | LLAMA_GEN_NO_WAIT | LLAMA_GEN_IGNORE_EOS;
+const KNOWN_FLAGS: u32 = LLAMA_GEN_ECHO
+    | LLAMA_GEN_LOGPROBS
+    | LLAMA_GEN_NO_WAIT
+    | LLAMA_GEN_IGNORE_EOS
+    | LLAMA_GEN_SPECIAL;
 
 pub(super) fn default_options() -> llama_generate_options {
     let defaults = GenerateOptions::default();
@@ -115,6 +118,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         logprobs: o.flags & LLAMA_GEN_LOGPROBS != 0,
         no_wait: o.flags & LLAMA_GEN_NO_WAIT != 0,
         ignore_eos: o.flags & LLAMA_GEN_IGNORE_EOS != 0,
+        special: o.flags & LLAMA_GEN_SPECIAL != 0,
         max_gen_len: (o.max_gen_len != LLAMABI_MAX_GEN_LEN_DEFAULT)
             .then_some(o.max_gen_len as usize),
         temperature: o.temperature,

@@ -4,6 +4,7 @@
 use super::handle::dtype_number;
 use super::layout;
 use super::types::*;
+use crate::chat;
 use std::ffi::c_char;
 
 /// What was loaded. Set `info->struct_size` first; no more than that is written.
@@ -27,6 +28,10 @@ pub unsafe extern "C" fn llama_get_info(
         for (to, &from) in device_name.iter_mut().zip(name.as_bytes()) {
             *to = from as c_char;
         }
+        let mut eos_ids = [0; 16];
+        for (to, &from) in eos_ids.iter_mut().zip(&info.eos_ids) {
+            *to = from;
+        }
         out.write(&llama_info {
             struct_size: size_of::<llama_info>() as u32,
             vocab_size: number(shape.vocab_size),
@@ -39,7 +44,7 @@ pub unsafe extern "C" fn llama_get_info(
             max_seq_len: number(info.max_seq_len),
             max_batch_size: number(info.max_batch_size),
             bos_id: tokenizer.bos_id(),
-            eos_id: tokenizer.eos_id(),
+            eos_id: info.eos_ids.first().copied().unwrap_or(-1),
             pad_id: tokenizer.pad_id(),
             device: info.device as i32,
             weights_dtype: dtype_number(info.weights_dtype),
@@ -49,6 +54,12 @@ pub unsafe extern "C" fn llama_get_info(
             device_name,
             gpu_kernels: u32::from(info.gpu_kernels),
             reserved0: 0,
+            eos_ids,
+            n_eos: number(info.eos_ids.len()),
+            chat_format: match chat::has_llama2_format(tokenizer) {
+                true => LLAMA_CHAT_LLAMA2,
+                false => LLAMA_CHAT_NONE,
+            },
         });
         Ok(LLAMA_OK)
     })

@@ -104,7 +104,10 @@ layout!(llama_info {
     kv_bytes,
     device_name,
     gpu_kernels,
-    reserved0
+    reserved0,
+    eos_ids,
+    n_eos,
+    chat_format
 });
 layout!(llama_timings {
     struct_size,

@@ -8,11 +8,11 @@ use super::handle::Handle;
 use super::types::*;
 use super::{args, cancel};
 use crate::chat::{self, Encoding};
-use crate::tokenizer::{Bound, Encoded};
+use crate::tokenizer::{Bound, Encoded, Run, Tokenizer};
 use crate::{Cancel, Token, reserve};
 use std::ffi::c_char;
 
-const KNOWN_FLAGS: u32 = LLAMA_ENC_BOS | LLAMA_ENC_EOS;
+const KNOWN_FLAGS: u32 = LLAMA_ENC_BOS | LLAMA_ENC_EOS | LLAMA_ENC_SPECIAL;
 
 fn check_token(handle: &Handle, name: impl std::fmt::Display, token: i32) -> Outcome<()> {
     let vocab_size = handle.llama.info().config.shape.vocab_size;
@@ -38,16 +38,31 @@ fn encode(
         )));
     }
     let tokenizer = handle.llama.tokenizer();
-    let n_behind = usize::from(flags & LLAMA_ENC_EOS != 0);
+    let special = flags & LLAMA_ENC_SPECIAL != 0;
+    let eos_id = handle.llama.info().eos_ids.first();
+    let eos_id = eos_id.filter(|_| flags & LLAMA_ENC_EOS != 0);
+    let n_behind = usize::from(eos_id.is_some());
     let mut tokens = reserve::room("the tokens of a text", 1)?;
-    if flags & LLAMA_ENC_BOS != 0 {
-        tokens.push(tokenizer.bos_id());
+    if flags & LLAMA_ENC_BOS != 0
+        && let Some(bos_id) = bos_for(tokenizer, text, special)
+    {
+        tokens.push(bos_id);
     }
     let bound = Bound {
         max_tokens: Some(max_tokens.saturating_sub(n_behind)),
         cancel,
     };
-    let least = match tokenizer.encode_onto(text, &mut tokens, bound)? {
+    let encoded = match special {
+        false => tokenizer.encode_onto(text, &mut tokens, bound)?,
+        true => {
+            let run = Run {
+                len: text.len(),
+                from_template: true,
+            };
+            tokenizer.encode_rendered_onto(text, &[run], true, &mut tokens, bound)?
+        }
+    };
+    let least = match encoded {
         Encoded::Whole => tokens.len() + n_behind,
         Encoded::TooLong(least) => least + n_behind,
     };
@@ -57,11 +72,19 @@ fn encode(
             format!("s has at least {least} tokens, max_tokens is {max_tokens}"),
         ));
     }
-    if n_behind == 1 {
+    if let Some(&eos_id) = eos_id {
         reserve::vec("the tokens of a text", &mut tokens, 1)?;
-        tokens.push(tokenizer.eos_id());
+        tokens.push(eos_id);
     }
     Ok(tokens)
+}
+
+/// The BOS to put in front of a text, if the tokenizer has one and the text does not begin with it.
+fn bos_for(tokenizer: &dyn Tokenizer, text: &str, special: bool) -> Option<Token> {
+    let bos_id = Some(tokenizer.bos_id()).filter(|&id| id >= 0)?;
+    let spelled = tokenizer.special_text(bos_id);
+    let is_there = special && spelled.is_some_and(|spelled| text.starts_with(spelled));
+    (!is_there).then_some(bos_id)
 }
 
 /// Tokens of a text.
@@ -71,7 +94,9 @@ fn encode(
 /// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
 /// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
 /// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
-/// end (most models: no space or line feed). Time grows with the length of the text and no faster;
+/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
+/// the model has no such token, and the former nothing to a text that spells it, with
+/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
 /// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text(

@@ -99,11 +99,26 @@ pub const LLAMA_GEN_LOGPROBS: u32 = 2;
 pub const LLAMA_GEN_NO_WAIT: u32 = 4;
 /// Go on after an end-of-sequence token, which then is part of the result.
 pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
+/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
+/// end-of-sequence token that ends a sequence is never shown.
+pub const LLAMA_GEN_SPECIAL: u32 = 32;
 
 /// `llama_encode_text`: begin with the BOS token.
 pub const LLAMA_ENC_BOS: u32 = 1;
 /// `llama_encode_text`: end with the EOS token.
 pub const LLAMA_ENC_EOS: u32 = 2;
+/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
+/// Without it they are words like others, whoever wrote them.
+pub const LLAMA_ENC_SPECIAL: u32 = 4;
+
+/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+pub const LLAMA_CHAT_NONE: u32 = 0;
+/// Meta's Llama 2 format.
+pub const LLAMA_CHAT_LLAMA2: u32 = 1;
+/// Meta's Llama 3 format.
+pub const LLAMA_CHAT_LLAMA3: u32 = 2;
+/// The model's own template.
+pub const LLAMA_CHAT_TEMPLATE: u32 = 3;
 
 /// A token, generated or echoed.
 pub const LLAMA_EVENT_TOKEN: i32 = 1;
@@ -380,9 +395,9 @@ pub struct llama_info {
     pub max_seq_len: u32,
     /// As built.
     pub max_batch_size: u32,
-    /// Begin-of-sequence id.
+    /// Begin-of-sequence id, -1: none.
     pub bos_id: i32,
-    /// End-of-sequence id of the tokenizer.
+    /// The first of `eos_ids`, -1: none.
     pub eos_id: i32,
     /// Padding id, -1: none.
     pub pad_id: i32,
@@ -403,6 +418,13 @@ pub struct llama_info {
     pub gpu_kernels: u32,
     /// 0.
     pub reserved0: u32,
+    /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`, `config.json`
+    /// and the tokenizer.
+    pub eos_ids: [i32; 16],
+    /// How many there are.
+    pub n_eos: u32,
+    /// What chat calls make of messages: `LLAMA_CHAT_*`.
+    pub chat_format: u32,
 }
 
 /// Totals of a handle since it was built.

@@ -19,7 +19,7 @@ mod template;
 pub use messages::{MAX_JSON, Turn};
 pub use template::{Chat, ChatRequest, Format, Sources};
 
-use crate::tokenizer::{Bound, Encoded, Tokenizer};
+use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Error, Result, Token, reserve};
 
 /// Who speaks.
@@ -89,6 +89,13 @@ pub enum Encoding {
     TooLong(usize),
 }
 
+/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with SentencePiece's.
+pub fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
+    tokenizer.joining() == Joining::SentencePiece
+        && tokenizer.bos_id() >= 0
+        && tokenizer.eos_id() >= 0
+}
+
 /// Prompt tokens of a dialog.
 ///
 /// A system message becomes a prefix of the first user message, before that is stripped. Each turn
@@ -96,7 +103,8 @@ pub enum Encoding {
 /// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
-/// user; it names the first message that is not as it must be, and comes before all else. Otherwise
+/// user; it names the first message that is not as it must be, and comes before all else.
+/// [`Error::Unsupported`] unless [`has_llama2_format`]. Otherwise
 /// as [`Tokenizer::encode_onto`].
 pub fn encode_dialog(
     tokenizer: &dyn Tokenizer,
@@ -114,6 +122,10 @@ pub fn encode_dialog(
         turns => (None, turns),
     };
     check_roles(turns, dialog.len() - turns.len())?;
+    if !has_llama2_format(tokenizer) {
+        let why = "no chat template: the model has none that is known";
+        return Err(Error::Unsupported(why.into()));
+    }
     if is_unsafe(dialog) {
         return Ok(Encoding::Unsafe);
     }

@@ -60,6 +60,11 @@ impl Keys {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether a key is there, be it as `null`.
+    pub fn holds(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
     /// Keys with a value.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.map

@@ -25,6 +25,7 @@ use crate::backend::{RowOrder, Shape};
 use crate::format::pth;
 use crate::model::Config;
 use crate::model::config::RopeScaling;
+use crate::model::family::FAMILIES;
 use crate::model::matrices::{Norm, Part};
 use crate::{Cancel, Error, Result};
 use std::path::{Path, PathBuf};
@@ -94,6 +95,7 @@ impl Checkpoint for Meta {
             name: full_name(name, layer),
             order: RowOrder::AsStored,
             cut,
+            within: None,
         }
     }
 
@@ -102,6 +104,7 @@ impl Checkpoint for Meta {
             Norm::Attention => "attention_norm",
             Norm::Ffn => "ffn_norm",
             Norm::Last => "norm",
+            Norm::Q | Norm::K => unreachable!("Llama has none"),
         };
         full_name(name, layer) + ".weight"
     }
@@ -184,12 +187,9 @@ fn config(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
         norm_eps: norm_eps(keys, "norm_eps", Some(1e-5))?,
     };
     Ok(Config {
-        shape,
         rope_theta: theta(keys)?.unwrap_or(DEFAULT_THETA),
         rope_scaling: meta_scaling(keys)?,
-        attention_bias: false,
-        tied_embeddings: false,
-        eos_ids: Vec::new(),
+        ..Config::plain(&FAMILIES[0], shape)
     })
 }
 

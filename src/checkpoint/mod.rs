@@ -8,6 +8,7 @@
 //! | [`stored`] | the questions |
 //! | [`meta`] | Meta's form: `params.json` and `consolidated.NN.pth` |
 //! | [`hugging_face`] | Hugging Face's: `config.json` and safetensors |
+//! | `hf_config`, `hf_rope` | what its configuration means, family by family |
 //! | [`llamabi`] | either of them with weights that we quantised |
 //! | `keys`, `sizes` | JSON configurations: typed keys, and bounds of the sizes |
 //! | [`files`] | the open files, and finding tensors in them |
@@ -17,6 +18,8 @@
 
 pub mod files;
 mod finite;
+mod hf_config;
+mod hf_rope;
 pub mod hugging_face;
 mod keys;
 pub mod llamabi;

@@ -59,6 +59,11 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The name of a norm's tensor.
     fn norm(&self, norm: Norm, layer: Option<usize>) -> String;
 
+    /// How its stored numbers become ours.
+    fn norm_order(&self, _config: &Config, _norm: Norm) -> RowOrder {
+        RowOrder::AsStored
+    }
+
     /// A part that is not stored as one tensor of floats; `None` if it is.
     fn coded<'a>(
         &self,
@@ -105,12 +110,25 @@ pub enum Cut {
 /// Where a part of a matrix is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPart {
-    /// The tensor's name, without `.weight` or `.bias`.
+    /// Its name, without `.weight` or `.bias`: that of its tensor, unless it is within another.
     pub name: String,
     /// How its rows become ours.
     pub order: RowOrder,
     /// How it is cut, where files cut tensors.
     pub cut: Cut,
+    /// The tensor that holds it together with other parts.
+    pub within: Option<Within>,
+}
+
+/// The place of a part in a tensor that holds several, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// The tensor's name, without `.weight`.
+    pub name: String,
+    /// The part's first row.
+    pub first: usize,
+    /// Rows of the whole tensor.
+    pub rows: usize,
 }
 
 /// A part for which a form is asked whether it has it in codes.

@@ -6,7 +6,7 @@
 
 use super::files::Source;
 use super::finite;
-use super::plan::{MatPlan, PartPlan, Piece, Plan, Stored};
+use super::plan::{MatPlan, NormPlan, PartPlan, Piece, Plan, Stored};
 use super::stored::Coded;
 use crate::backend::{Backend, Block, Layer, QuantBlock, QuantData, Weights};
 use crate::file::zeros;
@@ -61,6 +61,11 @@ pub fn load<B: Backend>(
             index,
             attention_norm: loader.norm(attention_norm)?,
             wqkv: loader.matrix(wqkv)?,
+            head_norms: match &layer.head_norms {
+                Some([q, k]) => Some([loader.norm(q)?, loader.norm(k)?]),
+                None => None,
+            },
+            window: layer.window,
             wo: loader.matrix(wo)?,
             ffn_norm: loader.norm(ffn_norm)?,
             w13: loader.matrix(w13)?,
@@ -149,7 +154,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         for piece in pieces {
             let info = piece.source.info;
             let stored = float(info.encoding);
-            self.slabs(&piece.source, dtype, |row, bytes| {
+            self.slabs(&piece.source, piece.rows.clone(), dtype, |row, bytes| {
                 let block = Block {
                     part: index,
                     row: piece.row + row,
@@ -324,7 +329,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         // Pieces of the same rows lie side by side.
         for side_by_side in pieces.chunk_by(|a, b| a.row == b.row) {
             self.check_cancel()?;
-            let rows = side_by_side[0].source.info.shape[0];
+            let rows = side_by_side[0].rows.len();
             let step = slab_rows(rows, 4 * cols);
             let mut values = zeros_f32("rows that are quantised", step * cols)?;
             for row in (0..rows).step_by(step) {
@@ -338,7 +343,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                             zeros("the buffer that tensors are read through", needed as u64)?;
                     }
                     let bytes = &mut self.buf[..n * row_bytes];
-                    read(backend, &piece.source, to, (row * row_bytes) as u64, bytes)?;
+                    let offset = (piece.rows.start + row) * row_bytes;
+                    read(backend, &piece.source, to, offset as u64, bytes)?;
                     numbers.clear();
                     to_f32(info.encoding, bytes, &mut numbers)?;
                     let width = info.shape[1];
@@ -379,40 +385,45 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    fn norm(&mut self, source: &Source) -> Result<B::Buf> {
-        let values = self.vector(source)?;
+    fn norm(&mut self, norm: &NormPlan) -> Result<B::Buf> {
+        let stored = self.vector(&norm.source)?;
+        let mut values = vec![0.0; stored.len()];
+        for (i, value) in stored.into_iter().enumerate() {
+            values[norm.order.destination(i)] = value * norm.scale;
+        }
         self.backend.new_vector(&values)
     }
 
     fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         let encoding = source.info.encoding;
-        self.slabs(source, Dtype::F32, |_, bytes| {
+        let all = 0..source.info.shape[0];
+        self.slabs(source, all, Dtype::F32, |_, bytes| {
             to_f32(encoding, bytes, &mut values)
         })?;
         Ok(values)
     }
 
-    /// Passes a tensor, whose floats become `to`, to `take` in whole rows: the number of the first row,
-    /// and the bytes of the rows.
+    /// Passes rows of a tensor, whose floats become `to`, to `take`: how many came before, and the
+    /// bytes of whole rows.
     pub fn slabs(
         &mut self,
         source: &Source,
+        rows: Range<usize>,
         to: Dtype,
         mut take: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.check_cancel()?;
-        let rows = source.info.shape[0];
         let row_bytes = source.row_bytes();
-        let step = slab_rows(rows, row_bytes);
+        let step = slab_rows(rows.len(), row_bytes);
         let needed = step * row_bytes;
         if self.buf.len() < needed {
             self.buf = zeros("the buffer that tensors are read through", needed as u64)?;
         }
-        for row in (0..rows).step_by(step) {
-            let bytes = &mut self.buf[..step.min(rows - row) * row_bytes];
+        for row in rows.clone().step_by(step) {
+            let bytes = &mut self.buf[..step.min(rows.end - row) * row_bytes];
             read(self.backend, source, to, (row * row_bytes) as u64, bytes)?;
-            take(row, bytes)?;
+            take(row - rows.start, bytes)?;
             let read = bytes.len();
             self.advance(read as u64)?;
         }
@@ -424,7 +435,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let mut equal = embedding.info.encoding == head.info.encoding;
         if equal {
             let mut twin = Vec::new();
-            self.slabs(embedding, Dtype::F32, |row, bytes| {
+            let all = 0..embedding.info.shape[0];
+            self.slabs(embedding, all, Dtype::F32, |row, bytes| {
                 // Both have the same shape and encoding, so the same offsets.
                 let offset = (row * embedding.row_bytes()) as u64;
                 twin.resize(bytes.len(), 0);

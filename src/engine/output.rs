@@ -25,7 +25,7 @@ impl Output {
         Self {
             index,
             echoed: 0,
-            text: TextStream::new(tokenizer, &call.stops),
+            text: TextStream::new(tokenizer, &call.stops, call.options.special),
             queue_ms: call.age_ms(),
             first_token_ms: 0.0,
             call,

@@ -20,6 +20,8 @@ pub struct GenerateOptions {
     pub no_wait: bool,
     /// Go on after an end-of-sequence token (which then is part of the result).
     pub ignore_eos: bool,
+    /// Show special tokens in texts, but for the one that ends a sequence.
+    pub special: bool,
     /// Most tokens to generate; `None`: as many as `max_seq_len` leaves room for.
     pub max_gen_len: Option<usize>,
     /// 0 is greedy.
@@ -52,6 +54,7 @@ impl Default for GenerateOptions {
             logprobs: false,
             no_wait: false,
             ignore_eos: false,
+            special: false,
             max_gen_len: None,
             temperature: 0.6,
             top_p: 0.9,

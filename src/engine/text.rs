@@ -64,9 +64,13 @@ pub(super) struct TextStream {
 }
 
 impl TextStream {
-    pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &Stops) -> Self {
+    /// `special`: with the texts of special tokens.
+    pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &Stops, special: bool) -> Self {
         Self {
-            detokenizer: Detokenizer::new(tokenizer),
+            detokenizer: match special {
+                true => Detokenizer::with_special(tokenizer),
+                false => Detokenizer::new(tokenizer),
+            },
             matched: vec![0; stops.0.len()],
             held: String::new(),
             stopped: false,

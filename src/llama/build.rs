@@ -11,14 +11,14 @@ use crate::engine::{Engine, EngineOptions};
 use crate::log::Level;
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
-use crate::{Cancel, Dtype, Error, Result, sentence};
+use crate::{Cancel, Dtype, Error, Result, Token, sentence};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Llama {
     /// Load `ckpt_dir` (Meta's or Hugging Face's form) with the tokenizer at `tokenizer_path`
-    /// (`None`: `ckpt_dir/tokenizer.model`).
+    /// (`None`: the directory's `tokenizer.model` or `tokenizer.json`, see [`tokenizer::open_in`]).
     ///
     /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
     /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
@@ -55,6 +55,9 @@ impl Llama {
         Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
     }
 }
+
+/// Most tokens that end a sequence: as many as `llama_info.eos_ids` has room for.
+const MAX_EOS: usize = 16;
 
 /// What is to be built.
 struct Build<'a> {
@@ -188,6 +191,7 @@ impl<'a> Build<'a> {
             config,
             files,
         } = self.open_checkpoint()?;
+        B::takes(&config.needs(options.max_seq_len))?;
         let weights_plan = Plan::new(&*checkpoint, &files, &config, options.weights_dtype)?;
         let setting = self.setting::<B>(&config, &weights_plan);
         let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
@@ -233,7 +237,8 @@ impl<'a> Build<'a> {
         drop(files);
         let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
             .map_err(|e| plan.explain(e))?;
-        let engine = self.engine(Box::new(runner), &tokenizer, &config, kv_bytes)?;
+        let eos_ids = eos_ids(self.ckpt_dir, &config, &*tokenizer)?;
+        let engine = self.engine(Box::new(runner), &tokenizer, eos_ids.clone(), kv_bytes)?;
         let info = Info {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
@@ -246,6 +251,7 @@ impl<'a> Build<'a> {
             gpu_kernels: !Images::embedded().fatbins.is_empty(),
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,
             config,
+            eos_ids,
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
@@ -259,11 +265,10 @@ impl<'a> Build<'a> {
     fn open_checkpoint(&self) -> Result<Opened> {
         // Before the tokenizer, so that a directory of something else is called that.
         let checkpoint = checkpoint::open(self.ckpt_dir)?;
-        let tokenizer_path = match (self.tokenizer_path, checkpoint.tokenizer()) {
-            (Some(path), _) => path.to_owned(),
-            (None, TokenizerSource::Directory(dir)) => dir.join("tokenizer.model"),
+        let (tokenizer_path, tokenizer) = match (self.tokenizer_path, checkpoint.tokenizer()) {
+            (Some(path), _) => (path, tokenizer::open(path)?),
+            (None, TokenizerSource::Directory(dir)) => (dir, tokenizer::open_in(dir)?),
         };
-        let tokenizer = tokenizer::open(&tokenizer_path)?;
         let cancel = self.options.cancel.as_ref();
         if cancel.is_some_and(Cancel::is_triggered) {
             return Err(Error::Cancelled);
@@ -271,7 +276,7 @@ impl<'a> Build<'a> {
         let config = checkpoint.config(tokenizer.vocab_size())?;
         if tokenizer.vocab_size() > config.shape.vocab_size {
             return Err(Error::format(
-                &tokenizer_path,
+                tokenizer_path,
                 format!(
                     "the tokenizer has {} pieces, the model's vocabulary only {}",
                     tokenizer.vocab_size(),
@@ -308,14 +313,10 @@ impl<'a> Build<'a> {
         &self,
         runner: Box<dyn Run>,
         tokenizer: &Arc<dyn Tokenizer>,
-        config: &Config,
+        eos_ids: Vec<Token>,
         kv_bytes: u64,
     ) -> Result<Engine> {
         let options = self.options;
-        let mut eos_ids = config.eos_ids.clone();
-        if !eos_ids.contains(&tokenizer.eos_id()) {
-            eos_ids.push(tokenizer.eos_id());
-        }
         let engine_options = EngineOptions {
             max_batch_size: options.max_batch_size,
             seed: options.seed,
@@ -333,6 +334,23 @@ impl<'a> Build<'a> {
             options.log.clone(),
         )
     }
+}
+
+/// Tokens that end a sequence: the configuration's, then the tokenizer's.
+fn eos_ids(ckpt_dir: &Path, config: &Config, tokenizer: &dyn Tokenizer) -> Result<Vec<Token>> {
+    let mut ids = config.eos_ids.clone();
+    let own = std::iter::once(tokenizer.eos_id()).chain(tokenizer.stop_ids().iter().copied());
+    for id in own.filter(|&id| id >= 0) {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    if ids.len() > MAX_EOS {
+        let n = ids.len();
+        let detail = format!("{n} end-of-sequence tokens, at most {MAX_EOS} are supported");
+        return Err(Error::format(ckpt_dir, detail));
+    }
+    Ok(ids)
 }
 
 fn check(options: &BuildOptions) -> Result<()> {

@@ -76,13 +76,16 @@ impl Llama {
         completion::collect(&stream, n, logprobs, top, on_event)
     }
 
-    /// Prompts for [`Llama::generate`] from texts: BOS and the text's tokens.
+    /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and the
+    /// text's tokens.
     ///
     /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
     pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
         let encode = |(index, text): (usize, &&str)| {
             let mut tokens = reserve::room("the tokens of a text", 1)?;
-            tokens.push(self.tokenizer.bos_id());
+            if self.tokenizer.adds_bos() {
+                tokens.push(self.tokenizer.bos_id());
+            }
             match self
                 .tokenizer
                 .encode_onto(text, &mut tokens, self.bound(cancel))?

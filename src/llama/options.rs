@@ -2,7 +2,7 @@
 
 use crate::log::Log;
 use crate::model::Config;
-use crate::{Cancel, Dtype};
+use crate::{Cancel, Dtype, Token};
 use std::sync::Arc;
 
 /// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
@@ -98,6 +98,8 @@ impl Default for BuildOptions {
 pub struct Info {
     /// The model.
     pub config: Config,
+    /// Tokens that end a sequence; may be empty.
+    pub eos_ids: Vec<Token>,
     /// As built.
     pub max_seq_len: usize,
     /// As built.

@@ -16,12 +16,23 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+/// What is copied as it is.
+const COPIED: [&str; 7] = [
+    "generation_config.json",
+    "tokenizer.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
 /// Reads the checkpoint in `from` (floats, in either form) and writes it, quantised, to the new
 /// directory `to`.
 ///
 /// Loading the result gives bit for bit what loading `from` with that `weights_dtype` gives. Beside
 /// the weights, `to` gets the configuration with its `quantization_config`, and
-/// `generation_config.json` and `tokenizer.model` if `from` has them. One tensor is in memory at a
+/// what else `from` has of a tokenizer, a chat template and `generation_config.json`. One tensor is in memory at a
 /// time.
 ///
 /// # Errors
@@ -38,10 +49,10 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
         let got = format!("{}, quantised as {stored} already", from.display());
         return Err(Error::invalid("the source", "a checkpoint of floats", got));
     }
-    let tokenizer = from.join("tokenizer.model");
-    let vocab_size = match tokenizer.symlink_metadata() {
-        Ok(_) => tokenizer::open(&tokenizer)?.vocab_size(),
-        Err(_) => 0,
+    let is_there = |name: &str| from.join(name).symlink_metadata().is_ok();
+    let vocab_size = match is_there("tokenizer.model") || is_there("tokenizer.json") {
+        true => tokenizer::open_in(from)?.vocab_size(),
+        false => 0,
     };
     let config = checkpoint.config(vocab_size)?;
     let files = checkpoint.open(None)?;
@@ -50,8 +61,8 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
         return Err(Error::io(to, &e));
     }
     write_json(checkpoint.config_path(), to, quant)?;
-    for name in ["generation_config.json", "tokenizer.model"] {
-        if from.join(name).symlink_metadata().is_ok() {
+    for name in COPIED {
+        if is_there(name) {
             let copied = std::fs::copy(from.join(name), to.join(name));
             copied.map_err(|e| Error::io(to.join(name), &e))?;
         }
@@ -101,7 +112,7 @@ fn outputs<'a>(plan: &'a Plan<'a>) -> Vec<Output<'a>> {
     for mat in plan.matrices() {
         for (part, spec) in mat.parts.iter().zip(&mat.spec.parts) {
             let (rows, cols) = (spec.rows, mat.spec.cols);
-            let name = part.stored.source().name.to_owned();
+            let name = part.name.clone();
             let Some(quant) = spec.dtype.quant() else {
                 out.push(Output {
                     name,
@@ -187,7 +198,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
             }
             Content::Vector(source) => {
                 let write = |_, bytes: &[u8]| file.write_all(bytes).map_err(failed);
-                loader.slabs(source, Dtype::F32, write)?;
+                loader.slabs(source, 0..source.info.shape[0], Dtype::F32, write)?;
             }
         }
     }

@@ -23,9 +23,17 @@ pub(super) struct Merge {
     pub id: u32,
 }
 
+/// Merges by the [`pair`] of ids that they join.
+pub(super) type Merges = HashMap<u64, Merge, Key>;
+
+/// Two ids in one number, which is hashed at once.
+pub(super) fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
 /// A vocabulary and its merges.
 pub(super) struct Bpe {
-    pub merges: HashMap<(u32, u32), Merge, Key>,
+    pub merges: Merges,
     /// Whether merging starts from characters. One that is no token is the tokens `<0xNN>` of its
     /// bytes, where all of them are there. Else merging starts from bytes.
     pub from_chars: bool,
@@ -61,7 +69,7 @@ pub(super) struct Scratch {
 impl Bpe {
     /// Of bytes, without a token for what is unknown.
     pub fn new(
-        merges: HashMap<(u32, u32), Merge, Key>,
+        merges: Merges,
         bytes: Box<[Option<u32>; 256]>,
         index: Index,
         ignore_merges: bool,
@@ -161,7 +169,7 @@ impl Bpe {
     }
 
     fn merge(&self, left: u32, right: u32) -> Merge {
-        let merge = self.merges.get(&(left, right)).copied();
+        let merge = self.merges.get(&pair(left, right)).copied();
         merge.unwrap_or(Merge { rank: NONE, id: 0 })
     }
 
@@ -275,5 +283,130 @@ impl Bpe {
         }
         ids.retain(|&id| id != NONE);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::vocabulary::Kind;
+
+    /// Letters `a` to `d` and random tokens made of two earlier ones.
+    fn random(seed: u64) -> (Vocabulary, Bpe, Vec<(u32, u32)>) {
+        let mut state = seed;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let mut texts: Vec<Vec<u8>> = b"abcd".iter().map(|&byte| vec![byte]).collect();
+        let mut pairs = Vec::new();
+        while texts.len() < 60 {
+            let (left, right) = (below(texts.len()), below(texts.len()));
+            let joined = [&texts[left][..], &texts[right]].concat();
+            if joined.len() <= 12 && !texts.contains(&joined) {
+                pairs.push((left as u32, right as u32));
+                texts.push(joined);
+            }
+        }
+        let vocabulary =
+            Vocabulary::new(texts.iter().map(|text| (&text[..], Kind::Bytes))).unwrap();
+        let mut index = Index::new(texts.len()).unwrap();
+        let mut merges = HashMap::with_hasher(Key::random());
+        for (id, text) in (0..).zip(&texts) {
+            assert_eq!(index.insert(text, id, |id| vocabulary.bytes(id)), None);
+        }
+        // Ranks that are not the order of the ids.
+        let n = pairs.len() as u32;
+        for (i, &pair) in (0..).zip(&pairs) {
+            let rank = (i * 7) % n;
+            merges.insert(super::pair(pair.0, pair.1), Merge { rank, id: i + 4 });
+        }
+        let mut bytes = Box::new([None; 256]);
+        for (byte, id) in (b'a'..=b'd').zip(0..) {
+            bytes[usize::from(byte)] = Some(id);
+        }
+        let bpe = Bpe::new(merges, bytes, index, false, &vocabulary).unwrap();
+        (vocabulary, bpe, pairs)
+    }
+
+    /// The definition: look at all pairs, join the leftmost of the lowest rank, begin anew.
+    fn by_definition(bpe: &Bpe, text: &str) -> Vec<Token> {
+        let mut ids: Vec<u32> = text
+            .bytes()
+            .filter_map(|b| bpe.bytes[usize::from(b)])
+            .collect();
+        loop {
+            let ranks = ids.windows(2).map(|pair| bpe.merge(pair[0], pair[1]).rank);
+            let Some((rank, at)) = ranks.zip(0..).min().filter(|&(rank, _)| rank != NONE) else {
+                return ids.into_iter().map(|id| id as Token).collect();
+            };
+            let joined = bpe.merge(ids[at], ids[at + 1]);
+            assert_eq!(joined.rank, rank);
+            ids.splice(at..at + 2, [joined.id]);
+        }
+    }
+
+    #[test]
+    fn merges_are_those_of_the_definition() {
+        let mut scratch = Scratch::default();
+        let mut state = 5_u64;
+        for seed in 0..40 {
+            let (vocabulary, bpe, _) = random(seed);
+            for len in (0..SHORT + 3).chain([SHORT * 2, 100, 400]) {
+                let text: String = (0..len)
+                    .map(|_| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(99);
+                        // `e` has no token and is left out.
+                        char::from(b"abcde"[(state >> 40) as usize % 5])
+                    })
+                    .collect();
+                // Twice: the second time what is known of whole pieces is used.
+                for _ in 0..2 {
+                    let mut ids = Vec::new();
+                    bpe.encode(&text, &vocabulary, &mut scratch, &mut ids, None)
+                        .unwrap();
+                    assert_eq!(ids, by_definition(&bpe, &text), "{seed}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_piece_is_cancelled_while_it_is_merged() {
+        let (vocabulary, bpe, _) = random(1);
+        let cancel = Cancel::default();
+        cancel.trigger();
+        let text = "ab".repeat(MERGES_PER_LOOK);
+        let mut ids = Vec::new();
+        let mut scratch = Scratch::default();
+        let result = bpe.encode(&text, &vocabulary, &mut scratch, &mut ids, Some(&cancel));
+        assert!(matches!(result, Err(Error::Cancelled)));
+    }
+
+    #[test]
+    fn what_has_no_token() {
+        let (vocabulary, mut bpe, _) = random(1);
+        let encode = |bpe: &Bpe| {
+            let mut ids = Vec::new();
+            bpe.encode(
+                "eeaee",
+                &vocabulary,
+                &mut Scratch::default(),
+                &mut ids,
+                None,
+            )
+            .unwrap();
+            ids
+        };
+        assert_eq!(encode(&bpe), [0]);
+        // The last token is part of no merge.
+        bpe.unk = Some(59);
+        assert_eq!(encode(&bpe), [59, 59, 0, 59, 59]);
+        bpe.fuse_unk = true;
+        assert_eq!(encode(&bpe), [59, 0, 59]);
     }
 }

@@ -302,3 +302,132 @@ fn explain(error: &BuildError) -> String {
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(expressions: &[Expression], text: &str) -> Vec<String> {
+        let mut pieces = Vec::new();
+        split(expressions, text, &mut Caches::default(), &mut |piece| {
+            pieces.push(piece.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        pieces
+    }
+
+    /// Characters of every class, and those that only one alternative knows.
+    const POOL: [char; 48] = [
+        ' ', ' ', ' ', '\n', '\r', '\t', '\u{a0}', '\u{3000}', '\u{85}', '\'', '\'', 's', 'S', 't',
+        'r', 'e', 'E', 'v', 'l', 'L', 'd', 'm', 'a', 'Z', '\u{17f}', 'K', 'é', 'ß', '中', 'あ',
+        'ǅ', 'ʰ', '\u{301}', '\u{200d}', '1', '2', '٣', 'Ⅷ', '²', '!', '.', '_', '$', '—', '🎉',
+        '\0', '\u{feff}', '\u{e000}',
+    ];
+
+    #[test]
+    fn scanners_are_their_expressions() {
+        let mut state = 1_u64;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let three = [GPT2, LLAMA3, QWEN2].map(|text| {
+            let scanner = Expression::new(text).unwrap();
+            assert!(matches!(scanner.search, Search::Scanner(_)));
+            (
+                [scanner],
+                [Expression::regex(text).unwrap()],
+                Caches::default(),
+            )
+        });
+        let mut three = three;
+        for _ in 0..1_000_000 {
+            let text: String = (0..below(12)).map(|_| POOL[below(POOL.len())]).collect();
+            for (scanner, regex, caches) in &mut three {
+                let (mut by_hand, mut expected) = (Vec::new(), Vec::new());
+                let take = |to: &mut Vec<usize>, piece: &str| {
+                    to.push(piece.len());
+                    Ok(())
+                };
+                scanner[0]
+                    .split(&text, &mut None, &mut |piece| take(&mut by_hand, piece))
+                    .unwrap();
+                split(regex, &text, caches, &mut |piece| {
+                    take(&mut expected, piece)
+                })
+                .unwrap();
+                assert_eq!(by_hand, expected, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_white_space_goes_to_what_follows() {
+        let ending = [Expression::regex(r"\p{L}+|\s+(?!\S)|\s+").unwrap()];
+        for (text, expected) in [
+            ("a   b", &["a", "  ", " ", "b"][..]),
+            ("a b", &["a", " ", "b"]),
+            ("a  ", &["a", "  "]),
+            ("\u{3000}\u{3000}b", &["\u{3000}", "\u{3000}", "b"]),
+            (" \n!", &[" ", "\n", "!"]),
+            ("", &[]),
+        ] {
+            assert_eq!(pieces(&ending, text), expected, "{text:?}");
+        }
+        // Without that ending white space stays together.
+        let plain = [Expression::regex(r"\p{L}+|\s+").unwrap()];
+        assert_eq!(pieces(&plain, "a   b"), ["a", "   ", "b"]);
+    }
+
+    #[test]
+    fn expressions_one_after_the_other() {
+        let all = DEEPSEEK_LLM.map(|text| Expression::new(text).unwrap());
+        let expected = [
+            "ab", " cd", "1", "2", "\n", " ", " ", "中文", "。", "x", "  ",
+        ];
+        assert_eq!(pieces(&all, "ab cd12\n  中文。x  ")[..5], expected[..5]);
+        let white = [Expression::new(LINE_ENDING_SPACE).unwrap()];
+        assert_eq!(pieces(&white, "a  \nb  "), ["a", "  ", "\nb", "  "]);
+    }
+
+    #[test]
+    fn all_that_is_known_compiles_and_covers() {
+        for text in [GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN] {
+            let regex = Expression::regex(text).unwrap();
+            assert!(regex.covers_all(), "{text}");
+        }
+        assert!(!Expression::new(DEEPSEEK_CODER[1]).unwrap().covers_all());
+    }
+
+    #[test]
+    fn what_would_mean_something_else_is_refused() {
+        for (text, why) in [
+            (r"a(?=b)", "look-around"),
+            (r"(?<!a)b", "look-around"),
+            (r"\bword", "looks at what lies around"),
+            (r"^a", "looks at what lies around"),
+            (r"a?+b", "possessive"),
+            (r"(?s:.)", "another flag"),
+            (r"[a-z--b]", "subtracts"),
+            (r"a*", "empty text"),
+            (r"(", "unclosed"),
+            (r"(a)\1", "backreferences"),
+            (r"\s+(?!\S)|\s+", "look-around"),
+            (r"\p{L}{1000}{1000}", "possessive"),
+            (r"(?:\p{L}{1000}){1000}", "bytes when compiled"),
+        ] {
+            let error = Expression::new(text).map(|_| ()).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let long = "a".repeat(MAX_BYTES + 1);
+        assert!(
+            Expression::new(&long)
+                .map(|_| ())
+                .unwrap_err()
+                .contains("16385 bytes")
+        );
+    }
+}

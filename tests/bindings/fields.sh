@@ -15,12 +15,12 @@ header=$here/../../include/llamabi.h
 table=$here/fields.txt
 fail() { echo "fields.sh: $*" >&2; exit 1; }
 
-# "STRUCT FIELD KIND": i an integer, f a float, s text, p a pointer
+# "STRUCT FIELD KIND": i an integer, f a float, s text, a an array of integers, p a pointer
 fields() {
   awk '/^typedef struct llama_(build_options|generate_options|info|timings|request_stats) \{/ { s = $3; next }
     /^\}/ { s = "" }
     s && !/\/\/\// && /;/ {
-      kind = /char .*\[/ ? "s" : /\*|_fn / ? "p" : /float|double/ ? "f" : "i"
+      kind = /char .*\[/ ? "s" : /\[/ ? "a" : /\*|_fn / ? "p" : /float|double/ ? "f" : "i"
       sub(/(\[.*\])?;.*/, ""); sub(/.*[ *]/, ""); print s, $0, kind
     }' "$header"
 }
@@ -54,7 +54,7 @@ lib() {
     done
     for s in info timings request_stats; do
       echo "static void give_$s(llama_$s *o) {"
-      joined | awk -v s="llama_$s" '$1 == s { if ($3 == "s") printf "  strcpy(o->%s, \"%s\");\n", $2, $4; else printf "  o->%s = %s;\n", $2, $4 }'
+      joined | awk -v s="llama_$s" '$1 == s { if ($3 == "s") printf "  strcpy(o->%s, \"%s\");\n", $2, $4; else if ($3 == "a") printf "  o->%s[0] = %s;\n", $2, $4; else printf "  o->%s = %s;\n", $2, $4 }'
       echo '}'
     done
     echo 'static const int32_t reasons[] = {'

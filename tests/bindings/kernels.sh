@@ -115,6 +115,17 @@ if [[ $asked == none ]]; then
   echo "kernels: KERNELS is none: the library with kernels is not built, nor are they compiled"
   exit
 fi
+# dependencies FROM TO: what the library depends on is the same with and without kernels, so it is
+# copied, with its times, by which cargo knows that it is current.
+dependencies() {
+  local to
+  mkdir -p "$2/deps"
+  to=$(realpath "$2")
+  find "$1/deps" -maxdepth 1 -type f ! -name '*llamabi*' \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) \
+    -exec cp -a -t "$to/deps" {} +
+  (cd "$1" && find build .fingerprint -mindepth 1 -maxdepth 1 ! -name 'llamabi-*' -exec cp -a --parents -t "$to" {} +)
+}
+
 target=$(dirname "$release")
 standin=$root/build/with-kernels/stand-in/nvcc
 before=$(cksum "$release/libllamabi.so")
@@ -127,6 +138,7 @@ if [[ $(with "$target") == 0 ]]; then
     [[ -e $standin ]] || nvcc_at "$standin" 13.0
     export LLAMABI_NVCC=$standin
   }
+  [[ -e $target/release ]] || dependencies "$release" "$target/release"
   cargo build --release --locked --quiet
 fi
 if [[ ${LLAMABI_NVCC:-} == "$standin" ]]; then

@@ -4,6 +4,7 @@ The .pth files are pickled by Python's own pickler, in the protocols and shapes 
 write, with stand-ins for PyTorch's classes. Standard library only:  python3 make.py
 """
 
+import base64
 import collections
 import io
 import json
@@ -96,7 +97,7 @@ def floats(n, start=0):
 
 
 def main():
-    for folder in ("pth", "pickle", "safetensors", "config", "index"):
+    for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
 
@@ -151,6 +152,51 @@ def main():
     }
     for name, config in configs.items():
         (HERE / "config" / f"{name}.json").write_text(json.dumps(config))
+
+    ranks = [bytes([b]) for b in range(256)] + [b"ab", b"abab", b" a"]
+    lines = (f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(ranks))
+    (HERE / "tiktoken" / "bytes.model").write_text("".join(lines))
+
+    def added(id, content, **flags):
+        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        return {"id": id, "content": content, **{name: flags.get(name, False) for name in names}}
+
+    bos = {"id": "<s>", "ids": [9], "tokens": ["<s>"]}
+    expression = "'s| ?\\p{L}+|\\p{N}{1,3}|[^\\s\\p{L}]+|\\s+(?!\\S)|\\s+"
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    replace = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    vocab = {"a": 0, "b": 1, "e": 2, "ab": 3, "abab": 4, "\u0120": 5, "\u0120a": 6, "\u010a": 7, "1": 8}
+    pieces = {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "\u2581": 4, "\u2581a": 5, "<0x41>": 6}
+    files = {
+        "bytes": {
+            "version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [added(9, "<s>", special=True), added(10, "1234", lstrip=True, normalized=True)],
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": True}, split, byte_level]},
+            "post_processor": {"type": "TemplateProcessing", "special_tokens": {"<s>": bos},
+                               "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]},
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False,
+                      "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                      "byte_fallback": False, "ignore_merges": True, "vocab": vocab,
+                      "merges": ["a b", ["ab", "ab"], "\u0120 a"]},
+        },
+        "pieces": {
+            "added_tokens": [added(7, "<s>", special=True, rstrip=True)],
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a"}]},
+            "pre_tokenizer": metaspace,
+            "decoder": {"type": "Sequence", "decoders": [
+                replace, {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+                      "vocab": pieces, "merges": ["a b", ["\u2581", "a"]]},
+        },
+    }
+    for name, tokenizer in files.items():
+        (HERE / "tokenizer_json" / f"{name}.json").write_text(json.dumps(tokenizer))
 
 
 main()

@@ -72,6 +72,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
             logprobs,
             no_wait: false,
             ignore_eos,
+            special: false,
             max_gen_len,
             temperature,
             top_p,

@@ -16,6 +16,12 @@ fn allowance(len: usize) -> usize {
     (64 << 10) + 128 * len
 }
 
+/// The same for a tokenizer: expressions have tables and caches of some megabytes each, of which a
+/// file may ask for 16.
+fn tokenizer_allowance(len: usize) -> usize {
+    (64 << 20) + 128 * len
+}
+
 fn corpus(folder: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/corpus")
@@ -34,6 +40,18 @@ fn corpus(folder: &str) -> Vec<Vec<u8>> {
 /// Run `target` on the corpus, which it must accept, and on `n` mutations of it. They must fail in
 /// at least `kinds` different ways, or the mutations do not get anywhere.
 fn fuzz(
+    folder: &str,
+    words: &[&[u8]],
+    n: usize,
+    kinds: usize,
+    target: fn(&[u8]) -> llamabi::Result<()>,
+) {
+    fuzz_within(allowance, folder, words, n, kinds, target);
+}
+
+/// The same with another bound on memory.
+fn fuzz_within(
+    allowance: fn(usize) -> usize,
     folder: &str,
     words: &[&[u8]],
     n: usize,
@@ -184,4 +202,46 @@ fn config() {
         b"[[[[[[[[[[[[[[[[",
     ];
     fuzz("config", &words, 6_000, 20, harness::config);
+}
+
+#[test]
+fn tokenizer_json() {
+    let words: [&[u8]; 20] = [
+        b"\"type\":\"Sequence\"",
+        b"\"ByteLevel\"",
+        b"\"Metaspace\"",
+        b"\"Split\"",
+        b"\"NFC\"",
+        b"\"Prepend\"",
+        b"\"Replace\"",
+        b"\"Digits\"",
+        b"\"normalized\":true",
+        b"\"lstrip\":true",
+        b"\"ignore_merges\":true",
+        b"\"byte_fallback\":true",
+        b"\"merges\":",
+        b"|\\\\s+(?!\\\\S)|\\\\s+",
+        b"{1,1000}",
+        b"16777215",
+        b"-1",
+        b"null",
+        b"[",
+        b"}",
+    ];
+    let target = harness::tokenizer_json;
+    fuzz_within(
+        tokenizer_allowance,
+        "tokenizer_json",
+        &words,
+        6_000,
+        12,
+        target,
+    );
+}
+
+#[test]
+fn tiktoken() {
+    let words: [&[u8]; 6] = [b"IQ== 0\n", b"====", b" 4294967296", b" -1", b"\n\n", b" "];
+    let target = harness::tiktoken;
+    fuzz_within(tokenizer_allowance, "tiktoken", &words, 3_000, 4, target);
 }

@@ -7,12 +7,14 @@ mod chat_templates;
 mod checkpoints;
 mod config;
 mod files;
+mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
 mod jinja;
 mod limits;
 mod quantised;
 mod tokenizer;
+mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

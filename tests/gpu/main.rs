@@ -8,6 +8,7 @@ mod cuda;
 mod day;
 #[path = "../support/emu/mod.rs"]
 mod emu;
+mod mixed;
 mod models;
 mod pages;
 mod quantised;

@@ -125,6 +125,8 @@ fn files_of_the_wrong_kind() {
         ("params.json", b"\x00\xff"),
         ("tokenizer.model", b"not a tokenizer"),
         ("tokenizer.model", b""),
+        // Llama 3's kind, and hardly anything of it.
+        ("tokenizer.model", b"IQ== 0\nIg== 1\nIw== 2\n"),
         ("consolidated.00.pth", b"PK\x03\x04 nothing else"),
         ("consolidated.00.pth", b""),
     ] {
@@ -132,13 +134,17 @@ fn files_of_the_wrong_kind() {
         fs::write(scratch.path(name), contents).unwrap();
         assert_failure(fails(&scratch.0, None, &options), LLAMA_E_FORMAT, &[name]);
     }
-    // A later tokenizer family: known, not supported yet, and said so.
-    let scratch = Scratch::new("llama3-tokenizer", META);
-    fs::write(scratch.path("tokenizer.model"), "IQ== 0\nIg== 1\nIw== 2\n").unwrap();
+    // Another tokenizer family: known, not supported, and said so.
+    let scratch = Scratch::new("other-tokenizer", META);
+    fs::write(
+        scratch.path("tokenizer.model"),
+        r#"{"model": {"type": "WordPiece"}}"#,
+    )
+    .unwrap();
     let (status, sentence) = fails(&scratch.0, None, &options);
     assert!(status == LLAMA_E_UNSUPPORTED, "{status} {sentence}");
     assert!(
-        sentence.contains("tokenizer.model") && sentence.contains("Llama 3"),
+        sentence.contains("tokenizer.model") && sentence.contains("WordPiece"),
         "{sentence}"
     );
 }

@@ -8,6 +8,7 @@ mod demo;
 mod failures;
 mod finite;
 mod invariance;
+mod llama3;
 mod reference;
 #[path = "../support/reference_cases.rs"]
 mod reference_cases;

@@ -3,8 +3,8 @@
 # (fuzz.c): tests/sanitizers/run.sh [--calls N] [--seed S] [--threads N] [address] [thread]
 #
 # The library's crate is built once for each, with the stable compiler's own sanitizers
-# (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it depends on
-# is not instrumented, and built once for both.
+# (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it depends
+# on is not instrumented, and is what `make build` has built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,10 +21,11 @@ done
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 runtimes=$(rustc --print sysroot)/lib/rustlib/$host/lib
-target=${CARGO_TARGET_DIR:-target}/sanitizers
+mkdir -p "${CARGO_TARGET_DIR:-target}/release" "${CARGO_TARGET_DIR:-target}/sanitizers"
+built=$(realpath "${CARGO_TARGET_DIR:-target}/release")
+target=$(realpath "${CARGO_TARGET_DIR:-target}/sanitizers")
 model=tests/data/reference/mha-f32/meta
 libs=$(sed -n 's/^Libs.private: //p' packaging/llamabi.pc.in)
-export LLAMABI_BUILD_KERNELS=none RUSTC_BOOTSTRAP=1
 export ASAN_OPTIONS=detect_leaks=1:exitcode=66
 # Children fork while other threads run, and start threads of their own.
 export TSAN_OPTIONS=halt_on_error=1:exitcode=66:die_after_fork=0:suppressions=$PWD/tests/sanitizers/tsan.txt
@@ -42,12 +43,29 @@ runtime() { # runtime SANITIZER: the archive that Rust brings along
   echo "$runtimes"/librustc-*_rt."${1:0:1}"san.a
 }
 
+# Without optimisation the crate takes half a minute to build and not five. Calls of tiny functions,
+# which are what such a build is slow for, are inlined by the compiler's front end.
+flags=(-C opt-level=0 -Z inline-mir=yes -Z mir-opt-level=2 -C debuginfo=0 -C unsafe-allow-abi-mismatch=sanitizer)
+
+# A target directory whose parts are those of `make build`, so that no dependency is built again.
+# Cargo keeps the crate itself apart for each compiler wrapper of the workspace; what it leaves in the
+# upper directory, which would be the library of `make build`, is apart by the directory.
+instrument() { # instrument SANITIZER FLAG...: target/sanitizers/SANITIZER/release/libllamabi.a
+  local dir=$target/$1 part
+  mkdir -p "$dir/release" "$built"/{deps,build,.fingerprint}
+  for part in deps build .fingerprint; do ln -sfn "$built/$part" "$dir/release/$part"; done
+  printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec "$@"\n' >"$dir/rustc.new"
+  chmod +x "$dir/rustc.new"
+  mv "$dir/rustc.new" "$dir/rustc"
+  LLAMABI_BUILD_KERNELS=none RUSTC_WORKSPACE_WRAPPER=$dir/rustc cargo rustc --release --locked --lib \
+    --crate-type staticlib --target-dir "$dir" -- --cfg llamabi_planted "-Zsanitizer=$1" "${flags[@]}" "${@:2}"
+}
+
 build() { # build SANITIZER: target/sanitizers/SANITIZER/fuzz
-  local s=$1 dir=$target/$1 flags=() objects=() library=$target/$1/libllamabi.a
-  mkdir -p "$dir"
-  cargo rustc --release --locked --lib --crate-type staticlib --target-dir "$target" -- --cfg llamabi_planted \
-    "-Zsanitizer=$s" -C unsafe-allow-abi-mismatch=sanitizer -C opt-level=1 -C debuginfo=0
-  cp "$target/release/libllamabi.a" "$library"
+  local s=$1 dir=$target/$1 wrap=() objects=() library=$target/$1/release/libllamabi.a
+  # The standard library's own checks of what unsafe code hands it cost little beside the one, and
+  # as much again beside the other.
+  if [[ $s == address ]]; then instrument address -C debug-assertions=on; else instrument thread -C debug-assertions=off; fi
   cc -std=c11 -g -O1 -D_GNU_SOURCE -DPLANTED -Wall -Wextra -Wpedantic -Werror "-fsanitize=$s" -Iinclude \
     -c tests/sanitizers/fuzz.c -o "$dir/fuzz.o"
   if [[ $s == thread ]]; then
@@ -60,10 +78,10 @@ build() { # build SANITIZER: target/sanitizers/SANITIZER/fuzz
     cc -std=c11 -g -O1 "-DLOCK_CONTENDED=$contended" "-DWAIT=$wait" "-DWAIT_TIMEOUT=$timeout" "-DONCE_CALL=$once" \
       -c tests/sanitizers/tsan_std.c -o "$dir/tsan_std.o"
     objects=("$dir/tsan_std.o")
-    flags=("-Wl,--wrap=$contended,--wrap=$wait,--wrap=$timeout,--wrap=$once")
+    wrap=("-Wl,--wrap=$contended,--wrap=$wait,--wrap=$timeout,--wrap=$once")
   fi
   # shellcheck disable=SC2086
-  cc "$dir/fuzz.o" "${objects[@]}" "${flags[@]}" "$library" -Wl,--whole-archive "$(runtime "$s")" -Wl,--no-whole-archive \
+  cc "$dir/fuzz.o" "${objects[@]}" "${wrap[@]}" "$library" -Wl,--whole-archive "$(runtime "$s")" -Wl,--no-whole-archive \
     $libs -lrt -lresolv -rdynamic -o "$dir/fuzz"
 }
 

@@ -100,6 +100,11 @@ check() { # check NAME COMMAND [COMMAND under load]
   "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
   "$work/venv/bin/python" "$here/unread.py" "$root/tests/data/reference/mha-f32/hf" $2
+  "$work/venv/bin/python" "$here/hostile.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
+  start $2 --ckpt_dir "$root/demo/meta" --model_name m
+  "$work/venv/bin/python" "$here/alike.py" ask "$url" "$work/${1%% *}.json"
+  kill -TERM $pid
+  ended
   start ${3:-$2} $demo --queue 128
   "$work/load" --url "$url" --pid $pid --seconds "$seconds"
   kill -TERM $pid
@@ -116,6 +121,7 @@ if [ -d "$root/examples/node-server" ]; then
   (cd "$root/bindings/node" && npm pack --silent --pack-destination "$work" >/dev/null)
   (cd "$work/node-server" && npm install --silent --no-audit --no-fund "$work"/llamabi-*.tgz)
   check "Node service" "node $work/node-server/server.mjs"
+  "$work/venv/bin/python" "$here/alike.py" compare "$work/Go.json" "$work/Node.json"
 else
   echo "tests/services/run.sh: there is no examples/node-server, its part is skipped"
 fi

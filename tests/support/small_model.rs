@@ -1,8 +1,10 @@
 //! A model of three small layers, with weights that are made up, on any backend.
 
+use half::{bf16, f16};
 use llamabi::Dtype;
 use llamabi::backend::*;
 use llamabi::model::Runner;
+use llamabi::quant::Quant;
 
 pub const SHAPE: Shape = Shape {
     dim: 96,
@@ -15,65 +17,90 @@ pub const SHAPE: Shape = Shape {
     norm_eps: 1e-5,
 };
 
+/// What a matrix is kept as, for which there are kernels: tables that are looked up are floats.
+fn kept(usage: MatUse, dtype: Dtype) -> Dtype {
+    match usage {
+        MatUse::Lookup if !dtype.is_float() => Dtype::F16,
+        _ => dtype,
+    }
+}
+
+/// Codes, and scales as f16 bits.
+fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
+    let rows = values.len() / cols;
+    let mut codes = vec![0; rows * quant.code_bytes(cols)];
+    let mut scales = vec![0.0; rows * quant.scales(cols)];
+    quant.encode(cols, values, &mut codes, &mut scales);
+    let half = |&scale: &f32| f16::from_f32(scale).to_bits();
+    (codes, scales.iter().map(half).collect())
+}
+
+/// A matrix of parts with these rows and dtypes. `exact`: its weights are the same, in float32.
 fn matrix<B: Backend>(
     backend: &B,
-    parts: &[usize],
+    parts: &[(usize, Dtype)],
     cols: usize,
     usage: MatUse,
-    dtype: Dtype,
+    exact: bool,
 ) -> B::Mat {
-    let quant = dtype.quant().filter(|_| usage == MatUse::Product);
-    let kept = match quant {
-        Some(quant) => quant.dtype(),
-        None if dtype.is_float() => dtype,
-        None => Dtype::F16,
+    let part = |&(rows, dtype)| PartSpec {
+        rows,
+        dtype: if exact {
+            Dtype::F32
+        } else {
+            kept(usage, dtype)
+        },
     };
     let spec = MatSpec {
-        parts: PartSpec::all(parts, kept),
+        parts: parts.iter().map(part).collect(),
         cols,
         bias: false,
+        scale: 1.0,
         usage,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
-    for (part, &rows) in parts.iter().enumerate() {
-        let values = (0..rows * cols).map(|i| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2);
-        if let Some(quant) = quant {
-            let values: Vec<f32> = values.collect();
-            let mut codes = vec![0; rows * quant.code_bytes(cols)];
-            let mut scales = vec![0.0; rows * quant.scales(cols)];
-            backend.quantise(quant, cols, &values, &mut codes, &mut scales);
-            let scales: Vec<u16> = scales
-                .iter()
-                .map(|&s| half::f16::from_f32(s).to_bits())
-                .collect();
-            for data in [QuantData::Codes(&codes), QuantData::Scales(&scales)] {
-                let (row, order) = (0, RowOrder::AsStored);
-                backend.pack_quantised(
-                    &mut mat,
-                    &QuantBlock {
+    for (part, &(rows, dtype)) in parts.iter().enumerate() {
+        let value = |i: usize| ((i * 7919 % 1000) as f32 / 500.0 - 1.0) * 0.2;
+        let mut values: Vec<f32> = (0..rows * cols).map(value).collect();
+        let (row, order) = (0, RowOrder::AsStored);
+        let kept = kept(usage, dtype);
+        if let Some(quant) = kept.quant() {
+            let (codes, scales) = quantised(quant, cols, &values);
+            if !exact {
+                for data in [QuantData::Codes(&codes), QuantData::Scales(&scales)] {
+                    let block = QuantBlock {
                         part,
                         row,
                         order,
                         data,
-                    },
-                );
+                    };
+                    backend.pack_quantised(&mut mat, &block);
+                }
+                continue;
             }
-            continue;
+            let codes = codes.chunks(quant.code_bytes(cols));
+            let scales = scales.chunks(quant.scales(cols));
+            let all = codes.zip(scales).zip(values.chunks_mut(cols));
+            all.for_each(|((codes, scales), to)| quant.decode(codes, scales, to));
         }
-        let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-        let (order, dtype) = (RowOrder::AsStored, Dtype::F32);
-        backend.pack(
-            &mut mat,
-            &Block {
-                part,
-                row: 0,
-                col: 0,
-                cols,
-                order,
-                dtype,
-                bytes: &bytes,
-            },
-        );
+        for value in &mut values {
+            *value = match kept {
+                Dtype::F16 => f16::from_f32(*value).to_f32(),
+                Dtype::Bf16 => bf16::from_f32(*value).to_f32(),
+                _ => *value,
+            };
+        }
+        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        let block = Block {
+            part,
+            row,
+            col: 0,
+            cols,
+            order,
+            dtype: Dtype::F32,
+            bytes: &bytes,
+        };
+        backend.pack(&mut mat, &block);
     }
     mat
 }
@@ -96,37 +123,54 @@ pub fn rope() -> RopeTable {
     }
 }
 
+/// The dtypes of a layer's q, k, v, o, gate and up together, and down.
+pub type LayerDtypes = [Dtype; 6];
+
 /// The model on a backend.
 pub fn runner<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) -> Runner<B> {
+    let layers = [[dtype; 6]; SHAPE.n_layers];
+    mixed(backend, &SHAPE, &layers, dtype, kv_dtype, false)
+}
+
+/// A model with layers of these dtypes, and an embedding and a head of `dtype`. `exact`: with the
+/// same weights, all of them in float32.
+pub fn mixed<B: Backend>(
+    backend: B,
+    shape: &Shape,
+    layers: &[LayerDtypes],
+    dtype: Dtype,
+    kv_dtype: Dtype,
+    exact: bool,
+) -> Runner<B> {
     let b = &backend;
-    let ones = [1.0; SHAPE.dim];
-    let (q, kv) = (SHAPE.q_dim(), SHAPE.kv_dim());
-    let product = |parts: &[usize], cols| matrix(b, parts, cols, MatUse::Product, dtype);
-    let layers = (0..SHAPE.n_layers).map(|index| Layer {
+    let ones = vec![1.0; shape.dim];
+    let (q_dim, kv_dim, ffn_dim) = (shape.q_dim(), shape.kv_dim(), shape.ffn_dim);
+    let product = |parts: &[(usize, Dtype)], cols| matrix(b, parts, cols, MatUse::Product, exact);
+    let layer = |(index, &[q, k, v, o, up, down]): (usize, &LayerDtypes)| Layer {
         index,
         attention_norm: b.new_vector(&ones).unwrap(),
-        wqkv: product(&[q, kv, kv], SHAPE.dim),
-        wo: product(&[SHAPE.dim], q),
+        wqkv: product(&[(q_dim, q), (kv_dim, k), (kv_dim, v)], shape.dim),
+        wo: product(&[(shape.dim, o)], q_dim),
+        head_norms: None,
+        window: None,
         ffn_norm: b.new_vector(&ones).unwrap(),
-        w13: product(&[SHAPE.ffn_dim; 2], SHAPE.dim),
-        w2: product(&[SHAPE.dim], SHAPE.ffn_dim),
-    });
-    let weights = Weights {
-        layers: layers.collect(),
-        embedding: matrix(b, &[SHAPE.vocab_size], SHAPE.dim, MatUse::Lookup, dtype),
-        norm: b.new_vector(&ones).unwrap(),
-        head: Some(matrix(
-            b,
-            &[SHAPE.vocab_size],
-            SHAPE.dim,
-            MatUse::Product,
-            // Heads of four bits there are none.
-            if dtype == Dtype::Int4 {
-                Dtype::Int8
-            } else {
-                dtype
-            },
-        )),
+        w13: product(&[(ffn_dim, up), (ffn_dim, up)], shape.dim),
+        w2: product(&[(shape.dim, down)], ffn_dim),
     };
-    Runner::new(backend, weights, &SHAPE, kv_dtype, LIMITS).unwrap()
+    // There are no heads of four bits.
+    let head = match dtype {
+        Dtype::Int4 => Dtype::Int8,
+        _ => dtype,
+    };
+    let vocabulary = |dtype, usage| {
+        let parts = [(shape.vocab_size, dtype)];
+        matrix(b, &parts, shape.dim, usage, exact)
+    };
+    let weights = Weights {
+        layers: layers.iter().enumerate().map(layer).collect(),
+        embedding: vocabulary(dtype, MatUse::Lookup),
+        norm: b.new_vector(&ones).unwrap(),
+        head: Some(vocabulary(head, MatUse::Product)),
+    };
+    Runner::new(backend, weights, shape, kv_dtype, LIMITS).unwrap()
 }

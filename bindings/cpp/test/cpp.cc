@@ -1,4 +1,4 @@
-// What only C++ has: exceptions out of callbacks, moves, overloads, stop tokens.
+// What only C++ has: exceptions out of callbacks, moves, overloads, stop tokens; and prefixes apart.
 #include "test.hpp"
 
 #include <array>
@@ -264,6 +264,25 @@ TEST(timeouts) {
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
   running.close();
   CHECK(waiting.next(ev) == LLAMA_OK && waiting.status() == LLAMA_OK);
+}
+
+TEST(cache_salt) {
+  const auto m = test::demo_model();
+  std::string prompt;
+  for (int i = 0; i < 10; i++) prompt += "Once upon a time there was a fox. ";
+  const auto run = [&](std::uint64_t salt) {
+    auto o = test::greedy(20);
+    o.cache_salt = salt;
+    return m.text_completion(prompt, o);
+  };
+  const auto first = m.text_completion(prompt, test::greedy(20)), again = run(0);
+  CHECK(first.stats.cached_tokens == 0 && again.stats.cached_tokens > 0);
+  for (const std::uint64_t salt : {std::uint64_t{7}, UINT64_MAX}) {
+    const auto alone = run(salt), twice = run(salt);
+    CHECK(alone.stats.cached_tokens == 0);
+    CHECK(twice.stats.cached_tokens == again.stats.cached_tokens);
+    CHECK(alone.text == first.text && twice.text == first.text);
+  }
 }
 
 #if __cplusplus >= 202002L

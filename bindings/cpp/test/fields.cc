@@ -53,7 +53,7 @@ int main() {
   g.stop = {"a", "b"};
   g.top_logprobs = 204;
   g.cache_salt = 5000000205;
-  g.echo = g.logprobs = g.no_wait = g.ignore_eos = true;
+  g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");
   print("llama_generate_options", [&] { model.text_completion("a", g); });

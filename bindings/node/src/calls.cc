@@ -122,7 +122,7 @@ void out_of_memory(llama_status &status, llama_error &err) {
   std::strcpy(err.message, "no memory for the arguments or the events of a call");
 }
 
-static llama_cancel_t *new_cancel(napi_env env) {
+llama_cancel_t *new_cancel(napi_env env) {
   llama_cancel_t *cancel = llama_cancel_new();
   if (cancel == nullptr) throw_llama(env, LLAMA_E_NO_MEMORY, "a million calls run already");
   return cancel;

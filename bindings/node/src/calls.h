@@ -70,6 +70,7 @@ protected:
 };
 
 void out_of_memory(llama_status &status, llama_error &err);
+llama_cancel_t *new_cancel(napi_env env);
 
 template <class F> void Awaited::settle(napi_env env, F make) {
   if (deferred_ == nullptr) return;
@@ -149,14 +150,15 @@ private:
   bool stopping_ = false;
 };
 
-// Encodes a text or a dialog, or decodes tokens, which is one call of the library: nothing can stop
-// it.
+// Encodes a text or a dialog, or decodes tokens, which is one call of the library. It can be stopped
+// while it encodes a text, which may be of any length.
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens);
+  ~Tokenize() override;
   void run() noexcept override;
-  void stop() override {}
+  void stop() override;
   void on_loop(napi_env env) override;
 
 private:
@@ -169,6 +171,7 @@ private:
   enum { kText, kDialog, kTokens } kind_;
   uint32_t flags_;
   size_t max_tokens_;
+  llama_cancel_t *cancel_ = nullptr;
 };
 
 // Native objects as JavaScript values; the value's end does not end a call, but a stream's does.

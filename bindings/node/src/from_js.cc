@@ -367,6 +367,8 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       flag(v, "noWait", LLAMA_GEN_NO_WAIT);
     else if (name == "ignoreEos")
       flag(v, "ignoreEos", LLAMA_GEN_IGNORE_EOS);
+    else if (name == "special")
+      flag(v, "special", LLAMA_GEN_SPECIAL);
     else if (name == "stop") {
       napi_valuetype type;
       check(env, napi_typeof(env, v, &type));

@@ -12,7 +12,7 @@ using Arguments = std::vector<napi_value>;
 template <napi_value (*f)(napi_env, const Arguments &)>
 static napi_value guarded(napi_env env, napi_callback_info info) {
   try {
-    Arguments args(6);
+    Arguments args(7);
     size_t n = args.size();
     check(env,
         napi_get_cb_info(env, info, &n, args.data(), nullptr, nullptr)); // missing ones: undefined
@@ -68,9 +68,11 @@ static napi_value generate(napi_env env, const Arguments &a) {
                           to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
 }
 
-static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos) {
+static uint32_t encode_flags(
+    napi_env env, napi_value bos, napi_value eos, napi_value special) {
   return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) |
-         (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u);
+         (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u) |
+         (to_bool(env, special, "special") ? LLAMA_ENC_SPECIAL : 0u);
 }
 
 // Of the tokens that a text may have; undefined: any number.
@@ -80,11 +82,12 @@ static size_t max_tokens(napi_env env, napi_value value) {
   return type == napi_undefined ? SIZE_MAX : to_uint(env, value, "maxTokens");
 }
 
-// tokenize(handle, kind, input, bos, eos, maxTokens) -> call; its promise gives tokens, of tokens their text
+// tokenize(handle, kind, input, bos, eos, special, maxTokens) -> call; its promise gives tokens, of
+// tokens their text
 static napi_value tokenize(napi_env env, const Arguments &a) {
   return started(env,
       std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]),
-          to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4]), max_tokens(env, a[5])));
+          to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4], a[5]), max_tokens(env, a[6])));
 }
 
 static napi_value promise(napi_env env, const Arguments &a) {
@@ -117,12 +120,12 @@ template <class T, class F> static std::vector<T> filled(napi_env env, F f) {
   return buffer;
 }
 
-// encode(handle, text, bos, eos, maxTokens) -> Int32Array
+// encode(handle, text, bos, eos, special, maxTokens) -> Int32Array
 static napi_value encode(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   const std::string text = to_text(env, a[1], "text");
-  const uint32_t flags = encode_flags(env, a[2], a[3]);
-  const size_t most = max_tokens(env, a[4]);
+  const uint32_t flags = encode_flags(env, a[2], a[3], a[4]);
+  const size_t most = max_tokens(env, a[5]);
   const auto tokens =
       filled<int32_t>(env, [&](int32_t *buf, size_t cap, size_t *n, llama_error *err) {
         return llama_encode_text_bounded(

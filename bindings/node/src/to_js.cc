@@ -1,4 +1,5 @@
 #include <cstring>
+#include <iterator>
 
 #include "convert.h"
 
@@ -173,6 +174,13 @@ napi_value to_js(napi_env env, const llama_info &i) {
   set(env, v, "weightBytes", number(env, static_cast<double>(i.weight_bytes)));
   set(env, v, "kvBytes", number(env, static_cast<double>(i.kv_bytes)));
   set(env, v, "gpuKernels", boolean(env, i.gpu_kernels != 0));
+  napi_value ids;
+  check(env, napi_create_array(env, &ids));
+  for (uint32_t n = 0; n < i.n_eos && n < std::size(i.eos_ids); ++n)
+    check(env, napi_set_element(env, ids, n, number(env, i.eos_ids[n])));
+  set(env, v, "eosIds", ids);
+  static const char *const formats[] = {"none", "llama2", "llama3", "template"};
+  set(env, v, "chatFormat", string(env, i.chat_format < 4 ? formats[i.chat_format] : "unknown"));
   return v;
 }
 

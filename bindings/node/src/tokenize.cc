@@ -18,7 +18,12 @@ Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Han
   else
     to_tokens(env, input, tokens_);
   err_.struct_size = sizeof err_;
+  cancel_ = new_cancel(env);
 }
+
+Tokenize::~Tokenize() { llama_cancel_free(cancel_); }
+
+void Tokenize::stop() { llama_cancel_trigger(cancel_); }
 
 // Calls `f` with a buffer of the size that most inputs need, and again where C says that it needs more.
 template <class T, class F> void Tokenize::fill(std::vector<T> &out, size_t size, F f) {
@@ -36,7 +41,7 @@ void Tokenize::run() noexcept {
       fill(tokens_, std::min(text_.size() + 3, max_tokens_),
           [&](int32_t *buf, size_t cap, size_t *n) {
             return llama_encode_text_bounded(
-                l, text_.data(), text_.size(), flags_, max_tokens_, nullptr, buf, cap, n, &err_);
+                l, text_.data(), text_.size(), flags_, max_tokens_, cancel_, buf, cap, n, &err_);
           });
     } else if (kind_ == kDialog) {
       size_t size = 16;
@@ -61,7 +66,7 @@ void Tokenize::run() noexcept {
 void Tokenize::on_loop(napi_env env) {
   this->env->finish(self());
   settle(env, [&] {
-    check(env, status_, err_);
+    if (status_ != LLAMA_OK) throw_llama(env, status_, err_.message); // LLAMA_CANCELLED, too
     return kind_ == kTokens ? string(env, text_)
                             : tokens_to_js(env, tokens_.data(), tokens_.size());
   });

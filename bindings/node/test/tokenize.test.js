@@ -1,5 +1,5 @@
 'use strict';
-const { assert, test, Model, demo, failure, assertFails } = require('./support.js');
+const { assert, test, Model, demo, failure, assertFails, sleep } = require('./support.js');
 
 test('encodeAsync, encodeDialogAsync and decodeAsync give what their synchronous namesakes give', async () => {
   const model = await demo();
@@ -38,6 +38,28 @@ test('the event loop turns while a text is encoded', async () => {
   await model.encodeAsync(text);
   encoding = false;
   assert(turns > 10, `${turns} turns`); // one or two, if the text is encoded on this thread
+  await model.close();
+});
+
+test('a signal stops an encoding', async () => {
+  const model = await demo();
+  const text = 'Once upon a time, there was a fox. '.repeat(300_000);
+  let begin = performance.now();
+  await model.encodeAsync(text);
+  const whole = performance.now() - begin;
+  for (const wait of [0, whole / 20]) {
+    const abort = new AbortController();
+    begin = performance.now();
+    const encoding = failure(model.encodeAsync(text, { signal: abort.signal }));
+    await sleep(wait);
+    abort.abort();
+    assertFails(await encoding, 'LLAMA_CANCELLED', '');
+    const took = performance.now() - begin;
+    assert(took < whole / 2, `${took} of ${whole} ms`);
+  }
+  assertFails(await failure(model.encodeAsync('a', { signal: AbortSignal.abort() })), 'LLAMA_CANCELLED', '');
+  assert((await failure(model.encodeAsync('a', { signal: 7 }))) instanceof TypeError);
+  assert((await model.encodeAsync('a', { signal: new AbortController().signal })).length > 0);
   await model.close();
 });
 

@@ -352,7 +352,8 @@ impl<D: Device> Memory<D> {
         match bytes.is_multiple_of(width) && last.is_some_and(|last| last <= self.bytes) {
             true => Ok(()),
             false => Err(Error::Internal(format!(
-                "{bytes} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the device",
+                "{bytes} bytes in rows of {width}, {pitch} apart, at {offset} of {} bytes on the \
+                 device",
                 self.bytes
             ))),
         }

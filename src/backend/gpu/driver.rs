@@ -138,7 +138,10 @@ macro_rules! functions {
                         // SAFETY: the function of this name, with the signature that cuda.h gives
                         // it.
                         unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> u32>(symbol)
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($type),*) -> u32,
+                            >(symbol)
                         }
                     },)*
                 })

@@ -127,8 +127,8 @@ impl<D: Device> Gpu<D> {
                     self.graphs.on = false;
                     self.graphs.log.write(Level::Warn, || {
                         format!(
-                            "new forms of decode steps are launched kernel by kernel, not as CUDA graphs: \
-                             {error}"
+                            "new forms of decode steps are launched kernel by kernel, not as CUDA \
+                             graphs: {error}"
                         )
                     });
                     return forward(self);
@@ -150,8 +150,8 @@ impl<D: Device> Gpu<D> {
         self.graphs.log.write(Level::Debug, || {
             let (n, taken) = (self.step.n_decode, before.saturating_sub(after));
             format!(
-                "a decode step of {n} rows is now a CUDA graph, for which the driver took {taken} bytes of \
-                 device memory"
+                "a decode step of {n} rows is now a CUDA graph, for which the driver took {taken} \
+                 bytes of device memory"
             )
         });
         Ok(graph)

@@ -44,8 +44,9 @@ fn group(n: usize) -> usize {
 
 impl<D: Device> Gpu<D> {
     /// Gives the device's library up if it would never be used with weights of these dtypes, or if
-    /// it needs more than `room`: the bytes that the model's plan leaves free. The library is optional, so it must not take
-    /// the place of the model. Returns the reason if the user should hear of one.
+    /// it needs more than `room`: the bytes that the model's plan leaves free. The library is
+    /// optional, so it must not take the place of the model. Returns the reason if the user should
+    /// hear of one.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,

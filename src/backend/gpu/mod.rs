@@ -268,6 +268,21 @@ impl<D: Device> Gpu<D> {
                 "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"
             )));
         }
+        // Rows in 32 bits would end in what rows in 16 bits have left where their padding must be
+        // zero.
+        let single = |&dtype: &Dtype| dtype == Dtype::F32;
+        let whole = |width: usize| width.is_multiple_of(32);
+        if weights.iter().any(single)
+            && !weights.iter().all(single)
+            && !(whole(shape.q_dim()) && whole(shape.ffn_dim))
+        {
+            return Err(Error::Unsupported(format!(
+                "layers with weights in f32 and in other dtypes: on a GPU, the width of attention \
+                 ({}) and ffn_dim ({}) must then be multiples of 32",
+                shape.q_dim(),
+                shape.ffn_dim
+            )));
+        }
         let table = |values: &[f32]| -> Result<Memory<D>> {
             let memory = Memory::new(&device, "the RoPE table", size_of_val(values))?;
             memory.write_floats(0, values)?;
@@ -278,7 +293,7 @@ impl<D: Device> Gpu<D> {
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
         let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim)?;
-        let exact = weights.iter().all(|&dtype| dtype == Dtype::F32);
+        let exact = weights.iter().all(single);
         let tensor_cores = !exact && kv_dtype != Dtype::F32 && head_stride(shape) <= 128;
         // Asks for a map of some memory, just to find out whether the device makes maps.
         let maps_cache = tensor_cores

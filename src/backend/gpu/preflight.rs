@@ -41,7 +41,9 @@ pub enum Reason {
     NoDevice,
     /// The driver cannot load what this build's nvcc made, or it lacks functions.
     #[error(
-        "the NVIDIA driver is too old: it offers CUDA {}, this build needs CUDA {}", version(*have), version(*need)
+        "the NVIDIA driver is too old: it offers CUDA {}, this build needs CUDA {}",
+        version(*have),
+        version(*need)
     )]
     DriverTooOld {
         /// As `cuDriverGetVersion` gives it: 1000 major + 10 minor.
@@ -51,7 +53,8 @@ pub enum Reason {
     },
     /// The GPU is older than the kernels.
     #[error(
-        "{name} has compute capability {}.{}, this build has kernels for {}.{} and newer", have.0, have.1, need.0, need.1
+        "{name} has compute capability {}.{}, this build has kernels for {}.{} and newer",
+        have.0, have.1, need.0, need.1
     )]
     NoImage {
         /// The GPU.

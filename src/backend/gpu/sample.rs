@@ -132,7 +132,8 @@ impl<D: Device> Chooser<D> {
                 let there = self.history_of.get(at).copied();
                 if there != Some(history) {
                     return Err(Error::Internal(format!(
-                        "row {at} of a step that follows another has history {history}, there it was {there:?}"
+                        "row {at} of a step that follows another has history {history}, \
+                         there it was {there:?}"
                     )));
                 }
             } else {

@@ -121,7 +121,7 @@ pub fn decode(tokens: &[Token]) -> (String, usize) {
                 });
                 first = false;
             }
-            Piece::Literal(_) => unreachable!("the toy has none"),
+            Piece::Literal(_) | Piece::Bytes(_) => unreachable!("the toy has none"),
             // A character cannot continue behind a control.
             Piece::Control => {
                 flush(&mut run, &mut text);

@@ -10,8 +10,9 @@
 use llamabi::checkpoint::{self, hugging_face};
 use llamabi::format::{TensorFile, pickle, pth, safetensors as st};
 use llamabi::model::rope;
+use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
 use llamabi::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A folder of this thread, in memory where the system has such a thing.
 struct Scratch(PathBuf);
@@ -132,7 +133,8 @@ pub fn config(data: &[u8]) -> Result<()> {
     if s.head_dim <= 256 {
         let table = rope::table(&config, 3)?;
         assert!(
-            table.cos.iter().chain(&table.sin).all(|x| x.abs() <= 1.0),
+            // The greatest amplitudes that a configuration may have.
+            table.cos.iter().chain(&table.sin).all(|x| x.abs() <= 1e7),
             "{config:?}"
         );
     }
@@ -148,4 +150,41 @@ fn check(file: &TensorFile, len: usize) {
         let mut bytes = vec![0; info.len as usize];
         file.read(info, 0, &mut bytes).unwrap();
     }
+}
+
+/// A tokenizer.json: whatever is taken encodes texts and decodes all ids.
+pub fn tokenizer_json(data: &[u8]) -> Result<()> {
+    try_tokenizer("tokenizer.json", data)
+}
+
+/// Llama 3's ranks, likewise.
+pub fn tiktoken(data: &[u8]) -> Result<()> {
+    try_tokenizer("tokenizer.model", data)
+}
+
+fn try_tokenizer(name: &str, data: &[u8]) -> Result<()> {
+    let tokenizer = tokenizer::from_bytes(Path::new(name), data)?;
+    let n = tokenizer.vocab_size() as i32;
+    for text in [
+        "",
+        " a  b\n",
+        "ab<s>e\u{301}\u{4f60}1234",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ] {
+        let run = Run {
+            len: text.len(),
+            from_template: true,
+        };
+        let mut tokens = tokenizer.encode(text)?;
+        let _whole =
+            tokenizer.encode_rendered_onto(text, &[run], true, &mut tokens, Bound::default())?;
+        assert!(tokens.iter().all(|id| (0..n).contains(id)));
+        tokenizer.decode(&tokens)?;
+    }
+    let ids: Vec<i32> = (-1..n.min(600) + 2).collect();
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::with_special(tokenizer);
+    ids.iter().for_each(|&id| detokenizer.push(id, &mut text));
+    detokenizer.finish(&mut text);
+    Ok(())
 }

@@ -76,12 +76,14 @@ macro_rules! functions {
                 // them.
                 unsafe {
                     Ok(Library {
-                        cublasLtGetVersion: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(
-                            symbol("cublasLtGetVersion")?,
-                        ),
-                        $($name: std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(
-                            symbol(stringify!($name))?,
-                        ),)*
+                        cublasLtGetVersion: std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn() -> usize,
+                        >(symbol("cublasLtGetVersion")?),
+                        $($name: std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($type),*) -> c_int,
+                        >(symbol(stringify!($name))?),)*
                     })
                 }
             }
@@ -106,16 +108,21 @@ functions! {
     cublasLtDestroy(handle: Handle);
     cublasLtMatmulDescCreate(to: *mut Handle, compute: c_int, scale: c_int);
     cublasLtMatmulDescDestroy(what: Handle);
-    cublasLtMatmulDescSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatmulDescSetAttribute(
+        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
     cublasLtMatrixLayoutCreate(to: *mut Handle, kind: c_int, rows: u64, cols: u64, stride: i64);
     cublasLtMatrixLayoutDestroy(what: Handle);
-    cublasLtMatrixLayoutSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatrixLayoutSetAttribute(
+        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
     cublasLtMatmulPreferenceCreate(to: *mut Handle);
     cublasLtMatmulPreferenceDestroy(what: Handle);
-    cublasLtMatmulPreferenceSetAttribute(what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
-    cublasLtMatmulAlgoGetHeuristic(handle: Handle, product: Handle, a: Handle, b: Handle, c: Handle, d: Handle,
+    cublasLtMatmulPreferenceSetAttribute(
+        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+    cublasLtMatmulAlgoGetHeuristic(
+        handle: Handle, product: Handle, a: Handle, b: Handle, c: Handle, d: Handle,
         preference: Handle, most: c_int, results: *mut Heuristic, n: *mut c_int);
-    cublasLtMatmul(handle: Handle, product: Handle, alpha: *const f32, a: u64, a_layout: Handle, b: u64,
+    cublasLtMatmul(
+        handle: Handle, product: Handle, alpha: *const f32, a: u64, a_layout: Handle, b: u64,
         b_layout: Handle, beta: *const f32, c: u64, c_layout: Handle, d: u64, d_layout: Handle,
         algorithm: *const [u64; 8], workspace: u64, bytes: usize, stream: Handle);
 }

@@ -46,8 +46,8 @@ impl Context {
         }))
     }
 
-    /// Whatever uses the device comes through here, also to give something back, so that a child after
-    /// `fork`, where the driver promises nothing, never calls it.
+    /// Whatever uses the device comes through here, also to give something back, so that a child
+    /// after `fork`, where the driver promises nothing, never calls it.
     pub fn enter(&self) -> Result<Current<'_>> {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "the device" });

@@ -1,0 +1,30 @@
+// What the functions of the stand-in driver begin with.
+#ifndef LLAMABI_EMU_CUDA_API_H
+#define LLAMABI_EMU_CUDA_API_H
+
+#include "state.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+#define ENTER(function)                                                                            \
+    State &s = state();                                                                            \
+    std::lock_guard<std::mutex> hold(s.lock);                                                      \
+    if (CUresult failed = s.enter(#function)) return failed;                                       \
+    if (!s.started) return CUDA_ERROR_NOT_INITIALIZED
+// For functions that need a current context. An earlier error is returned first.
+#define ENTER_CONTEXT(function)                                                                    \
+    ENTER(function);                                                                               \
+    if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;                                         \
+    if (s.context.error) return s.context.error
+// For functions that may not be called while a stream records.
+#define NOT_RECORDING                                                                              \
+    if (s.spoils(__func__)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+#define ALIVE(set, handle)                                                                         \
+    if (!s.set.count(handle)) {                                                                    \
+        s.misused(std::string(__func__) + " with a handle that is not alive");                     \
+        return CUDA_ERROR_INVALID_HANDLE;                                                          \
+    }
+
+// The contexts that this thread has pushed.
+extern thread_local std::vector<CUcontext> pushed;
+
+#endif

@@ -1,0 +1,141 @@
+// The stand-in driver's modules, launches and tensor maps.
+#include "api.h"
+
+#include <cstdio>
+#include <cstring>
+
+// Takes a fatbin with its header. Real ones cannot run here, so they have every kernel of the
+// emulator. The tests' own fatbins hold "emu\n" and names of kernels, and have these kernels.
+API CUresult cuModuleLoadDataEx(
+    CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
+    ENTER_CONTEXT(cuModuleLoadDataEx);
+    NOT_RECORDING;
+    struct Header {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t bytes;
+    } header;
+    memcpy(&header, image, sizeof header);
+    if ((uintptr_t)image % 8 || header.magic != 0xba55ed50 || header.version != 1 ||
+        header.header != 16) {
+        char *log = nullptr;
+        size_t size = 0;
+        for (unsigned i = 0; i < n; i++) {
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER) log = (char *)values[i];
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = (size_t)values[i];
+        }
+        if (log) snprintf(log, size, "device kernel image is invalid\n");
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    std::string text((const char *)image + 16, header.bytes);
+    CUmod_st made = {text.compare(0, 4, "emu\n") != 0, {}, {}};
+    for (size_t at = 4, end; !made.all && (end = text.find('\n', at)) != std::string::npos;
+        at = end + 1)
+        made.names.insert(text.substr(at, end - at));
+    s.modules.insert(*module = new CUmod_st(std::move(made)));
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleUnload(CUmodule module) {
+    ENTER_CONTEXT(cuModuleUnload);
+    ALIVE(modules, module);
+    s.idle("cuModuleUnload");
+    s.modules.erase(module);
+    delete module;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    ENTER_CONTEXT(cuModuleGetFunction);
+    ALIVE(modules, module);
+    const emu::Entry *entry = emu::find(name);
+    if (!entry || !(module->all || module->names.count(name))) return CUDA_ERROR_NOT_FOUND;
+    *function = &module->functions.insert({name, CUfunc_st{entry}}).first->second;
+    return CUDA_SUCCESS;
+}
+
+static bool alive(const State &s, CUfunction function) {
+    for (CUmodule module : s.modules)
+        for (auto &[name, one] : module->functions)
+            if (&one == function) return true;
+    return false;
+}
+
+API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    ENTER_CONTEXT(cuFuncSetAttribute);
+    if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+        value > s.settings.shared)
+        return CUDA_ERROR_INVALID_VALUE;
+    function->shared = value;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    ENTER_CONTEXT(cuFuncGetAttribute);
+    if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute != CU_FUNC_ATTRIBUTE_PTX_VERSION) return CUDA_ERROR_INVALID_VALUE;
+    *value = s.settings.ptx;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuLaunchKernelEx(
+    const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+    ENTER_CONTEXT(cuLaunchKernelEx);
+    const CUlaunchConfig c = *config;
+    CUstream stream = c.hStream;
+    ALIVE(streams, stream);
+    if (!alive(s, function)) {
+        s.misused("cuLaunchKernelEx of a function that is not alive");
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!c.gridDimX || !c.gridDimY || !c.gridDimZ || c.gridDimY > 65535 || c.gridDimZ > 65535 ||
+        c.blockDimX * c.blockDimY * c.blockDimZ > 1024 ||
+        (int)c.sharedMemBytes > function->shared || extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool dependent = false;
+    for (unsigned i = 0; i < c.numAttrs; i++) {
+        if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return CUDA_ERROR_INVALID_VALUE;
+        dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
+    }
+    // Older machine code does not wait for the previous launch.
+    if (dependent && s.settings.ptx < 90)
+        s.misused("a programmatic launch of a kernel that cannot wait");
+    const emu::Entry *entry = function->entry;
+    std::vector<char> params(
+        (const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
+    s.enqueue(stream, [=] {
+        const unsigned grid[] = {c.gridDimX, c.gridDimY, c.gridDimZ},
+                       block[] = {c.blockDimX, c.blockDimY, c.blockDimZ};
+        char text[600];
+        State &now = state();
+        now.dependent += dependent;
+        const auto launch = dependent ? emu_launch_dependent : emu_launch;
+        if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes,
+                now.launches++, text, sizeof text))
+            return CUDA_SUCCESS;
+        now.misused(text);
+        return CUDA_ERROR_LAUNCH_FAILED;
+    });
+    return CUDA_SUCCESS;
+}
+
+// Supports only what the emulator has: matrices of 16-bit numbers.
+API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+    void *address, const cuuint64_t *dimensions, const cuuint64_t *strides, const cuuint32_t *box,
+    const cuuint32_t *element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+    CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+    ENTER(cuTensorMapEncodeTiled);
+    if (s.settings.arch < 90 || type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || rank != 2 ||
+        element_strides[0] != 1 || element_strides[1] != 1 ||
+        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
+        fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        return CUDA_ERROR_INVALID_VALUE;
+    char text[512];
+    if (!emu_tensor_map(map, (uint64_t)address, dimensions[0], dimensions[1], strides[0], box[0],
+            box[1], text, sizeof text))
+        return CUDA_SUCCESS;
+    s.misused(text);
+    return CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,171 @@
+"""The two services answer the same requests alike.
+
+alike.py ask URL FILE       writes down what the service answers
+alike.py compare A B        the two that were written down, which must be the same
+"""
+
+import json
+import re
+import socket
+import sys
+
+PATHS = ("/healthz", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/m?a=b", "/v1/models/", "/v1/models/x%2Fy", "/v1/models/x/y",
+         "/v1/models/%zz", "/v1/completions", "/v1/completions/", "/v1/chat/completions", "/tokenize", "/detokenize", "/nothing", "//healthz",
+         "/healthz/", "/HEALTHZ", "/%68ealthz", "/./healthz", "/x/../healthz", "/healthz?x=%zz", "*", "http://localhost/healthz", "http://evil.example/healthz")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
+HOSTS = ("localhost", "localhost:1", "LOCALHOST:80", "localhost:", "localhost.", "localhost:abc", "127.0.0.1", "127.0.0.1:99", "127.1", "[::1]", "[::1]:5",
+         "::1", "", " localhost ", "evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "evil.example:localhost", "localhost/", "local host", "m\u00e9")
+STORY = {"model": "m", "prompt": "Once upon a time", "max_tokens": 3, "temperature": 0, "seed": 1}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "What color is the sky?"}], "max_tokens": 3, "temperature": 0, "seed": 1}
+BODIES = [
+    ("/v1/completions", STORY | more) for more in (
+        {}, {"n": 2, "logprobs": 2}, {"echo": True, "logprobs": 1}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}},
+        {"prompt": ["a", "b"]}, {"prompt": [1, 5]}, {"prompt": [[1], [2, 3]]}, {"prompt": ""}, {"prompt": []}, {"prompt": [[]]}, {"prompt": ["a", 1]}, {"prompt": None},
+        {"prompt": "x " * 5000}, {"prompt": "x " * 600}, {"prompt": ["a", "x " * 600], "n": 2}, {"prompt": [1, 99999]}, {"prompt": [1.5]}, {"prompt": [-1]},
+        {"prompt": [[1] * 3] * 40000, "n": 2, "max_tokens": 1}, {"max_tokens": 512, "n": 128, "logprobs": 20}, {"prompt": ["a"] * 3000, "max_tokens": 600},
+        {"max_tokens": 0}, {"max_tokens": 0, "echo": True, "logprobs": 0}, {"max_tokens": 1e9}, {"max_tokens": 2**31}, {"max_tokens": -1}, {"max_tokens": "3"},
+        {"n": 0}, {"n": 129}, {"n": 1e30}, {"n": 1.5}, {"n": True}, {"n": None}, {"best_of": 1}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": -1}, {"logprobs": True},
+        {"temperature": -0.0}, {"temperature": 2.1}, {"temperature": 1e-320}, {"top_p": -1}, {"top_k": 2**31}, {"min_p": 1.0000001}, {"repetition_penalty": 1e-46},
+        {"repetition_penalty": 0}, {"repetition_penalty": 1e39}, {"seed": 2**63}, {"seed": -(2**63)}, {"seed": 2**64}, {"seed": 0.5}, {"seed": -1}, {"seed": 1e300},
+        {"stop": " there"}, {"stop": [" there", 5]}, {"stop": ["a"] * 1025}, {"stop": ""}, {"stop": "\0"}, {"stop": "x" * 4097}, {"stop": {}}, {"stop": "\ud83d"},
+        {"stream": 1}, {"stream_options": {}}, {"stream": True, "stream_options": {"x": 1}}, {"stream": True, "stream_options": 5}, {"model": "x"}, {"model": ""}, {"model": 5}, {"model": None},
+        {"__proto__": 5}, {"constructor": 1}, {"toString": None}, {"b": 1, "a": 1}, {"logit_bias": {}}, {"logit_bias": {"1": 5}}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
+        {"prompt": "\ud83d"}, {"prompt": "a\ud83d\ude00b", "echo": True}, {"prompt": "a\0b", "echo": True}, {"prompt": "\ufeffa", "echo": True}, {"prompt": "\u2028<&>", "echo": True})
+] + [
+    ("/v1/chat/completions", CHAT | more) for more in (
+        {}, {"logprobs": True, "top_logprobs": 2}, {"stream": True, "n": 2}, {"top_logprobs": 1}, {"max_completion_tokens": 2}, {"max_tokens": 600}, {"max_tokens": None},
+        {"max_tokens": None, "n": 128, "logprobs": True, "top_logprobs": 20}, {"messages": []}, {"messages": "x"}, {"messages": [5]}, {"messages": None}, {"messages": [{}]},
+        {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, 5]}]},
+        {"messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"messages": CHAT["messages"] + [{"role": "assistant", "content": "x " * 9000}]},
+        {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
+        {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]})
+] + [
+    ("/tokenize", body) for body in ({"content": "Once"}, {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
+                                     {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
+] + [
+    ("/detokenize", body) for body in ({"tokens": [1, 713]}, {"tokens": []}, {"tokens": 5}, {}, {"tokens": [-1]}, {"tokens": [1024]}, {"tokens": ["a"]}, {"tokens": [1.0]}, {"tokens": [0.5]})
+]
+RAW = [b"", b"null", b"[]", b"5", b'"x"', b"{", b"{}x", b'{"model":"m","model":"x","prompt":"a"}', b'{"model":"m","prompt":"a","n":1e999}', b"\xff", b'{"model":"\xc3"}', b"\xef\xbb\xbf{}",
+       b"[" * 65 + b"]" * 65, b"[" * 64 + b"]" * 64, b'{"a":' * 100000, b'{"model":"m","prompt":"a","max_tokens":1,}', b"{'model':'m'}", b'{"model":"m","prompt":"\\ud83d","max_tokens":1}',
+       b'{"model":"m","prompt":"a","n":' + b"9" * 5000 + b"}", b" {} ", b'{"model":"m","prompt":"a\x01"}', b" " * (1 << 20) + b"{}"]
+TYPES = ("application/json", "APPLICATION/JSON; charset=utf-8", "application/json;", " application/json ", "text/plain", "application/jsonx", "application/x-www-form-urlencoded", "", "json", "application/json, text/plain")
+CODINGS = ("gzip", "identity", "Identity", "deflate, gzip", "", "x")
+
+
+def requests(port):
+    """Name and bytes of each request."""
+    def head(method, path, *lines, host=f"localhost:{port}"):
+        return "\r\n".join((f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *lines, "", "")).encode()
+
+    def post(path, body, *lines, type="application/json"):
+        return head("POST", path, f"Content-Type: {type}", f"Content-Length: {len(body)}", *lines) + body
+
+    for path in PATHS:
+        for method in METHODS:
+            yield f"{method} {path}", head(method, path, *(["Content-Length: 0"] if method in ("POST", "PUT", "PATCH") else []))
+    for host in HOSTS:
+        yield f"Host {host!r}", head("GET", "/healthz", host=host)
+    for path, body in BODIES:
+        yield f"{path} {json.dumps(body)[:200]}", post(path, json.dumps(body).encode())
+    for body in RAW:
+        yield f"raw {body[:60]!r} {len(body)}", post("/v1/completions", body)
+    body = json.dumps(STORY).encode()
+    for type in TYPES:
+        yield f"type {type!r}", post("/v1/completions", body, type=type)
+    for coding in CODINGS:
+        yield f"coding {coding!r}", post("/v1/completions", body, f"Content-Encoding: {coding}")
+    yield "two codings", post("/v1/completions", body, "Content-Encoding: identity", "Content-Encoding: gzip")
+    yield "chunked", head("POST", "/v1/completions", "Content-Type: application/json", "Transfer-Encoding: chunked") + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    yield "expect", post("/v1/completions", body, "Expect: 100-continue")
+    yield "form in the query", post("/v1/completions?model=x", body)
+    yield "a body where none belongs", head("GET", "/healthz", "Content-Length: 3") + b"abc"
+    yield "origin", post("/v1/completions", body, "Origin: https://a.example")
+    for key in ("Bearer x", "Basic x", "bearer", ""):
+        yield f"authorization {key!r}", post("/v1/completions", body, f"Authorization: {key}")
+    for id in ("a.b:c_d-e", "x" * 129, "", "a b"):
+        yield f"id {id!r}", head("GET", "/v1/models", f"X-Request-Id: {id}")
+    yield "HTTP/1.0 without a host", b"GET /healthz HTTP/1.0\r\n\r\n"
+
+
+def ask(port, request):
+    """Status, headers and body."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        try:
+            connection.sendall(request)
+        except OSError:
+            pass
+        answer = b""
+        try:
+            while data := connection.recv(1 << 16):
+                answer += data
+        except ConnectionResetError:
+            pass
+    while answer.startswith(b"HTTP/1.1 100 "):
+        answer = answer.partition(b"\r\n\r\n")[2]
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if headers.get("transfer-encoding") == "chunked":
+        body = b"".join(unchunked(body))
+    return status.split(" ")[1] if " " in status else status, headers, body.decode()
+
+
+def unchunked(body):
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        yield body[:int(size, 16)]
+        body = body[int(size, 16) + 2:]
+
+
+# Of the headers, those that a client goes by.
+KEPT = ("content-type", "allow", "retry-after", "accept-encoding", "access-control-allow-origin", "vary", "cache-control")
+
+
+def comparable(status, headers, body):
+    """What has to be the same: without times, ids, and what only one of the two has."""
+    if "x-request-id" not in headers:
+        return [status]  # no request at all to the HTTP library, which answers by itself
+    kept = {name: headers[name] for name in KEPT if name in headers}
+    if "application/json" in headers.get("content-type", "") and body:
+        body = neutral(json.loads(body))
+    elif body.startswith("data:"):
+        body = [neutral(json.loads(line[6:])) if line != "data: [DONE]" else line for line in body.split("\n") if line]
+    elif body.startswith("# HELP"):
+        body = sorted(re.findall(r"# (?:HELP|TYPE) .*", body))
+    return [status, kept, body]
+
+
+def neutral(value):
+    if isinstance(value, list):
+        return [neutral(one) for one in value]
+    if not isinstance(value, dict):
+        return round(value, 3) if isinstance(value, float) else value
+    same = {name: neutral(one) for name, one in value.items()}
+    if str(same.get("message")).startswith("The request is not valid JSON: "):
+        same["message"] = "The request is not valid JSON"  # and the parser's own words
+    for name in ("id", "created", "first_token_ms", "total_ms"):
+        if name in same and not (name == "id" and same[name] == "m"):
+            same[name] = type(same[name]).__name__
+    return same
+
+
+def main(what, *rest):
+    if what == "ask":
+        url, file = rest
+        port = int(url.rpartition(":")[2])
+        answers = {name: comparable(*ask(port, request)) for name, request in requests(port)}
+        with open(file, "w") as f:
+            json.dump(answers, f, indent=1)
+        return
+    a, b = (json.load(open(file)) for file in rest)
+    def same(one, other):
+        return one == other or one and other and one[0] == other[0] and 1 in (len(one), len(other))
+
+    differ = [name for name in a | b if not same(a.get(name), b.get(name))]
+    for name in differ:
+        print(f"--- {name}\n{json.dumps(a.get(name))[:700]}\n{json.dumps(b.get(name))[:700]}")
+    assert not differ, f"{len(differ)} of {len(a)} requests are answered otherwise"
+    print(f"alike: both services answer {len(a)} requests in the same way")
+
+
+main(*sys.argv[1:])
