@@ -308,6 +308,7 @@ fn build_options(
         max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
+        adapters: Vec::new(),
         chat_template,
         chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,

@@ -55,6 +55,11 @@ impl Keys {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The value of a key; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
@@ -136,6 +141,15 @@ impl Keys {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    /// A string; absent is fine.
+    pub fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a string")),
         }
     }
 

@@ -12,6 +12,10 @@ use std::sync::Mutex;
 /// The slab: so large that a read costs more than its call, so small that it fits in L2.
 const SLAB: usize = 2 << 20;
 
+/// In so many pieces threads share a slab. With eight, the last piece to be ready does not keep the
+/// others waiting for long.
+pub(super) const PIECES: usize = 8;
+
 /// Slabs begin at multiples of this many rows, so that backends that pack rows in strips mostly get
 /// whole strips.
 const SLAB_ROWS: usize = 64;
@@ -26,11 +30,9 @@ pub(super) fn read<B: Backend>(
     offset: u64,
     bytes: &mut [u8],
 ) -> Result<()> {
-    /// With eight pieces in a slab, the last piece to be ready does not keep the others waiting for
-    /// long.
-    const PIECE: usize = SLAB / 8;
-    on_threads(backend, bytes, PIECE, |at, piece| {
-        finite::read(source, to, offset + at as u64, piece)
+    const PIECE: usize = SLAB / PIECES;
+    on_threads(backend, bytes.chunks_mut(PIECE), |i, piece| {
+        finite::read(source, to, offset + (i * PIECE) as u64, piece)
     })
 }
 
@@ -43,23 +45,24 @@ pub(super) fn by_rows<B: Backend, T: Send>(
     n: usize,
     fill: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
 ) -> Result<()> {
-    let piece = n.div_ceil(8) * width;
-    on_threads(backend, to, piece, |at, to| fill(at / width, to))
+    let step = n.div_ceil(PIECES);
+    on_threads(backend, to.chunks_mut(step * width), |i, to| {
+        fill(i * step, to)
+    })
 }
 
-/// Calls `fill` for pieces of `data`, each `piece` long (the last may be shorter), with all
-/// threads. It gets the offset of the piece. The error is that of the first piece that has one.
+/// Calls `fill` for each of the pieces, with all threads. It gets the number of the piece. The error
+/// is that of the first piece that has one.
 pub(super) fn on_threads<B: Backend, T: Send>(
     backend: &B,
-    data: &mut [T],
-    piece: usize,
-    fill: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
+    pieces: impl Iterator<Item = T>,
+    fill: impl Fn(usize, &mut T) -> Result<()> + Sync,
 ) -> Result<()> {
-    let pieces: Vec<Mutex<&mut [T]>> = data.chunks_mut(piece).map(Mutex::new).collect();
+    let pieces: Vec<Mutex<T>> = pieces.map(Mutex::new).collect();
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     backend.each(pieces.len(), &|i| {
         let mut to = pieces[i].lock().unwrap_or_else(|e| e.into_inner());
-        if let Err(error) = fill(i * piece, &mut to) {
+        if let Err(error) = fill(i, &mut to) {
             let mut first = failed.lock().unwrap_or_else(|e| e.into_inner());
             if first.as_ref().is_none_or(|&(before, _)| i < before) {
                 *first = Some((i, error));
@@ -147,7 +150,7 @@ pub(super) fn to_f32(encoding: Encoding, bytes: &[u8], values: &mut Vec<f32>) ->
             let halves = bytes.as_chunks().0.iter();
             values.extend(halves.map(|&b| bf16::from_le_bytes(b).to_f32()));
         }
-        Encoding::I8 | Encoding::U8 => unreachable!("{encoding} is no format of a float"),
+        _ => unreachable!("{encoding} is no format of a float"),
     }
     Ok(())
 }

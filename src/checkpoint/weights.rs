@@ -7,9 +7,11 @@
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Piece, Plan, Stored};
-use super::slabs::{Progress, by_rows, float, read, slab_rows, to_f16, to_f32, zeros_f32};
+use super::slabs::{
+    PIECES, Progress, by_rows, float, on_threads, read, slab_rows, to_f16, to_f32, zeros_f32,
+};
 use super::stored::Coded;
-use crate::backend::{Backend, Block, Layer, QuantBlock, QuantData, Weights};
+use crate::backend::{Backend, Block, Layer, MatSpec, QuantBlock, QuantData, Weights};
 use crate::file::zeros;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Cancel, Dtype, Error, Result, reserve};
@@ -105,7 +107,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                 (None, Stored::Floats(pieces)) => {
                     self.floats(&mut mat, index, part, pieces, dtype)?;
                 }
-                (None, Stored::Codes(_)) => self.decoded(&mut mat, index, part, plan.spec.cols)?,
+                (None, Stored::Codes(_)) => self.decoded(&mut mat, index, part, &plan.spec)?,
                 (Some(quant), Stored::Codes(coded)) if coded.native() == Some(quant) => {
                     let size = [plan.spec.parts[index].rows, plan.spec.cols];
                     self.native(&mut mat, index, part, &**coded, size)?;
@@ -163,10 +165,11 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         mat: &mut B::Mat,
         index: usize,
         part: &PartPlan,
-        cols: usize,
+        spec: &MatSpec,
     ) -> Result<()> {
         let (backend, mut row, mut bytes) = (self.backend, 0, Vec::new());
-        self.float_rows(cols, &part.stored, Dtype::F32, |values| {
+        let (cols, kept) = (spec.cols, spec.parts[index].dtype);
+        self.float_rows(cols, &part.stored, kept, |values| {
             bytes.clear();
             reserve::vec("rows as float32", &mut bytes, 4 * values.len())?;
             bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
@@ -206,11 +209,11 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         for row in (0..rows).step_by(step) {
             let n = step.min(rows - row);
             let (codes, scales) = (&mut codes[..n * width], &mut scales[..n * n_scales]);
-            by_rows(backend, codes, width, n, |at, to| {
-                stored.codes(row + at, to)
-            })?;
-            by_rows(backend, scales, n_scales, n, |at, to| {
-                stored.scales(row + at, to)
+            let step = n.div_ceil(PIECES);
+            let pieces = codes.chunks_mut(step * width);
+            let pieces = pieces.zip(scales.chunks_mut(step * n_scales));
+            on_threads(backend, pieces, |i, (codes, scales)| {
+                stored.native(row + i * step, codes, scales)
             })?;
             for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
                 let block = QuantBlock {
@@ -264,7 +267,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         })?;
         if quant == Quant::Nf4 {
             let scales = DoubleQuant::new(&absmax)?.scales()?;
-            finite::check_halves(part.stored.source(), &scales)?;
+            finite::check_halves(part.stored.source(), 0, &scales)?;
             take(0, QuantData::Scales(&scales));
         }
         Ok(())
@@ -309,7 +312,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     ) -> Result<()> {
         let pieces = match stored {
             Stored::Floats(pieces) => pieces,
-            Stored::Codes(coded) => return self.decoded_rows(cols, &**coded, take),
+            Stored::Codes(coded) => return self.decoded_rows(cols, &**coded, to, take),
         };
         let (backend, mut numbers) = (self.backend, Vec::new());
         // Pieces of the same rows lie side by side.
@@ -352,6 +355,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         &mut self,
         cols: usize,
         coded: &dyn Coded,
+        to: Dtype,
         mut take: impl FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         self.check_cancel()?;
@@ -362,8 +366,9 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         for row in (0..rows).step_by(step) {
             let n = step.min(rows - row);
             let values = &mut values[..n * cols];
-            by_rows(backend, values, cols, n, |at, to| {
-                stored.floats(row + at, to)
+            by_rows(backend, values, cols, n, |at, values| {
+                stored.floats(row + at, values)?;
+                finite::check_decoded(coded.source(), to, (row + at) * cols, values)
             })?;
             take(values)?;
             self.advance_rows(coded.bytes(), row..row + n, rows)?;

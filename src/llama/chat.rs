@@ -38,8 +38,12 @@ pub(super) fn chat(
             })
         }),
     };
-    let TokenizerSource::Directory(dir) = checkpoint.tokenizer();
-    let tokens = special_tokens(&dir.join("tokenizer_config.json")).unwrap_or_else(|error| {
+    let tokens = match checkpoint.tokenizer() {
+        TokenizerSource::Directory(dir) => special_tokens(&dir.join("tokenizer_config.json")),
+        // The tokenizer's own ids say it.
+        TokenizerSource::Gguf(_) => Ok(Vec::new()),
+    };
+    let tokens = tokens.unwrap_or_else(|error| {
         warn(&error);
         Vec::new()
     });

@@ -378,8 +378,40 @@ fn what_config_json_may_not_say() {
             "`attention_bias` is \"yes\", expected true or false",
         ),
         (
+            json!({"quantization_config": {"bits": 4}}),
+            "`quantization_config.quant_method` is missing, expected the name of a method",
+        ),
+        (
             json!({"quantization_config": {"quant_method": "gptq"}}),
-            "`quantization_config.quant_method` is \"gptq\", expected one of llamabi",
+            "`quantization_config.bits` is missing, expected an integer from 1 to 8",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 5}}),
+            "`quantization_config.bits` is 5, expected 2, 3, 4 or 8",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"a": 1}}}),
+            "`quantization_config.dynamic` is {\"a\":1}, expected no such option: it may change what codes mean",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "awq", "bits": 4, "zero_point": false}}),
+            "`quantization_config.zero_point` is false, expected true",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "awq", "zero_point": true, "version": "gemv"}}),
+            "`quantization_config.version` is \"gemv\", expected gemm",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
+            "`quantization_config.load_in_4bit` is missing, expected it or load_in_8bit to be true",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}}),
+            "`quantization_config.weight_block_size` is [128], expected two sizes of a block",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "format": "marlin-24"}}),
+            "`quantization_config.format` is \"marlin-24\", expected one of pack-quantized, int-quantized, float-quantized",
         ),
         (
             json!({"quantization_config": {"quant_method": "llamabi", "format": "int4", "group_size": 128}}),

@@ -10,6 +10,7 @@ mod files;
 mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
+mod gguf;
 mod jinja;
 mod limits;
 mod quantised;

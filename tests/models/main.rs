@@ -14,6 +14,7 @@ mod reference;
 mod reference_cases;
 mod samples;
 mod sentences;
+mod stored;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
 mod unread;

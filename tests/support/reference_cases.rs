@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const MODELS: [&str; 3] = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"];
-const LOGPROB_TOLERANCE: f32 = 1e-3;
+pub const LOGPROB_TOLERANCE: f32 = 1e-3;
 
 /// What runs the models.
 pub struct Place {
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: number of values");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!(
@@ -118,7 +118,7 @@ fn distribution(model: &Model, prompt: &[i32]) -> Vec<f32> {
 
 /// A shift common to all logits is invisible in log probabilities; twice the logit tolerance
 /// covers an error in the logit and one in the normaliser.
-fn assert_logits(model: &Model, prompt: &[i32], logits: &[f32], what: &str) {
+pub fn assert_logits(model: &Model, prompt: &[i32], logits: &[f32], what: &str) {
     let largest = logits.iter().fold(0f32, |m, l| m.max(l.abs()));
     assert_close(
         &distribution(model, prompt),
