@@ -417,6 +417,13 @@ fn memory<B: Backend>(
     ]
 }
 
+/// What a handle on the CPU would take, in bytes.
+pub(super) fn cpu_memory(options: &BuildOptions, config: &Config, plan: &Plan<'_>) -> u64 {
+    let setting = setting::<Cpu>(options, config, plan);
+    let items = memory::<Cpu>(config, plan, &setting, options);
+    items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
+}
+
 fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
     let chunk = options

@@ -6,12 +6,14 @@
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
+//! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
 //! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
 
 mod build;
 mod chat;
 mod completion;
+pub mod inspect;
 mod options;
 mod plan;
 pub mod quantise;

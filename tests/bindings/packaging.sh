@@ -94,6 +94,7 @@ CMAKE
 # ---- what is there ----
 (cd "$prefix" && find . ! -type d | sort) >"$work/list"
 cat >"$work/expected" <<END
+./bin/llamabi-info
 ./include/llamabi.h
 ./include/llamabi.hpp
 ./lib/cmake/llamabi/llamabiConfig.cmake
