@@ -22,9 +22,11 @@
  * Text is UTF-8. A length of SIZE_MAX means NUL-terminated; text that is returned is counted and
  * NUL-terminated. Arrays and texts have at most INT32_MAX elements.
  *
- * Memory that is not there is LLAMA_E_NO_MEMORY. What remains: where malloc refuses even a small
- * allocation (an event with its alternatives, a sentence), Rust ends the process: "memory allocation of N
- * bytes failed" on standard error, and abort().
+ * Memory that is not there is LLAMA_E_NO_MEMORY, whether a call needs it on its own thread or on the
+ * engine's; the handle stays usable. What remains: a call's few records of fixed size (of the call, its
+ * stream, its result) are tried before they are taken, so only another thread can take the memory in
+ * between; the words of an error or of the log; the start of a thread. Where malloc refuses one of
+ * these, Rust ends the process: "memory allocation of N bytes failed" on standard error, and abort().
  *
  * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
  * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
@@ -339,7 +341,9 @@ typedef struct llama_generate_options {
   float repetition_penalty;
   /// Same seed, same text. 0: the next draw of the handle's generator.
   uint64_t seed;
-  /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+  /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
+  /// are looked for in what the model writes behind its prompt, and so with the space that a first
+  /// token may begin with and that the text comes without; spaces alone only in the text.
   const char *const *stop;
   /// How many, at most 1024.
   size_t n_stop;
@@ -357,6 +361,13 @@ typedef struct llama_generate_options {
   /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
   /// results do not depend on it. 0: those of all who give 0.
   uint64_t cache_salt;
+  /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
+  /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
+  /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
+  /// computed once, and all begin together when there are slots for all.
+  uint32_t num_return_sequences;
+  /// 0.
+  uint32_t reserved2;
 } llama_generate_options;
 
 /// One message of a dialog.
@@ -533,7 +544,7 @@ typedef struct llama_timings {
 /// A prompt longer than `max_seq_len`.
 #define LLAMA_E_TOO_LONG -9
 
-/// No prompts, or more than 65,536.
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
 #define LLAMA_E_BATCH -10
 
 /// Text that is not UTF-8; the message names the argument and the byte.
@@ -616,7 +627,7 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
 /// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
 /// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,
@@ -772,8 +783,10 @@ llama_status llama_stream_open_chat(llama_t *l,
 /// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
 /// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
 /// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`) ends the stream and is given again
-/// on every later call. `LLAMA_E_INVALID_ARGUMENT` and `_ABI` take no event.
+/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
+/// queue an event) ends the stream and is given again on every later call.
+/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
+/// next call gives it.
 ///
 /// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
 /// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
@@ -783,8 +796,9 @@ llama_status llama_stream_next(llama_stream_t *s,
                                int32_t timeout_ms,
                                struct llama_error *err);
 
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
-/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
+/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
+/// thread.
 llama_status llama_stream_stats(const llama_stream_t *s,
                                 size_t i,
                                 struct llama_request_stats *st);

@@ -267,6 +267,8 @@ struct GenerateOptions {
   std::vector<std::string> stop{};
   std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
   std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
+  /// Completions of each prompt, which share its computation; for calls with a list of prompts.
+  std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
@@ -359,6 +361,7 @@ public:
     c_.seed = o.seed;
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
+    c_.num_return_sequences = o.num_return_sequences;
     for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();

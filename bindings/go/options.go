@@ -275,6 +275,14 @@ func CacheSalt(salt uint64) GenerateOption {
 	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
 }
 
+// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the j-th
+// of prompt i. All share one computation of the prompt. 1.
+func NumReturnSequences(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
+	}
+}
+
 // Stop sets texts that end a sequence and are cut off.
 func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
 

@@ -132,6 +132,8 @@ export interface GenerateOptions {
   topLogprobs?: number;
   /** The prompt takes pages from the prefix cache only of calls with the same salt; results do not depend on it. 0: of all with 0. */
   cacheSalt?: number | bigint;
+  /** Completions of each prompt, at most maxBatchSize, which share its computation; for calls with a list of prompts: result i * n + j is the j-th of prompt i. 1. */
+  numReturnSequences?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */

@@ -205,31 +205,31 @@ pub unsafe extern "C" fn llama_build(
             std::mem::forget(built);
             return Err(forked);
         }
-        let handle = insert(built?, log);
+        let handle = insert(built?, log)?;
         // SAFETY: as above.
         unsafe { args::place("out", out)?.set(handle) };
         Ok(LLAMA_OK)
     })
 }
 
-/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code and
-/// freed with [`llama_free`].
+/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code
+/// and freed with [`llama_free`]. NULL where there is no memory for it.
 pub fn into_handle(llama: Llama) -> *mut llama_t {
     let log = LogSink {
         log: Arc::default(),
         function: None,
         user_data: ptr::null_mut(),
     };
-    insert(llama, log)
+    insert(llama, log).unwrap_or(ptr::null_mut())
 }
 
-fn insert(llama: Llama, log: LogSink) -> *mut llama_t {
+fn insert(llama: Llama, log: LogSink) -> Outcome<*mut llama_t> {
     let handle = Handle {
         llama,
         log,
         freed: AtomicBool::new(false),
     };
-    ptr::without_provenance_mut(table::insert(Arc::new(handle)))
+    Ok(ptr::without_provenance_mut(table::insert(handle)?))
 }
 
 /// A path of the caller's.

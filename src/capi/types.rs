@@ -39,7 +39,7 @@ pub const LLAMA_E_DEVICE: llama_status = -7;
 pub const LLAMA_E_DEVICE_MEMORY: llama_status = -8;
 /// A prompt longer than `max_seq_len`.
 pub const LLAMA_E_TOO_LONG: llama_status = -9;
-/// No prompts, or more than 65,536.
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
 pub const LLAMA_E_BATCH: llama_status = -10;
 /// Text that is not UTF-8; the message names the argument and the byte.
 pub const LLAMA_E_UTF8: llama_status = -11;
@@ -337,7 +337,9 @@ pub struct llama_generate_options {
     pub repetition_penalty: f32,
     /// Same seed, same text. 0: the next draw of the handle's generator.
     pub seed: u64,
-    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
+    /// are looked for in what the model writes behind its prompt, and so with the space that a first
+    /// token may begin with and that the text comes without; spaces alone only in the text.
     pub stop: *const *const c_char,
     /// How many, at most 1024.
     pub n_stop: usize,
@@ -355,6 +357,13 @@ pub struct llama_generate_options {
     /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
     /// results do not depend on it. 0: those of all who give 0.
     pub cache_salt: u64,
+    /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
+    /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
+    /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
+    /// computed once, and all begin together when there are slots for all.
+    pub num_return_sequences: u32,
+    /// 0.
+    pub reserved2: u32,
 }
 
 /// One message of a dialog.

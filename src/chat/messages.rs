@@ -19,6 +19,7 @@ pub struct Turn<'a> {
 }
 
 /// Where a text of the caller's is not as it must be.
+#[allow(clippy::boxed_local)] // as results of this module have it
 pub(super) fn wrong(name: &str, fault: Box<Fault>) -> Error {
     match fault.kind {
         Kind::Cancelled => Error::Cancelled,

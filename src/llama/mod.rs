@@ -71,7 +71,7 @@ impl Llama {
         on_event: &mut dyn FnMut(&Event) -> bool,
     ) -> Result<Completion> {
         let (logprobs, top) = (options.logprobs, options.top_logprobs > 0);
-        let n = prompts.len();
+        let n = prompts.len().saturating_mul(options.num_return_sequences);
         let stream = self.stream(prompts, options)?;
         completion::collect(&stream, n, logprobs, top, on_event)
     }

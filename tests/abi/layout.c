@@ -88,7 +88,9 @@ FIELD(llama_generate_options, user_data, 72, 8);
 FIELD(llama_generate_options, top_logprobs, 80, 4);
 FIELD(llama_generate_options, reserved1, 84, 4);
 FIELD(llama_generate_options, cache_salt, 88, 8);
-SIZE(llama_generate_options, 96);
+FIELD(llama_generate_options, num_return_sequences, 96, 4);
+FIELD(llama_generate_options, reserved2, 100, 4);
+SIZE(llama_generate_options, 104);
 
 FIELD(llama_message, role, 0, 8);
 FIELD(llama_message, content, 8, 8);

@@ -53,6 +53,7 @@ int main() {
   g.stop = {"a", "b"};
   g.top_logprobs = 204;
   g.cache_salt = 5000000205;
+  g.num_return_sequences = 206;
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");

@@ -411,7 +411,7 @@ test('one stream, one reader: nexts are answered in turn', async () => {
 
 behaviour('chat_templates', async () => {
   const chatTemplate =
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}{{ tools | length if tools }}{{ x }}" +
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | length if tools }}{{ x }}" +
     "{{ raise_exception('no ' ~ messages[0].role) if messages[0].role == 'critic' }}assistant:";
   const model = await demo({ chatTemplate, chatNow: 1000000000 });
   const options = { temperature: 0, maxGenLen: 20 };
