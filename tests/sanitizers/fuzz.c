@@ -47,7 +47,7 @@ static llama_error *an_error(void) {
 static void check(const char *name, llama_status status, const llama_error *e, int valid) {
   static const llama_status possible[] = {LLAMA_OK, LLAMA_DONE, LLAMA_CANCELLED, LLAMA_TIMEOUT,
       INVALID, LLAMA_E_ABI, LLAMA_E_IO, LLAMA_E_NO_MEMORY, LLAMA_E_TOO_LONG, LLAMA_E_BATCH,
-      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED};
+      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED, LLAMA_E_FORMAT};
   const char *message = "";
   size_t i;
   int known = child();
@@ -447,7 +447,7 @@ static void use_chat(void) {
   if (one_in(2)) c->chat_template = templates[below(7)];
   if (one_in(3)) c->tools = values[below(6)];
   if (one_in(3)) c->variables = values[below(6)];
-  if (one_in(60)) c->struct_size = (uint32_t)below(60);
+  if (one_in(60)) c->struct_size = (uint32_t)below(sizeof *c + 1);
   if (one_in(9)) c = NULL;
   texts[0] = dialogs[below(6)];
   switch (below(4)) {
