@@ -127,6 +127,7 @@ impl Plan {
             parts: PartSpec::all(parts, dtype),
             cols,
             bias: false,
+            scale: 1.0,
             usage,
         }
     }
@@ -209,6 +210,8 @@ impl Plan {
                 index,
                 attention_norm: norm(),
                 wqkv,
+                head_norms: None,
+                window: None,
                 wo,
                 ffn_norm: norm(),
                 w13,

@@ -189,11 +189,14 @@ pub trait Run: Send {
 pub enum RowOrder {
     /// Row `i` is row `i`.
     AsStored,
-    /// Hugging Face stores each q and k head so that RoPE rotates the halves `(i, i + head_dim/2)`;
-    /// we rotate neighbours: stored row `i + b * head_dim/2` of a head becomes row `2i + b`.
+    /// Hugging Face stores each q and k head so that RoPE rotates the halves `(i, i + rotated/2)`
+    /// of its first `rotated` rows; we rotate neighbours: stored row `i + b * rotated/2` of a head
+    /// becomes row `2i + b`. The rows behind them stay where they are.
     HalvesToPairs {
         /// Rows of one head.
         head_dim: usize,
+        /// Rows of a head that are rotated; even.
+        rotated: usize,
     },
 }
 
@@ -202,10 +205,10 @@ impl RowOrder {
     pub fn source(self, destination: usize) -> usize {
         match self {
             RowOrder::AsStored => destination,
-            RowOrder::HalvesToPairs { head_dim } => {
-                let (head, j) = (destination / head_dim, destination % head_dim);
-                head * head_dim + j / 2 + j % 2 * (head_dim / 2)
-            }
+            RowOrder::HalvesToPairs { head_dim, rotated } => match destination % head_dim {
+                j if j < rotated => destination - j + j / 2 + j % 2 * (rotated / 2),
+                _ => destination,
+            },
         }
     }
 
@@ -213,7 +216,7 @@ impl RowOrder {
     pub fn touched(self, row: usize, rows: usize, all: usize) -> (usize, usize) {
         match self {
             RowOrder::AsStored => (row, row + rows),
-            RowOrder::HalvesToPairs { head_dim } => (
+            RowOrder::HalvesToPairs { head_dim, .. } => (
                 row / head_dim * head_dim,
                 (row + rows).next_multiple_of(head_dim).min(all),
             ),
@@ -224,11 +227,10 @@ impl RowOrder {
     pub fn destination(self, row: usize) -> usize {
         match self {
             RowOrder::AsStored => row,
-            RowOrder::HalvesToPairs { head_dim } => {
-                let (head, j) = (row / head_dim, row % head_dim);
-                let half = head_dim / 2;
-                head * head_dim + 2 * (j % half) + j / half
-            }
+            RowOrder::HalvesToPairs { head_dim, rotated } => match row % head_dim {
+                j if j < rotated => row - j + 2 * (j % (rotated / 2)) + j / (rotated / 2),
+                _ => row,
+            },
         }
     }
 }
@@ -252,6 +254,8 @@ pub struct MatSpec {
     pub cols: usize,
     /// Whether each row has a bias (float32).
     pub bias: bool,
+    /// What [`Backend::matmul_add`] multiplies its products with, biases included; else 1.
+    pub scale: f32,
     /// What it is used for.
     pub usage: MatUse,
 }
@@ -346,14 +350,31 @@ pub struct Layer<B: Backend> {
     pub attention_norm: B::Buf,
     /// q | k | v, `[q_dim + 2 * kv_dim, dim]`, perhaps with bias.
     pub wqkv: B::Mat,
+    /// RMSNorm of each head of q and of k before RoPE, `[head_dim]` each; in some families.
+    pub head_norms: Option<[B::Buf; 2]>,
+    /// How many keys a row sees: its own position and those before it. `None`: all.
+    pub window: Option<usize>,
     /// Output projection, `[dim, q_dim]`, perhaps with bias.
     pub wo: B::Mat,
     /// RMSNorm before the feed-forward, `[dim]`.
     pub ffn_norm: B::Buf,
-    /// gate | up (Meta's w1 | w3), `[2 * ffn_dim, dim]`.
+    /// gate | up (Meta's w1 | w3), `[2 * ffn_dim, dim]`, perhaps with bias.
     pub w13: B::Mat,
-    /// Down (Meta's w2), `[dim, ffn_dim]`.
+    /// Down (Meta's w2), `[dim, ffn_dim]`, perhaps with bias.
     pub w2: B::Mat,
+}
+
+/// What the layers of some families need of a backend, beyond what Llama's need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// [`Layer::head_norms`].
+    pub head_norms: bool,
+    /// A [`Layer::window`] that is shorter than the longest sequence.
+    pub window: bool,
+    /// A bias of [`Layer::w13`].
+    pub ffn_bias: bool,
+    /// A [`MatSpec::scale`] that is not 1.
+    pub scale: bool,
 }
 
 /// All weights of a model, in a backend's own form.
@@ -394,6 +415,13 @@ pub trait Backend: Sized + Send {
 
     // ---- when a model is built ----
 
+    /// Whether there are kernels for a model that needs these.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with what is lacking.
+    fn takes(_needs: &Needs) -> Result<()> {
+        Ok(())
+    }
     /// Bytes that [`Backend::new_mat`] would take.
     fn mat_bytes(spec: &MatSpec) -> u64;
     /// Bytes that one page takes on all layers together.
@@ -446,13 +474,15 @@ pub trait Backend: Sized + Send {
     }
     /// `x[row] = table[token[row]]`; `x: [rows, dim]`.
     fn embed(&mut self, x: &mut Self::Buf, table: &Self::Mat);
-    /// RMSNorm, `wqkv`, bias, RoPE; q to `q: [rows, q_dim]`, k and v to the rows' slots.
+    /// RMSNorm, `wqkv`, bias, norms of heads, RoPE; q to `q: [rows, q_dim]`, k and v to the rows'
+    /// slots.
     fn qkv(&mut self, q: &mut Self::Buf, kv: &mut Self::Kv, x: &Self::Buf, layer: &Layer<Self>);
-    /// Causal attention of every row over its sequence's pages; `y, q: [rows, q_dim]`.
+    /// Causal attention of every row over its sequence's pages, as far as the layer's window
+    /// reaches; `y, q: [rows, q_dim]`.
     fn attend(&mut self, y: &mut Self::Buf, q: &Self::Buf, kv: &Self::Kv, layer: &Layer<Self>);
-    /// `x += w y (+ bias)`; used twice per layer.
+    /// `x += scale * (w y (+ bias))`; used twice per layer.
     fn matmul_add(&mut self, x: &mut Self::Buf, w: &Self::Mat, y: &Self::Buf);
-    /// RMSNorm, gate and up, `h = silu(gate) * up`; `h: [rows, ffn_dim]`.
+    /// RMSNorm, gate and up (+ bias), `h = silu(gate) * up`; `h: [rows, ffn_dim]`.
     fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
     /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
     fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);

@@ -1,27 +1,15 @@
 //! Hugging Face's checkpoints: `config.json` (transformers 4 and 5) and safetensors.
-//!
-//! Sizes must be given. This is what may be absent, and what it then means (LlamaConfig):
-//!
-//! | key | where absent |
-//! |---|---|
-//! | `num_key_value_heads` | as many as query heads |
-//! | `head_dim` | width / heads |
-//! | `rope_theta` | 10000 |
-//! | `rope_scaling`, `rope_parameters` | no stretching |
-//! | `attention_bias`, `mlp_bias`, `tie_word_embeddings` | false |
-//! | `hidden_act` | silu |
 
 use super::files::Files;
+use super::hf_config;
 use super::keys::Keys;
-use super::sizes::*;
-use super::stored::{ChatTemplate, Checkpoint, Cut, StoredPart, TokenizerSource};
-use crate::backend::{RowOrder, Shape};
+use super::stored::{ChatTemplate, Checkpoint, Cut, StoredPart, TokenizerSource, Within};
+use crate::backend::RowOrder;
 use crate::file::read_small;
 use crate::format::safetensors;
 use crate::model::Config;
-use crate::model::config::RopeScaling;
 use crate::model::matrices::{Norm, Part};
-use crate::{Cancel, Error, Result, Token};
+use crate::{Cancel, Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +56,7 @@ impl Checkpoint for HuggingFace {
     fn config(&self, _: usize) -> Result<Config> {
         let generation = self.beside("generation_config.json");
         let generation = generation.map(|path| Keys::read(&path)).transpose()?;
-        config(&self.keys, generation.as_ref())
+        hf_config::config(&self.keys, generation.as_ref())
     }
 
     fn tokenizer(&self) -> TokenizerSource<'_> {
@@ -115,16 +103,32 @@ impl Checkpoint for HuggingFace {
             Part::Down => "mlp.down_proj",
             Part::Head => "lm_head",
         };
+        // Parts that some families store in one tensor, in order.
+        let fused: Option<(&str, &[Part])> = match part {
+            _ if !config.family.fused => None,
+            Part::Q | Part::K | Part::V => Some(("qkv_proj", &[Part::Q, Part::K, Part::V])),
+            Part::Gate | Part::Up => Some(("gate_up_proj", &[Part::Gate, Part::Up])),
+            _ => None,
+        };
+        let within = fused
+            .zip(name.split_once('.'))
+            .map(|((fused, parts), (module, _))| {
+                let rows = |part: &Part| part.rows().of(&config.shape);
+                Within {
+                    name: full_name(&format!("{module}.{fused}"), layer),
+                    first: parts.iter().take_while(|&&p| p != part).map(rows).sum(),
+                    rows: parts.iter().map(rows).sum(),
+                }
+            });
         StoredPart {
             name: full_name(name, layer),
             order: match part.is_rotated() {
-                true => RowOrder::HalvesToPairs {
-                    head_dim: config.shape.head_dim,
-                },
+                true => halves_to_pairs(config),
                 false => RowOrder::AsStored,
             },
             // Files do not cut tensors here.
             cut: Cut::Rows,
+            within,
         }
     }
 
@@ -133,8 +137,25 @@ impl Checkpoint for HuggingFace {
             Norm::Attention => "input_layernorm",
             Norm::Ffn => "post_attention_layernorm",
             Norm::Last => "model.norm",
+            Norm::Q => "self_attn.q_norm",
+            Norm::K => "self_attn.k_norm",
         };
         full_name(name, layer) + ".weight"
+    }
+
+    fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder {
+        match norm {
+            Norm::Q | Norm::K => halves_to_pairs(config),
+            Norm::Attention | Norm::Ffn | Norm::Last => RowOrder::AsStored,
+        }
+    }
+}
+
+/// How the rows of q and k become ours.
+fn halves_to_pairs(config: &Config) -> RowOrder {
+    RowOrder::HalvesToPairs {
+        head_dim: config.shape.head_dim,
+        rotated: config.rotary_dim,
     }
 }
 
@@ -197,141 +218,4 @@ fn template(keys: &Keys) -> Result<Option<ChatTemplate>> {
         Some(default) => Ok(Some(ChatTemplate { default, tool_use })),
         None => Err(keys.wrong(key, "a template of the name `default` among them")),
     }
-}
-
-/// transformers' `LlamaConfig`.
-fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
-    if keys.optional_name("model_type", &["llama"])?.is_none() {
-        return Err(keys.wrong("model_type", "llama"));
-    }
-    if let Some(architectures) = keys.get("architectures")
-        && *architectures != serde_json::json!(["LlamaForCausalLM"])
-    {
-        return Err(keys.wrong("architectures", "[\"LlamaForCausalLM\"]"));
-    }
-    if keys.get("compression_config").is_some() {
-        let expected = "no such key: compressed checkpoints are not supported";
-        return Err(keys.wrong("compression_config", expected));
-    }
-    if keys.get("sliding_window").is_some() {
-        return Err(keys.wrong(
-            "sliding_window",
-            "no such key: every token sees all before it",
-        ));
-    }
-    keys.optional_name("hidden_act", &["silu"])?;
-    for key in ["dtype", "torch_dtype"] {
-        keys.optional_name(key, &["float32", "float16", "bfloat16"])?;
-    }
-    if keys.flag("mlp_bias")? {
-        return Err(keys.wrong("mlp_bias", "false"));
-    }
-    let dim = keys.size("hidden_size", MAX_WIDTH)?;
-    let n_heads = keys.size("num_attention_heads", MAX_WIDTH)?;
-    let explicit = keys.optional_size("head_dim", MAX_WIDTH)?;
-    let shape = Shape {
-        dim,
-        n_layers: keys.size("num_hidden_layers", MAX_LAYERS)?,
-        n_heads,
-        n_kv_heads: n_kv_heads(keys, "num_key_value_heads", n_heads)?,
-        head_dim: head_dim(keys, explicit, dim, ("num_attention_heads", n_heads))?,
-        ffn_dim: keys.size("intermediate_size", MAX_WIDTH)?,
-        vocab_size: keys.size("vocab_size", MAX_VOCAB)?,
-        norm_eps: norm_eps(keys, "rms_norm_eps", None)?,
-    };
-    let mut eos_ids = Vec::new();
-    for keys in [Some(keys), generation].into_iter().flatten() {
-        add_eos(keys, shape.vocab_size, &mut eos_ids)?;
-    }
-    let (rope_theta, rope_scaling) = rope(keys)?;
-    Ok(Config {
-        shape,
-        rope_theta,
-        rope_scaling,
-        attention_bias: keys.flag("attention_bias")?,
-        tied_embeddings: keys.flag("tie_word_embeddings")?,
-        eos_ids,
-    })
-}
-
-/// transformers 5 has everything in `rope_parameters`; transformers 4 has `rope_theta` beside
-/// `rope_scaling`.
-fn rope(keys: &Keys) -> Result<(f64, RopeScaling)> {
-    let outer = theta(keys)?;
-    let (new, old) = (
-        keys.object("rope_parameters")?,
-        keys.object("rope_scaling")?,
-    );
-    if new.is_some() && old.is_some() && keys.get("rope_parameters") != keys.get("rope_scaling") {
-        return Err(keys.wrong("rope_scaling", "no other value than rope_parameters"));
-    }
-    let Some(rope) = new.or(old) else {
-        return Ok((outer.unwrap_or(DEFAULT_THETA), RopeScaling::None));
-    };
-    let inner = theta(&rope)?;
-    if let (Some(outer), Some(inner)) = (outer, inner)
-        && outer != inner
-    {
-        return Err(keys.wrong(
-            "rope_theta",
-            format!("{inner}, as among the rope parameters"),
-        ));
-    }
-    for keys in [keys, &rope] {
-        let whole = "1 (all of every head is rotated)";
-        keys.optional_number("partial_rotary_factor", whole, |x| x == 1.0)?;
-    }
-
-    let known = ["default", "linear", "llama3"];
-    let name = rope.optional_name("rope_type", &known)?;
-    let older_name = rope.optional_name("type", &known)?;
-    if name.is_some() && older_name.is_some() && name != older_name {
-        return Err(rope.wrong("type", "no other value than rope_type"));
-    }
-    let required = |key| factor(&rope, key)?.ok_or_else(|| rope.wrong(key, "a number"));
-    let scaling = match name.or(older_name) {
-        Some("default") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear {
-            factor: required("factor")?,
-        },
-        Some(_) => {
-            let low = rope.number("low_freq_factor", "a number from 1e-30 to 1e29", |x| {
-                (1e-30..=1e29).contains(&x)
-            })?;
-            let expected = format!("a number over low_freq_factor, {low}, up to 1e30");
-            let key = "original_max_position_embeddings";
-            RopeScaling::Llama3 {
-                factor: required("factor")?,
-                low_freq_factor: low,
-                high_freq_factor: rope
-                    .number("high_freq_factor", &expected, |x| x > low && x <= 1e30)?,
-                original_context: rope.size(key, u32::MAX as usize)? as f64,
-            }
-        }
-        // Only if theta is the only key can the type be nothing but the default.
-        None if rope.names().all(|key| key == "rope_theta") => RopeScaling::None,
-        None => return Err(rope.wrong("rope_type", format!("one of {}", known.join(", ")))),
-    };
-    Ok((inner.or(outer).unwrap_or(DEFAULT_THETA), scaling))
-}
-
-/// One id or a list of them.
-fn add_eos(keys: &Keys, vocab_size: usize, ids: &mut Vec<Token>) -> Result<()> {
-    let key = "eos_token_id";
-    let list = match keys.get(key) {
-        None => return Ok(()),
-        Some(Value::Array(list)) => list.as_slice(),
-        Some(one) => std::slice::from_ref(one),
-    };
-    for value in list {
-        match value.as_u64().filter(|&id| id < vocab_size as u64) {
-            Some(id) if ids.contains(&(id as Token)) => {}
-            Some(id) => ids.push(id as Token),
-            None => {
-                let expected = format!("an id, or a list of ids, from 0 to {}", vocab_size - 1);
-                return Err(keys.wrong(key, expected));
-            }
-        }
-    }
-    Ok(())
 }

@@ -27,7 +27,7 @@ use super::stored::{
     ChatTemplate, Checkpoint, Coded, Keep, Rows, StoredPart, TokenizerSource, Wanted,
 };
 use super::{finite, hugging_face};
-use crate::backend::MatUse;
+use crate::backend::{MatUse, RowOrder};
 use crate::file::zeros;
 use crate::format::Encoding;
 use crate::model::Config;
@@ -177,11 +177,19 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
     }
 
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
-        self.floats.part(config, part, layer)
+        // Parts that lay in one tensor have tensors of their own here.
+        StoredPart {
+            within: None,
+            ..self.floats.part(config, part, layer)
+        }
     }
 
     fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
         self.floats.norm(norm, layer)
+    }
+
+    fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder {
+        self.floats.norm_order(config, norm)
     }
 
     fn coded<'a>(

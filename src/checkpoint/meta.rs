@@ -25,8 +25,10 @@ use crate::backend::{RowOrder, Shape};
 use crate::format::pth;
 use crate::model::Config;
 use crate::model::config::RopeScaling;
+use crate::model::family::FAMILIES;
 use crate::model::matrices::{Norm, Part};
 use crate::{Cancel, Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The configuration's file.
@@ -94,6 +96,7 @@ impl Checkpoint for Meta {
             name: full_name(name, layer),
             order: RowOrder::AsStored,
             cut,
+            within: None,
         }
     }
 
@@ -102,6 +105,7 @@ impl Checkpoint for Meta {
             Norm::Attention => "attention_norm",
             Norm::Ffn => "ffn_norm",
             Norm::Last => "norm",
+            Norm::Q | Norm::K => unreachable!("Llama has none"),
         };
         full_name(name, layer) + ".weight"
     }
@@ -117,7 +121,7 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
 /// Opens `consolidated.NN.pth`, numbered from 00 without a gap.
 pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
     let mut numbers = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
+    for entry in std::fs::read_dir(dir).map_err(|e| unreadable(dir, &e))? {
         let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
         numbers.extend(name.to_str().and_then(shard_number));
     }
@@ -138,6 +142,15 @@ pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
         files: files.collect::<Result<_>>()?,
         cut: true,
     })
+}
+
+fn unreadable(dir: &Path, error: &std::io::Error) -> Error {
+    /// What opendir(3) of glibc allocates to list a directory.
+    const LIST_BYTES: u64 = 32 << 10;
+    match error.kind() {
+        ErrorKind::OutOfMemory => Error::refused("the list of shards", LIST_BYTES),
+        _ => Error::io(dir, error),
+    }
 }
 
 /// `consolidated.NN.pth` -> NN.
@@ -184,12 +197,9 @@ fn config(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
         norm_eps: norm_eps(keys, "norm_eps", Some(1e-5))?,
     };
     Ok(Config {
-        shape,
         rope_theta: theta(keys)?.unwrap_or(DEFAULT_THETA),
         rope_scaling: meta_scaling(keys)?,
-        attention_bias: false,
-        tied_embeddings: false,
-        eos_ids: Vec::new(),
+        ..Config::plain(&FAMILIES[0], shape)
     })
 }
 

@@ -8,21 +8,26 @@
 //! | [`stored`] | the questions |
 //! | [`meta`] | Meta's form: `params.json` and `consolidated.NN.pth` |
 //! | [`hugging_face`] | Hugging Face's: `config.json` and safetensors |
+//! | `hf_config`, `hf_rope` | what its configuration means, family by family |
 //! | [`llamabi`] | either of them with weights that we quantised |
 //! | `keys`, `sizes` | JSON configurations: typed keys, and bounds of the sizes |
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses numbers that are none |
 
 pub mod files;
 mod finite;
+mod hf_config;
+mod hf_rope;
 pub mod hugging_face;
 mod keys;
 pub mod llamabi;
 pub mod meta;
 pub mod plan;
 mod sizes;
+mod slabs;
 pub mod stored;
 pub mod weights;
 

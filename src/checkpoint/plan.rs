@@ -1,17 +1,18 @@
 //! Finds every stored tensor and checks its name, shape and place before any data is read.
 
 use super::files::{Files, Finder, Source};
-use super::stored::{Checkpoint, Coded, Cut, Keep, Wanted};
+use super::stored::{Checkpoint, Coded, Cut, Keep, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
 use crate::model::Config;
 use crate::model::matrices::{self, Matrix, Norm, Part};
 use crate::{Dtype, Result};
+use std::ops::Range;
 
 /// Where every byte of the weights comes from, and where it goes.
 pub struct Plan<'a> {
     pub(crate) embedding: MatPlan<'a>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
-    pub(crate) norm: Source<'a>,
+    pub(crate) norm: NormPlan<'a>,
     pub(crate) head: Option<MatPlan<'a>>,
     /// The embedding and the head of a tied model that has both. They must be equal.
     pub(crate) twins: Option<(Source<'a>, Source<'a>)>,
@@ -19,8 +20,20 @@ pub struct Plan<'a> {
 
 /// A layer: [`matrices::LAYER_NORMS`] and [`matrices::LAYER`].
 pub(crate) struct LayerPlan<'a> {
-    pub norms: [Source<'a>; matrices::LAYER_NORMS.len()],
+    pub norms: [NormPlan<'a>; matrices::LAYER_NORMS.len()],
+    /// Of the heads of q and k.
+    pub head_norms: Option<[NormPlan<'a>; 2]>,
     pub matrices: [MatPlan<'a>; matrices::LAYER.len()],
+    pub window: Option<usize>,
+}
+
+/// The weight of an RMSNorm.
+pub(crate) struct NormPlan<'a> {
+    pub source: Source<'a>,
+    /// How its stored numbers become ours.
+    pub order: RowOrder,
+    /// What they are multiplied with.
+    pub scale: f32,
 }
 
 /// A matrix of ours.
@@ -31,6 +44,8 @@ pub(crate) struct MatPlan<'a> {
 }
 
 pub(crate) struct PartPlan<'a> {
+    /// Its name, as that of a tensor of its own.
+    pub name: String,
     pub stored: Stored<'a>,
     /// How its stored rows, and the numbers of its bias, become ours.
     pub order: RowOrder,
@@ -45,9 +60,11 @@ pub(crate) enum Stored<'a> {
     Codes(Box<dyn Coded + 'a>),
 }
 
-/// A tensor of floats that is a rectangle of a part.
+/// Rows of a tensor of floats that are a rectangle of a part.
 pub(crate) struct Piece<'a> {
     pub source: Source<'a>,
+    /// Which rows of the tensor.
+    pub rows: Range<usize>,
     /// Its first row and column in the part.
     pub row: usize,
     pub col: usize,
@@ -57,7 +74,10 @@ impl Stored<'_> {
     /// Bytes of its tensors.
     fn bytes(&self) -> u64 {
         match self {
-            Stored::Floats(pieces) => pieces.iter().map(|piece| piece.source.info.len).sum(),
+            Stored::Floats(pieces) => {
+                let bytes = |p: &Piece| p.rows.len() as u64 * p.source.row_bytes() as u64;
+                pieces.iter().map(bytes).sum()
+            }
             Stored::Codes(coded) => coded.bytes(),
         }
     }
@@ -122,10 +142,13 @@ impl<'a> Plan<'a> {
             .chain(layers)
     }
 
-    /// All norms: those of the layers in order, then the last one.
+    /// The tensors of all norms: those of the layers in order, then the last one.
     pub(crate) fn norms(&self) -> impl Iterator<Item = &Source<'a>> {
-        let layers = self.layers.iter().flat_map(|layer| &layer.norms);
-        layers.chain([&self.norm])
+        let layers = self.layers.iter().flat_map(|layer| {
+            let heads = layer.head_norms.iter().flatten();
+            layer.norms.iter().chain(heads)
+        });
+        layers.chain([&self.norm]).map(|norm| &norm.source)
     }
 
     /// Bytes that will be read.
@@ -175,20 +198,39 @@ impl<'a> Planner<'a, '_> {
     fn layer(&mut self, n: usize) -> Result<LayerPlan<'a>> {
         let [a, b] = matrices::LAYER_NORMS;
         let norms = [self.norm(a, Some(n))?, self.norm(b, Some(n))?];
+        let head_norms = match self.config.family.head_norms {
+            true => Some([self.norm(Norm::Q, Some(n))?, self.norm(Norm::K, Some(n))?]),
+            false => None,
+        };
         let mut layer = |matrix| self.matrix(matrix, Some(n), MatUse::Product);
         let [a, b, c, d] = &matrices::LAYER;
         let matrices = [layer(a)?, layer(b)?, layer(c)?, layer(d)?];
-        Ok(LayerPlan { norms, matrices })
+        Ok(LayerPlan {
+            norms,
+            head_norms,
+            matrices,
+            window: self.config.window(n),
+        })
     }
 
-    /// The weight of an RMSNorm. Every shard has it; the first one's is read.
-    fn norm(&mut self, norm: Norm, layer: Option<usize>) -> Result<Source<'a>> {
+    /// Every shard has the norms; those of the first one are read.
+    fn norm(&mut self, norm: Norm, layer: Option<usize>) -> Result<NormPlan<'a>> {
         let name = self.checkpoint.norm(norm, layer);
-        let dim = [self.config.shape.dim];
+        let width = match norm {
+            Norm::Attention | Norm::Ffn | Norm::Last => self.config.shape.dim,
+            Norm::Q | Norm::K => self.config.shape.head_dim,
+        };
         for shard in 1..self.finder.shards() {
-            self.finder.floats(shard, &name, &[&dim])?;
+            self.finder.floats(shard, &name, &[&[width]])?;
         }
-        self.finder.floats(0, &name, &[&dim])
+        Ok(NormPlan {
+            source: self.finder.floats(0, &name, &[&[width]])?,
+            order: self.checkpoint.norm_order(self.config, norm),
+            scale: match norm {
+                Norm::Last => self.config.logits_scale,
+                _ => 1.0,
+            },
+        })
     }
 
     /// The embedding and the head, if a tied model has one.
@@ -214,6 +256,7 @@ impl<'a> Planner<'a, '_> {
             parts: Vec::new(),
             cols,
             bias: false,
+            scale: matrix.parts[0].scale(self.config),
             usage,
         };
         let mut parts = Vec::new();
@@ -236,7 +279,7 @@ impl<'a> Planner<'a, '_> {
         [rows, cols]: [usize; 2],
     ) -> Result<(PartPlan<'a>, Dtype)> {
         let stored = self.checkpoint.part(self.config, part, layer);
-        let (name, order) = (stored.name, stored.order);
+        let (name, order) = (&stored.name, stored.order);
         let bias = match part.has_bias(self.config) {
             true => Some(self.finder.floats(0, &format!("{name}.bias"), &[&[rows]])?),
             false => None,
@@ -244,25 +287,26 @@ impl<'a> Planner<'a, '_> {
         let wanted = Wanted {
             part,
             usage,
-            name: &name,
+            name,
             rows,
             cols,
         };
         let coded = self.checkpoint.coded(&mut self.finder, &wanted)?;
         let native = coded.as_ref().and_then(|coded| coded.native());
         let dtype = self.keep.dtype(part, usage, native);
-        let stored = match coded {
+        let found = match coded {
             Some(coded) => Stored::Codes(coded),
-            None => Stored::Floats(self.pieces(&name, stored.cut, [rows, cols])?),
+            None => Stored::Floats(self.pieces(&stored, [rows, cols])?),
         };
         // Codes that are kept as they are have the right shape already.
         let made = dtype.quant().filter(|&quant| native != Some(quant));
         if let Some(quant) = made.filter(|quant| !quant.takes(cols)) {
             let divides = format!("rows that {} divides, for {dtype} weights", quant.group());
-            return Err(stored.source().wrong(divides, format!("rows of {cols}")));
+            return Err(found.source().wrong(divides, format!("rows of {cols}")));
         }
         let plan = PartPlan {
-            stored,
+            name: format!("{name}.weight"),
+            stored: found,
             order,
             bias,
         };
@@ -270,9 +314,18 @@ impl<'a> Planner<'a, '_> {
     }
 
     /// The tensors of floats that a part, `[rows, cols]`, is made of.
-    fn pieces(&mut self, name: &str, cut: Cut, [rows, cols]: [usize; 2]) -> Result<Vec<Piece<'a>>> {
+    fn pieces(&mut self, part: &StoredPart, [rows, cols]: [usize; 2]) -> Result<Vec<Piece<'a>>> {
         let n = self.finder.shards();
-        let name = format!("{name}.weight");
+        if let Some(within) = &part.within {
+            let name = format!("{}.weight", within.name);
+            return Ok(vec![Piece {
+                source: self.finder.floats(0, &name, &[&[within.rows, cols]])?,
+                rows: within.first..within.first + rows,
+                row: 0,
+                col: 0,
+            }]);
+        }
+        let name = format!("{}.weight", part.name);
         // If the shards do not divide the width, no shape is right; the error then names the uncut
         // shape.
         let share = |width: usize| {
@@ -284,7 +337,7 @@ impl<'a> Planner<'a, '_> {
         };
         let by_rows = [share(rows), cols];
         let by_cols = [rows, share(cols)];
-        let shapes: &[&[usize]] = match cut {
+        let shapes: &[&[usize]] = match part.cut {
             Cut::Rows => &[&by_rows],
             Cut::Columns => &[&by_cols],
             Cut::RowsOrColumns => &[&by_rows, &by_cols],
@@ -304,7 +357,13 @@ impl<'a> Planner<'a, '_> {
                 let expected = format!("one of {n} equal shards of shape [{rows}, {cols}]");
                 return Err(source.wrong(expected, format!("shape {shape:?}")));
             }
-            pieces.push(Piece { source, row, col });
+            let rows = 0..shape[0];
+            pieces.push(Piece {
+                source,
+                rows,
+                row,
+                col,
+            });
         }
         Ok(pieces)
     }

@@ -1,7 +1,7 @@
 //! What both kinds of configuration file say of a model's sizes, and the bounds of each.
 
 use super::keys::Keys;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Widths: Llama 3.1 405B's widest is 53,248. With these limits no product of sizes overflows an
 /// u64, whatever a file says.
@@ -38,9 +38,13 @@ pub(super) fn head_dim(
 pub(super) fn n_kv_heads(keys: &Keys, key: &str, n_heads: usize) -> Result<usize> {
     let n = keys.optional_size(key, MAX_WIDTH)?.unwrap_or(n_heads);
     if !n_heads.is_multiple_of(n) {
-        return Err(keys.wrong(key, format!("a divisor of the number of heads, {n_heads}")));
+        return Err(not_a_divisor(keys, key, n_heads));
     }
     Ok(n)
+}
+
+pub(super) fn not_a_divisor(keys: &Keys, key: &str, n_heads: usize) -> Error {
+    keys.wrong(key, format!("a divisor of the number of heads, {n_heads}"))
 }
 
 pub(super) fn norm_eps(keys: &Keys, key: &str, default: Option<f64>) -> Result<f32> {

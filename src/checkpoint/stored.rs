@@ -4,10 +4,11 @@
 //! |---|---|
 //! | how large is the model, what does it compute? | [`Checkpoint::config`] (its EOS ids too) |
 //! | which files hold the weights? | [`Checkpoint::open`] |
-//! | under which name does a part of a matrix lie, in which order of rows, how cut? | [`Checkpoint::part`] |
+//! | where does a part of a matrix lie (name, order of rows, cut)? | [`Checkpoint::part`] |
 //! | in which encoding, if it is not plain floats? | [`Checkpoint::coded`] |
 //! | in which format is it kept? | [`Checkpoint::keep`] |
-//! | where is the tokenizer, and the chat template? | [`Checkpoint::tokenizer`], [`Checkpoint::chat_template`] |
+//! | where is the tokenizer? | [`Checkpoint::tokenizer`] |
+//! | what is the chat template? | [`Checkpoint::chat_template`] |
 
 use super::files::{Files, Finder, Source};
 use crate::backend::{MatUse, RowOrder};
@@ -59,6 +60,11 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The name of a norm's tensor.
     fn norm(&self, norm: Norm, layer: Option<usize>) -> String;
 
+    /// How its stored numbers become ours.
+    fn norm_order(&self, _config: &Config, _norm: Norm) -> RowOrder {
+        RowOrder::AsStored
+    }
+
     /// A part that is not stored as one tensor of floats; `None` if it is.
     fn coded<'a>(
         &self,
@@ -105,12 +111,25 @@ pub enum Cut {
 /// Where a part of a matrix is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPart {
-    /// The tensor's name, without `.weight` or `.bias`.
+    /// Its name, without `.weight` or `.bias`: that of its tensor, unless it is within another.
     pub name: String,
     /// How its rows become ours.
     pub order: RowOrder,
     /// How it is cut, where files cut tensors.
     pub cut: Cut,
+    /// The tensor that holds it together with other parts.
+    pub within: Option<Within>,
+}
+
+/// The place of a part in a tensor that holds several, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// The tensor's name, without `.weight`.
+    pub name: String,
+    /// The part's first row.
+    pub first: usize,
+    /// Rows of the whole tensor.
+    pub rows: usize,
 }
 
 /// A part for which a form is asked whether it has it in codes.

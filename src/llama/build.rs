@@ -191,6 +191,7 @@ impl<'a> Build<'a> {
             config,
             files,
         } = self.open_checkpoint()?;
+        B::takes(&config.needs(options.max_seq_len))?;
         let weights_plan = Plan::new(&*checkpoint, &files, &config, options.weights_dtype)?;
         let setting = self.setting::<B>(&config, &weights_plan);
         let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
@@ -252,9 +253,11 @@ impl<'a> Build<'a> {
             config,
             eos_ids,
         };
+        let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
             engine,
             tokenizer,
+            chat,
             info,
         })
     }

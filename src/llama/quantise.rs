@@ -112,7 +112,7 @@ fn outputs<'a>(plan: &'a Plan<'a>) -> Vec<Output<'a>> {
     for mat in plan.matrices() {
         for (part, spec) in mat.parts.iter().zip(&mat.spec.parts) {
             let (rows, cols) = (spec.rows, mat.spec.cols);
-            let name = part.stored.source().name.to_owned();
+            let name = part.name.clone();
             let Some(quant) = spec.dtype.quant() else {
                 out.push(Output {
                     name,
@@ -198,7 +198,7 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
             }
             Content::Vector(source) => {
                 let write = |_, bytes: &[u8]| file.write_all(bytes).map_err(failed);
-                loader.slabs(source, Dtype::F32, write)?;
+                loader.slabs(source, 0..source.info.shape[0], Dtype::F32, write)?;
             }
         }
     }

@@ -117,15 +117,19 @@ pub const LAYER: [Matrix; 4] = [
     },
 ];
 
-/// The weight of an RMSNorm: a vector of `dim`.
+/// The weight of an RMSNorm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Norm {
-    /// Before attention.
+    /// Before attention, `[dim]`.
     Attention,
-    /// Before the feed-forward.
+    /// Before the feed-forward, `[dim]`.
     Ffn,
-    /// Before the head.
+    /// Before the head, `[dim]`.
     Last,
+    /// Of each head of q, `[head_dim]`.
+    Q,
+    /// Of each head of k, `[head_dim]`.
+    K,
 }
 
 /// The norms of a layer, in the order of [`crate::backend::Layer`]'s fields.
@@ -141,11 +145,21 @@ pub fn embedding_usage(config: &Config) -> MatUse {
 }
 
 impl Part {
+    /// What its outputs are multiplied with.
+    pub fn scale(self, config: &Config) -> f32 {
+        match self {
+            Part::O | Part::Down => config.residual_scale,
+            _ => 1.0,
+        }
+    }
+
     /// Whether its rows have biases.
     pub fn has_bias(self, config: &Config) -> bool {
         match self {
-            Part::Q | Part::K | Part::V | Part::O => config.attention_bias,
-            Part::Gate | Part::Up | Part::Down | Part::Embedding | Part::Head => false,
+            Part::Q | Part::K | Part::V => config.biases.qkv,
+            Part::O => config.biases.o,
+            Part::Gate | Part::Up | Part::Down => config.biases.mlp,
+            Part::Embedding | Part::Head => false,
         }
     }
 }

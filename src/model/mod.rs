@@ -1,6 +1,7 @@
 //! The model: its configuration, its matrices, and the transformer.
 //!
 //! - [`config`]: everything about a model that its weights do not show
+//! - [`family`]: what each family of models has, as a table
 //! - [`matrices`]: which matrices and vectors it has
 //! - [`rope`]: the table of cosines and sines
 //! - [`forward`](mod@forward): what a Llama computes, once, over any backend
@@ -8,6 +9,7 @@
 //!   [`crate::backend::Run`]
 
 pub mod config;
+pub mod family;
 pub mod forward;
 pub mod matrices;
 pub mod rope;

@@ -4,6 +4,7 @@ use crate::checkpoints::{TempDir, config, reference, sentence};
 use llamabi::backend::Shape;
 use llamabi::checkpoint::open;
 use llamabi::model::config::{Config, RopeScaling};
+use llamabi::model::family::FAMILIES;
 use llamabi::model::rope;
 use llamabi::{Error, Result};
 use serde_json::{Value, json};
@@ -11,23 +12,17 @@ use serde_json::{Value, json};
 #[test]
 fn the_reference_models() {
     let read = |name: &str| config(&reference(name), 512).unwrap();
-    let expected = Config {
-        shape: Shape {
-            dim: 96,
-            n_layers: 2,
-            n_heads: 6,
-            n_kv_heads: 2,
-            head_dim: 16,
-            ffn_dim: 336,
-            vocab_size: 512,
-            norm_eps: 1e-6,
-        },
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        attention_bias: false,
-        tied_embeddings: false,
-        eos_ids: vec![],
+    let shape = Shape {
+        dim: 96,
+        n_layers: 2,
+        n_heads: 6,
+        n_kv_heads: 2,
+        head_dim: 16,
+        ffn_dim: 336,
+        vocab_size: 512,
+        norm_eps: 1e-6,
     };
+    let expected = Config::plain(&FAMILIES[0], shape);
     assert_eq!(read("gqa-bf16/meta"), expected);
     let hf = Config {
         eos_ids: vec![2],
@@ -41,7 +36,8 @@ fn the_reference_models() {
     );
     assert_eq!(read("variants/rope-theta-500k").rope_theta, 500_000.0);
     assert_eq!(read("variants/head-dim-32").shape.head_dim, 32);
-    assert!(read("variants/attn-bias").attention_bias);
+    let biases = read("variants/attn-bias").biases;
+    assert_eq!((biases.qkv, biases.o, biases.mlp), (true, true, false));
     assert!(read("variants/tied").tied_embeddings);
     let llama3 = read("variants/llama3-rope");
     assert_eq!(llama3.rope_theta, 500_000.0);
@@ -177,11 +173,7 @@ fn config_json_of_both_generations() {
         (10_000.0, RopeScaling::None)
     );
     assert_eq!(
-        (
-            config.eos_ids,
-            config.tied_embeddings,
-            config.attention_bias
-        ),
+        (config.eos_ids, config.tied_embeddings, config.biases.qkv),
         (vec![2], false, false)
     );
 }
@@ -354,12 +346,12 @@ fn what_params_json_may_not_say() {
 fn what_config_json_may_not_say() {
     for (changes, expected) in [
         (
-            json!({"model_type": "mistral"}),
-            "`model_type` is \"mistral\", expected one of llama",
+            json!({"model_type": "gemma2"}),
+            "`model_type` is \"gemma2\", expected one of llama, mistral, qwen2, qwen3, phi3, granite",
         ),
         (
             json!({"model_type": null}),
-            "`model_type` is null, expected llama",
+            "`model_type` is null, expected one of llama, mistral, qwen2, qwen3, phi3, granite",
         ),
         (
             json!({"architectures": ["LlamaForSequenceClassification"]}),
@@ -378,8 +370,8 @@ fn what_config_json_may_not_say() {
             "`dtype` is \"int8\", expected one of float32, float16, bfloat16",
         ),
         (
-            json!({"mlp_bias": true}),
-            "`mlp_bias` is true, expected false",
+            json!({"mlp_bias": 1}),
+            "`mlp_bias` is 1, expected true or false",
         ),
         (
             json!({"attention_bias": "yes"}),
@@ -426,12 +418,12 @@ fn what_config_json_may_not_say() {
             "`eos_token_id` is [1,-1], expected an id, or a list of ids, from 0 to 128255",
         ),
         (
-            json!({"rope_scaling": {"rope_type": "yarn", "factor": 2}}),
-            "`rope_scaling.rope_type` is \"yarn\", expected one of default, linear, llama3",
+            json!({"rope_scaling": {"rope_type": "mrope", "factor": 2}}),
+            "`rope_scaling.rope_type` is \"mrope\", expected one of default, linear, llama3, yarn, dynamic, longrope, su",
         ),
         (
-            json!({"rope_scaling": {"type": "dynamic", "factor": 2}}),
-            "`rope_scaling.type` is \"dynamic\", expected one of default, linear, llama3",
+            json!({"rope_scaling": {"type": "ntk", "factor": 2}}),
+            "`rope_scaling.type` is \"ntk\", expected one of default, linear, llama3, yarn, dynamic, longrope, su",
         ),
         (
             json!({"rope_scaling": {"type": "linear", "rope_type": "default"}}),
@@ -439,7 +431,7 @@ fn what_config_json_may_not_say() {
         ),
         (
             json!({"rope_scaling": {"factor": 2}}),
-            "`rope_scaling.rope_type` is missing, expected one of default, linear, llama3",
+            "`rope_scaling.rope_type` is missing, expected one of default, linear, llama3, yarn, dynamic, longrope, su",
         ),
         (
             json!({"rope_scaling": {"rope_type": "linear"}}),
@@ -533,6 +525,7 @@ fn table(
     let config = Config {
         rope_theta,
         rope_scaling,
+        rotary_dim: head_dim,
         shape,
         ..config
     };

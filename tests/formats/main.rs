@@ -2,10 +2,12 @@
 
 mod account;
 mod chat;
+mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 mod config;
 mod files;
+mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
 mod jinja;

@@ -733,7 +733,10 @@ fn a_file_replaced_while_it_is_loaded_does_not_matter() {
 #[test]
 fn the_row_orders_are_permutations() {
     for head_dim in [2, 4, 16, 128] {
-        let order = RowOrder::HalvesToPairs { head_dim };
+        let order = RowOrder::HalvesToPairs {
+            head_dim,
+            rotated: head_dim,
+        };
         let mut rows: Vec<_> = (0..3 * head_dim)
             .map(|row| order.destination(row))
             .collect();

@@ -40,6 +40,8 @@ fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
 /// The greatest difference, as a share of the root mean square of `want`.
 fn apart(want: &[f32], got: &[f32]) -> f32 {
     assert_eq!(want.len(), got.len());
+    // Comparisons below are never true of a NaN.
+    assert!(got.iter().all(|x| x.is_finite()), "not finite");
     let square: f32 = want.iter().map(|x| x * x).sum();
     let most = want.iter().zip(got).map(|(a, b)| (a - b).abs());
     most.fold(0.0, f32::max) / (square / want.len() as f32).sqrt()

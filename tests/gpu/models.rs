@@ -51,6 +51,13 @@ const GPU: Place = Place {
         "gqa-f16-mp2" => 0.05,
         _ => 0.15,
     },
+    refused: &[
+        "granite",
+        "llama-mlp-bias",
+        "mistral-window",
+        "qwen2-window",
+        "qwen3",
+    ],
 };
 
 reference_cases!(GPU);

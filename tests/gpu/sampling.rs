@@ -78,6 +78,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
             parts: PartSpec::all(&[logits.len()], Dtype::F32),
             cols: 2,
             bias: false,
+            scale: 1.0,
             usage: MatUse::Product,
         };
         let mut mat = gpu.new_mat(&spec).unwrap();
@@ -158,7 +159,7 @@ fn picks(runner: &mut dyn Run, step: &Step) -> Vec<Option<(Token, Score)>> {
     };
     let pairs = step.choices.iter().zip(picks);
     pairs
-        .map(|(choice, pick)| picked(choice, pick, top))
+        .map(|(choice, pick)| picked(choice, pick, top).unwrap())
         .collect()
 }
 
@@ -218,7 +219,7 @@ fn the_device_chooses_what_the_host_chooses() {
                 for (at, choice) in chosen.choices.iter().enumerate() {
                     let mut sampler = Sampler::new(choice.n_tokens);
                     sampler.load(&logits[at]);
-                    let want = sampler.choose(choice, &chosen.history);
+                    let want = sampler.choose(choice, &chosen.history).unwrap();
                     assert_eq!(
                         bits(&got[at]),
                         bits(&want),
@@ -254,10 +255,10 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
     assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
 }
 
-/// A step that follows another uses the masks on the device. If its choices asked for other masks,
-/// it would use those of another row, so it is refused.
+/// A step that follows another uses the histories on the device. If its choices asked for other
+/// histories, it would use those of another row, so it is refused.
 #[test]
-fn masks_of_a_step_that_follows_are_those_there() {
+fn histories_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
         let mut all = step(3);
         for repetition_penalty in penalties {
@@ -298,7 +299,7 @@ fn masks_of_a_step_that_follows_are_those_there() {
         match fits {
             true => assert!(error.is_none(), "{error:?}"),
             false => assert!(
-                matches!(&error, Some(Error::Internal(text)) if text.contains("has mask")),
+                matches!(&error, Some(Error::Internal(text)) if text.contains("has history")),
                 "{then:?}: {error:?}"
             ),
         }

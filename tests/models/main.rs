@@ -12,6 +12,7 @@ mod llama3;
 mod reference;
 #[path = "../support/reference_cases.rs"]
 mod reference_cases;
+mod samples;
 mod sentences;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -40,6 +40,7 @@ const CPU: Place = Place {
     draws: 640,
     pull: true,
     as_stored: tolerance,
+    refused: &[],
 };
 
 reference_cases!(CPU);

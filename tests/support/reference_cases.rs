@@ -25,6 +25,8 @@ pub struct Place {
     pub pull: bool,
     /// How far log probabilities of a model may be off with weights and cache as stored.
     pub as_stored: fn(&Model, &str) -> f32,
+    /// Models of tests/data/families that are refused, because a kernel is lacking.
+    pub refused: &'static [&'static str],
 }
 
 /// A test for each kind of case.
@@ -37,7 +39,7 @@ macro_rules! reference_cases {
     )*};
     ($place:expr) => {
         reference_cases!($place; logits generate text_completion chat_completion nucleus variants
-            greedy_strategies as_stored);
+            greedy_strategies as_stored families);
     };
 }
 pub(crate) use reference_cases;
@@ -322,6 +324,73 @@ pub fn variants(place: &Place) {
         let result = model.one(&tokens(&case["greedy_prompt"]), &greedy(want.len() as u32));
         assert_eq!(result.tokens, want, "{name}");
     }
+}
+
+/// A tiny model of every family and RoPE type, against transformers (tests/data/families/make.py).
+pub fn families(place: &Place) {
+    let root = reference("../families");
+    let tokenizer = root.join("tokenizer.model");
+    let mut refused = Vec::new();
+    for (name, model) in json(&root.join("cases.json")).as_object().unwrap() {
+        let dir = root.join(model["dir"].as_str().unwrap_or(name));
+        // One model has another's weights, under an older configuration.
+        let copied = model["weights"].as_str().map(|weights| {
+            let to = std::env::temp_dir().join(format!("llamabi-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&to).unwrap();
+            std::fs::copy(dir.join("config.json"), to.join("config.json")).unwrap();
+            let weights = root.join(weights).join("model.safetensors");
+            std::fs::copy(weights, to.join("model.safetensors")).unwrap();
+            to
+        });
+        let mut options = f32_options();
+        options.max_seq_len = model["max_seq_len"].as_u64().unwrap() as usize;
+        for weights_dtype in [Some(Dtype::F32), None] {
+            options.weights_dtype = weights_dtype;
+            let opened = (place.open)(copied.as_ref().unwrap_or(&dir), Some(&tokenizer), &options);
+            let opened = match opened {
+                Err((LLAMA_E_UNSUPPORTED, message)) if place.refused.contains(&&name[..]) => {
+                    assert!(message.contains("kernels"), "{name}: {message}");
+                    refused.push(name.clone());
+                    continue;
+                }
+                opened => opened.unwrap_or_else(|e| panic!("{name}: {e:?}")),
+            };
+            for case in model["cases"].as_array().unwrap() {
+                assert_family_case(&opened, case, weights_dtype, name);
+            }
+        }
+        if let Some(dir) = copied {
+            std::fs::remove_dir_all(dir).unwrap();
+        }
+    }
+    refused.sort();
+    refused.dedup();
+    assert_eq!(refused, place.refused, "refused");
+}
+
+fn assert_family_case(model: &Model, case: &Value, weights: Option<Dtype>, name: &str) {
+    let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
+    let what = format!("{name}, {} tokens", prompt.len());
+    let logprobs = [floats(&case["prompt_logprobs"]), floats(&case["logprobs"])].concat();
+    // The reference's tokens, forced by echoing them: nothing comes before the first.
+    let forced = [prompt.clone(), want.clone()].concat();
+    let mut echo = greedy(0);
+    echo.flags |= LLAMA_GEN_ECHO;
+    let got = model.one(&forced, &echo).logprobs;
+    let tolerance = match weights {
+        Some(_) => LOGPROB_TOLERANCE,
+        None => 0.15,
+    };
+    assert_close(&got[1..], &logprobs[1..], tolerance, &what);
+    if weights.is_none() {
+        return;
+    }
+    if case.get("last_logits").is_some() {
+        assert_logits(model, &prompt, &floats(&case["last_logits"]), &what);
+    }
+    let mut options = greedy(want.len() as u32);
+    options.flags |= LLAMA_GEN_IGNORE_EOS;
+    assert_eq!(model.one(&prompt, &options).tokens, want, "{what}");
 }
 
 /// The beam cases of the same file wait for beam search.

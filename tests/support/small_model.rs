@@ -55,6 +55,7 @@ fn matrix<B: Backend>(
         parts: parts.iter().map(part).collect(),
         cols,
         bias: false,
+        scale: 1.0,
         usage,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
@@ -150,6 +151,8 @@ pub fn mixed<B: Backend>(
         attention_norm: b.new_vector(&ones).unwrap(),
         wqkv: product(&[(q_dim, q), (kv_dim, k), (kv_dim, v)], shape.dim),
         wo: product(&[(shape.dim, o)], q_dim),
+        head_norms: None,
+        window: None,
         ffn_norm: b.new_vector(&ones).unwrap(),
         w13: product(&[(ffn_dim, up), (ffn_dim, up)], shape.dim),
         w2: product(&[(shape.dim, down)], ffn_dim),

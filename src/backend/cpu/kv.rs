@@ -14,6 +14,7 @@ use super::PAGE;
 use super::detect::Tier;
 use super::element::{Data, Element};
 use super::pool::{Grid, Pool, Rect};
+use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result};
@@ -142,6 +143,55 @@ impl CpuKv {
             let first = at as usize * page;
             (0..layers).map(move |n| n * layer + first..n * layer + first + page)
         })
+    }
+}
+
+/// The heads of q or of k in the output of the q|k|v product.
+pub(super) struct Heads<'a> {
+    /// `[rows, stride]`.
+    pub rows: &'a mut [f32],
+    pub stride: usize,
+    /// Where the heads lie in each row.
+    pub columns: Range<usize>,
+}
+
+impl Heads<'_> {
+    /// RMSNorm of each head; the weight is as wide as a head.
+    pub fn normalise(self, pool: &Pool, tier: Tier, norm: Norm<'_>) {
+        let columns = self.columns;
+        let rows = self.rows.len() / self.stride;
+        let work = |_: usize, _: usize, mut row: Rect<'_, f32>| {
+            tier.run(NormaliseHeads {
+                heads: &mut row.row(0)[columns.clone()],
+                norm,
+            });
+        };
+        let parts = Grid::pieces(self.rows, self.stride);
+        if rows < 8 {
+            pool.here(parts, work)
+        } else {
+            pool.run(parts, work)
+        }
+    }
+}
+
+struct NormaliseHeads<'a> {
+    heads: &'a mut [f32],
+    norm: Norm<'a>,
+}
+
+impl Kernel for NormaliseHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Norm { weight, eps } = self.norm;
+        for head in self.heads.chunks_exact_mut(weight.len()) {
+            let scale = inverse_rms(s, head, eps);
+            for (x, w) in head.iter_mut().zip(weight) {
+                *x = *x * scale * w;
+            }
+        }
     }
 }
 

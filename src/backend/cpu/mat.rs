@@ -26,6 +26,8 @@ pub struct CpuMat {
     pub(super) data: Data,
     /// Padded like the rows; empty where there is none.
     pub(super) bias: Vec<f32>,
+    /// [`MatSpec::scale`].
+    pub(super) scale: f32,
 }
 
 /// Rows that were given as one part.
@@ -122,6 +124,7 @@ impl CpuMat {
             usage: spec.usage,
             data,
             bias,
+            scale: spec.scale,
         })
     }
 

@@ -129,10 +129,24 @@ impl Backend for Cpu {
             wanted: false,
         };
         self.multiply(&mut qkv, &layer.wqkv, x, Some(norm), Finish::Store);
+        let stride = qkv.width;
+        let at = [0, 1, 2].map(|part| layer.wqkv.parts[part].first * simd::LANES);
+        for (norm, (&at, part)) in layer.head_norms.iter().flatten().zip(at.iter().zip(0..)) {
+            let heads = kv::Heads {
+                rows: &mut qkv.data[..self.step.positions.len() * stride],
+                stride,
+                columns: at..at + layer.wqkv.parts[part].rows,
+            };
+            let norm = Norm {
+                weight: &norm.data,
+                eps: self.shape.norm_eps,
+            };
+            heads.normalise(&self.pool, self.tier, norm);
+        }
         let placement = kv::Placement {
             qkv: &qkv.data,
-            stride: qkv.width,
-            at: [0, 1, 2].map(|part| layer.wqkv.parts[part].first * simd::LANES),
+            stride,
+            at,
             positions: &self.step.positions,
             slots: &self.step.slots,
             rope: &self.rope,
@@ -161,7 +175,8 @@ impl Backend for Cpu {
         // cache would be rounded once more.
         let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
         let (q, y) = (&q.data, &mut y.data);
-        plan.attend(workers, tiles, &step.pages, kv, layer.index, q, y);
+        let window = layer.window.unwrap_or(usize::MAX);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, window, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {
@@ -169,7 +184,7 @@ impl Backend for Cpu {
             buf: y,
             wanted: false,
         };
-        self.multiply(x, w, y, None, Finish::Add);
+        self.multiply(x, w, y, None, Finish::Add { scale: w.scale });
     }
 
     fn ffn_up(&mut self, h: &mut CpuBuf, x: &CpuBuf, layer: &Layer<Self>) {

@@ -399,7 +399,7 @@ impl Write<'_> {
             Out::Rows { out, to } => {
                 let out = &mut out.row(to[row] as usize)[column..];
                 let y = match self.finish {
-                    Finish::Add => s.add(s.load_partial(out), y),
+                    Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
                     Finish::Store | Finish::SwiGlu => y,
                 };
                 s.store_partial(y, out);

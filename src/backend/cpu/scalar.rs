@@ -145,10 +145,16 @@ pub fn attention(q: &[f64], k: &[&[f32]], v: &[&[f32]]) -> Vec<f64> {
 pub struct Layer {
     pub attention_norm: Vec<f32>,
     pub wqkv: Dense,
+    /// Of the heads of q and of k.
+    pub head_norms: Option<[Vec<f32>; 2]>,
+    /// Most keys that a row sees.
+    pub window: Option<usize>,
     pub wo: Dense,
     pub ffn_norm: Vec<f32>,
     pub w13: Dense,
     pub w2: Dense,
+    /// What the outputs of `wo` and `w2` are multiplied with.
+    pub scale: f32,
 }
 
 /// A whole model.
@@ -194,6 +200,12 @@ impl Model {
                 let (q, rest) = y.split_at(q_dim);
                 let (k, v) = rest.split_at(kv_dim);
                 let (mut q, mut k) = (q.to_vec(), k.to_vec());
+                if let Some(norms) = &layer.head_norms {
+                    for (heads, norm) in [&mut q, &mut k].into_iter().zip(norms) {
+                        let heads = heads.chunks_mut(head_dim);
+                        heads.for_each(|h| h.copy_from_slice(&rms_norm(h, norm, norm_eps)));
+                    }
+                }
                 q.chunks_mut(head_dim)
                     .for_each(|h| rotate(h, &self.rope, position));
                 k.chunks_mut(head_dim)
@@ -204,24 +216,26 @@ impl Model {
             }
             for (position, x) in x.iter_mut().enumerate() {
                 let mut y = Vec::new();
+                let window = layer.window.unwrap_or(usize::MAX);
+                let seen = (position + 1).saturating_sub(window)..position + 1;
                 for head in 0..n_heads {
                     let at = head / (n_heads / n_kv_heads) * head_dim;
-                    let k: Vec<&[f32]> = keys[..=position]
+                    let k: Vec<&[f32]> = keys[seen.clone()]
                         .iter()
                         .map(|r| &r[at..at + head_dim])
                         .collect();
-                    let v: Vec<&[f32]> = values[..=position]
+                    let v: Vec<&[f32]> = values[seen.clone()]
                         .iter()
                         .map(|r| &r[at..at + head_dim])
                         .collect();
                     let q = &queries[position][head * head_dim..][..head_dim];
                     y.extend(attention(q, &k, &v));
                 }
-                add(x, &layer.wo.product(&y));
+                add(x, &layer.wo.product(&y), layer.scale);
                 let both = layer.w13.product(&rms_norm(x, &layer.ffn_norm, norm_eps));
                 let (gate, up) = both.split_at(ffn_dim);
                 let h: Vec<f64> = gate.iter().zip(up).map(|(&g, u)| silu(g) * u).collect();
-                add(x, &layer.w2.product(&h));
+                add(x, &layer.w2.product(&h), layer.scale);
             }
         }
         let head = self.head.as_ref().unwrap_or(&self.embedding);
@@ -231,6 +245,7 @@ impl Model {
     }
 }
 
-fn add(x: &mut [f64], y: &[f64]) {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+fn add(x: &mut [f64], y: &[f64], scale: f32) {
+    let scale = f64::from(scale);
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += scale * y);
 }

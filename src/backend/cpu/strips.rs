@@ -13,8 +13,8 @@ use super::{Workers, lock};
 pub(super) enum Finish {
     /// `out = y + bias`.
     Store,
-    /// `out += y + bias`.
-    Add,
+    /// `out += scale * (y + bias)`.
+    Add { scale: f32 },
     /// `out = silu(first part) * second part`.
     SwiGlu,
 }
@@ -147,7 +147,7 @@ impl Finish {
     pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
         let y = match self {
             Finish::Store => y,
-            Finish::Add => s.add(s.load_partial(out), y),
+            Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
             Finish::SwiGlu => s.mul(silu(s, y), second),
         };
         s.store_partial(y, out);

@@ -7,7 +7,9 @@ use super::{
     mat, most_decoded, ops, pad32, partial_len, sample, step,
 };
 use crate::backend::cpu::Quantiser;
-use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::backend::{
+    Answer, Backend, Block, Layer, Limits, MatSpec, Needs, QuantBlock, Shape, Step,
+};
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
@@ -38,6 +40,21 @@ impl<D: Device> Backend for Gpu<D> {
     const PAGE_SIZE: usize = PAGE;
     /// So many that the smaller products have more than one tile for every multiprocessor.
     const PREFILL_CHUNK: usize = 2048;
+
+    fn takes(needs: &Needs) -> Result<()> {
+        let lacking = [
+            (needs.head_norms, "norms of the heads of q and k"),
+            (needs.window, "a sliding window shorter than max_seq_len"),
+            (needs.ffn_bias, "biases of the feed-forward (mlp_bias)"),
+            (needs.scale, "multipliers of the residual stream"),
+        ];
+        match lacking.into_iter().find(|(needed, _)| *needed) {
+            Some((_, what)) => Err(Error::Unsupported(format!(
+                "device is CUDA: its kernels do not know {what} yet; the CPU does"
+            ))),
+            None => Ok(()),
+        }
+    }
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
         mat::bytes(spec)

@@ -1,6 +1,6 @@
 //! One chunk of keys: scores, softmax, and the weighted sum of V, for the queries of a block.
 
-use super::CHUNK;
+use super::{CHUNK, first_key};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp;
@@ -202,6 +202,8 @@ pub(super) struct Chunk<'a, 'b, E: Element> {
     /// First key.
     pub(super) start: usize,
     pub(super) group: usize,
+    /// Most keys that a query sees; at least 1.
+    pub(super) window: usize,
 }
 
 impl<E: Element> Chunk<'_, '_, E> {
@@ -209,6 +211,13 @@ impl<E: Element> Chunk<'_, '_, E> {
     #[inline(always)]
     pub(super) fn keys(&self, i: usize) -> usize {
         (self.position + i / self.group + 1 - self.start).min(CHUNK)
+    }
+
+    /// Keys at the beginning of the chunk that lie before the window of query `i`; fewer than
+    /// [`Chunk::keys`].
+    #[inline(always)]
+    pub(super) fn before(&self, i: usize) -> usize {
+        first_key(self.position + i / self.group, self.window).saturating_sub(self.start)
     }
 
     /// Computes scores, their softmax, and the weighted sum of V, for `queries`.
@@ -364,6 +373,7 @@ impl<E: Element> Chunk<'_, '_, E> {
             let keys = self.keys(i);
             let scores = &mut scores[i * CHUNK..][..keys.next_multiple_of(LANES)];
             scores[keys..].fill(f32::NEG_INFINITY);
+            scores[..self.before(i)].fill(f32::NEG_INFINITY);
             let scores = scores.as_chunks_mut::<LANES>().0;
             let mut max = s.splat(f32::NEG_INFINITY);
             for x in scores.iter() {

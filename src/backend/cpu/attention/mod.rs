@@ -35,6 +35,19 @@ const CHUNK: usize = 256;
 /// Queries (rows times heads) that a block aims at.
 const BLOCK_QUERIES: usize = 64;
 
+/// The first key that a row at `position` sees if it sees at most `window` keys.
+fn first_key(position: usize, window: usize) -> usize {
+    (position + 1).saturating_sub(window)
+}
+
+/// How many of the first rows of a block still see a key of the chunk at `start`. Rows behind them
+/// have windows that begin later.
+fn rows_that_see(start: usize, position: usize, window: usize) -> usize {
+    (start + CHUNK)
+        .saturating_add(window - 1)
+        .saturating_sub(position)
+}
+
 /// Consecutive rows of one sequence.
 #[derive(Clone, Debug)]
 struct RowBlock {
@@ -241,8 +254,9 @@ impl Plan {
         self.tiled.split(self.heads, tasks, self.max_partial_rows);
     }
 
-    /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal; `y, q: [rows,
-    /// q_dim]`. With `tiles` and a processor that has them: prompt rows use bfloat16 tiles, and
+    /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal, over at most
+    /// `window` keys (at least 1); `y, q: [rows, q_dim]`. Chunks that lie before the window of a row
+    /// do not count for it; keys before it in its first chunk are masked. With `tiles` and a processor that has them: prompt rows use bfloat16 tiles, and
     /// generated rows are computed in two parts ([`split`]) if the cache's numbers are exact in
     /// bfloat16.
     #[allow(clippy::too_many_arguments)] // what attention is made of
@@ -253,6 +267,7 @@ impl Plan {
         pages: &[u32],
         kv: &CpuKv,
         layer: usize,
+        window: usize,
         q: &[f32],
         y: &mut [f32],
     ) {
@@ -293,6 +308,7 @@ impl Plan {
                     rows: block.rows.len(),
                     position: block.position,
                     group,
+                    window,
                     scratch: &mut scratch,
                     y,
                 }));
@@ -312,6 +328,7 @@ impl Plan {
                     rows: block.rows.len(),
                     position: block.position,
                     group,
+                    window,
                     chunks,
                     scratch: &mut scratch,
                     out,
@@ -376,6 +393,7 @@ impl Plan {
                 partial: &partial[i % heads * group * size..],
                 stride,
                 head_dim,
+                window,
                 state: &mut scratch,
                 y,
             });
@@ -410,6 +428,7 @@ struct Task<'a, E: Element> {
     rows: usize,
     position: usize,
     group: usize,
+    window: usize,
     chunks: Range<usize>,
     scratch: &'a mut [f32],
     out: Out<'a>,
@@ -430,6 +449,7 @@ impl<E: Element> Kernel for Task<'_, E> {
             rows,
             position,
             group,
+            window,
             chunks,
             scratch,
             out,
@@ -460,13 +480,18 @@ impl<E: Element> Kernel for Task<'_, E> {
             // Rows before the chunk do not see any of its keys.
             let start = chunk * CHUNK;
             let first_row = start.saturating_sub(position).min(rows);
-            let first = first_row * group;
+            let last_row = rows_that_see(start, position, window).min(rows);
+            if last_row <= first_row {
+                continue;
+            }
+            let (first, last) = (first_row * group, last_row * group);
             let view = Chunk {
                 cache: &cache,
                 first_page: start / PAGE,
                 position,
                 start,
                 group,
+                window,
             };
             #[cfg(target_arch = "x86_64")]
             match amx {
@@ -476,18 +501,19 @@ impl<E: Element> Kernel for Task<'_, E> {
                         (_, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
                         _ => Ahead::new(None, 0),
                     };
-                    let queries = first..queries;
+                    let queries = first..last;
                     view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
                 }
-                None => view.partial(s, first..queries, queries_q, room, &mut part),
+                None => view.partial(s, first..last, queries_q, room, &mut part),
             }
             #[cfg(not(target_arch = "x86_64"))]
-            view.partial(s, first..queries, queries_q, room, &mut part);
-            for i in first..queries {
+            view.partial(s, first..last, queries_q, room, &mut part);
+            for i in first..last {
                 let acc = &part.acc[i * padded..][..padded];
                 match &mut out {
                     Out::Whole(_) => {
-                        total.merge(s, i, chunk == 0, acc, part.max[i], part.sum[i]);
+                        let first = first_key(position + i / group, window) / CHUNK;
+                        total.merge(s, i, chunk == first, acc, part.max[i], part.sum[i]);
                     }
                     Out::Partial(to) => {
                         let to = &mut to.row(i / group)[i % group * (padded + 2)..][..padded + 2];
@@ -516,6 +542,7 @@ struct Merge<'a> {
     partial: &'a [f32],
     stride: usize,
     head_dim: usize,
+    window: usize,
     state: &'a mut [f32],
     y: Rect<'a, f32>,
 }
@@ -531,6 +558,7 @@ impl Kernel for Merge<'_> {
             partial,
             stride,
             head_dim,
+            window,
             state,
             mut y,
         } = self;
@@ -538,12 +566,13 @@ impl Kernel for Merge<'_> {
         let group = y.cols() / head_dim;
         let (mut state, _) = State::new(state, group, padded);
         for row in 0..block.rows.len() {
-            let chunks = (block.position + row) / CHUNK + 1;
-            for chunk in 0..chunks {
+            let position = block.position + row;
+            let first = first_key(position, window) / CHUNK;
+            for chunk in first..position / CHUNK + 1 {
                 let from = &partial[(item_cuts[chunk] + row) * stride..];
                 for (i, from) in from.chunks_exact(padded + 2).take(group).enumerate() {
                     let (acc, rest) = from.split_at(padded);
-                    state.merge(s, i, chunk == 0, acc, rest[0], rest[1]);
+                    state.merge(s, i, chunk == first, acc, rest[0], rest[1]);
                 }
             }
             for (i, to) in y.row(row).chunks_exact_mut(head_dim).enumerate() {

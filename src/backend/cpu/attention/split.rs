@@ -364,6 +364,7 @@ impl<E: Element> Chunk<'_, '_, E> {
     ) -> (f32, f32) {
         let (row, keys) = (i % GROUP, self.keys(i));
         let (used, odd) = (keys.div_ceil(LANES), keys % LANES);
+        let before = self.before(i);
         let mut max = [s.splat(f32::NEG_INFINITY); 2];
         for (v, scores) in scores[..used].iter_mut().enumerate() {
             let rows = scores.as_chunks_mut::<LANES>().0;
@@ -374,6 +375,10 @@ impl<E: Element> Chunk<'_, '_, E> {
             s.store(x, &mut rows[row]);
             if v + 1 == used && odd > 0 {
                 rows[row][odd..].fill(f32::NEG_INFINITY);
+                x = s.load(&rows[row]);
+            }
+            if v * LANES < before {
+                rows[row][..(before - v * LANES).min(LANES)].fill(f32::NEG_INFINITY);
                 x = s.load(&rows[row]);
             }
             max[v % 2] = s.max(x, max[v % 2]);

@@ -6,8 +6,8 @@
 //! ([`super::super::amx`] says in which order). So neither the queries that share a pass nor their
 //! number changes a bit.
 
-use super::CHUNK;
 use super::chunk::{Cache, State, first_of};
+use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K};
 use crate::backend::cpu::buf::as_u16;
@@ -16,6 +16,7 @@ use crate::backend::cpu::exp::exp2_weight;
 use crate::backend::cpu::pool::Rect;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
 use std::f32::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 /// Queries (rows times heads) that a block aims at: enough to share the work of converting K and V
 /// to tiles.
@@ -47,6 +48,8 @@ pub(super) struct Task<'a, E: Element> {
     /// Position of the first row.
     pub position: usize,
     pub group: usize,
+    /// Most keys that a row sees; at least 1.
+    pub window: usize,
     pub scratch: &'a mut [f32],
     /// `[rows, group * head_dim]`.
     pub y: Rect<'a, f32>,
@@ -87,11 +90,18 @@ impl<E: Element> Kernel for Task<'_, E> {
         for start in (0..self.position + self.rows).step_by(CHUNK) {
             // Rows before the chunk do not see any of its keys.
             let first = start.saturating_sub(self.position) * self.group;
+            let last = rows_that_see(start, self.position, self.window).min(self.rows) * self.group;
+            if last <= first {
+                continue;
+            }
             let keys = (self.position + self.rows - start).min(CHUNK);
             self.unpack_k(s, start / PAGE, keys, k, deep);
             self.unpack_v(s, start / PAGE, keys, v, deep);
             for (group, q) in q.chunks_exact(deep).enumerate().skip(first / GROUP) {
                 let mine = group * GROUP..queries.min((group + 1) * GROUP);
+                if mine.start >= last {
+                    break;
+                }
                 let half = mine.len() <= SIDE;
                 // Keys that the last query of the group sees, hence all that any of them sees; at
                 // least one.
@@ -109,9 +119,10 @@ impl<E: Element> Kernel for Task<'_, E> {
                 }
                 let weights = weights.as_chunks_mut::<2>().0;
                 let (mut maxima, mut totals) = ([0.0; GROUP], [0.0; GROUP]);
-                for i in mine.clone().skip_while(|&i| i < first) {
+                let see = mine.start.max(first)..mine.end.min(last);
+                for i in see.clone() {
                     let at = i - mine.start;
-                    let keys = self.keys(i, start);
+                    let keys = self.first_key(i).saturating_sub(start)..self.keys(i, start);
                     (maxima[at], totals[at]) =
                         soften(s, at, keys, &mut squares[..pairs], &mut weights[..pairs]);
                 }
@@ -125,18 +136,19 @@ impl<E: Element> Kernel for Task<'_, E> {
                     }
                 }
                 drop(tiles);
-                for i in mine.clone().skip_while(|&i| i < first) {
+                for i in see {
                     let at = i - mine.start;
                     // The first chunk is taken as it is.
-                    let mine = match start {
-                        0 => &mut total.acc[i * padded..][..padded],
-                        _ => &mut row[..padded],
+                    let is_first = self.first_key(i) >= start;
+                    let mine = match is_first {
+                        true => &mut total.acc[i * padded..][..padded],
+                        false => &mut row[..padded],
                     };
                     for (j, to) in mine.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
                         let from = &out[j / 2 * 4 + at / SIDE * 2 + j % 2];
                         s.store(s.load(&from.as_chunks::<LANES>().0[at % SIDE]), to);
                     }
-                    if start == 0 {
+                    if is_first {
                         (total.max[i], total.sum[i]) = (maxima[at], totals[at]);
                     } else {
                         total.merge(s, i, false, &row[..padded], maxima[at], totals[at]);
@@ -158,16 +170,20 @@ impl<E: Element> Kernel for Task<'_, E> {
 fn soften<S: Simd>(
     s: S,
     at: usize,
-    keys: usize,
+    keys: Range<usize>,
     scores: &mut [[Sums; 4]],
     weights: &mut [[Half; 2]],
 ) -> (f32, f32) {
     let (half, row) = (at / SIDE, at % SIDE);
-    let used = keys.div_ceil(LANES);
-    if !keys.is_multiple_of(LANES) {
+    let used = keys.end.div_ceil(LANES);
+    if !keys.end.is_multiple_of(LANES) {
         let v = used - 1;
-        scores[v / 2][half * 2 + v % 2][row * SIDE + keys % LANES..(row + 1) * SIDE]
+        scores[v / 2][half * 2 + v % 2][row * SIDE + keys.end % LANES..(row + 1) * SIDE]
             .fill(f32::NEG_INFINITY);
+    }
+    for v in 0..keys.start.div_ceil(LANES) {
+        let n = (keys.start - v * LANES).min(LANES);
+        scores[v / 2][half * 2 + v % 2][row * SIDE..][..n].fill(f32::NEG_INFINITY);
     }
     // Loads the first or second sixteen keys of a square. (No closure: see `product_amx`.)
     macro_rules! load {
@@ -198,6 +214,12 @@ fn soften<S: Simd>(
 }
 
 impl<E: Element> Task<'_, E> {
+    /// The first key that query `i` sees.
+    #[inline(always)]
+    fn first_key(&self, i: usize) -> usize {
+        first_key(self.position + i / self.group, self.window)
+    }
+
     /// Number of keys of the chunk at `start` that query `i` may see; 0 if the query lies before
     /// the chunk. Ascending in `i`.
     #[inline(always)]

@@ -80,7 +80,7 @@ fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) 
         scratch: &cpu.scratch,
     };
     cpu.plan
-        .attend(workers, true, &cpu.step.pages, kv, 0, q, &mut y);
+        .attend(workers, true, &cpu.step.pages, kv, 0, usize::MAX, q, &mut y);
     y
 }
 

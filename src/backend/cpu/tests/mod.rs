@@ -152,10 +152,13 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
         layers.push(scalar::Layer {
             attention_norm: Vec::new(),
             wqkv: dense(shape.q_dim() + 2 * shape.kv_dim(), dim, bias),
+            head_norms: None,
+            window: None,
             wo: dense(dim, shape.q_dim(), bias),
             ffn_norm: Vec::new(),
             w13: dense(2 * ffn, dim, false),
             w2: dense(dim, ffn, false),
+            scale: 1.0,
         });
     }
     let embedding = dense(vocab, dim, false);
@@ -180,6 +183,25 @@ fn random_model(shape: &Shape, dtype: Dtype, bias: bool, tied: bool, seed: u64) 
     }
 }
 
+/// The same model with everything that some families have and Llama has not.
+fn with_features(mut model: scalar::Model) -> scalar::Model {
+    let mut rng = Rng(4321);
+    let head_dim = model.shape.head_dim;
+    // A window within a chunk of keys, and one that is longer than a chunk.
+    for (layer, window) in model.layers.iter_mut().zip([40, 261]) {
+        layer.window = Some(window);
+        layer.scale = 0.7;
+        layer.head_norms = Some([0, 1].map(|_| {
+            let weight = |_| 1.0 + 0.3 * rng.unit();
+            (0..head_dim).map(weight).collect()
+        }));
+        for dense in [&mut layer.w13, &mut layer.w2] {
+            dense.bias = rng.vector(dense.rows(), 0.5);
+        }
+    }
+    model
+}
+
 /// The format of the head beside layers of this one.
 fn of_head(layers: Dtype) -> Dtype {
     match layers.is_float() {
@@ -202,6 +224,7 @@ fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse
         parts: PartSpec::all(parts, dtype),
         cols: dense.cols,
         bias,
+        scale: 1.0,
         usage,
     };
     let mut mat = cpu.new_mat(&spec).unwrap();
@@ -259,10 +282,21 @@ impl Machine {
             index,
             attention_norm: cpu.new_vector(&l.attention_norm).unwrap(),
             wqkv: product(&l.wqkv, &[shape.q_dim(), shape.kv_dim(), shape.kv_dim()]),
-            wo: product(&l.wo, &[shape.dim]),
+            head_norms: l
+                .head_norms
+                .as_ref()
+                .map(|norms| norms.each_ref().map(|norm| cpu.new_vector(norm).unwrap())),
+            window: l.window,
+            wo: CpuMat {
+                scale: l.scale,
+                ..product(&l.wo, &[shape.dim])
+            },
             ffn_norm: cpu.new_vector(&l.ffn_norm).unwrap(),
             w13: product(&l.w13, &[shape.ffn_dim; 2]),
-            w2: product(&l.w2, &[shape.dim]),
+            w2: CpuMat {
+                scale: l.scale,
+                ..product(&l.w2, &[shape.dim])
+            },
         });
         let usage = if model.head.is_some() {
             MatUse::Lookup
@@ -584,6 +618,7 @@ fn sizes_that_no_machine_has_are_errors() {
                 parts: PartSpec::all(&parts, Dtype::F32),
                 cols: 1 << 20,
                 bias: false,
+                scale: 1.0,
                 usage,
             };
             assert!(matches!(cpu.new_mat(&spec), Err(Error::NoMemory { .. })));
@@ -625,6 +660,7 @@ fn bytes_said_are_bytes_taken() {
         parts: PartSpec::all(&[17, 3], Dtype::Bf16),
         cols: 5,
         bias: true,
+        scale: 1.0,
         usage: MatUse::Product,
     };
     let mat = cpu.new_mat(&spec).unwrap();

@@ -103,6 +103,7 @@ pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat
             parts: PartSpec::all(parts, quant.dtype()),
             cols: dense.cols,
             bias: !dense.bias.is_empty(),
+            scale: 1.0,
             usage: MatUse::Product,
         })
         .unwrap();

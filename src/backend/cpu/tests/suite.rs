@@ -227,6 +227,7 @@ pub fn packing_places_every_number(tier: Tier) {
                     parts: PartSpec::all(&parts, kept),
                     cols,
                     bias: false,
+                    scale: 1.0,
                     usage,
                 };
                 let mut mat = cpu.new_mat(&spec).unwrap();
@@ -236,7 +237,11 @@ pub fn packing_places_every_number(tier: Tier) {
                 for (part, &rows) in parts.iter().enumerate() {
                     let order = match head_dim {
                         0 => RowOrder::AsStored,
-                        head_dim => RowOrder::HalvesToPairs { head_dim },
+                        // Wide heads are rotated in part.
+                        head_dim => RowOrder::HalvesToPairs {
+                            head_dim,
+                            rotated: head_dim.min(12),
+                        },
                     };
                     let values = rng.vector(rows * cols, 3.0);
                     // A cross of four rectangles.
@@ -471,10 +476,19 @@ pub fn forward_matches(tier: Tier) {
 
 /// Long enough for several chunks of keys, with heads of the usual widths and of odd ones.
 pub fn long_sequences_match(tier: Tier) {
-    for (heads, head_dim) in [([2, 2], 64), ([4, 1], 128), ([16, 2], 16), ([3, 3], 42)] {
+    for (heads, head_dim, features) in [
+        ([2, 2], 64, false),
+        ([4, 1], 128, true),
+        ([16, 2], 16, false),
+        ([3, 3], 42, true),
+        ([3, 3], 42, false),
+    ] {
         let shape = shape(32, heads, head_dim, 32, 40);
         for dtype in DTYPES {
-            let model = random_model(&shape, dtype, false, false, 31);
+            let mut model = random_model(&shape, dtype, false, false, 31);
+            if features {
+                model = with_features(model);
+            }
             let mut machine = Machine::new(&model, tier, 2, dtype, dtype);
             let tokens = random_tokens(530, 40, 9);
             let want = model.logits(&tokens, dtype);
@@ -495,14 +509,18 @@ pub fn long_sequences_match(tier: Tier) {
 /// Law four: alone or among others, on one thread or three, in chunks or whole, by decode steps or
 /// by prefill, the bits are the same.
 pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
-    for (dtype, kv, heads, head_dim) in [
-        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32),
-        (Dtype::F32, Dtype::F32, [3, 3], 10),
-        (Dtype::F16, Dtype::F16, [4, 1], 64),
-        (Dtype::Bf16, Dtype::Int8, [3, 1], 16),
+    for (dtype, kv, heads, head_dim, features) in [
+        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true),
+        (Dtype::F32, Dtype::F32, [3, 3], 10, false),
+        (Dtype::F16, Dtype::F16, [4, 1], 64, true),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, true),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, false),
     ] {
         let shape = shape(40, heads, head_dim, 60, 70);
-        let model = random_model(&shape, dtype, true, false, 5);
+        let mut model = random_model(&shape, dtype, true, false, 5);
+        if features {
+            model = with_features(model);
+        }
         let tokens = random_tokens(272, 70, 21);
         let mut reference = Machine::new(&model, tier, 1, dtype, kv);
         let (sequence, want) = reference.prefill(&tokens, tokens.len());

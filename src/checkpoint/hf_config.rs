@@ -1,0 +1,220 @@
+//! `config.json` of transformers 4 and 5 -> [`Config`], by the table of [`crate::model::family`].
+//!
+//! Sizes must be given. This is what may be absent, and what it then means:
+//!
+//! | key | where absent |
+//! |---|---|
+//! | `num_key_value_heads`, `head_dim`, `sliding_window` | the family's default |
+//! | `rope_theta` | 10000 |
+//! | `rope_scaling`, `rope_parameters` | no stretching |
+//! | `attention_bias`, `mlp_bias`, `tie_word_embeddings`, `use_sliding_window` | false |
+//! | `embedding_multiplier`, `residual_multiplier`, `attention_multiplier`, `logits_scaling` | 1 |
+//! | `hidden_act` | silu |
+//!
+//! Where `num_key_value_heads` or `head_dim` is `null`, it follows from the other sizes; where
+//! `sliding_window` is `null`, there is none.
+
+use super::hf_rope;
+use super::keys::Keys;
+use super::sizes::*;
+use crate::backend::Shape;
+use crate::model::Config;
+use crate::model::config::Biases;
+use crate::model::family::{Bias, Family, Window};
+use crate::{Result, Token};
+use serde_json::Value;
+
+/// The configuration; `generation` adds its `eos_token_id`.
+pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
+    let family = keys.get("model_type").and_then(Value::as_str);
+    let Some(family) = family.and_then(Family::named) else {
+        return Err(keys.wrong("model_type", format!("one of {}", Family::names())));
+    };
+    if let Some(architectures) = keys.get("architectures")
+        && *architectures != serde_json::json!([family.architecture])
+    {
+        let expected = format!("[\"{}\"]", family.architecture);
+        return Err(keys.wrong("architectures", expected));
+    }
+    if keys.get("compression_config").is_some() {
+        let expected = "no such key: compressed checkpoints are not supported";
+        return Err(keys.wrong("compression_config", expected));
+    }
+    keys.optional_name("hidden_act", &["silu"])?;
+    for key in ["dtype", "torch_dtype"] {
+        keys.optional_name(key, &["float32", "float16", "bfloat16"])?;
+    }
+    let multipliers = Multipliers::read(keys, family)?;
+    let shape = shape(keys, family, &multipliers)?;
+    let mut eos_ids = Vec::new();
+    for keys in [Some(keys), generation].into_iter().flatten() {
+        add_eos(keys, shape.vocab_size, &mut eos_ids)?;
+    }
+    let rope = hf_rope::read(keys, family, shape.head_dim)?;
+    Ok(Config {
+        rope_theta: rope.theta,
+        rope_scaling: rope.scaling,
+        rotary_dim: rope.rotary_dim,
+        // Scores are `attention q k`, and ours are `(scale q) (scale k) / sqrt(head_dim)`.
+        qk_scale: match multipliers.attention {
+            Some(attention) => (attention * (shape.head_dim as f64).sqrt()).sqrt(),
+            None => 1.0,
+        },
+        biases: biases(keys, family)?,
+        windows: windows(keys, family, shape.n_layers)?,
+        residual_scale: (multipliers.residual / multipliers.embedding) as f32,
+        logits_scale: (1.0 / multipliers.logits) as f32,
+        tied_embeddings: keys.flag("tie_word_embeddings")?,
+        eos_ids,
+        ..Config::plain(family, shape)
+    })
+}
+
+/// Granite's. The residual stream is kept divided by `embedding`, so that the embedding is used as
+/// it is stored: every norm has the same output if its epsilon is divided by the square, and what is
+/// added is divided too.
+struct Multipliers {
+    embedding: f64,
+    residual: f64,
+    /// `None`: 1 / sqrt(head_dim).
+    attention: Option<f64>,
+    logits: f64,
+}
+
+impl Multipliers {
+    fn read(keys: &Keys, family: &Family) -> Result<Multipliers> {
+        let number = |key| {
+            if !family.multipliers {
+                return Ok::<f64, crate::Error>(1.0);
+            }
+            let range = 1e-6..=1e6;
+            let number =
+                keys.optional_number(key, "a number from 1e-6 to 1e6", |x| range.contains(&x))?;
+            Ok(number.unwrap_or(1.0))
+        };
+        Ok(Multipliers {
+            embedding: number("embedding_multiplier")?,
+            residual: number("residual_multiplier")?,
+            attention: match family.multipliers {
+                true => Some(number("attention_multiplier")?),
+                false => None,
+            },
+            logits: number("logits_scaling")?,
+        })
+    }
+}
+
+fn shape(keys: &Keys, family: &Family, multipliers: &Multipliers) -> Result<Shape> {
+    let dim = keys.size("hidden_size", MAX_WIDTH)?;
+    let n_heads = keys.size("num_attention_heads", MAX_WIDTH)?;
+    let given = |key, default: Option<usize>| match keys.holds(key) {
+        true => keys.optional_size(key, MAX_WIDTH),
+        false => Ok(default),
+    };
+    let explicit = given("head_dim", family.absent.head_dim)?;
+    let kv_heads = "num_key_value_heads";
+    let n_kv_heads = given(kv_heads, family.absent.n_kv_heads)?.unwrap_or(n_heads);
+    if !n_heads.is_multiple_of(n_kv_heads) {
+        return Err(not_a_divisor(keys, kv_heads, n_heads));
+    }
+    let eps = norm_eps(keys, "rms_norm_eps", None)?;
+    let square = multipliers.embedding * multipliers.embedding;
+    let divided = (f64::from(eps) / square) as f32;
+    if !divided.is_normal() {
+        let expected = format!("a number that is one when it is divided by {square}");
+        return Err(keys.wrong("rms_norm_eps", expected));
+    }
+    Ok(Shape {
+        dim,
+        n_layers: keys.size("num_hidden_layers", MAX_LAYERS)?,
+        n_heads,
+        n_kv_heads,
+        head_dim: head_dim(keys, explicit, dim, ("num_attention_heads", n_heads))?,
+        ffn_dim: keys.size("intermediate_size", MAX_WIDTH)?,
+        vocab_size: keys.size("vocab_size", MAX_VOCAB)?,
+        norm_eps: match multipliers.embedding {
+            1.0 => eps,
+            _ => divided,
+        },
+    })
+}
+
+fn biases(keys: &Keys, family: &Family) -> Result<Biases> {
+    let attention = match family.bias {
+        Bias::None | Bias::Qkv => false,
+        Bias::Attention | Bias::AttentionAndMlp => keys.flag("attention_bias")?,
+    };
+    Ok(Biases {
+        qkv: attention || family.bias == Bias::Qkv,
+        o: attention,
+        mlp: family.bias == Bias::AttentionAndMlp && keys.flag("mlp_bias")?,
+    })
+}
+
+/// [`Config::windows`].
+fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<usize>>> {
+    let key = "sliding_window";
+    if family.window == Window::None {
+        return match keys.get(key) {
+            Some(_) => Err(keys.wrong(key, "no such key: every token sees all before it")),
+            None => Ok(Vec::new()),
+        };
+    }
+    if family.window == Window::Layers && !keys.flag("use_sliding_window")? {
+        return Ok(Vec::new());
+    }
+    let window = match keys.holds(key) {
+        true => keys.optional_size(key, u32::MAX as usize)?,
+        false => family.absent.window,
+    };
+    let Some(window) = window else {
+        return Ok(Vec::new());
+    };
+    if family.window == Window::All {
+        return Ok(vec![Some(window); n_layers]);
+    }
+    let types = "layer_types";
+    let Some(listed) = keys.get(types) else {
+        // 0 is a number of layers here.
+        let first = match keys.get("max_window_layers").and_then(Value::as_u64) {
+            Some(0) => 0,
+            _ => keys
+                .optional_size("max_window_layers", u32::MAX as usize)?
+                .unwrap_or(family.absent.max_window_layers),
+        };
+        let layer = |n| (n >= first).then_some(window);
+        return Ok((0..n_layers).map(layer).collect());
+    };
+    let layer = |value: &Value| match value.as_str() {
+        Some("sliding_attention") => Some(Some(window)),
+        Some("full_attention") => Some(None),
+        _ => None,
+    };
+    let layers = listed.as_array().filter(|list| list.len() == n_layers);
+    let layers: Option<Vec<_>> = layers.and_then(|list| list.iter().map(layer).collect());
+    layers.ok_or_else(|| {
+        let expected = format!("a list of {n_layers} times full_attention or sliding_attention");
+        keys.wrong(types, expected)
+    })
+}
+
+/// One id or a list of them.
+fn add_eos(keys: &Keys, vocab_size: usize, ids: &mut Vec<Token>) -> Result<()> {
+    let key = "eos_token_id";
+    let list = match keys.get(key) {
+        None => return Ok(()),
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    for value in list {
+        match value.as_u64().filter(|&id| id < vocab_size as u64) {
+            Some(id) if ids.contains(&(id as Token)) => {}
+            Some(id) => ids.push(id as Token),
+            None => {
+                let expected = format!("an id, or a list of ids, from 0 to {}", vocab_size - 1);
+                return Err(keys.wrong(key, expected));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The RoPE keys of `config.json`.
+//!
+//! transformers 5 has everything in `rope_parameters`; transformers 4 has `rope_theta` beside
+//! `rope_scaling`. The types are those of its modeling_rope_utils.py.
+
+use super::keys::Keys;
+use super::sizes::{DEFAULT_THETA, factor, theta};
+use crate::Result;
+use crate::model::config::RopeScaling;
+use crate::model::family::Family;
+use serde_json::Value;
+
+/// What the keys say.
+pub(super) struct Rope {
+    pub theta: f64,
+    pub scaling: RopeScaling,
+    /// Dimensions of a head that are rotated.
+    pub rotary_dim: usize,
+}
+
+const TYPES: [&str; 7] = [
+    "default", "linear", "llama3", "yarn", "dynamic", "longrope", "su",
+];
+const ORIGINAL: &str = "original_max_position_embeddings";
+
+pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope> {
+    let outer = theta(keys)?;
+    let (new, old) = (
+        keys.object("rope_parameters")?,
+        keys.object("rope_scaling")?,
+    );
+    if new.is_some() && old.is_some() && keys.get("rope_parameters") != keys.get("rope_scaling") {
+        return Err(keys.wrong("rope_scaling", "no other value than rope_parameters"));
+    }
+    let rope = new.or(old);
+    let rotary_dim = rotary_dim(keys, rope.as_ref(), family, head_dim)?;
+    let Some(rope) = rope else {
+        return Ok(Rope {
+            theta: outer.unwrap_or(DEFAULT_THETA),
+            scaling: RopeScaling::None,
+            rotary_dim,
+        });
+    };
+    let inner = theta(&rope)?;
+    if let (Some(outer), Some(inner)) = (outer, inner)
+        && outer != inner
+    {
+        return Err(keys.wrong(
+            "rope_theta",
+            format!("{inner}, as among the rope parameters"),
+        ));
+    }
+    let theta = inner.or(outer).unwrap_or(DEFAULT_THETA);
+
+    let name = rope.optional_name("rope_type", &TYPES)?;
+    let older_name = rope.optional_name("type", &TYPES)?;
+    if name.is_some() && older_name.is_some() && name != older_name {
+        return Err(rope.wrong("type", "no other value than rope_type"));
+    }
+    let scaling = match name.or(older_name) {
+        Some("default") => RopeScaling::None,
+        Some("linear") => RopeScaling::Linear {
+            factor: required_factor(&rope)?,
+        },
+        Some("llama3") => llama3(&rope)?,
+        Some("yarn") if theta <= 1.0 => {
+            return Err(keys.wrong("rope_theta", "a number over 1, for yarn"));
+        }
+        Some("yarn") => yarn(keys, &rope)?,
+        Some("dynamic") => RopeScaling::Dynamic {
+            factor: required_factor(&rope)?,
+            original_context: context(keys, "max_position_embeddings")?,
+        },
+        Some(_) => long_rope(keys, &rope, rotary_dim)?,
+        // Only if nothing else is said can the type be nothing but the default.
+        None if rope
+            .names()
+            .all(|key| ["rope_theta", "partial_rotary_factor"].contains(&key)) =>
+        {
+            RopeScaling::None
+        }
+        None => return Err(rope.wrong("rope_type", format!("one of {}", TYPES.join(", ")))),
+    };
+    Ok(Rope {
+        theta,
+        scaling,
+        rotary_dim,
+    })
+}
+
+/// `head_dim * partial_rotary_factor`.
+fn rotary_dim(keys: &Keys, rope: Option<&Keys>, family: &Family, head_dim: usize) -> Result<usize> {
+    let key = "partial_rotary_factor";
+    let mut found = None;
+    for keys in [Some(keys), rope].into_iter().flatten() {
+        let Some(part) = (match family.partial_rotation {
+            true => {
+                keys.optional_number(key, "a number over 0, up to 1", |x| x > 0.0 && x <= 1.0)?
+            }
+            false => keys.optional_number(key, "1 (all of every head is rotated)", |x| x == 1.0)?,
+        }) else {
+            continue;
+        };
+        // Python's int() truncates, as `as` does.
+        let dim = (head_dim as f64 * part) as usize;
+        if dim == 0 || dim % 2 == 1 {
+            let expected = format!("a share that leaves an even number of {head_dim} dimensions");
+            return Err(keys.wrong(key, expected));
+        }
+        if found.is_some_and(|found| found != dim) {
+            return Err(keys.wrong(key, "no other value than beside rope_parameters"));
+        }
+        found = Some(dim);
+    }
+    Ok(found.unwrap_or(head_dim))
+}
+
+fn required_factor(rope: &Keys) -> Result<f64> {
+    factor(rope, "factor")?.ok_or_else(|| rope.wrong("factor", "a number"))
+}
+
+/// A number of positions.
+fn context(keys: &Keys, key: &str) -> Result<f64> {
+    Ok(keys.size(key, u32::MAX as usize)? as f64)
+}
+
+fn llama3(rope: &Keys) -> Result<RopeScaling> {
+    let low = rope.number("low_freq_factor", "a number from 1e-30 to 1e29", |x| {
+        (1e-30..=1e29).contains(&x)
+    })?;
+    let expected = format!("a number over low_freq_factor, {low}, up to 1e30");
+    Ok(RopeScaling::Llama3 {
+        factor: required_factor(rope)?,
+        low_freq_factor: low,
+        high_freq_factor: rope.number("high_freq_factor", &expected, |x| x > low && x <= 1e30)?,
+        original_context: context(rope, ORIGINAL)?,
+    })
+}
+
+fn yarn(keys: &Keys, rope: &Keys) -> Result<RopeScaling> {
+    let factor = required_factor(rope)?;
+    let turns = |key, default: f64| {
+        let number = rope.optional_number(key, "a number from 1e-3 to 1e6", |x| {
+            (1e-3..=1e6).contains(&x)
+        })?;
+        Ok::<f64, crate::Error>(number.unwrap_or(default))
+    };
+    let (beta_fast, beta_slow) = (turns("beta_fast", 32.0)?, turns("beta_slow", 1.0)?);
+    if beta_fast <= beta_slow {
+        return Err(rope.wrong("beta_fast", format!("a number over beta_slow, {beta_slow}")));
+    }
+    let scale =
+        |key| rope.optional_number(key, "a number from 0 to 1000", |x| (0.0..=1e3).contains(&x));
+    let amplitude = |mscale: f64| 0.1 * mscale * factor.ln() + 1.0;
+    let (mscale, all) = (scale("mscale")?, scale("mscale_all_dim")?);
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast,
+        beta_slow,
+        original_context: match rope.get(ORIGINAL) {
+            Some(_) => context(rope, ORIGINAL)?,
+            None => context(keys, "max_position_embeddings")?,
+        },
+        truncate: rope.get("truncate").is_none() || rope.flag("truncate")?,
+        amplitude: match (attention_factor(rope)?, mscale, all) {
+            (Some(given), _, _) => given,
+            // 0 counts as absent there.
+            (None, Some(one), Some(all)) if one != 0.0 && all != 0.0 => {
+                amplitude(one) / amplitude(all)
+            }
+            _ => amplitude(1.0),
+        },
+    })
+}
+
+fn attention_factor(rope: &Keys) -> Result<Option<f64>> {
+    rope.optional_number("attention_factor", "a number from 1e-3 to 1e3", |x| {
+        (1e-3..=1e3).contains(&x)
+    })
+}
+
+/// Phi-3 has the original context beside `rope_scaling`, newer files have it inside.
+fn long_rope(keys: &Keys, rope: &Keys, rotary_dim: usize) -> Result<RopeScaling> {
+    let longest = context(keys, "max_position_embeddings")?;
+    let original_context = match (keys.get(ORIGINAL), rope.get(ORIGINAL)) {
+        (Some(_), _) => context(keys, ORIGINAL)?,
+        (None, Some(_)) => context(rope, ORIGINAL)?,
+        (None, None) => longest,
+    };
+    let stretch = longest / original_context;
+    Ok(RopeScaling::LongRope {
+        short: divisors(rope, "short_factor", rotary_dim / 2)?,
+        long: divisors(rope, "long_factor", rotary_dim / 2)?,
+        original_context,
+        amplitude: match attention_factor(rope)? {
+            Some(given) => given,
+            None if stretch <= 1.0 || original_context <= 1.0 => 1.0,
+            None => (1.0 + stretch.ln() / original_context.ln()).sqrt(),
+        },
+    })
+}
+
+/// A list of `n` divisors of frequencies.
+fn divisors(rope: &Keys, key: &str, n: usize) -> Result<Vec<f64>> {
+    let number = |value: &Value| value.as_f64().filter(|x| (1e-6..=1e9).contains(x));
+    let list = rope.get(key).and_then(Value::as_array);
+    let list = list.filter(|list| list.len() == n);
+    let numbers: Option<Vec<f64>> = list.and_then(|list| list.iter().map(number).collect());
+    numbers.ok_or_else(|| rope.wrong(key, format!("a list of {n} numbers from 1e-6 to 1e9")))
+}
