@@ -305,7 +305,7 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_encode_text(l, NULL, SIZE_MAX, 0, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", SIZE_MAX / 2, 0, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", SIZE_MAX - 1, 0, buf, 4, &n, err));
-  EXPECT(INVALID, llama_encode_text(l, "a", 1, 4, buf, 4, &n, err));
+  EXPECT(INVALID, llama_encode_text(l, "a", 1, 8, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, UINT32_MAX, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, NULL, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, buf, 4, NULL, err));
