@@ -176,6 +176,16 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
 #define LLAMA_FINISH_NOT_FINITE 9
 
+/// `llama_chat_options.flags`: do not begin the answer.
+#define LLAMA_CHAT_NO_GENERATION_PROMPT 1
+
+/// Cut behind the last message's content, for the model to go on with it.
+#define LLAMA_CHAT_CONTINUE_FINAL 2
+
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+#define LLAMA_CHAT_PARSE_SPECIAL 4
+
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
@@ -244,6 +254,10 @@ typedef struct llama_build_options {
   /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
   /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
+  /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+  const char *chat_template;
+  /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+  int64_t chat_now;
 } llama_build_options;
 
 /// What a function returns: 0 is success, positive is an outcome, negative a failure.
@@ -358,7 +372,7 @@ typedef struct llama_generate_options {
 
 /// One message of a dialog.
 typedef struct llama_message {
-  /// "system", "user" or "assistant".
+  /// "system", "user" or "assistant"; with a chat template any role that it takes.
   const char *role;
   /// UTF-8.
   const char *content;
@@ -367,6 +381,26 @@ typedef struct llama_message {
   /// Bytes of `content`; SIZE_MAX: NUL-terminated.
   size_t content_len;
 } llama_message;
+
+/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
+typedef struct llama_chat_options {
+  /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
+  uint32_t struct_size;
+  /// `LLAMA_CHAT_*`.
+  uint32_t flags;
+  /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+  const char *tools;
+  /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+  size_t tools_len;
+  /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+  const char *variables;
+  /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+  size_t variables_len;
+  /// A Jinja template instead of the handle's; NULL: the handle's.
+  const char *chat_template;
+  /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+  size_t chat_template_len;
+} llama_chat_options;
 
 /// Figures of one sequence.
 typedef struct llama_request_stats {
@@ -617,14 +651,15 @@ llama_status llama_text_completion(llama_t *l,
                                    llama_result_t **out,
                                    struct llama_error *err);
 
-/// Answer `n_dialogs` dialogs in Meta's Llama 2 chat format, given to `llama_generate`, of which
-/// everything else holds here too.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
+/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
+/// Meta's format for its tokenizer.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has:
-/// perhaps a system message, then user and assistant in turn, ending with user
-/// (`LLAMA_E_INVALID_ARGUMENT` otherwise). A dialog with one of the format's own tags in a message
-/// is not given to the model: its text is a sentence that says so, its finish reason
-/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
+/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
+/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
+/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
 llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_message *msgs,
                                    const size_t *dialog_lens,
@@ -632,6 +667,78 @@ llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_generate_options *o,
                                    llama_result_t **out,
                                    struct llama_error *err);
+
+/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
+/// `sizeof(llama_chat_options)`, which is kept in it.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+void llama_chat_options_init(struct llama_chat_options *o,
+                             size_t struct_size);
+
+/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
+/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
+/// too.
+///
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
+/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
+/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
+/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
+/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
+///
+/// What a template writes may be special tokens, what messages hold never is (unless
+/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
+/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
+/// where a template refuses the dialog (with its sentence) or has no value for it; with
+/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
+/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
+llama_status llama_chat(llama_t *l,
+                        const char *const *messages,
+                        const size_t *lens,
+                        size_t n,
+                        const struct llama_chat_options *c,
+                        const struct llama_generate_options *o,
+                        llama_result_t **out,
+                        struct llama_error *err);
+
+/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_messages(llama_t *l,
+                                        const char *const *messages,
+                                        const size_t *lens,
+                                        size_t n,
+                                        const struct llama_chat_options *c,
+                                        const struct llama_generate_options *o,
+                                        llama_stream_t **out,
+                                        struct llama_error *err);
+
+/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
+/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
+///
+/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
+/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
+/// inside a callback.
+llama_status llama_render_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               char *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
+
+/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
+///
+/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
+llama_status llama_encode_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               int32_t *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
 
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
@@ -819,11 +926,10 @@ llama_status llama_token_bytes(const llama_t *l,
                                size_t *n,
                                struct llama_error *err);
 
-/// Tokens of one dialog in Meta's Llama 2 chat format, as `llama_chat_completion` gives them to
-/// the model.
+/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
-/// The messages are as there; a dialog with one of the format's own tags in a message is
-/// `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
+/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
 /// `llama_encode_text`. Any thread, also from inside a callback.
 llama_status llama_encode_dialog(const llama_t *l,
                                  const struct llama_message *msgs,

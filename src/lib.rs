@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`capi`] | the C API: conventions, guards, handles; no logic |
 //! | [`mod@llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
-//! | [`chat`] | messages -> prompt, in Meta's Llama 2 format |
+//! | [`chat`] | messages -> prompt, by a Jinja template or in a format of Meta's |
 //! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |

@@ -53,6 +53,7 @@ type Option func(*buildOptions)
 type buildOptions struct {
 	c         C.llama_build_options
 	tokenizer string
+	template  string
 	progress  func(float32) bool
 	log       func(LogLevel, string)
 	err       error
@@ -192,6 +193,20 @@ func WithMaxUnread(d time.Duration) Option {
 // as many as the KV cache has.
 func WithStallMemory(bytes uint64) Option {
 	return func(o *buildOptions) { o.c.stall_memory_bytes = C.uint64_t(bytes) }
+}
+
+// WithChatTemplate sets the text of a Jinja template for chats, instead of the model's.
+func WithChatTemplate(text string) Option {
+	return func(o *buildOptions) { o.template = text }
+}
+
+// WithChatNow sets what strftime_now of a chat template sees; the zero time: the clock.
+func WithChatNow(now time.Time) Option {
+	return func(o *buildOptions) {
+		if !now.IsZero() {
+			o.c.chat_now = C.int64_t(now.Unix())
+		}
+	}
 }
 
 // WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on

@@ -79,6 +79,17 @@ function inputOf(kind, input) {
   return { kind, single, list: single ? [input] : input };
 }
 
+// A dialog of messages with what surrounds it, as texts of JSON.
+function messagesOf({ messages, tools, variables, ...chat } = {}) {
+  if (!Array.isArray(messages)) throw new TypeError('messages must be an array');
+  const json = (value) => (value === undefined ? undefined : JSON.stringify(value));
+  return {
+    kind: 'messages',
+    list: [JSON.stringify(messages)],
+    chat: { ...chat, tools: json(tools), variables: json(variables) },
+  };
+}
+
 function kindOf(input) {
   if (typeof input === 'string') return 'text';
   let first = input;
@@ -123,7 +134,7 @@ class Model {
 
   #start(input, options, streaming) {
     const { signal, ...rest } = options ?? {};
-    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming);
+    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {});
     const off = onAbort(signal, () => native.stop(call));
     return { call, off };
   }
@@ -149,6 +160,20 @@ class Model {
 
   chatCompletion(dialog, options) {
     return this.#run('dialog', dialog, options);
+  }
+
+  async chat(request, options) {
+    const { call, off } = this.#start(messagesOf(request), options, false);
+    try {
+      return (await traced(native.promise(call)))[0];
+    } finally {
+      off();
+    }
+  }
+
+  streamChat(request, options) {
+    const input = messagesOf(request);
+    return new Stream(native, () => this.#start(input, options, true));
   }
 
   stream(input, options) {

@@ -6,7 +6,7 @@ use super::handle::Handle;
 use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, layout, table};
-use crate::chat::{Message, Role};
+use crate::chat::{Format, Role, Turn};
 use crate::engine::request::{MAX_SEQUENCES, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
 use crate::llama::Completion;
@@ -142,7 +142,7 @@ pub(super) fn samples(o: &llama_generate_options) -> usize {
 }
 
 /// Check the number of prompts, before an array of that length is looked at.
-fn check_batch(n: usize) -> Outcome<()> {
+pub(super) fn check_batch(n: usize) -> Outcome<()> {
     match n {
         1..=MAX_SEQUENCES => Ok(()),
         _ => Err(Error::Batch {
@@ -246,7 +246,7 @@ pub(super) unsafe fn dialog_prompts(
         total = total.saturating_add(len);
     }
     // SAFETY: by this function's contract.
-    let messages = unsafe { read_messages(msgs, total) }?;
+    let messages = unsafe { read_messages(handle, msgs, total) }?;
     let mut rest = &messages[..];
     let mut dialogs = reserve::room("the dialogs", n)?;
     for &len in lens {
@@ -262,9 +262,10 @@ pub(super) unsafe fn dialog_prompts(
 /// # Safety
 /// `msgs` has `n` elements that are as the header demands and stay unchanged for `'a`.
 pub(super) unsafe fn read_messages<'a>(
+    handle: &Handle,
     msgs: *const llama_message,
     n: usize,
-) -> Outcome<Vec<Message<'a>>> {
+) -> Outcome<Vec<Turn<'a>>> {
     // SAFETY: by this function's contract.
     let given = unsafe { args::slice("msgs", msgs, n) }?;
     let mut messages = Vec::new();
@@ -272,17 +273,18 @@ pub(super) unsafe fn read_messages<'a>(
     for (i, m) in given.iter().enumerate() {
         // SAFETY: as above.
         let role = unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?;
-        let role = Role::named(role).ok_or_else(|| {
+        // A template says itself which roles it takes.
+        if handle.llama.chat().format() == Format::Llama2 && Role::named(role).is_none() {
             let shown: String = role.chars().take(40).collect();
             let [a, b, c] = Role::ALL.map(Role::name);
-            Failure::invalid(format!(
+            return Err(Failure::invalid(format!(
                 "msgs[{i}].role is {shown:?}, must be {a:?}, {b:?} or {c:?}"
-            ))
-        })?;
+            )));
+        }
         let name = format_args!("msgs[{i}].content");
         // SAFETY: as above.
         let content = unsafe { args::text(name, m.content, m.content_len) }?;
-        messages.push(Message { role, content });
+        messages.push(Turn { role, content });
     }
     Ok(messages)
 }
@@ -335,7 +337,7 @@ pub(super) fn set_text(bytes: &mut Vec<u8>, event: &Event) -> crate::Result<()> 
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn run(
+pub(super) unsafe fn run(
     function: &str,
     scope: &mut Scope,
     l: *mut llama_t,
@@ -472,14 +474,15 @@ pub unsafe extern "C" fn llama_text_completion(
     })
 }
 
-/// Answer `n_dialogs` dialogs in Meta's Llama 2 chat format, given to `llama_generate`, of which
-/// everything else holds here too.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
+/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
+/// Meta's format for its tokenizer.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has:
-/// perhaps a system message, then user and assistant in turn, ending with user
-/// (`LLAMA_E_INVALID_ARGUMENT` otherwise). A dialog with one of the format's own tags in a message
-/// is not given to the model: its text is a sentence that says so, its finish reason
-/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
+/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
+/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
+/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat_completion(
     l: *mut llama_t,

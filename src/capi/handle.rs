@@ -97,6 +97,8 @@ fn default_build_options() -> llama_build_options {
         max_unread_ms: 0,
         reserved2: 0,
         stall_memory_bytes: 0,
+        chat_template: ptr::null(),
+        chat_now: 0,
     }
 }
 
@@ -175,7 +177,9 @@ pub unsafe extern "C" fn llama_build(
                 ),
             ));
         }
-        let (log, options) = build_options(&given)?;
+        // SAFETY: the contract is that it is NULL or NUL-terminated.
+        let chat_template = unsafe { template(given.chat_template) }?;
+        let (log, options) = build_options(&given, chat_template)?;
         // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
             args::check_pointer("ckpt_dir", ckpt_dir)?;
@@ -237,7 +241,30 @@ unsafe fn path<'a>(p: *const c_char) -> &'a Path {
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
 }
 
-fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
+/// A copy of `chat_template`.
+///
+/// # Safety
+/// `p` is NULL or NUL-terminated.
+unsafe fn template(p: *const c_char) -> Outcome<Option<String>> {
+    if p.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    let text = unsafe { args::text("chat_template", p, usize::MAX) }?;
+    let most = crate::chat::jinja::limits::MAX_TEMPLATE;
+    if text.len() > most {
+        return Err(Failure::invalid(format!(
+            "chat_template has {} bytes, must have at most {most}",
+            text.len()
+        )));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+fn build_options(
+    o: &llama_build_options,
+    chat_template: Option<String>,
+) -> Outcome<(LogSink, BuildOptions)> {
     let not_negative = |name: &str, n: i32| {
         usize::try_from(n)
             .map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
@@ -281,6 +308,8 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
+        chat_template,
+        chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,
         log: log.clone(),
     };

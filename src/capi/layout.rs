@@ -54,13 +54,23 @@ layout!(llama_build_options {
     struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
-    max_unread_ms, reserved2, stall_memory_bytes
+    max_unread_ms, reserved2, stall_memory_bytes, chat_template, chat_now
 } reserved0 reserved2);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
     cache_salt, num_return_sequences, reserved2
 } reserved1 reserved2);
+layout!(llama_chat_options {
+    struct_size,
+    flags,
+    tools,
+    tools_len,
+    variables,
+    variables_len,
+    chat_template,
+    chat_template_len
+});
 layout!(llama_event {
     struct_size,
     kind,
@@ -283,6 +293,7 @@ mod tests {
         }
         check::<llama_build_options>();
         check::<llama_generate_options>();
+        check::<llama_chat_options>();
         check::<llama_event>();
         check::<llama_info>();
         check::<llama_timings>();

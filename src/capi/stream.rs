@@ -37,7 +37,7 @@ struct Last {
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn open(
+pub(super) unsafe fn open(
     function: &str,
     scope: &mut Scope,
     l: *mut llama_t,

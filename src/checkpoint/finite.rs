@@ -1,7 +1,8 @@
 //! Weights must be finite numbers in the format that they are kept in.
 //!
-//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an answer
-//! is the last one to find out; so a checkpoint that has one is refused, the infinities included.
+//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an
+//! answer is the last one to find out. So a checkpoint that has one is refused, the infinities
+//! included.
 //! Numbers of the file are looked at where they are read: a mask and a maximum for each, over bytes
 //! that are in the cache of the thread that has just copied them there.
 
@@ -64,8 +65,8 @@ fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
     source.wrong(expected, format!("{value} at {at}"))
 }
 
-/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as the
-/// magnitudes are, with the infinity and then NaN last.
+/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as
+/// the magnitudes are, with the infinity and then NaN last.
 fn first_beyond_32(bytes: &[u8], limit: u32) -> Option<usize> {
     let magnitudes = || {
         let numbers = bytes.as_chunks().0.iter();
@@ -88,8 +89,8 @@ fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
     beyond(most).then(|| magnitudes().position(beyond))?
 }
 
-/// Check scales of blocks of weights, the first of which is block `first` of the tensor, that become
-/// f16. (Those of all formats but NF4 end at the greatest f16.)
+/// Check scales of blocks of weights that become f16. The first of them is block `first` of the
+/// tensor. (Scales of all formats but NF4 end at the greatest f16.)
 pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Result<()> {
     let fits = |scale: &f32| scale.abs() < overflow(Dtype::F16);
     match scales.iter().position(|scale| !fits(scale)) {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Configuration files have a few KiB.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes 700 in a
-/// list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
+/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes
+/// 700 in a list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
 const WORK_PER_BYTE: usize = 100;
 
 /// An object of a configuration file, or of an object inside it.

@@ -14,6 +14,7 @@
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses numbers that are none |
 
 pub mod files;
@@ -26,6 +27,7 @@ pub mod llamabi;
 pub mod meta;
 pub mod plan;
 mod sizes;
+mod slabs;
 pub mod stored;
 pub mod weights;
 

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | how large is the model, what does it compute? | [`Checkpoint::config`] (its EOS ids too) |
 //! | which files hold the weights? | [`Checkpoint::open`] |
-//! | under which name does a part of a matrix lie, in which order of rows, how cut? | [`Checkpoint::part`] |
+//! | where does a part of a matrix lie (name, order of rows, cut)? | [`Checkpoint::part`] |
 //! | in which encoding, if it is not plain floats? | [`Checkpoint::coded`] |
 //! | in which format is it kept? | [`Checkpoint::keep`] |
-//! | where is the tokenizer, and the chat template? | [`Checkpoint::tokenizer`], [`Checkpoint::chat_template`] |
+//! | where is the tokenizer? | [`Checkpoint::tokenizer`] |
+//! | what is the chat template? | [`Checkpoint::chat_template`] |
 
 use super::files::{Files, Finder, Source};
 use crate::backend::{MatUse, RowOrder};

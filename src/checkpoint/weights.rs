@@ -7,15 +7,13 @@
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Piece, Plan, Stored};
+use super::slabs::{Progress, by_rows, float, read, slab_rows, to_f16, to_f32, zeros_f32};
 use super::stored::Coded;
 use crate::backend::{Backend, Block, Layer, QuantBlock, QuantData, Weights};
 use crate::file::zeros;
-use crate::format::Encoding;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Cancel, Dtype, Error, Result, reserve};
-use half::{bf16, f16};
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// How loading reports progress, and how it is told to stop.
 pub struct LoadControl<'a> {
@@ -24,13 +22,6 @@ pub struct LoadControl<'a> {
     /// Called with the share of bytes that has been read, ascending, 1.0 last; `false` stops.
     pub progress: &'a mut dyn FnMut(f32) -> bool,
 }
-
-/// The slab: so large that a read costs more than its call, so small that it fits in L2.
-const SLAB: usize = 2 << 20;
-
-/// Slabs begin at multiples of this many rows, so that backends that pack rows in strips mostly get
-/// whole strips.
-const SLAB_ROWS: usize = 64;
 
 /// Reads every tensor once, in slabs, into matrices of the planned formats. Quantises on the way
 /// if the format is quantised and the checkpoint has floats.
@@ -41,8 +32,8 @@ const SLAB_ROWS: usize = 64;
 ///
 /// # Errors
 /// [`Error::Tensor`] for a number that is not finite in the format that it is kept in;
-/// [`Error::Io`] if a file ends too soon; [`Error::Cancelled`]; and the backend's error if memory is
-/// lacking.
+/// [`Error::Io`] if a file ends too soon; [`Error::Cancelled`]; and the backend's error if memory
+/// is lacking.
 pub fn load<B: Backend>(
     backend: &B,
     plan: &Plan<'_>,
@@ -97,16 +88,11 @@ pub(crate) struct Loader<'a, 'c, B: Backend> {
 impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     /// `total` bytes will be read.
     pub fn new(backend: &'a B, control: &'a mut LoadControl<'c>, total: u64) -> Self {
-        let progress = Progress {
-            done: 0,
-            total,
-            share: 0.0,
-        };
         Loader {
             backend,
             control,
             buf: Vec::new(),
-            progress,
+            progress: Progress::new(total),
         }
     }
 
@@ -474,162 +460,5 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     fn advance_rows(&mut self, bytes: u64, rows: Range<usize>, all: usize) -> Result<()> {
         let before = |row: usize| (u128::from(bytes) * row as u128 / all as u128) as u64;
         self.advance(before(rows.end) - before(rows.start))
-    }
-}
-
-/// Reads bytes from `offset` of a tensor on, with all threads. Two threads copy 2.2 GB from the
-/// page cache in 0.14 s; one thread takes 0.27 s, while the other waits for it. Floats become `to`:
-/// the thread that has read them checks them while they are in its cache.
-fn read<B: Backend>(
-    backend: &B,
-    source: &Source,
-    to: Dtype,
-    offset: u64,
-    bytes: &mut [u8],
-) -> Result<()> {
-    /// With eight pieces in a slab, the last piece to be ready does not keep the others waiting for
-    /// long.
-    const PIECE: usize = SLAB / 8;
-    on_threads(backend, bytes, PIECE, |at, piece| {
-        finite::read(source, to, offset + at as u64, piece)
-    })
-}
-
-/// Fills `n` rows of `width` numbers, in whole rows, with all threads. `fill` gets the number of
-/// its first row.
-fn by_rows<B: Backend, T: Send>(
-    backend: &B,
-    to: &mut [T],
-    width: usize,
-    n: usize,
-    fill: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
-) -> Result<()> {
-    let piece = n.div_ceil(8) * width;
-    on_threads(backend, to, piece, |at, to| fill(at / width, to))
-}
-
-/// Calls `fill` for pieces of `data`, each `piece` long (the last may be shorter), with all
-/// threads. It gets the offset of the piece. The error is that of the first piece that has one.
-fn on_threads<B: Backend, T: Send>(
-    backend: &B,
-    data: &mut [T],
-    piece: usize,
-    fill: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
-) -> Result<()> {
-    let pieces: Vec<Mutex<&mut [T]>> = data.chunks_mut(piece).map(Mutex::new).collect();
-    let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-    backend.each(pieces.len(), &|i| {
-        let mut to = pieces[i].lock().unwrap_or_else(|e| e.into_inner());
-        if let Err(error) = fill(i * piece, &mut to) {
-            let mut first = failed.lock().unwrap_or_else(|e| e.into_inner());
-            if first.as_ref().is_none_or(|&(before, _)| i < before) {
-                *first = Some((i, error));
-            }
-        }
-    });
-    match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    }
-}
-
-/// How much has been read of how much there is to read.
-struct Progress {
-    done: u64,
-    total: u64,
-    /// The share that was reported last.
-    share: f32,
-}
-
-impl Progress {
-    /// The share to report, if it differs from the last one. It is 1.0 at the end and never before,
-    /// whatever rounding gives.
-    fn advance(&mut self, bytes: u64) -> Option<f32> {
-        self.done += bytes;
-        let share = if self.done == self.total {
-            1.0
-        } else {
-            ((self.done as f64 / self.total as f64) as f32).min(1.0 - f32::EPSILON)
-        };
-        let news = share > self.share;
-        self.share = share;
-        news.then_some(share)
-    }
-}
-
-/// Number of rows in a slab of a tensor with `rows` rows.
-fn slab_rows(rows: usize, row_bytes: usize) -> usize {
-    let step = (SLAB / row_bytes).clamp(1, rows);
-    match step > SLAB_ROWS {
-        true => step - step % SLAB_ROWS,
-        false => step,
-    }
-}
-
-fn zeros_f32(what: &str, len: usize) -> Result<Vec<f32>> {
-    let mut values = Vec::new();
-    let refused = |_| Error::refused(what, 4 * len as u64);
-    values.try_reserve_exact(len).map_err(refused)?;
-    values.resize(len, 0.0);
-    Ok(values)
-}
-
-fn to_f16(x: f32) -> u16 {
-    f16::from_f32(x).to_bits()
-}
-
-/// The format of a tensor's floats.
-fn float(encoding: Encoding) -> Dtype {
-    encoding.float().expect("the plan has checked")
-}
-
-/// Little-endian elements of any alignment, appended as float32.
-fn to_f32(encoding: Encoding, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
-    let n = bytes.len() / encoding.size();
-    reserve::vec("rows as float32", values, n)?;
-    match encoding {
-        Encoding::F32 => {
-            values.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
-        }
-        Encoding::F16 => {
-            let halves = bytes.as_chunks().0.iter();
-            values.extend(halves.map(|&b| f16::from_le_bytes(b).to_f32()));
-        }
-        Encoding::Bf16 => {
-            let halves = bytes.as_chunks().0.iter();
-            values.extend(halves.map(|&b| bf16::from_le_bytes(b).to_f32()));
-        }
-        Encoding::I8 | Encoding::U8 => unreachable!("{encoding} is no format of a float"),
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Progress;
-
-    #[test]
-    fn progress_is_news_and_ends_once() {
-        // The total is a billion times larger than its parts, so most steps change nothing that a
-        // float32 shows.
-        let total = 1 << 40;
-        let mut progress = Progress {
-            done: 0,
-            total,
-            share: 0.0,
-        };
-        let mut shares: Vec<f32> = (0..10_000)
-            .filter_map(|_| progress.advance(1 << 10))
-            .collect();
-        shares.extend(progress.advance(total - progress.done - 2));
-        assert_eq!(
-            progress.advance(1),
-            None,
-            "rounds to 1.0, but is not the end"
-        );
-        assert!(shares.last().is_some_and(|&share| share < 1.0));
-        shares.extend(progress.advance(1));
-        assert_eq!(shares.last(), Some(&1.0));
-        assert!(shares.is_sorted_by(|a, b| a < b));
     }
 }

@@ -253,9 +253,11 @@ impl<'a> Build<'a> {
             config,
             eos_ids,
         };
+        let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
             engine,
             tokenizer,
+            chat,
             info,
         })
     }

@@ -2,6 +2,7 @@
 
 mod account;
 mod chat;
+mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 mod config;

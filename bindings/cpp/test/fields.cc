@@ -38,6 +38,8 @@ int main() {
   o.max_stall_ms = 109;
   o.max_unread_ms = 110;
   o.stall_memory_bytes = 5000000111;
+  o.chat_template = "a";
+  o.chat_now = 5000000112;
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;

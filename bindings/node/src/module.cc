@@ -62,10 +62,10 @@ static napi_value close(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Close>(Env::of(env), handle_of(env, a[0])));
 }
 
-// generate(handle, kind, input, options, streaming) -> call; its promise gives the sequences
+// generate(handle, kind, input, options, streaming, chat) -> call; its promise gives the sequences
 static napi_value generate(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
-                          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming")));
+                          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
 }
 
 static uint32_t encode_flags(
