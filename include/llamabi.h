@@ -799,9 +799,7 @@ llama_status llama_stream_next(llama_stream_t *s,
 /// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
 /// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
 /// thread.
-llama_status llama_stream_stats(const llama_stream_t *s,
-                                size_t i,
-                                struct llama_request_stats *st);
+llama_status llama_stream_stats(const llama_stream_t *s, size_t i, struct llama_request_stats *st);
 
 /// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
 /// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
