@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb header bench bench-peers bench-services nvcc sanitizers clean
+.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -90,6 +90,9 @@ uninstall: ## remove what install put there
 
 deb: $(BUILT) ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
 	scripts/deb build
+
+dist: setup ## by hand (another build of the library, for glibc 2.28): build/dist: tarball, .debs, npm and Go packages, checksums, SBOM
+	target=$$(scripts/portable) && CARGO_TARGET_DIR=$$target CXX=$(abspath build/portable/c++) scripts/dist --glibc 2.28
 
 bench-services: build ## tokens/s of the example services, 64 clients for a minute against one client
 	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=

@@ -26,7 +26,7 @@ fn main() {
         format!("-Wl,-soname,libllamabi.so.{ABI_VERSION}"),
         // Calls of ours to functions that we export never land in another library of the same
         // process.
-        "-Wl,-Bsymbolic-functions".into(),
+        "-Wl,-Bsymbolic".into(),
         // dlclose would unmap code that Rust's thread-local destructors still point to.
         "-Wl,-z,nodelete".into(),
     ] {
@@ -122,9 +122,13 @@ fn expand<'a>(
 }
 
 /// Directory of the C++ compiler's static libstdc++ (.cargo/config.toml asks for that library by
-/// name).
+/// name). `scripts/dist` asks for another one, which its compiler finds itself.
 fn libstdcxx_dir() -> Option<String> {
     println!("cargo:rerun-if-env-changed=CXX");
+    println!("cargo:rerun-if-env-changed=CXXSTDLIB");
+    if env::var("CXXSTDLIB").is_ok_and(|library| !library.ends_with("stdc++")) {
+        return None;
+    }
     let cxx = env::var("CXX").unwrap_or_else(|_| "c++".into());
     let out = Command::new(cxx)
         .arg("-print-file-name=libstdc++.a")

@@ -22,9 +22,11 @@
  * Text is UTF-8. A length of SIZE_MAX means NUL-terminated; text that is returned is counted and
  * NUL-terminated. Arrays and texts have at most INT32_MAX elements.
  *
- * Memory that is not there is LLAMA_E_NO_MEMORY. What remains: where malloc refuses even a small
- * allocation (an event with its alternatives, a sentence), Rust ends the process: "memory allocation of N
- * bytes failed" on standard error, and abort().
+ * Memory that is not there is LLAMA_E_NO_MEMORY, whether a call needs it on its own thread or on the
+ * engine's; the handle stays usable. What remains: a call's few records of fixed size (of the call, its
+ * stream, its result) are tried before they are taken, so only another thread can take the memory in
+ * between; the words of an error or of the log; the start of a thread. Where malloc refuses one of
+ * these, Rust ends the process: "memory allocation of N bytes failed" on standard error, and abort().
  *
  * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
  * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
@@ -174,6 +176,16 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 /// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
 #define LLAMA_FINISH_NOT_FINITE 9
 
+/// `llama_chat_options.flags`: do not begin the answer.
+#define LLAMA_CHAT_NO_GENERATION_PROMPT 1
+
+/// Cut behind the last message's content, for the model to go on with it.
+#define LLAMA_CHAT_CONTINUE_FINAL 2
+
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+#define LLAMA_CHAT_PARSE_SPECIAL 4
+
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
@@ -242,6 +254,10 @@ typedef struct llama_build_options {
   /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
   /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
+  /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+  const char *chat_template;
+  /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+  int64_t chat_now;
 } llama_build_options;
 
 /// What a function returns: 0 is success, positive is an outcome, negative a failure.
@@ -325,7 +341,9 @@ typedef struct llama_generate_options {
   float repetition_penalty;
   /// Same seed, same text. 0: the next draw of the handle's generator.
   uint64_t seed;
-  /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+  /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
+  /// are looked for in what the model writes behind its prompt, and so with the space that a first
+  /// token may begin with and that the text comes without; spaces alone only in the text.
   const char *const *stop;
   /// How many, at most 1024.
   size_t n_stop;
@@ -343,11 +361,18 @@ typedef struct llama_generate_options {
   /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
   /// results do not depend on it. 0: those of all who give 0.
   uint64_t cache_salt;
+  /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
+  /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
+  /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
+  /// computed once, and all begin together when there are slots for all.
+  uint32_t num_return_sequences;
+  /// 0.
+  uint32_t reserved2;
 } llama_generate_options;
 
 /// One message of a dialog.
 typedef struct llama_message {
-  /// "system", "user" or "assistant".
+  /// "system", "user" or "assistant"; with a chat template any role that it takes.
   const char *role;
   /// UTF-8.
   const char *content;
@@ -356,6 +381,26 @@ typedef struct llama_message {
   /// Bytes of `content`; SIZE_MAX: NUL-terminated.
   size_t content_len;
 } llama_message;
+
+/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
+typedef struct llama_chat_options {
+  /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
+  uint32_t struct_size;
+  /// `LLAMA_CHAT_*`.
+  uint32_t flags;
+  /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+  const char *tools;
+  /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+  size_t tools_len;
+  /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+  const char *variables;
+  /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+  size_t variables_len;
+  /// A Jinja template instead of the handle's; NULL: the handle's.
+  const char *chat_template;
+  /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+  size_t chat_template_len;
+} llama_chat_options;
 
 /// Figures of one sequence.
 typedef struct llama_request_stats {
@@ -499,7 +544,7 @@ typedef struct llama_timings {
 /// A prompt longer than `max_seq_len`.
 #define LLAMA_E_TOO_LONG -9
 
-/// No prompts, or more than 65,536.
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
 #define LLAMA_E_BATCH -10
 
 /// Text that is not UTF-8; the message names the argument and the byte.
@@ -582,7 +627,7 @@ void llama_generate_options_init(struct llama_generate_options *o, size_t struct
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
 /// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
 /// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 llama_status llama_generate(llama_t *l,
@@ -606,14 +651,15 @@ llama_status llama_text_completion(llama_t *l,
                                    llama_result_t **out,
                                    struct llama_error *err);
 
-/// Answer `n_dialogs` dialogs in Meta's Llama 2 chat format, given to `llama_generate`, of which
-/// everything else holds here too.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
+/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
+/// Meta's format for its tokenizer.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has:
-/// perhaps a system message, then user and assistant in turn, ending with user
-/// (`LLAMA_E_INVALID_ARGUMENT` otherwise). A dialog with one of the format's own tags in a message
-/// is not given to the model: its text is a sentence that says so, its finish reason
-/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
+/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
+/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
+/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
 llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_message *msgs,
                                    const size_t *dialog_lens,
@@ -621,6 +667,78 @@ llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_generate_options *o,
                                    llama_result_t **out,
                                    struct llama_error *err);
+
+/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
+/// `sizeof(llama_chat_options)`, which is kept in it.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+void llama_chat_options_init(struct llama_chat_options *o,
+                             size_t struct_size);
+
+/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
+/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
+/// too.
+///
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
+/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
+/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
+/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
+/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
+///
+/// What a template writes may be special tokens, what messages hold never is (unless
+/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
+/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
+/// where a template refuses the dialog (with its sentence) or has no value for it; with
+/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
+/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
+llama_status llama_chat(llama_t *l,
+                        const char *const *messages,
+                        const size_t *lens,
+                        size_t n,
+                        const struct llama_chat_options *c,
+                        const struct llama_generate_options *o,
+                        llama_result_t **out,
+                        struct llama_error *err);
+
+/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_messages(llama_t *l,
+                                        const char *const *messages,
+                                        const size_t *lens,
+                                        size_t n,
+                                        const struct llama_chat_options *c,
+                                        const struct llama_generate_options *o,
+                                        llama_stream_t **out,
+                                        struct llama_error *err);
+
+/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
+/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
+///
+/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
+/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
+/// inside a callback.
+llama_status llama_render_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               char *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
+
+/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
+///
+/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
+llama_status llama_encode_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               int32_t *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
 
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
@@ -665,8 +783,10 @@ llama_status llama_stream_open_chat(llama_t *l,
 /// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
 /// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
 /// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`) ends the stream and is given again
-/// on every later call. `LLAMA_E_INVALID_ARGUMENT` and `_ABI` take no event.
+/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
+/// queue an event) ends the stream and is given again on every later call.
+/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
+/// next call gives it.
 ///
 /// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
 /// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
@@ -676,11 +796,10 @@ llama_status llama_stream_next(llama_stream_t *s,
                                int32_t timeout_ms,
                                struct llama_error *err);
 
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
-/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
-llama_status llama_stream_stats(const llama_stream_t *s,
-                                size_t i,
-                                struct llama_request_stats *st);
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
+/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
+/// thread.
+llama_status llama_stream_stats(const llama_stream_t *s, size_t i, struct llama_request_stats *st);
 
 /// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
 /// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
@@ -807,11 +926,10 @@ llama_status llama_token_bytes(const llama_t *l,
                                size_t *n,
                                struct llama_error *err);
 
-/// Tokens of one dialog in Meta's Llama 2 chat format, as `llama_chat_completion` gives them to
-/// the model.
+/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
-/// The messages are as there; a dialog with one of the format's own tags in a message is
-/// `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
+/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
 /// `llama_encode_text`. Any thread, also from inside a callback.
 llama_status llama_encode_dialog(const llama_t *l,
                                  const struct llama_message *msgs,

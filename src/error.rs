@@ -159,9 +159,17 @@ pub enum Error {
         max: usize,
     },
     /// No prompts, or too many.
-    #[error("the call has {n} prompts, must be 1 to {max}")]
+    #[error("the call has {n} sequences, must be 1 to {max}")]
     Batch {
-        /// Prompts given.
+        /// Prompts given, times the samples of each.
+        n: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// More samples of one prompt than run at the same time.
+    #[error("num_return_sequences is {n}, must be at most max_batch_size, {max}")]
+    Samples {
+        /// Samples asked for.
         n: usize,
         /// The limit.
         max: usize,

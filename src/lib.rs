@@ -7,19 +7,19 @@
 //! |---|---|
 //! | [`capi`] | the C API: conventions, guards, handles; no logic |
 //! | [`mod@llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
-//! | [`chat`] | messages -> prompt, in Meta's Llama 2 format |
+//! | [`chat`] | messages -> prompt, by a Jinja template or in a format of Meta's |
 //! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
 //! | [`checkpoint`] | what was downloaded, a file for each form: to configuration and weights |
 //! | [`model`] | configuration, matrices, RoPE, and `forward`: the transformer, written once |
-//! | [`mod@format`] | files of tensors: safetensors, `.pth` |
-//! | [`quant`] | block formats of weights: what INT8, INT4 and NF4 are |
+//! | [`mod@format`] | files of tensors: safetensors, `.pth`, GGUF |
+//! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
-//! tokenizer` and `llama -> checkpoint -> {format, model -> backend -> quant}`. A backend knows
-//! nothing above [`backend::Step`]; the engine knows a model only as [`backend::Run`].
+//! tokenizer` and `llama -> checkpoint -> {format -> quant, model -> backend -> quant}`. A backend
+//! knows nothing above [`backend::Step`]; the engine knows a model only as [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!

@@ -2,10 +2,23 @@
 //! refuses them; these give [`Error::Refused`].
 
 use crate::{Error, Result};
+use std::collections::VecDeque;
 
 /// Room for `n` more elements; `what` names them in the message.
 pub(crate) fn vec<T>(what: &str, v: &mut Vec<T>, n: usize) -> Result<()> {
     v.try_reserve(n).map_err(|_| refused::<T>(what, v.len(), n))
+}
+
+/// Append an element.
+pub(crate) fn push<T>(what: &str, v: &mut Vec<T>, value: T) -> Result<()> {
+    vec(what, v, 1)?;
+    v.push(value);
+    Ok(())
+}
+
+/// Room for `n` more elements of a queue.
+pub(crate) fn queue<T>(what: &str, q: &mut VecDeque<T>, n: usize) -> Result<()> {
+    q.try_reserve(n).map_err(|_| refused::<T>(what, q.len(), n))
 }
 
 /// A vector with room for `n` elements.
@@ -37,8 +50,8 @@ pub(crate) fn copy<T: Copy>(what: &str, from: &[T]) -> Result<Vec<T>> {
     Ok(v)
 }
 
-/// Whether `bytes` could be had at this moment, for code that cannot be told that they could not.
-/// What another thread takes in between is not seen.
+/// Whether `bytes` could be had at this moment, for code that cannot be told that they could not
+/// (`Arc::new`; stable Rust has no other). What another thread takes in between is not seen.
 pub(crate) fn headroom(what: &str, bytes: usize) -> Result<()> {
     Vec::<u8>::new()
         .try_reserve_exact(bytes)

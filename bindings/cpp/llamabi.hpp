@@ -214,6 +214,22 @@ struct Options {
   std::uint32_t max_stall_ms = detail::build_defaults().max_stall_ms;
   std::uint32_t max_unread_ms = detail::build_defaults().max_unread_ms;
   std::uint64_t stall_memory_bytes = detail::build_defaults().stall_memory_bytes;
+  /// Text of a Jinja template for chats, instead of the model's; empty: the model's.
+  std::string chat_template{};
+  /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+  std::int64_t chat_now = detail::build_defaults().chat_now;
+};
+
+/// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
+struct ChatOptions {
+  /// A JSON array.
+  std::string tools{};
+  /// A JSON object.
+  std::string variables{};
+  /// Text of a Jinja template, instead of the model's.
+  std::string chat_template{};
+  /// `LLAMA_CHAT_*`
+  std::uint32_t flags = 0;
 };
 
 /// Something that happened to one sequence of a call; see `llama_event`. Its own copy of everything.
@@ -251,6 +267,8 @@ struct GenerateOptions {
   std::vector<std::string> stop{};
   std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
   std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
+  /// Completions of each prompt, which share its computation; for calls with a list of prompts.
+  std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
@@ -343,6 +361,7 @@ public:
     c_.seed = o.seed;
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
+    c_.num_return_sequences = o.num_return_sequences;
     for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();
@@ -397,6 +416,20 @@ struct Texts {
   }
   explicit Texts(std::string_view text) : prompts{detail::data(text)}, lens{text.size()} {}
 };
+
+/// What surrounds messages, as C takes it; borrowed.
+inline llama_chat_options chat_options(const ChatOptions &chat) {
+  llama_chat_options c;
+  llama_chat_options_init(&c, sizeof c);
+  c.flags = chat.flags;
+  const auto set = [](const std::string &text, const char *&p, std::size_t &len) {
+    if (!text.empty()) p = text.data(), len = text.size();
+  };
+  set(chat.tools, c.tools, c.tools_len);
+  set(chat.variables, c.variables, c.variables_len);
+  set(chat.chat_template, c.chat_template, c.chat_template_len);
+  return c;
+}
 
 /// Dialogs end to end, as C takes them; borrowed.
 struct Dialogs {
@@ -566,6 +599,8 @@ public:
     o.max_stall_ms = options.max_stall_ms;
     o.max_unread_ms = options.max_unread_ms;
     o.stall_memory_bytes = options.stall_memory_bytes;
+    if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
+    o.chat_now = options.chat_now;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;
@@ -633,6 +668,44 @@ public:
   std::vector<Completion> chat_completion(
       const std::vector<Dialog> &dialogs, const GenerateOptions &options = {}) const {
     return run_dialogs({dialogs.data(), dialogs.size()}, options);
+  }
+
+  /// Answer messages, a JSON array in OpenAI's shape, by the chat template; see `llama_chat`.
+  Completion chat(std::string_view messages, const ChatOptions &chat = {},
+      const GenerateOptions &options = {}) const {
+    return std::move(run_messages(detail::Texts(messages), chat, options).at(0));
+  }
+  std::vector<Completion> chat(const std::vector<std::string> &messages,
+      const ChatOptions &chat = {}, const GenerateOptions &options = {}) const {
+    return run_messages(detail::Texts(messages), chat, options);
+  }
+  /// The same as events; see `llama_stream_open_messages`.
+  Stream stream_chat(std::string_view messages, const ChatOptions &chat = {},
+      const GenerateOptions &options = {}) const {
+    const detail::Texts p(messages);
+    const llama_chat_options c = detail::chat_options(chat);
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_messages(
+          live(), p.prompts.data(), p.lens.data(), p.lens.size(), &c, o, out, err);
+    });
+  }
+  /// The text that the template makes of messages; see `llama_render_chat`.
+  std::string render_chat(std::string_view messages, const ChatOptions &chat = {}) const {
+    const llama_chat_options c = detail::chat_options(chat);
+    return detail::filled<std::string>(
+        messages.size() + 1024, [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_render_chat(
+              live(), detail::data(messages), messages.size(), &c, buf, cap, n, err);
+        });
+  }
+  /// The tokens of that text; see `llama_encode_chat`.
+  std::vector<Token> encode_chat(std::string_view messages, const ChatOptions &chat = {}) const {
+    const llama_chat_options c = detail::chat_options(chat);
+    return detail::filled<std::vector<Token>>(
+        messages.size() + 256, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+          return llama_encode_chat(
+              live(), detail::data(messages), messages.size(), &c, buf, cap, n, err);
+        });
   }
 
   /// Start a call on tokens and pull its events; see `llama_stream_open`.
@@ -757,6 +830,14 @@ private:
     return run(options, [&](auto *o, auto *out, auto *err) {
       return llama_chat_completion(
           live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+
+  std::vector<Completion> run_messages(
+      const detail::Texts &p, const ChatOptions &chat, const GenerateOptions &options) const {
+    const llama_chat_options c = detail::chat_options(chat);
+    return run(options, [&](auto *o, auto *out, auto *err) {
+      return llama_chat(live(), p.prompts.data(), p.lens.data(), p.lens.size(), &c, o, out, err);
     });
   }
 

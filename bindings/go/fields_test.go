@@ -53,13 +53,14 @@ func everyField(t *testing.T) {
 		llamabi.WithProgress(func(float32) bool { return true }),
 		llamabi.WithLog(llamabi.LogDebug, func(llamabi.LogLevel, string) {}),
 		llamabi.WithGPUMemory(5000000107), llamabi.WithMaxWaiting(108), llamabi.WithMaxStall(109*time.Millisecond),
-		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111))
+		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111),
+		llamabi.WithChatTemplate("a"), llamabi.WithChatNow(time.Unix(5000000112, 0)))
 	fmt.Println("\nllama_build_options", sentence(err))
 
 	model := open(t, "a model")
 	_, err = model.TextCompletion(ctx, []string{"a"}, llamabi.MaxGenLen(201), llamabi.Temperature(0.5), llamabi.TopP(0.25),
 		llamabi.TopK(202), llamabi.MinP(0.125), llamabi.RepetitionPenalty(1.5), llamabi.Seed(5000000203),
-		llamabi.Stop("a", "b"), llamabi.TopLogprobs(204), llamabi.CacheSalt(5000000205),
+		llamabi.Stop("a", "b"), llamabi.TopLogprobs(204), llamabi.CacheSalt(5000000205), llamabi.NumReturnSequences(206),
 		llamabi.Echo(), llamabi.Logprobs(), llamabi.NoWait(), llamabi.IgnoreEOS(), llamabi.Special())
 	fmt.Println("llama_generate_options", sentence(err))
 

@@ -85,7 +85,7 @@ type Result struct {
 	Stats        RequestStats
 }
 
-// Message of a dialog. Role is "system", "user" or "assistant".
+// Message of a dialog. Role is "system", "user" or "assistant"; with a chat template any that it takes.
 type Message struct {
 	Role, Content string
 }
@@ -107,8 +107,10 @@ func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...Ge
 	})
 }
 
-// Chat answers dialogs in Meta's Llama 2 chat format, as [Model.Generate] continues tokens. A dialog
-// is perhaps a system message, then user and assistant in turn, ending with user.
+// Chat answers dialogs of plain texts, as [Model.Generate] continues tokens: by the model's chat
+// template where there is one (see [Model.ChatMessages], which takes tools too), else in Meta's format.
+// In the Llama 2 format a dialog is perhaps a system message, then user and assistant in turn, ending
+// with user.
 func (m *Model) Chat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) ([]Result, error) {
 	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		msgs, lens := cDialogs(dialogs, pin)

@@ -50,6 +50,12 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if o.tokenizer != "" {
 		tokenizer = o.path("tokenizer_path", o.tokenizer)
 	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	if o.template != "" {
+		o.c.chat_template = o.path("chat_template", o.template)
+		pin.Pin(o.c.chat_template)
+	}
 	if o.err != nil {
 		return nil, o.err
 	}

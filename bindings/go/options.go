@@ -53,6 +53,7 @@ type Option func(*buildOptions)
 type buildOptions struct {
 	c         C.llama_build_options
 	tokenizer string
+	template  string
 	progress  func(float32) bool
 	log       func(LogLevel, string)
 	err       error
@@ -194,6 +195,20 @@ func WithStallMemory(bytes uint64) Option {
 	return func(o *buildOptions) { o.c.stall_memory_bytes = C.uint64_t(bytes) }
 }
 
+// WithChatTemplate sets the text of a Jinja template for chats, instead of the model's.
+func WithChatTemplate(text string) Option {
+	return func(o *buildOptions) { o.template = text }
+}
+
+// WithChatNow sets what strftime_now of a chat template sees; the zero time: the clock.
+func WithChatNow(now time.Time) Option {
+	return func(o *buildOptions) {
+		if !now.IsZero() {
+			o.c.chat_now = C.int64_t(now.Unix())
+		}
+	}
+}
+
 // WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on
 // the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
 func WithProgress(report func(fraction float32) bool) Option {
@@ -258,6 +273,14 @@ func Seed(seed uint64) GenerateOption {
 // salt. Results do not depend on it. 0: of all calls with 0.
 func CacheSalt(salt uint64) GenerateOption {
 	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
+}
+
+// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the j-th
+// of prompt i. All share one computation of the prompt. 1.
+func NumReturnSequences(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
+	}
 }
 
 // Stop sets texts that end a sequence and are cut off.

@@ -1,8 +1,9 @@
-// Builds build/llamabi.node against the installed library; npm runs this at install.
+// Builds build/llamabi.node against the installed library; npm runs this at install. With --bundle
+// the library is copied beside the addon, which then looks for it nowhere else.
 // Read from the environment: CXX, CXXFLAGS, LDFLAGS, PKG_CONFIG, PKG_CONFIG_PATH.
 'use strict';
 const { spawnSync } = require('node:child_process');
-const { mkdirSync, readdirSync } = require('node:fs');
+const { copyFileSync, mkdirSync, readdirSync } = require('node:fs');
 const { join } = require('node:path');
 
 const words = (text) => (text ?? '').split(/\s+/).filter(Boolean);
@@ -30,8 +31,10 @@ const source = join(__dirname, 'src');
 const output = join(__dirname, 'build');
 const cflags = words(pkgConfig('--cflags'));
 const libs = words(pkgConfig('--libs'));
+const libdir = pkgConfig('--variable=libdir');
+const bundle = process.argv.includes('--bundle');
 // The loader looks into LD_LIBRARY_PATH, then beside the addon, then where the library is now.
-const runpath = ['$ORIGIN', pkgConfig('--variable=libdir')].join(':');
+const runpath = bundle ? '$ORIGIN' : ['$ORIGIN', libdir].join(':');
 
 mkdirSync(output, { recursive: true });
 const compiler = process.env.CXX || 'c++';
@@ -48,3 +51,7 @@ const args = [
 const ran = spawnSync(compiler, args, { stdio: 'inherit' });
 if (ran.error) fail(`${compiler} cannot be run (Debian: apt-get install g++)`);
 if (ran.status !== 0) fail(`${compiler} failed, see above`);
+if (bundle) {
+  const library = readdirSync(libdir).find((name) => /^libllamabi\.so\.\d+$/.test(name));
+  copyFileSync(join(libdir, library), join(output, library));
+}

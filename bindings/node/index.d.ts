@@ -94,6 +94,10 @@ export interface OpenOptions {
    * the stream that has gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
    */
   stallMemoryBytes?: number | bigint;
+  /** Text of a Jinja template for chats, instead of the model's. */
+  chatTemplate?: string;
+  /** What `strftime_now` of a template sees, in seconds since 1970; 0: the clock. */
+  chatNow?: number;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
@@ -128,6 +132,8 @@ export interface GenerateOptions {
   topLogprobs?: number;
   /** The prompt takes pages from the prefix cache only of calls with the same salt; results do not depend on it. 0: of all with 0. */
   cacheSalt?: number | bigint;
+  /** Completions of each prompt, at most maxBatchSize, which share its computation; for calls with a list of prompts: result i * n + j is the j-th of prompt i. 1. */
+  numReturnSequences?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
@@ -206,6 +212,30 @@ export interface Stream extends AsyncIterableIterator<Event> {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+/** A message in OpenAI's shape: perhaps also `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. */
+export interface ChatMessage {
+  role: string;
+  content?: string | null | readonly { type: 'text'; text: string }[];
+  [key: string]: unknown;
+}
+
+/** A dialog for the model's chat template, with what surrounds it. */
+export interface ChatRequest {
+  messages: readonly ChatMessage[];
+  /** `{ type: 'function', function: ... }` each. */
+  tools?: readonly object[];
+  /** What the template sees beside: `enable_thinking`, `date_string`, ... */
+  variables?: Readonly<Record<string, unknown>>;
+  /** Text of a Jinja template instead of the model's. */
+  chatTemplate?: string;
+  /** Leave the beginning of the answer out. */
+  noGenerationPrompt?: boolean;
+  /** Cut behind the last message's content, for the model to go on with it. */
+  continueFinal?: boolean;
+  /** Make special tokens of their texts in messages, too. */
+  parseSpecial?: boolean;
+}
+
 /** Weights, tokenizer and key-value cache. Any number of calls at a time; they share batches. */
 export class Model {
   private constructor();
@@ -219,10 +249,13 @@ export class Model {
   /** Continue text. */
   textCompletion(prompt: string, options?: GenerateOptions): Promise<Sequence>;
   textCompletion(prompts: readonly string[], options?: GenerateOptions): Promise<Sequence[]>;
-  /** Answer a dialog, in Meta's Llama 2 chat format. */
+  /** Answer a dialog of plain texts: by the model's chat template, else in Meta's format. */
   chatCompletion(dialog: readonly Message[], options?: GenerateOptions): Promise<Sequence>;
   chatCompletion(dialogs: readonly (readonly Message[])[], options?: GenerateOptions): Promise<Sequence[]>;
-  /** The same three, as events. */
+  /** Answer messages in OpenAI's shape, by the model's chat template. */
+  chat(request: ChatRequest, options?: GenerateOptions): Promise<Sequence>;
+  streamChat(request: ChatRequest, options?: GenerateOptions): Stream;
+  /** The first three, as events. */
   stream(
     input: string | Tokens | readonly Message[] | readonly string[] | readonly Tokens[] | readonly (readonly Message[])[],
     options?: GenerateOptions

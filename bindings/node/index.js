@@ -1,4 +1,6 @@
 'use strict';
+const { existsSync } = require('node:fs');
+const { join } = require('node:path');
 
 class LlamaError extends Error {
   constructor(status, message) {
@@ -17,7 +19,9 @@ function load() {
   } catch (cause) {
     const rebuild = `run \`npm rebuild llamabi\` (or node ${__dirname}/build.js)`;
     const sentence =
-      cause.code === 'MODULE_NOT_FOUND'
+      !existsSync(join(__dirname, 'build.js'))
+        ? 'this package brings the library along, for Linux on x86-64 with glibc; it could not be loaded here'
+      : cause.code === 'MODULE_NOT_FOUND'
         ? `the addon has not been built; ${rebuild}, which needs a C++ compiler and pkg-config`
         : 'the shared library libllamabi could not be loaded; install it (in its source: make install ' +
           `PREFIX=/usr/local && ldconfig) and ${rebuild}, or name its directory in LD_LIBRARY_PATH`;
@@ -75,6 +79,17 @@ function inputOf(kind, input) {
   return { kind, single, list: single ? [input] : input };
 }
 
+// A dialog of messages with what surrounds it, as texts of JSON.
+function messagesOf({ messages, tools, variables, ...chat } = {}) {
+  if (!Array.isArray(messages)) throw new TypeError('messages must be an array');
+  const json = (value) => (value === undefined ? undefined : JSON.stringify(value));
+  return {
+    kind: 'messages',
+    list: [JSON.stringify(messages)],
+    chat: { ...chat, tools: json(tools), variables: json(variables) },
+  };
+}
+
 function kindOf(input) {
   if (typeof input === 'string') return 'text';
   let first = input;
@@ -119,7 +134,7 @@ class Model {
 
   #start(input, options, streaming) {
     const { signal, ...rest } = options ?? {};
-    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming);
+    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {});
     const off = onAbort(signal, () => native.stop(call));
     return { call, off };
   }
@@ -145,6 +160,20 @@ class Model {
 
   chatCompletion(dialog, options) {
     return this.#run('dialog', dialog, options);
+  }
+
+  async chat(request, options) {
+    const { call, off } = this.#start(messagesOf(request), options, false);
+    try {
+      return (await traced(native.promise(call)))[0];
+    } finally {
+      off();
+    }
+  }
+
+  streamChat(request, options) {
+    const input = messagesOf(request);
+    return new Stream(native, () => this.#start(input, options, true));
   }
 
   stream(input, options) {

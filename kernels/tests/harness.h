@@ -236,7 +236,7 @@ struct Matrix {
                     memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
                     unit = widened(GPU_F16, &s);
                 }
-                uint32_t code = type == GPU_INT8  ? 1 + random.below(255)
+                uint32_t code = type == GPU_INT8  ? random.below(256)
                                 : type == GPU_FP8 ? random.below(127) + 128 * random.below(2)
                                                   : random.below(16);
                 value = code_value(type, code) * unit;

@@ -3,17 +3,16 @@
 
 use super::guard::{Failure, InCallback, Outcome, Scope};
 use super::handle::Handle;
-use super::result::{ResultData, alternatives, with_nul};
+use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, layout, table};
-use crate::chat::{Message, Role};
-use crate::engine::request::{MAX_PROMPTS, MAX_STOP_BYTES};
+use crate::chat::{Format, Role, Turn};
+use crate::engine::request::{MAX_SEQUENCES, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
 use crate::llama::Completion;
 use crate::{Cancel, Error, reserve};
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::Arc;
 
 /// Most stop strings of a call.
 const MAX_STOP: usize = 1024;
@@ -44,6 +43,8 @@ pub(super) fn default_options() -> llama_generate_options {
         top_logprobs: 0,
         reserved1: 0,
         cache_salt: defaults.cache_salt,
+        num_return_sequences: 0,
+        reserved2: 0,
     }
 }
 
@@ -130,17 +131,23 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         stop,
         top_logprobs: o.top_logprobs as usize,
         cache_salt: o.cache_salt,
+        num_return_sequences: samples(o),
         cancel: cancel::flag(o.cancel)?,
     })
 }
 
+/// Sequences of each prompt.
+pub(super) fn samples(o: &llama_generate_options) -> usize {
+    o.num_return_sequences.max(1) as usize
+}
+
 /// Check the number of prompts, before an array of that length is looked at.
-fn check_batch(n: usize) -> Outcome<()> {
+pub(super) fn check_batch(n: usize) -> Outcome<()> {
     match n {
-        1..=MAX_PROMPTS => Ok(()),
+        1..=MAX_SEQUENCES => Ok(()),
         _ => Err(Error::Batch {
             n,
-            max: MAX_PROMPTS,
+            max: MAX_SEQUENCES,
         }
         .into()),
     }
@@ -239,7 +246,7 @@ pub(super) unsafe fn dialog_prompts(
         total = total.saturating_add(len);
     }
     // SAFETY: by this function's contract.
-    let messages = unsafe { read_messages(msgs, total) }?;
+    let messages = unsafe { read_messages(handle, msgs, total) }?;
     let mut rest = &messages[..];
     let mut dialogs = reserve::room("the dialogs", n)?;
     for &len in lens {
@@ -255,9 +262,10 @@ pub(super) unsafe fn dialog_prompts(
 /// # Safety
 /// `msgs` has `n` elements that are as the header demands and stay unchanged for `'a`.
 pub(super) unsafe fn read_messages<'a>(
+    handle: &Handle,
     msgs: *const llama_message,
     n: usize,
-) -> Outcome<Vec<Message<'a>>> {
+) -> Outcome<Vec<Turn<'a>>> {
     // SAFETY: by this function's contract.
     let given = unsafe { args::slice("msgs", msgs, n) }?;
     let mut messages = Vec::new();
@@ -265,22 +273,23 @@ pub(super) unsafe fn read_messages<'a>(
     for (i, m) in given.iter().enumerate() {
         // SAFETY: as above.
         let role = unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?;
-        let role = Role::named(role).ok_or_else(|| {
+        // A template says itself which roles it takes.
+        if handle.llama.chat().format() == Format::Llama2 && Role::named(role).is_none() {
             let shown: String = role.chars().take(40).collect();
             let [a, b, c] = Role::ALL.map(Role::name);
-            Failure::invalid(format!(
+            return Err(Failure::invalid(format!(
                 "msgs[{i}].role is {shown:?}, must be {a:?}, {b:?} or {c:?}"
-            ))
-        })?;
+            )));
+        }
         let name = format_args!("msgs[{i}].content");
         // SAFETY: as above.
         let content = unsafe { args::text(name, m.content, m.content_len) }?;
-        messages.push(Message { role, content });
+        messages.push(Turn { role, content });
     }
     Ok(messages)
 }
 
-/// C's view of an event. `text` is the event's, with a NUL behind it.
+/// C's view of an event. `text` is the event's, with a NUL behind it ([`set_text`]).
 pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
     let mut ev = llama_event {
         struct_size: size_of::<llama_event>() as u32,
@@ -311,19 +320,24 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
     ev
 }
 
-/// An event's text with a NUL behind it.
-pub(super) fn event_text(event: &Event) -> Vec<u8> {
-    with_nul(match event {
-        Event::Token(e) => e.text.clone(),
-        Event::Finish(e) => e.text.clone(),
-    })
+/// Make `bytes` an event's text with a NUL behind it.
+pub(super) fn set_text(bytes: &mut Vec<u8>, event: &Event) -> crate::Result<()> {
+    let text = match event {
+        Event::Token(e) => &e.text,
+        Event::Finish(e) => &e.text,
+    };
+    bytes.clear();
+    reserve::vec("the text of an event", bytes, text.len() + 1)?;
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.push(0);
+    Ok(())
 }
 
 /// What the three functions have in common.
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn run(
+pub(super) unsafe fn run(
     function: &str,
     scope: &mut Scope,
     l: *mut llama_t,
@@ -349,12 +363,16 @@ unsafe fn run(
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
+    let (mut text, mut failure) = (Vec::new(), None);
     let mut on_event = |event: &Event| {
         handle.deliver_log();
         let Some(function) = given.on_event else {
             return true;
         };
-        let text = event_text(event);
+        if let Err(error) = set_text(&mut text, event) {
+            failure = Some(error);
+            return false;
+        }
         let ev = view(event, &text);
         let _inside = InCallback::enter();
         // SAFETY: the host's function with the host's data; `ev` lives until it returns.
@@ -364,20 +382,25 @@ unsafe fn run(
         Ok(prompts) => handle.llama.generate(prompts, options, &mut on_event)?,
         // Cancelled while a text was encoded: like a call that waits, it has ends and no tokens.
         Err(failure) if failure.status == LLAMA_CANCELLED => {
+            let n = n.saturating_mul(samples(&given));
+            let completion = Completion::cancelled(n)?;
             let ends = (0..n as u32).map(Finish::cancelled).map(Event::Finish);
             let _stopped = ends.into_iter().all(|end| on_event(&end));
-            Completion::cancelled(n)?
+            completion
         }
         Err(failure) => return Err(failure),
     };
     scope.check_process()?;
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
     let status = if completion.cancelled {
         LLAMA_CANCELLED
     } else {
         LLAMA_OK
     };
     if let Some(out) = out {
-        let id = table::insert(Arc::new(ResultData::new(completion)?));
+        let id = table::insert(ResultData::new(completion)?)?;
         out.set(ptr::without_provenance_mut(id));
     }
     Ok(status)
@@ -397,7 +420,7 @@ unsafe fn run(
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
 /// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (n is 0 or above 65,536), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
 /// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
 /// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
 #[unsafe(no_mangle)]
@@ -451,14 +474,15 @@ pub unsafe extern "C" fn llama_text_completion(
     })
 }
 
-/// Answer `n_dialogs` dialogs in Meta's Llama 2 chat format, given to `llama_generate`, of which
-/// everything else holds here too.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
+/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
+/// Meta's format for its tokenizer.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has:
-/// perhaps a system message, then user and assistant in turn, ending with user
-/// (`LLAMA_E_INVALID_ARGUMENT` otherwise). A dialog with one of the format's own tags in a message
-/// is not given to the model: its text is a sentence that says so, its finish reason
-/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
+/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
+/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
+/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat_completion(
     l: *mut llama_t,

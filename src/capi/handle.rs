@@ -97,6 +97,8 @@ fn default_build_options() -> llama_build_options {
         max_unread_ms: 0,
         reserved2: 0,
         stall_memory_bytes: 0,
+        chat_template: ptr::null(),
+        chat_now: 0,
     }
 }
 
@@ -175,7 +177,9 @@ pub unsafe extern "C" fn llama_build(
                 ),
             ));
         }
-        let (log, options) = build_options(&given)?;
+        // SAFETY: the contract is that it is NULL or NUL-terminated.
+        let chat_template = unsafe { template(given.chat_template) }?;
+        let (log, options) = build_options(&given, chat_template)?;
         // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
             args::check_pointer("ckpt_dir", ckpt_dir)?;
@@ -201,31 +205,31 @@ pub unsafe extern "C" fn llama_build(
             std::mem::forget(built);
             return Err(forked);
         }
-        let handle = insert(built?, log);
+        let handle = insert(built?, log)?;
         // SAFETY: as above.
         unsafe { args::place("out", out)?.set(handle) };
         Ok(LLAMA_OK)
     })
 }
 
-/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code and
-/// freed with [`llama_free`].
+/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code
+/// and freed with [`llama_free`]. NULL where there is no memory for it.
 pub fn into_handle(llama: Llama) -> *mut llama_t {
     let log = LogSink {
         log: Arc::default(),
         function: None,
         user_data: ptr::null_mut(),
     };
-    insert(llama, log)
+    insert(llama, log).unwrap_or(ptr::null_mut())
 }
 
-fn insert(llama: Llama, log: LogSink) -> *mut llama_t {
+fn insert(llama: Llama, log: LogSink) -> Outcome<*mut llama_t> {
     let handle = Handle {
         llama,
         log,
         freed: AtomicBool::new(false),
     };
-    ptr::without_provenance_mut(table::insert(Arc::new(handle)))
+    Ok(ptr::without_provenance_mut(table::insert(handle)?))
 }
 
 /// A path of the caller's.
@@ -237,7 +241,30 @@ unsafe fn path<'a>(p: *const c_char) -> &'a Path {
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
 }
 
-fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
+/// A copy of `chat_template`.
+///
+/// # Safety
+/// `p` is NULL or NUL-terminated.
+unsafe fn template(p: *const c_char) -> Outcome<Option<String>> {
+    if p.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    let text = unsafe { args::text("chat_template", p, usize::MAX) }?;
+    let most = crate::chat::jinja::limits::MAX_TEMPLATE;
+    if text.len() > most {
+        return Err(Failure::invalid(format!(
+            "chat_template has {} bytes, must have at most {most}",
+            text.len()
+        )));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+fn build_options(
+    o: &llama_build_options,
+    chat_template: Option<String>,
+) -> Outcome<(LogSink, BuildOptions)> {
     let not_negative = |name: &str, n: i32| {
         usize::try_from(n)
             .map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
@@ -281,6 +308,9 @@ fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
         max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
+        adapters: Vec::new(),
+        chat_template,
+        chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,
         log: log.clone(),
     };

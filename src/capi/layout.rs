@@ -54,13 +54,23 @@ layout!(llama_build_options {
     struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
-    max_unread_ms, reserved2, stall_memory_bytes
+    max_unread_ms, reserved2, stall_memory_bytes, chat_template, chat_now
 } reserved0 reserved2);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
-    cache_salt
-} reserved1);
+    cache_salt, num_return_sequences, reserved2
+} reserved1 reserved2);
+layout!(llama_chat_options {
+    struct_size,
+    flags,
+    tools,
+    tools_len,
+    variables,
+    variables_len,
+    chat_template,
+    chat_template_len
+});
 layout!(llama_event {
     struct_size,
     kind,
@@ -260,6 +270,7 @@ mod tests {
         let mut bytes = Bytes([fill; 8192]);
         bytes.0[..size_of::<llama_generate_options>()].fill(1);
         bytes.0[84..88].fill(0);
+        bytes.0[100..104].fill(0);
         bytes.0[..4].copy_from_slice(&size.to_ne_bytes());
         bytes
     }
@@ -282,6 +293,7 @@ mod tests {
         }
         check::<llama_build_options>();
         check::<llama_generate_options>();
+        check::<llama_chat_options>();
         check::<llama_event>();
         check::<llama_info>();
         check::<llama_timings>();
@@ -326,12 +338,17 @@ mod tests {
                 if given(96) { 0x0101010101010101 } else { 0 },
                 "{size}"
             );
+            assert_eq!(
+                o.num_return_sequences,
+                if given(100) { 0x01010101 } else { 0 },
+                "{size}"
+            );
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [97, 104, 4096] {
+        for size in [105, 112, 4096] {
             let mut bytes = changed(size, 0);
             // What lies beyond struct_size is nobody's.
             bytes.0[size as usize..].fill(0xff);

@@ -12,6 +12,7 @@
 //! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
+//! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
 //! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `info.rs` | the functions of these names |
 //!
 //! Opaque pointers are numbers that are never given out twice, not addresses: they are looked up,
@@ -30,6 +31,7 @@
 mod guard;
 mod args;
 mod cancel;
+mod chat;
 mod generate;
 mod handle;
 mod info;
@@ -41,6 +43,7 @@ mod tokens;
 mod types;
 
 pub use cancel::*;
+pub use chat::*;
 pub use generate::*;
 pub use handle::*;
 pub use info::*;

@@ -6,10 +6,11 @@ use super::handle::Handle;
 use super::types::*;
 use super::{args, generate, layout, result, table};
 use crate::engine::{Event, Next, Prompt, RequestStats, Stream};
+use crate::reserve;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// The object behind `llama_stream_t`.
@@ -17,18 +18,26 @@ pub(super) struct StreamData {
     stream: Stream,
     /// For its log lines, and to be poisoned; streams outlive it.
     handle: Weak<Handle>,
-    /// What the last event's pointers point to.
-    last: Mutex<Option<(Event, Vec<u8>)>>,
+    last: Mutex<Last>,
     /// Figures of the sequences whose end has been given.
     ends: Mutex<Vec<Option<RequestStats>>>,
     freed: AtomicBool,
+}
+
+/// What the last event's pointers point to.
+#[derive(Default)]
+struct Last {
+    event: Option<Event>,
+    text: Vec<u8>,
+    /// It was not given yet, because there was no memory for its text.
+    pending: bool,
 }
 
 /// What the three functions that open a stream have in common.
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn open(
+pub(super) unsafe fn open(
     function: &str,
     scope: &mut Scope,
     l: *mut llama_t,
@@ -48,14 +57,16 @@ unsafe fn open(
     // SAFETY: by this function's contract.
     let (out, options) = unsafe { (args::place("out", out)?, generate::engine_options(&given)?) };
     let prompts = prompts(handle)?;
-    let ends = vec![None; prompts.len()];
-    let id = table::insert(Arc::new(StreamData {
-        stream: handle.llama.stream(prompts, options)?,
+    let n = prompts.len();
+    let stream = handle.llama.stream(prompts, options)?;
+    let n = n * generate::samples(&given);
+    let id = table::insert(StreamData {
+        stream,
         handle: Arc::downgrade(handle),
-        last: Mutex::new(None),
-        ends: Mutex::new(ends),
+        last: Mutex::default(),
+        ends: Mutex::new(reserve::filled("the figures of a stream", n, None)?),
         freed: AtomicBool::new(false),
-    }));
+    })?;
     out.set(ptr::without_provenance_mut(id));
     Ok(LLAMA_OK)
 }
@@ -140,8 +151,10 @@ pub unsafe extern "C" fn llama_stream_open_chat(
 /// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
 /// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
 /// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`) ends the stream and is given again
-/// on every later call. `LLAMA_E_INVALID_ARGUMENT` and `_ABI` take no event.
+/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
+/// queue an event) ends the stream and is given again on every later call.
+/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
+/// next call gives it.
 ///
 /// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
 /// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
@@ -170,7 +183,15 @@ pub unsafe extern "C" fn llama_stream_next(
         if let Some(handle) = data.handle.upgrade() {
             scope.keep(handle).deliver_log();
         }
-        let next = data.stream.next(timeout);
+        let held = {
+            let mut last = lock(&data.last);
+            let pending = std::mem::take(&mut last.pending);
+            last.event.take().filter(|_| pending)
+        };
+        let next = match held {
+            Some(event) => Ok(Next::Event(event)),
+            None => data.stream.next(timeout),
+        };
         if data.freed.load(Ordering::Acquire) {
             return Ok(LLAMA_CANCELLED);
         }
@@ -179,13 +200,20 @@ pub unsafe extern "C" fn llama_stream_next(
             Next::Done => Ok(LLAMA_DONE),
             Next::Cancelled => Ok(LLAMA_CANCELLED),
             Next::Event(event) => {
-                if let Event::Finish(end) = &event {
-                    let mut ends = data.ends.lock().unwrap_or_else(|e| e.into_inner());
-                    ends[end.index as usize] = Some(end.stats);
+                let mut last = lock(&data.last);
+                let Last {
+                    event: kept,
+                    text,
+                    pending,
+                } = &mut *last;
+                let event = kept.insert(event);
+                if let Err(error) = generate::set_text(text, event) {
+                    *pending = true;
+                    return Err(error.into());
                 }
-                let text = generate::event_text(&event);
-                let mut last = data.last.lock().unwrap_or_else(|e| e.into_inner());
-                let (event, text) = last.insert((event, text));
+                if let Event::Finish(end) = event {
+                    lock(&data.ends)[end.index as usize] = Some(end.stats);
+                }
                 out.write(&generate::view(event, text));
                 Ok(LLAMA_OK)
             }
@@ -193,8 +221,14 @@ pub unsafe extern "C" fn llama_stream_next(
     })
 }
 
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before that
-/// `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any thread.
+/// A lock of the stream's: what it guards is good after any panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
+/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_stats(
     s: *const llama_stream_t,
@@ -205,7 +239,7 @@ pub unsafe extern "C" fn llama_stream_stats(
         let data = table::get::<StreamData>("s", s.addr())?;
         // SAFETY: the contract is that `st` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("st", st) }?;
-        let ends = data.ends.lock().unwrap_or_else(|e| e.into_inner());
+        let ends = lock(&data.ends);
         match ends.get(i) {
             Some(Some(stats)) => out.write(&result::stats_view(stats)),
             Some(None) => return Err(Failure::invalid(format!("sequence {i} has not ended"))),

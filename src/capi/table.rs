@@ -19,7 +19,8 @@ use super::handle::Handle;
 use super::result::ResultData;
 use super::stream::StreamData;
 use crate::process::Process;
-use std::collections::BTreeMap;
+use crate::reserve;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -95,7 +96,7 @@ kind!(ResultData, Result, "llama_result_t");
 
 /// What changes under the lock.
 pub(super) struct Live {
-    objects: BTreeMap<usize, Object>,
+    objects: HashMap<usize, Object>,
     /// Cells of freed cancel flags, to be used again (see `cancel.rs`).
     pub free_cells: Vec<usize>,
 }
@@ -152,7 +153,7 @@ pub(super) fn get_or_make() -> &'static Table {
             return table;
         }
         let live = Mutex::new(Live {
-            objects: BTreeMap::new(),
+            objects: HashMap::new(),
             free_cells: Vec::new(),
         });
         let new = Box::into_raw(Box::new(Table {
@@ -173,12 +174,18 @@ pub(super) fn get_or_make() -> &'static Table {
     }
 }
 
-/// Make an object live; gives its number.
-pub(super) fn insert<T: Kind>(object: Arc<T>) -> usize {
+/// Make an object live; gives its number. Fails where there is no memory for it.
+pub(super) fn insert<T: Kind>(object: T) -> Outcome<usize> {
     let table = get_or_make();
     let number = table.key.number(table.next.fetch_add(1, Ordering::Relaxed));
-    table.lock().objects.insert(number, T::wrap(object));
-    number
+    reserve::headroom(T::NAME, size_of::<T>() + 2 * size_of::<usize>())?;
+    let object = T::wrap(Arc::new(object));
+    let objects = &mut table.lock().objects;
+    if objects.try_reserve(1).is_err() {
+        return Err(reserve::refused::<Object>(T::NAME, objects.len(), 1).into());
+    }
+    objects.insert(number, object);
+    Ok(number)
 }
 
 /// The live object with this number. `name` is the argument's.

@@ -210,11 +210,10 @@ pub unsafe extern "C" fn llama_token_bytes(
     })
 }
 
-/// Tokens of one dialog in Meta's Llama 2 chat format, as `llama_chat_completion` gives them to
-/// the model.
+/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
-/// The messages are as there; a dialog with one of the format's own tags in a message is
-/// `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
+/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
 /// `llama_encode_text`. Any thread, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_dialog(
@@ -231,8 +230,9 @@ pub unsafe extern "C" fn llama_encode_dialog(
         // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "len", len) }?;
         // SAFETY: the contract is that `msgs` has `n` elements.
-        let messages = unsafe { read_messages(msgs, n) }?;
-        match chat::encode_dialog(handle.llama.tokenizer(), &messages, Bound::default())? {
+        let messages = unsafe { read_messages(handle, msgs, n) }?;
+        let (chat, tokenizer) = (handle.llama.chat(), handle.llama.tokenizer());
+        match chat.encode_turns(tokenizer, &messages, Bound::default())? {
             Encoding::Tokens(tokens) => out.fill(&tokens, None)?,
             Encoding::Unsafe => return Err(Failure::invalid(chat::UNSAFE_ERROR)),
             Encoding::TooLong(least) => unreachable!("{least} tokens and no bound"),

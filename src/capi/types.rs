@@ -39,7 +39,7 @@ pub const LLAMA_E_DEVICE: llama_status = -7;
 pub const LLAMA_E_DEVICE_MEMORY: llama_status = -8;
 /// A prompt longer than `max_seq_len`.
 pub const LLAMA_E_TOO_LONG: llama_status = -9;
-/// No prompts, or more than 65,536.
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
 pub const LLAMA_E_BATCH: llama_status = -10;
 /// Text that is not UTF-8; the message names the argument and the byte.
 pub const LLAMA_E_UTF8: llama_status = -11;
@@ -168,6 +168,36 @@ pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
 
+/// `llama_chat_options.flags`: do not begin the answer.
+pub const LLAMA_CHAT_NO_GENERATION_PROMPT: u32 = 1;
+/// Cut behind the last message's content, for the model to go on with it.
+pub const LLAMA_CHAT_CONTINUE_FINAL: u32 = 2;
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+pub const LLAMA_CHAT_PARSE_SPECIAL: u32 = 4;
+
+/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_chat_options {
+    /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
+    pub struct_size: u32,
+    /// `LLAMA_CHAT_*`.
+    pub flags: u32,
+    /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+    pub tools: *const c_char,
+    /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+    pub tools_len: usize,
+    /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+    pub variables: *const c_char,
+    /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+    pub variables_len: usize,
+    /// A Jinja template instead of the handle's; NULL: the handle's.
+    pub chat_template: *const c_char,
+    /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+    pub chat_template_len: usize,
+}
+
 /// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -231,6 +261,10 @@ pub struct llama_build_options {
     /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
     /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
     pub stall_memory_bytes: u64,
+    /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+    pub chat_template: *const c_char,
+    /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+    pub chat_now: i64,
 }
 
 /// A token and its log probability. This layout is frozen.
@@ -303,7 +337,9 @@ pub struct llama_generate_options {
     pub repetition_penalty: f32,
     /// Same seed, same text. 0: the next draw of the handle's generator.
     pub seed: u64,
-    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call.
+    /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
+    /// are looked for in what the model writes behind its prompt, and so with the space that a first
+    /// token may begin with and that the text comes without; spaces alone only in the text.
     pub stop: *const *const c_char,
     /// How many, at most 1024.
     pub n_stop: usize,
@@ -321,13 +357,20 @@ pub struct llama_generate_options {
     /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
     /// results do not depend on it. 0: those of all who give 0.
     pub cache_salt: u64,
+    /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
+    /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
+    /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
+    /// computed once, and all begin together when there are slots for all.
+    pub num_return_sequences: u32,
+    /// 0.
+    pub reserved2: u32,
 }
 
 /// One message of a dialog.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct llama_message {
-    /// "system", "user" or "assistant".
+    /// "system", "user" or "assistant"; with a chat template any role that it takes.
     pub role: *const c_char,
     /// UTF-8.
     pub content: *const c_char,

@@ -1,7 +1,23 @@
-//! Messages to prompt tokens, in the format of Meta's `chat_completion` (llama/generation.py).
+//! Messages to prompt tokens: by the model's template, or in a format of Meta's.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `mod` | Meta's Llama 2 format: `chat_completion` of llama/generation.py |
+//! | `llama3` | Meta's Llama 3 format |
+//! | `template` | which of them a model has, what a template sees, what becomes of its text |
+//! | `messages` | messages as JSON in OpenAI's shape |
+//! | `jinja` | the language of templates |
+//! | `clock`, `python` | local time; Python's white space |
 
+mod clock;
 pub mod jinja;
+mod llama3;
+mod messages;
 pub(crate) mod python;
+mod template;
+
+pub use messages::{MAX_JSON, Turn};
+pub use template::{Chat, ChatRequest, Format, Sources};
 
 use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Error, Result, Token, reserve};

@@ -98,9 +98,22 @@ impl<'a> Finder<'a> {
         self.owner.contains_key(name)
     }
 
+    /// Whether somebody has asked for the tensor of this name.
+    pub fn is_used(&self, name: &str) -> bool {
+        let owner = self.owner.get(name);
+        owner.is_some_and(|&file| self.used.contains(&(file, name)))
+    }
+
     /// How many pieces a tensor comes in.
     pub fn shards(&self) -> usize {
         self.files.shards()
+    }
+
+    /// A tensor of one dimension, of any length and encoding.
+    pub fn vector(&mut self, name: &str) -> Result<Source<'a>> {
+        let info = self.files.tensor(name);
+        let len = info.and_then(|info| info.shape.first()).copied();
+        self.tensor(0, name, &[&[len.unwrap_or(0)]])
     }
 
     /// A tensor of floats that must have one of these shapes.

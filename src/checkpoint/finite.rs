@@ -1,7 +1,8 @@
 //! Weights must be finite numbers in the format that they are kept in.
 //!
-//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an answer
-//! is the last one to find out; so a checkpoint that has one is refused, the infinities included.
+//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an
+//! answer is the last one to find out. So a checkpoint that has one is refused, the infinities
+//! included.
 //! Numbers of the file are looked at where they are read: a mask and a maximum for each, over bytes
 //! that are in the cache of the thread that has just copied them there.
 
@@ -38,7 +39,7 @@ fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
         Encoding::F16 => first_beyond_16(bytes, f16::INFINITY.to_bits()),
         // A bf16 is the upper half of an f32.
         Encoding::Bf16 => first_beyond_16(bytes, limit.div_ceil(1 << 16) as u16),
-        Encoding::I8 | Encoding::U8 => None,
+        _ => None,
     };
     let Some(at) = beyond else { return Ok(()) };
     let size = stored.size();
@@ -64,8 +65,8 @@ fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
     source.wrong(expected, format!("{value} at {at}"))
 }
 
-/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as the
-/// magnitudes are, with the infinity and then NaN last.
+/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as
+/// the magnitudes are, with the infinity and then NaN last.
 fn first_beyond_32(bytes: &[u8], limit: u32) -> Option<usize> {
     let magnitudes = || {
         let numbers = bytes.as_chunks().0.iter();
@@ -88,8 +89,8 @@ fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
     beyond(most).then(|| magnitudes().position(beyond))?
 }
 
-/// Check scales of blocks of weights, the first of which is block `first` of the tensor, that become
-/// f16. (Those of all formats but NF4 end at the greatest f16.)
+/// Check scales of blocks of weights that become f16. The first of them is block `first` of the
+/// tensor. (Scales of all formats but NF4 end at the greatest f16.)
 pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Result<()> {
     let fits = |scale: &f32| scale.abs() < overflow(Dtype::F16);
     match scales.iter().position(|scale| !fits(scale)) {
@@ -98,13 +99,32 @@ pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Res
     }
 }
 
-/// Check a whole tensor's scales, f16 as bits.
-pub(super) fn check_halves(source: &Source, scales: &[u16]) -> Result<()> {
+/// Check scales, f16 as bits, the first of which is that of block `first` of the tensor.
+pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Result<()> {
     let scale = |&bits: &u16| f16::from_bits(bits);
     match scales.iter().map(scale).position(|s| !s.is_finite()) {
-        Some(at) => Err(scale_refused(source, at, scale(&scales[at]).to_f32())),
+        Some(at) => Err(scale_refused(
+            source,
+            first + at,
+            scale(&scales[at]).to_f32(),
+        )),
         None => Ok(()),
     }
+}
+
+/// Check decoded numbers that become `to`; the first is number `first` of its tensor.
+pub(super) fn check_decoded(source: &Source, to: Dtype, first: usize, x: &[f32]) -> Result<()> {
+    let limit = overflow(to);
+    // A maximum of bits is vectorised, and NaN is above the infinity.
+    let most = x
+        .iter()
+        .fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
+    if most < limit.to_bits() {
+        return Ok(());
+    }
+    let beyond = |x: &f32| x.is_nan() || x.abs() >= limit;
+    let at = x.iter().position(beyond).expect("the greatest is beyond");
+    Err(refused(source, to, first + at, x[at]))
 }
 
 fn scale_refused(source: &Source, block: usize, scale: f32) -> Error {

@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::stored::{ChatTemplate, Checkpoint, Cut, StoredPart, TokenizerSource, Within};
 use crate::backend::RowOrder;
 use crate::file::read_small;
-use crate::format::safetensors;
+use crate::format::{pth, safetensors};
 use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
 use crate::{Cancel, Error, Result};
@@ -92,17 +92,7 @@ impl Checkpoint for HuggingFace {
     }
 
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
-        let name = match part {
-            Part::Embedding => "model.embed_tokens",
-            Part::Q => "self_attn.q_proj",
-            Part::K => "self_attn.k_proj",
-            Part::V => "self_attn.v_proj",
-            Part::O => "self_attn.o_proj",
-            Part::Gate => "mlp.gate_proj",
-            Part::Up => "mlp.up_proj",
-            Part::Down => "mlp.down_proj",
-            Part::Head => "lm_head",
-        };
+        let name = module_name(part);
         // Parts that some families store in one tensor, in order.
         let fused: Option<(&str, &[Part])> = match part {
             _ if !config.family.fused => None,
@@ -121,7 +111,7 @@ impl Checkpoint for HuggingFace {
                 }
             });
         StoredPart {
-            name: full_name(name, layer),
+            name: part_name(part, layer),
             order: match part.is_rotated() {
                 true => halves_to_pairs(config),
                 false => RowOrder::AsStored,
@@ -159,6 +149,26 @@ fn halves_to_pairs(config: &Config) -> RowOrder {
     }
 }
 
+/// The name of a part's module.
+pub(super) fn part_name(part: Part, layer: Option<usize>) -> String {
+    full_name(module_name(part), layer)
+}
+
+/// The same, within its layer.
+fn module_name(part: Part) -> &'static str {
+    match part {
+        Part::Embedding => "model.embed_tokens",
+        Part::Q => "self_attn.q_proj",
+        Part::K => "self_attn.k_proj",
+        Part::V => "self_attn.v_proj",
+        Part::O => "self_attn.o_proj",
+        Part::Gate => "mlp.gate_proj",
+        Part::Up => "mlp.up_proj",
+        Part::Down => "mlp.down_proj",
+        Part::Head => "lm_head",
+    }
+}
+
 fn full_name(name: &str, layer: Option<usize>) -> String {
     match layer {
         None => name.into(),
@@ -166,20 +176,27 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
     }
 }
 
-/// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names. Where there
-/// are both, the single file, as in transformers.
+/// Opens the first of these that there is, as transformers does: `model.safetensors`, the shards that
+/// `model.safetensors.index.json` names, `pytorch_model.bin`, the shards of its index.
 pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
-    let single = dir.join("model.safetensors");
-    let index = dir.join("model.safetensors.index.json");
-    let files = if single.symlink_metadata().is_ok() {
+    let path = |name: &str| {
+        let path = dir.join(name);
+        path.symlink_metadata().is_ok().then_some(path)
+    };
+    let files = if let Some(single) = path("model.safetensors") {
         vec![safetensors::open(&single, cancel)?]
-    } else if index.symlink_metadata().is_ok() {
+    } else if let Some(index) = path("model.safetensors.index.json") {
         safetensors::open_sharded(&index, cancel)?
+    } else if let Some(single) = path("pytorch_model.bin") {
+        vec![pth::open(&single, cancel)?]
+    } else if let Some(index) = path("pytorch_model.bin.index.json") {
+        pth::open_sharded(&index, cancel)?
     } else {
-        let detail = "no such file, and no model.safetensors.index.json beside it".into();
+        let detail =
+            "no such file, and no model.safetensors.index.json or pytorch_model.bin beside it";
         return Err(Error::Io {
-            path: single,
-            detail,
+            path: dir.join("model.safetensors"),
+            detail: detail.into(),
         });
     };
     Ok(Files {

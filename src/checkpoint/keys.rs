@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Configuration files have a few KiB.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes 700 in a
-/// list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
+/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes
+/// 700 in a list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
 const WORK_PER_BYTE: usize = 100;
 
 /// An object of a configuration file, or of an object inside it.
@@ -53,6 +53,11 @@ impl Keys {
             expected: expected.into(),
             got,
         }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The value of a key; `null` counts as absent.
@@ -136,6 +141,15 @@ impl Keys {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    /// A string; absent is fine.
+    pub fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a string")),
         }
     }
 

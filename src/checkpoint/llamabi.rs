@@ -280,7 +280,7 @@ impl Quantised<'_> {
             offset: floats(&self.tensors[3])?[0],
         };
         let scales = double.scales()?;
-        finite::check_halves(&self.tensors[0], &scales)?;
+        finite::check_halves(&self.tensors[0], 0, &scales)?;
         Ok(scales)
     }
 }
@@ -291,12 +291,7 @@ struct Reader<'a, 'b> {
     scales: Option<Vec<u16>>,
 }
 
-impl Rows for Reader<'_, '_> {
-    fn codes(&self, row: usize, to: &mut [u8]) -> Result<()> {
-        let source = &self.stored.tensors[0];
-        finite::read(source, Dtype::F32, (row * source.row_bytes()) as u64, to)
-    }
-
+impl Reader<'_, '_> {
     fn scales(&self, row: usize, to: &mut [u16]) -> Result<()> {
         let first = row * self.stored.quant.scales(self.stored.cols);
         if let Some(scales) = &self.scales {
@@ -311,6 +306,14 @@ impl Rows for Reader<'_, '_> {
         }
         Ok(())
     }
+}
+
+impl Rows for Reader<'_, '_> {
+    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+        let source = &self.stored.tensors[0];
+        finite::read(source, Dtype::F32, (row * source.row_bytes()) as u64, codes)?;
+        self.scales(row, scales)
+    }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
         let (quant, cols) = (self.stored.quant, self.stored.cols);
@@ -320,8 +323,7 @@ impl Rows for Reader<'_, '_> {
         let mut scales = Vec::new();
         reserve::vec("scales of rows", &mut scales, rows * n_scales)?;
         scales.resize(rows * n_scales, 0);
-        self.codes(row, &mut codes)?;
-        self.scales(row, &mut scales)?;
+        self.native(row, &mut codes, &mut scales)?;
         let stored = codes.chunks_exact(width).zip(scales.chunks_exact(n_scales));
         for ((codes, scales), to) in stored.zip(to.chunks_exact_mut(cols)) {
             quant.decode(codes, scales, to);

@@ -28,6 +28,7 @@ use crate::model::config::RopeScaling;
 use crate::model::family::FAMILIES;
 use crate::model::matrices::{Norm, Part};
 use crate::{Cancel, Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The configuration's file.
@@ -120,7 +121,7 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
 /// Opens `consolidated.NN.pth`, numbered from 00 without a gap.
 pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
     let mut numbers = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
+    for entry in std::fs::read_dir(dir).map_err(|e| unreadable(dir, &e))? {
         let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
         numbers.extend(name.to_str().and_then(shard_number));
     }
@@ -141,6 +142,15 @@ pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
         files: files.collect::<Result<_>>()?,
         cut: true,
     })
+}
+
+fn unreadable(dir: &Path, error: &std::io::Error) -> Error {
+    /// What opendir(3) of glibc allocates to list a directory.
+    const LIST_BYTES: u64 = 32 << 10;
+    match error.kind() {
+        ErrorKind::OutOfMemory => Error::refused("the list of shards", LIST_BYTES),
+        _ => Error::io(dir, error),
+    }
 }
 
 /// `consolidated.NN.pth` -> NN.

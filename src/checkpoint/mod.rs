@@ -8,16 +8,23 @@
 //! | [`stored`] | the questions |
 //! | [`meta`] | Meta's form: `params.json` and `consolidated.NN.pth` |
 //! | [`hugging_face`] | Hugging Face's: `config.json` and safetensors |
+//! | [`gguf`] | GGUF: one file, or a set of split ones |
+//! | [`foreign`] | Hugging Face's with weights that other programs quantised |
 //! | `hf_config`, `hf_rope` | what its configuration means, family by family |
 //! | [`llamabi`] | either of them with weights that we quantised |
+//! | [`adapter`] | LoRA adapters, which are merged into the weights |
 //! | `keys`, `sizes` | JSON configurations: typed keys, and bounds of the sizes |
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses numbers that are none |
 
+pub mod adapter;
 pub mod files;
 mod finite;
+pub mod foreign;
+pub mod gguf;
 mod hf_config;
 mod hf_rope;
 pub mod hugging_face;
@@ -26,14 +33,19 @@ pub mod llamabi;
 pub mod meta;
 pub mod plan;
 mod sizes;
+mod slabs;
 pub mod stored;
 pub mod weights;
 
+pub use adapter::Adapter;
 pub use files::Files;
 pub use plan::Plan;
 pub use stored::{ChatTemplate, Checkpoint, Keep, TokenizerSource};
 
+use crate::format::gguf::is_gguf_name;
 use crate::{Error, Result};
+use foreign::Foreign;
+use gguf::GgufCheckpoint;
 use hugging_face::HuggingFace;
 use keys::Keys;
 use llamabi::Llamabi;
@@ -60,8 +72,15 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
         return no_checkpoint("ckpt_dir".as_ref(), "an empty path, must be a directory");
     }
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
+    if !kind.is_dir() && is_gguf_name(path) {
+        return Ok(Box::new(GgufCheckpoint::open(path)?));
+    }
     if !kind.is_dir() {
-        return no_checkpoint(path, "a file; ckpt_dir is the directory it lies in");
+        let detail = "a file that is no .gguf; ckpt_dir is the directory it lies in";
+        return no_checkpoint(path, detail);
+    }
+    if let Some(file) = gguf::alone(path)? {
+        return Ok(Box::new(GgufCheckpoint::open(&file)?));
     }
     // Not `exists()`: a link that leads nowhere is an error by itself.
     let holds = |name: &str| path.join(name).symlink_metadata().is_ok();
@@ -76,10 +95,17 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
         Ok(quantised(Meta::new(path, keys), quant))
     } else if holds(hugging_face::CONFIG) {
         let keys = Keys::read(&path.join(hugging_face::CONFIG))?;
+        if let Some((options, method)) = foreign::options(path, &keys)? {
+            let floats = HuggingFace::new(path, keys);
+            return Ok(Box::new(Foreign::new(floats, &options, &method)?));
+        }
         let quant = llamabi::format(&keys)?;
         Ok(quantised(HuggingFace::new(path, keys), quant))
     } else {
-        no_checkpoint(path, "has neither params.json nor config.json")
+        no_checkpoint(
+            path,
+            "has neither params.json nor config.json nor a .gguf file",
+        )
     }
 }
 

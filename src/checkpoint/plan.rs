@@ -1,5 +1,6 @@
 //! Finds every stored tensor and checks its name, shape and place before any data is read.
 
+use super::adapter::{Adapter, Merging};
 use super::files::{Files, Finder, Source};
 use super::stored::{Checkpoint, Coded, Cut, Keep, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
@@ -72,7 +73,7 @@ pub(crate) struct Piece<'a> {
 
 impl Stored<'_> {
     /// Bytes of its tensors.
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         match self {
             Stored::Floats(pieces) => {
                 let bytes = |p: &Piece| p.rows.len() as u64 * p.source.row_bytes() as u64;
@@ -93,7 +94,7 @@ impl Stored<'_> {
 
 impl<'a> Plan<'a> {
     /// Finds all tensors. `asked`: the format in which weights are to be kept; `None`: as they are
-    /// stored.
+    /// stored. `adapters` are merged in this order.
     ///
     /// # Errors
     /// [`crate::Error::Tensor`] for a tensor that is missing, misshapen or surplus;
@@ -103,12 +104,14 @@ impl<'a> Plan<'a> {
         files: &'a Files,
         config: &Config,
         asked: Option<Dtype>,
+        adapters: &'a [Adapter],
     ) -> Result<Plan<'a>> {
         let mut planner = Planner {
             checkpoint,
             config,
             keep: checkpoint.keep(config, files, asked)?,
             finder: Finder::new(files),
+            adapters: adapters.iter().map(Merging::new).collect(),
         };
         let usage = matrices::embedding_usage(config);
         let embedding = planner.matrix(&matrices::EMBEDDING, None, usage)?;
@@ -125,6 +128,9 @@ impl<'a> Plan<'a> {
         }
         let ignored = |name: &str| checkpoint.ignores(name);
         planner.finder.refuse_surplus(ignored)?;
+        for adapter in &planner.adapters {
+            adapter.refuse_surplus()?;
+        }
         Ok(Plan {
             embedding,
             layers,
@@ -187,11 +193,24 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Gives all parts of a matrix one format, as long as not every backend has matrices of several: int8
+/// if all are quantised, else float32, which holds the numbers of all.
+fn agree(parts: &mut [PartSpec]) {
+    let first = parts[0].dtype;
+    if parts.iter().all(|part| part.dtype == first) {
+        return;
+    }
+    let quantised = parts.iter().all(|part| part.dtype.quant().is_some());
+    let dtype = if quantised { Dtype::Int8 } else { Dtype::F32 };
+    parts.iter_mut().for_each(|part| part.dtype = dtype);
+}
+
 struct Planner<'a, 'c> {
     checkpoint: &'c dyn Checkpoint,
     config: &'c Config,
     keep: Keep,
     finder: Finder<'a>,
+    adapters: Vec<Merging<'a>>,
 }
 
 impl<'a> Planner<'a, '_> {
@@ -267,6 +286,7 @@ impl<'a> Planner<'a, '_> {
             spec.bias |= plan.bias.is_some();
             parts.push(plan);
         }
+        agree(&mut spec.parts);
         Ok(MatPlan { spec, parts })
     }
 
@@ -279,7 +299,7 @@ impl<'a> Planner<'a, '_> {
         [rows, cols]: [usize; 2],
     ) -> Result<(PartPlan<'a>, Dtype)> {
         let stored = self.checkpoint.part(self.config, part, layer);
-        let (name, order) = (&stored.name, stored.order);
+        let (name, mut order) = (&stored.name, stored.order);
         let bias = match part.has_bias(self.config) {
             true => Some(self.finder.floats(0, &format!("{name}.bias"), &[&[rows]])?),
             false => None,
@@ -292,12 +312,19 @@ impl<'a> Planner<'a, '_> {
             cols,
         };
         let coded = self.checkpoint.coded(&mut self.finder, &wanted)?;
-        let native = coded.as_ref().and_then(|coded| coded.native());
-        let dtype = self.keep.dtype(part, usage, native);
-        let found = match coded {
+        let mut found = match coded {
             Some(coded) => Stored::Codes(coded),
             None => Stored::Floats(self.pieces(&stored, [rows, cols])?),
         };
+        for adapter in &mut self.adapters {
+            let place = (part, layer);
+            found = adapter.change(self.config, place, found, &mut order, [rows, cols])?;
+        }
+        let (native, kept) = match &found {
+            Stored::Codes(coded) => (coded.native(), coded.kept()),
+            Stored::Floats(_) => (None, None),
+        };
+        let dtype = self.keep.dtype(part, usage, kept);
         // Codes that are kept as they are have the right shape already.
         let made = dtype.quant().filter(|&quant| native != Some(quant));
         if let Some(quant) = made.filter(|quant| !quant.takes(cols)) {

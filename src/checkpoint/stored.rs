@@ -4,12 +4,14 @@
 //! |---|---|
 //! | how large is the model, what does it compute? | [`Checkpoint::config`] (its EOS ids too) |
 //! | which files hold the weights? | [`Checkpoint::open`] |
-//! | under which name does a part of a matrix lie, in which order of rows, how cut? | [`Checkpoint::part`] |
+//! | where does a part of a matrix lie (name, order of rows, cut)? | [`Checkpoint::part`] |
 //! | in which encoding, if it is not plain floats? | [`Checkpoint::coded`] |
 //! | in which format is it kept? | [`Checkpoint::keep`] |
-//! | where is the tokenizer, and the chat template? | [`Checkpoint::tokenizer`], [`Checkpoint::chat_template`] |
+//! | where is the tokenizer? | [`Checkpoint::tokenizer`] |
+//! | what is the chat template? | [`Checkpoint::chat_template`] |
 
 use super::files::{Files, Finder, Source};
+use super::gguf::GgufCheckpoint;
 use crate::backend::{MatUse, RowOrder};
 use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
@@ -81,10 +83,12 @@ pub trait Checkpoint: std::fmt::Debug {
 }
 
 /// Where a checkpoint's own tokenizer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum TokenizerSource<'a> {
     /// In files of this directory. Which of them counts is the tokenizers' own business.
     Directory(&'a Path),
+    /// In the metadata of a GGUF file: [`GgufCheckpoint::vocabulary`].
+    Gguf(&'a GgufCheckpoint),
 }
 
 /// The Jinja source of a chat template.
@@ -161,6 +165,12 @@ pub trait Coded: Sync {
     /// matrix that is kept in that format gets them unchanged.
     fn native(&self) -> Option<Quant>;
 
+    /// The block format that it is kept in where none is asked for; `None`: floats. Where that is not
+    /// the native one, its numbers are rounded a second time.
+    fn kept(&self) -> Option<Quant> {
+        self.native()
+    }
+
     /// Reads whatever all rows need. What it holds is dropped after the part is read.
     fn reader(&self) -> Result<Box<dyn Rows + '_>>;
 }
@@ -168,12 +178,9 @@ pub trait Coded: Sync {
 /// Reads whole rows of a [`Coded`] part, in stored order, from several threads at a time. Whatever
 /// is not finite is refused.
 pub trait Rows: Sync {
-    /// The codes of rows from `row` on, as many as fill `to`: [`Quant::code_bytes`] each, in the
-    /// [native](Coded::native) format.
-    fn codes(&self, row: usize, to: &mut [u8]) -> Result<()>;
-
-    /// Their scales as f16 bits: [`Quant::scales`] each.
-    fn scales(&self, row: usize, to: &mut [u16]) -> Result<()>;
+    /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for each
+    /// row, and scales as f16 bits, [`Quant::scales`] for each. Both have as many rows.
+    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
 
     /// The numbers that they stand for.
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()>;
@@ -195,10 +202,10 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// The format of a part; `native` is its [`Coded::native`].
-    pub fn dtype(&self, part: Part, usage: MatUse, native: Option<Quant>) -> Dtype {
+    /// The format of a part; `kept` is its [`Coded::kept`].
+    pub fn dtype(&self, part: Part, usage: MatUse, kept: Option<Quant>) -> Dtype {
         let Some(asked) = self.asked else {
-            return native.map_or(self.floats, Quant::dtype);
+            return kept.map_or(self.floats, Quant::dtype);
         };
         match (part, usage) {
             _ if asked.is_float() => asked,

@@ -5,7 +5,7 @@ use crate::kv::{Hit, NodeId, Pool};
 
 /// The tokens of a sequence and their pages.
 pub(super) struct Branch {
-    /// Prompt and output.
+    /// Prompt and output; room for all that there can be is taken when it is admitted.
     pub tokens: Vec<Token>,
     pub prompt_len: usize,
     /// Pages of all positions it can ever have; reserved when it is admitted.
@@ -103,6 +103,16 @@ impl Branch {
             text: hits.last().map_or(NodeId::Root { salt }, |hit| hit.node),
         };
         self.publish_pages(before, pool);
+    }
+
+    /// Become what `parent` is, in pages of its own: share the full ones, and return which page is
+    /// to be copied, (from, to). Both have the same prompt, and room for as many tokens.
+    #[must_use = "the page that is being filled must be copied"]
+    pub fn fork(&mut self, parent: &Branch, pool: &mut Pool) -> Option<(u32, u32)> {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&parent.tokens);
+        (self.computed, self.known) = (parent.computed, parent.known);
+        pool.fork(&parent.pages, &mut self.pages, parent.computed)
     }
 
     /// Let all pages go, the last one first ([`Pool::release`] says why).

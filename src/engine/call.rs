@@ -16,15 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A reader for whom more than this is queued is behind: its call sits out the steps, because
+/// A reader is behind when more than this is queued. Its call then sits out the steps, because
 /// alternatives for a whole vocabulary are 256 KiB per token and would otherwise fill the memory.
-/// It has caught up when half of this is left: one that takes an event now and then would else
-/// never be behind for long.
+/// A reader has caught up when half of this is left. With one bound for both, a reader that takes
+/// an event now and then would never be behind for long.
 const MAX_QUEUED_EVENTS: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 
-/// A cancel flag is a bare store that wakes nobody, so who waits looks at it this often.
+/// How often a waiting thread looks at a cancel flag. Triggering a flag is a bare store, which
+/// wakes nobody.
 pub(super) const FLAG_POLL: Duration = Duration::from_millis(4);
+
+/// Bytes that an `Arc` needs beside its value.
+const COUNTS: usize = 2 * size_of::<usize>();
 
 /// One call of [`super::Engine::submit`].
 pub(super) struct Call {
@@ -50,23 +54,15 @@ enum Phase {
 
 /// A prompt that has not begun.
 pub(super) struct Waiting {
-    /// Its number in the call.
+    /// The number of its first sequence in the call; it has [`Call::width`] of them.
     pub index: u32,
     pub tokens: Vec<Token>,
 }
 
-/// A prompt that begins.
-pub(super) struct Begun {
-    /// Its number in the call.
-    pub index: u32,
-    pub tokens: Vec<Token>,
-    /// The call's.
-    pub seed: u64,
-}
-
-/// Why no prompt of a call begins.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Blocked {
+/// Whether a prompt of a call begins.
+pub(super) enum Beginning<R> {
+    /// All its sequences do, with what was reserved for them.
+    Begun(R),
     /// All have begun, or the call has ended.
     NothingLeft,
     /// What it needs is not there.
@@ -77,13 +73,13 @@ pub(super) enum Blocked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Ready,
-    /// Its reader is behind: what it began would sit out.
+    /// Its reader is behind: a prompt that began now would sit out.
     Behind,
-    /// Nothing of it waits any more.
+    /// None of its prompts waits any more.
     Gone,
 }
 
-/// Since when the reader is behind, and when it last took an event, if it has since.
+/// Since when the reader is behind, and when it last took an event: at first the same time.
 #[derive(Clone, Copy)]
 struct Behind {
     since: Instant,
@@ -95,13 +91,13 @@ struct State {
     queued_bytes: usize,
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
-    /// In order. Each counts in [`Shared::occupied`] unless the call stands aside. They are dropped
-    /// as soon as the call is cancelled, whatever the engine does meanwhile.
+    /// The prompts that wait, in order. Their sequences count in [`Shared::occupied`] unless the
+    /// call stands aside. Cancelling the call drops them at once, whatever the engine does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
     counts: bool,
-    /// Whether it counts in [`Shared::flagged`].
+    /// Whether the call counts in [`Shared::flagged`].
     flagged: bool,
     seed: u64,
     phases: Vec<Phase>,
@@ -121,14 +117,15 @@ impl State {
         self.unended == 0
     }
 
-    /// Whether more than one `part`th of what may be queued is.
+    /// Whether more is queued than one `part`th of what may be.
     fn holds_over(&self, part: usize) -> bool {
         self.queue.len() > MAX_QUEUED_EVENTS / part || self.queued_bytes > MAX_QUEUED_BYTES / part
     }
 
-    fn push(&mut self, event: Event) {
-        // A step that was under way when the call failed still has its events.
+    fn push(&mut self, event: Event) -> Result<()> {
+        // A step that was under way when the call failed still gives its events; nobody wants them.
         if !self.closed && self.error.is_none() {
+            reserve::queue("the events of a call", &mut self.queue, 1)?;
             self.queued_bytes += bytes(&event);
             self.queue.push_back(event);
             if self.behind.is_none() && self.holds_over(1) {
@@ -139,6 +136,7 @@ impl State {
                 });
             }
         }
+        Ok(())
     }
 
     /// Bring the descriptor in line with whether `next` would give something.
@@ -166,12 +164,14 @@ fn bytes(event: &Event) -> usize {
 }
 
 impl Call {
-    /// A call of `n` prompts, none of which is queued yet.
+    /// A call of `n` sequences, none of which is queued yet.
     pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Result<Arc<Self>> {
-        let mut phases = reserve::room("the prompts", n)?;
+        let mut phases = reserve::room("the sequences of a call", n)?;
         phases.resize(n, Phase::New);
+        let stops = Stops::new(&options.stop)?;
+        reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
         Ok(Arc::new(Self {
-            stops: Stops::new(&options.stop),
+            stops,
             options,
             submitted: Instant::now(),
             cancelled: AtomicBool::new(false),
@@ -197,13 +197,22 @@ impl Call {
         }))
     }
 
+    /// Sequences of each prompt.
+    pub fn width(&self) -> usize {
+        self.options.num_return_sequences
+    }
+
     // ---- the engine's side ----
 
-    /// From now on these prompts need slots; `counts`: the call is one of those that wait. Under
-    /// the inbox's lock.
+    /// From now on these prompts need slots. `counts` says whether the call counts as waiting. The
+    /// caller holds the inbox's lock.
     pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
         let mut state = lock(&self.state);
-        self.shared.occupied.fetch_add(prompts.len(), Relaxed);
+        if state.error.is_some() {
+            return;
+        }
+        let needed = prompts.len() * self.width();
+        self.shared.occupied.fetch_add(needed, Relaxed);
         self.shared
             .waiting_calls
             .fetch_add(usize::from(counts), Relaxed);
@@ -223,46 +232,45 @@ impl Call {
         }
     }
 
-    /// Begin the first prompt that waits if `reserve` gives what it needs.
+    /// Begin the first prompt that waits if `reserve` gives what it needs. That is told the prompt
+    /// and the call's seed.
     pub fn begin<R>(
         &self,
-        reserve: impl FnOnce(&[Token]) -> Option<R>,
-    ) -> std::result::Result<(Begun, R), Blocked> {
+        reserve: impl FnOnce(&Waiting, u64) -> Result<Option<R>>,
+    ) -> Result<Beginning<R>> {
         let mut state = lock(&self.state);
-        let first = state.prompts.front().ok_or(Blocked::NothingLeft)?;
-        let reserved = reserve(&first.tokens).ok_or(Blocked::NoRoom)?;
-        let Waiting { index, tokens } = state.prompts.pop_front().ok_or(Blocked::NothingLeft)?;
-        state.phases[index as usize] = Phase::Running;
+        let Some(first) = state.prompts.front() else {
+            return Ok(Beginning::NothingLeft);
+        };
+        let Some(reserved) = reserve(first, state.seed)? else {
+            return Ok(Beginning::NoRoom);
+        };
+        let index = first.index as usize;
+        state.prompts.pop_front();
+        state.phases[index..index + self.width()].fill(Phase::Running);
         self.waits_no_longer(&mut state);
-        let seed = state.seed;
-        Ok((
-            Begun {
-                index,
-                tokens,
-                seed,
-            },
-            reserved,
-        ))
+        Ok(Beginning::Begun(reserved))
     }
 
-    /// Nobody keeps a slot for what waits of this call, until [`Call::line_up`].
+    /// The prompts that wait need no slots until [`Call::line_up`].
     pub fn stand_aside(&self) {
         let mut state = lock(&self.state);
         self.free_the_waiting(&mut state);
         state.aside = true;
     }
 
-    /// What waits needs slots again.
+    /// The prompts that wait need slots again.
     pub fn line_up(&self) {
         self.shared.claiming(|| {
             let mut state = lock(&self.state);
             if std::mem::take(&mut state.aside) {
-                self.shared.occupied.fetch_add(state.prompts.len(), Relaxed);
+                let needed = state.prompts.len() * self.width();
+                self.shared.occupied.fetch_add(needed, Relaxed);
             }
         });
     }
 
-    /// Whether someone has asked for an end.
+    /// Whether the call was cancelled, by its reader or by its flag.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
             || self
@@ -281,7 +289,7 @@ impl Call {
         }
     }
 
-    /// It needs a slot again.
+    /// A parked sequence needs a slot again.
     pub fn line_up_again(&self, index: u32) {
         self.shared.claiming(|| {
             let phase = &mut lock(&self.state).phases[index as usize];
@@ -302,7 +310,7 @@ impl Call {
         lock(&self.state).behind.is_some()
     }
 
-    /// For how long it has been.
+    /// For how long the reader has been behind.
     pub fn behind_for(&self) -> Option<Duration> {
         let behind = lock(&self.state).behind?;
         Some(behind.since.elapsed())
@@ -315,7 +323,15 @@ impl Call {
     }
 
     pub fn push(&self, event: Event) {
-        self.update(|state| state.push(event));
+        self.update(|state| self.give(state, event));
+    }
+
+    /// Queue an event. Without memory for it the call fails: a reader must not miss one and believe
+    /// that all is well.
+    fn give(&self, state: &mut State, event: Event) {
+        if let Err(error) = state.push(event) {
+            self.fail_with(state, error);
+        }
     }
 
     /// End a sequence. The slot is free before a reader can see it.
@@ -326,16 +342,19 @@ impl Call {
     /// End every sequence that has not, and give `error` once what is queued has been read.
     pub fn fail(&self, error: Error) {
         self.update(|state| {
-            if state.ended() {
-                return;
+            if !state.ended() {
+                self.fail_with(state, error);
             }
-            self.free_the_waiting(state);
-            state.prompts = VecDeque::new();
-            for index in 0..state.phases.len() {
-                self.set_ended(state, index);
-            }
-            state.error = Some(error);
         });
+    }
+
+    fn fail_with(&self, state: &mut State, error: Error) {
+        self.free_the_waiting(state);
+        state.prompts = VecDeque::new();
+        for index in 0..state.phases.len() {
+            self.set_ended(state, index);
+        }
+        state.error = Some(error);
     }
 
     /// End the sequences that have not begun.
@@ -353,13 +372,15 @@ impl Call {
                 total_ms,
                 ..Default::default()
             };
-            let finish = Finish {
-                index,
-                reason,
-                text: String::new(),
-                stats,
-            };
-            self.end(state, finish);
+            for index in (index..).take(self.width()) {
+                let finish = Finish {
+                    index,
+                    reason,
+                    text: String::new(),
+                    stats,
+                };
+                self.end(state, finish);
+            }
         }
     }
 
@@ -367,11 +388,11 @@ impl Call {
         if self.set_ended(state, finish.index as usize) {
             state.cut_short |= finish.reason == FinishReason::Cancelled;
             self.shared.log.write(Level::Debug, || finish.to_string());
-            state.push(Event::Finish(finish));
+            self.give(state, Event::Finish(finish));
         }
     }
 
-    /// Whether it had not ended before.
+    /// Returns whether the sequence had not ended before.
     fn set_ended(&self, state: &mut State, index: usize) -> bool {
         let before = std::mem::replace(&mut state.phases[index], Phase::Ended);
         if before == Phase::Ended {
@@ -393,7 +414,8 @@ impl Call {
     /// The prompts that wait no longer count as needing slots.
     fn free_the_waiting(&self, state: &mut State) {
         if !state.aside {
-            self.shared.occupied.fetch_sub(state.prompts.len(), Relaxed);
+            let needed = state.prompts.len() * self.width();
+            self.shared.occupied.fetch_sub(needed, Relaxed);
         }
     }
 
@@ -418,7 +440,7 @@ impl Call {
     // ---- the reader's side ----
 
     pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
-        // A deadline beyond what the clock can say is none.
+        // A deadline that the clock cannot express is no deadline.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut state = lock(&self.state);
         loop {

@@ -1,18 +1,20 @@
 //! Who waits for a slot: calls with prompts that have not begun, and sequences that come back.
 //!
 //! All get their turns in the order in which they came. A call with many prompts begins
-//! `max_batch_size` of them and then goes to the end of the line, so that nobody waits for all of a
-//! long call. A call whose reader is behind stands aside until the reader has caught up: what it
-//! began would only sit out.
+//! `max_batch_size` sequences and then goes to the end of the line, so that nobody waits for the
+//! whole of a long call. A call whose reader is behind stands aside until the reader has caught up:
+//! a sequence that it began now would only sit out.
 
 use super::call::{Call, Standing};
 use super::parked::Parked;
 use super::shared::LEAST_SWEPT;
 use super::stream::FinishReason;
+use crate::reserve;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Calls whose cancel flag is looked at in one go. A step must not cost more because many wait.
+/// How many calls' cancel flags are looked at before a step. A step must not cost more because many
+/// calls wait.
 const FLAGS_AT_A_TIME: usize = 256;
 
 pub(super) struct Line {
@@ -20,17 +22,17 @@ pub(super) struct Line {
     waiting: VecDeque<Waiter>,
     /// Calls with prompts whose readers are behind.
     aside: Vec<Arc<Call>>,
-    /// Prompts that a call begins before it is another's turn.
+    /// How many sequences a call begins before it is another call's turn.
     turn: usize,
-    /// Calls that are gone are swept out when there are so many: twice those that the last time
-    /// left.
+    /// When the line is this long, calls that are gone are swept out of it. Set to twice the number
+    /// that a sweep leaves.
     sweep_at: usize,
-    /// The first whose flag is looked at next.
+    /// The place in the line whose flag was looked at last.
     next_flag: usize,
 }
 
 enum Waiter {
-    /// A call with prompts, of which it may begin `left` before it goes to the end.
+    /// A call with prompts, which may begin `left` sequences before it goes to the end.
     Call { call: Arc<Call>, left: usize },
     /// A parked sequence, by its id.
     Parked(u64),
@@ -55,8 +57,8 @@ impl Line {
         }
     }
 
-    /// Whether somebody may wait for a slot. Some may be gone or behind, which only their turn
-    /// shows.
+    /// Whether somebody may wait for a slot. Some of those in line may be gone or behind; that is
+    /// found out when it is their turn.
     pub fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -75,14 +77,23 @@ impl Line {
         }
     }
 
-    /// A parked sequence that could go on.
-    pub fn join_again(&mut self, id: u64) {
-        self.waiting.push_back(Waiter::Parked(id));
+    /// A parked sequence of `call` that could go on.
+    pub fn join_again(&mut self, id: u64, call: &Call) {
+        self.push(Waiter::Parked(id), call);
     }
 
     fn queue_up(&mut self, call: Arc<Call>) {
         let left = self.turn;
-        self.waiting.push_back(Waiter::Call { call, left });
+        let of = call.clone();
+        self.push(Waiter::Call { call, left }, &of);
+    }
+
+    /// Append to the line. Where there is no memory for that, the call fails.
+    fn push(&mut self, waiter: Waiter, of: &Call) {
+        match reserve::queue("the line for slots", &mut self.waiting, 1) {
+            Ok(()) => self.waiting.push_back(waiter),
+            Err(error) => of.fail(error),
+        }
     }
 
     /// End what was cancelled, and line up again those whose readers have caught up.
@@ -96,19 +107,19 @@ impl Line {
                 call.withdraw(FinishReason::Cancelled);
             }
         }
-        for call in std::mem::take(&mut self.aside) {
+        let mut aside = std::mem::take(&mut self.aside);
+        for call in aside.extract_if(.., |call| {
             if call.is_cancelled() {
                 call.withdraw(FinishReason::Cancelled);
             }
-            match call.standing() {
-                Standing::Gone => {}
-                Standing::Behind => self.aside.push(call),
-                Standing::Ready => {
-                    call.line_up();
-                    self.queue_up(call);
-                }
+            call.standing() != Standing::Behind
+        }) {
+            if call.standing() != Standing::Gone {
+                call.line_up();
+                self.queue_up(call);
             }
         }
+        self.aside = aside;
     }
 
     /// Calls that stand aside.
@@ -127,7 +138,10 @@ impl Line {
                     Standing::Gone => {}
                     Standing::Behind => {
                         call.stand_aside();
-                        self.aside.push(call.clone());
+                        let aside = reserve::push("the calls aside", &mut self.aside, call.clone());
+                        if let Err(error) = aside {
+                            call.fail(error);
+                        }
                     }
                 },
             }
@@ -138,9 +152,9 @@ impl Line {
     /// The first has begun a prompt, or has come back.
     pub fn has_begun(&mut self) {
         match self.waiting.pop_front() {
-            Some(Waiter::Call { call, left: 1 }) => self.queue_up(call),
+            Some(Waiter::Call { call, left }) if left <= call.width() => self.queue_up(call),
             Some(Waiter::Call { call, left }) => {
-                let left = left - 1;
+                let left = left - call.width();
                 self.waiting.push_front(Waiter::Call { call, left });
             }
             Some(Waiter::Parked(_)) | None => {}

@@ -8,6 +8,7 @@
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
 //! - `line`: who waits for a slot
+//! - `samples`: sequences that share the computation of one prompt
 //! - `parked`: sequences that gave their slots up, because their readers are behind
 //! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told
@@ -26,6 +27,7 @@ mod parked;
 mod policy;
 pub mod request;
 pub mod sampler;
+mod samples;
 mod scheduler;
 mod sequence;
 mod shared;
@@ -128,15 +130,19 @@ impl Engine {
         let n_pages = limits.n_pages as u64;
         let request_limits = RequestLimits {
             max_seq_len: limits.max_positions,
+            max_samples: options
+                .max_batch_size
+                .min(limits.n_pages / limits.max_positions.div_ceil(limits.page_size)),
             vocab_size: limits.vocab_size,
         };
         let shared = Shared::new(&options, n_pages, log);
         let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
+        let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
         let thread = os::without_signals(|| {
             std::thread::Builder::new()
                 .name("llamabi-engine".into())
-                .spawn(move || worker::work(run, scheduler, &thread_shared))
+                .spawn(move || worker::work(run, scheduler, plans, &thread_shared))
         })
         .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
@@ -153,7 +159,8 @@ impl Engine {
     }
 
     /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
-    /// with [`Error::Waiting`] if as many calls wait as may. After [`Engine::shutdown`] the stream
+    /// with [`Error::Waiting`] if as many calls wait as may, with [`Error::Refused`] if there is no
+    /// memory for it; a stream gives that error too, later. After [`Engine::shutdown`] the stream
     /// only says that everything was cancelled.
     /// In a child after `fork` there is [`Error::Forked`].
     pub fn submit(&self, request: Request) -> Result<Stream> {
@@ -161,19 +168,27 @@ impl Engine {
             return Err(Error::Forked { what: "the handle" });
         }
         let Request { prompts, options } = request;
-        let call = Call::new(options, prompts.len(), self.shared.clone())?;
+        let width = options.num_return_sequences;
+        let call = Call::new(options, prompts.len() * width, self.shared.clone())?;
         let mut waiting = VecDeque::from(reserve::room("the prompts", prompts.len())?);
         let mut prompt_tokens = 0;
-        for (index, prompt) in (0..).zip(prompts) {
+        for (index, prompt) in (0..).step_by(width).zip(prompts) {
             match prompt {
-                Prompt::Refused(text) => call.finish(Finish {
-                    index,
-                    reason: FinishReason::Unsafe,
-                    text: text.into(),
-                    stats: RequestStats::default(),
-                }),
+                Prompt::Refused(sentence) => {
+                    for index in (index..).take(width) {
+                        let mut text = String::new();
+                        reserve::string("the text of a sequence", &mut text, sentence.len())?;
+                        text.push_str(sentence);
+                        call.finish(Finish {
+                            index,
+                            reason: FinishReason::Unsafe,
+                            text,
+                            stats: RequestStats::default(),
+                        });
+                    }
+                }
                 Prompt::Tokens(tokens) => {
-                    prompt_tokens += tokens.len() as u64;
+                    prompt_tokens += (tokens.len() * width) as u64;
                     waiting.push_back(Waiting { index, tokens });
                 }
             }
@@ -198,8 +213,8 @@ impl Engine {
         self.shared.close();
     }
 
-    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or waits
-    /// with [`Error::Internal`].
+    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or
+    /// waits with [`Error::Internal`].
     pub fn poison(&self, reason: &str) {
         self.shared.poison(reason, &Error::Internal(reason.into()));
     }

@@ -4,11 +4,12 @@ use super::call::Call;
 use super::sampler::Score;
 use super::stream::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::text::TextStream;
-use crate::Token;
 use crate::tokenizer::Tokenizer;
+use crate::{Result, Token};
 use std::sync::Arc;
 
-/// The events of one sequence.
+/// The events of one sequence. Where there is no memory for a text, it fails with
+/// [`Error::Refused`](crate::Error::Refused).
 pub(super) struct Output {
     pub call: Arc<Call>,
     /// The sequence's number in the call.
@@ -21,41 +22,46 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub fn new(call: Arc<Call>, index: u32, tokenizer: Arc<dyn Tokenizer>) -> Self {
-        Self {
+    pub fn new(call: Arc<Call>, index: u32, tokenizer: Arc<dyn Tokenizer>) -> Result<Self> {
+        Ok(Self {
             index,
             echoed: 0,
-            text: TextStream::new(tokenizer, &call.stops, call.options.special),
+            text: TextStream::new(tokenizer, &call.stops, call.options.special)?,
             queue_ms: call.age_ms(),
             first_token_ms: 0.0,
             call,
-        }
+        })
     }
 
     /// Tell the prompt tokens before `end`, unscored, if they are asked for.
-    pub fn echo(&mut self, prompt: &[Token], end: usize) {
+    pub fn echo(&mut self, prompt: &[Token], end: usize) -> Result<()> {
         if self.call.options.echo {
             for at in self.echoed..end.min(prompt.len()) {
-                self.echo_token(prompt, at, Score::default());
+                self.echo_token(prompt, at, Score::default())?;
             }
         }
+        Ok(())
     }
 
-    /// Tell the prompt token at `at`.
-    pub fn echo_token(&mut self, prompt: &[Token], at: usize, score: Score) {
-        let text = self.text.echo(prompt[at]);
+    /// Tell the prompt token at `at`, unless the reader has been told.
+    pub fn echo_token(&mut self, prompt: &[Token], at: usize, score: Score) -> Result<()> {
+        if at < self.echoed {
+            return Ok(());
+        }
+        let text = self.text.echo(prompt[at])?;
         self.emit(prompt[at], score, text);
         self.echoed = at + 1;
+        Ok(())
     }
 
     /// Tell a generated token. Whether a stop string ends the sequence.
-    pub fn generated(&mut self, token: Token, score: Score) -> bool {
+    pub fn generated(&mut self, token: Token, score: Score) -> Result<bool> {
         if self.first_token_ms == 0.0 {
             self.first_token_ms = self.call.age_ms();
         }
-        let (text, stopped) = self.text.push(token, &self.call.stops);
+        let (text, stopped) = self.text.push(token, &self.call.stops)?;
         self.emit(token, score, text);
-        stopped
+        Ok(stopped)
     }
 
     fn emit(&self, token: Token, Score { logprob, top }: Score, text: String) {
@@ -69,8 +75,8 @@ impl Output {
     }
 
     /// Tell that it is over, with the text that was held back. `stats` has the numbers of tokens.
-    pub fn finish(&mut self, mut reason: FinishReason, stats: RequestStats) {
-        let (text, stopped) = self.text.finish(&self.call.stops);
+    pub fn finish(&mut self, mut reason: FinishReason, stats: RequestStats) -> Result<()> {
+        let (text, stopped) = self.text.finish(&self.call.stops)?;
         if stopped && !matches!(reason, FinishReason::Cancelled | FinishReason::NotFinite) {
             reason = FinishReason::StopString;
         }
@@ -86,5 +92,6 @@ impl Output {
             text,
             stats,
         });
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! How many prompt rows a step may have, so that streams that run are not held up.
 
-/// What a step with running streams should take at most: ten tokens a second stay fluent.
+/// How long a step with running streams should take at most: ten tokens a second read fluently.
 const TARGET_SECONDS: f64 = 0.1;
 /// Prefill always goes on, however slow the machine.
 const LEAST_ROWS: usize = 16;
@@ -46,7 +46,8 @@ impl Pace {
         if prompt_rows == 0 {
             mix(&mut self.seconds_per_decode, seconds);
         } else {
-            // A decode row reads all weights; beside prompt rows it adds about its own step's time.
+            // Decode rows read all weights. Beside prompt rows they add about the time of a step of
+            // their own.
             let decode = if decodes > 0 {
                 self.seconds_per_decode.unwrap_or(0.0)
             } else {

@@ -40,7 +40,8 @@ impl Bounds {
     }
 }
 
-/// Times are measured again after a wait: one that is a moment short is not waited for in vain.
+/// The shortest wait. Times are measured again after a wait, and a wait that ends a moment early
+/// would only be followed by another.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// A sequence without a slot.
@@ -52,7 +53,7 @@ pub(super) struct Stored {
     in_line: bool,
 }
 
-/// All of them, and the memory they take.
+/// All parked sequences, and the memory that they take.
 pub(super) struct Parked {
     /// In the order in which they gave their slots up.
     stored: Vec<Stored>,
@@ -101,15 +102,15 @@ impl Parked {
         Some(stored)
     }
 
-    /// Take out those that `which` names.
+    /// Take out the sequences that `which` selects.
     pub fn take_all(&mut self, which: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
         let taken = self.stored.extract_if(.., |s| which(&s.sequence));
         let taken = taken.inspect(|stored| self.bytes -= stored.pages.len() as u64);
         taken.map(|stored| stored.sequence).collect()
     }
 
-    /// Take out those whose calls were cancelled or have ended, and line those up whose readers
-    /// have caught up.
+    /// Take out the sequences whose calls were cancelled or have ended, and line up the sequences
+    /// whose readers have caught up.
     pub fn look(&mut self, line: &mut Line) -> Vec<Sequence> {
         let over = |s: &Sequence| s.call().is_cancelled() || s.call().has_ended(s.output.index);
         let ended = self.take_all(over);
@@ -117,7 +118,7 @@ impl Parked {
             let Output { call, index, .. } = &stored.sequence.output;
             if !stored.in_line && !call.is_behind() {
                 call.line_up_again(*index);
-                line.join_again(stored.sequence.id);
+                line.join_again(stored.sequence.id, call);
                 stored.in_line = true;
             }
         }
@@ -138,13 +139,13 @@ impl Parked {
         stored.in_line
     }
 
-    /// The calls of those that do not stand in the line.
+    /// The calls of the sequences that do not stand in the line.
     pub fn behind(&self) -> impl Iterator<Item = &Arc<Call>> {
         let behind = self.stored.iter().filter(|stored| !stored.in_line);
         behind.map(|stored| stored.sequence.call())
     }
 
-    /// The call of which nothing was read for the longest time, of these and `other`.
+    /// Of the calls of these sequences and `other`, the one that was not read for the longest time.
     pub fn longest_unread(&self, other: &Arc<Call>) -> Arc<Call> {
         let time = |call: &&Arc<Call>| call.unread_for().unwrap_or(Duration::ZERO);
         let longest = self.behind().max_by_key(time);
@@ -154,7 +155,7 @@ impl Parked {
 }
 
 impl Scheduler {
-    /// How long nothing can be news but what a caller does; `None`: for ever.
+    /// For how long an idle engine may wait, unless a caller wakes it; `None`: for ever.
     pub fn patience(&self) -> Option<Duration> {
         // A flag wakes nobody.
         if self.shared.flagged.load(Relaxed) > 0 {
@@ -211,10 +212,10 @@ impl Scheduler {
         sequence.finish(reason);
     }
 
-    /// Have the sequence whose reader has been behind for the longest time, and for too long, give
-    /// up its slot. Whether there is more room now.
+    /// Park the sequence whose reader has been behind for the longest time, if that is too long.
+    /// Returns whether there is more room now.
     pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
-        // What sits out is in no step that is under way.
+        // A sequence that sits out has no rows in a step that is under way.
         let time = |s: &Sequence| {
             s.call()
                 .behind_for()
@@ -233,6 +234,7 @@ impl Scheduler {
         if !self.parked.has_room(n)
             || available_bytes() / 2 < n as u64
             || reserve::vec("pages of a sequence", &mut bytes, n).is_err()
+            || reserve::vec("the parked sequences", &mut self.parked.stored, 1).is_err()
         {
             let call = self.parked.longest_unread(sequence.call());
             self.end_as_unread(&call);
@@ -254,7 +256,8 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Give the parked sequence whose turn it is a slot and pages; whether there are enough.
+    /// Give the parked sequence whose turn it is a slot and pages. Returns whether there were
+    /// enough.
     pub(super) fn resume(&mut self, id: u64, run: &mut dyn Run) -> Result<bool> {
         let size = self.pool.page_size();
         let Some(sequence) = self.parked.get(id) else {
@@ -263,10 +266,20 @@ impl Scheduler {
         let branch = &sequence.branch;
         let salt = sequence.call().options.cache_salt;
         let text = &branch.tokens[..branch.known.pages * size];
-        let hits = self.pool.find_all(salt, text);
         let total = sequence.extent.most_positions().div_ceil(size);
-        let Some(pages) = self.pool.reserve(&hits, total) else {
-            return Ok(false);
+        let found = self.pool.find_all(salt, text).and_then(|hits| {
+            let pages = self.pool.reserve(&hits, total)?;
+            Ok((hits, pages))
+        });
+        let (hits, pages) = match found {
+            Ok((hits, Some(pages))) => (hits, pages),
+            Ok((_, None)) => return Ok(false),
+            Err(error) => {
+                // [`Parked::look`] takes it out before the next step.
+                sequence.call().fail(error);
+                self.line.has_begun();
+                return Ok(true);
+            }
         };
         self.line.has_begun();
         let Some(Stored {

@@ -33,12 +33,17 @@ impl Policy {
         }
     }
 
+    /// Whether a token is chosen by the tokens before it.
+    pub fn is_penalised(&self) -> bool {
+        self.strategy.penalty != 1.0
+    }
+
     /// What is wanted of the row at `position`: a score for the next prompt token, or the next
     /// token. The tokens that it is chosen by go to `history`, if the one at `position` is known.
     pub fn choice(&self, branch: &Branch, position: usize, history: &mut Vec<Token>) -> Choice {
         let (next, first) = (position + 1, history.len());
         let given = (next < branch.prompt_len).then(|| branch.tokens[next]);
-        if given.is_none() && self.strategy.penalty != 1.0 && next <= branch.tokens.len() {
+        if given.is_none() && self.is_penalised() && next <= branch.tokens.len() {
             history.extend_from_slice(&branch.tokens[..next]);
         }
         Choice {

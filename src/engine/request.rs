@@ -6,8 +6,8 @@ use crate::{Cancel, Error, Result, Token};
 /// the tables of all of them are small.
 pub const MAX_STOP_BYTES: usize = 4096;
 
-/// Most prompts of a call. They run as slots come free.
-pub const MAX_PROMPTS: usize = 65_536;
+/// Most sequences of a call. They run as slots come free.
+pub const MAX_SEQUENCES: usize = 65_536;
 
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
@@ -36,6 +36,9 @@ pub struct GenerateOptions {
     pub repetition_penalty: f32,
     /// 0: the next draw of the handle's generator.
     pub seed: u64,
+    /// Sequences that continue each prompt, as if it stood that often in the call; they share one
+    /// prefill. Sequence `i * num_return_sequences + j` of the call is the j-th of prompt i.
+    pub num_return_sequences: usize,
     /// Texts that end the generation and are cut off.
     pub stop: Vec<String>,
     /// Alternatives reported per token; at most the vocabulary.
@@ -62,6 +65,7 @@ impl Default for GenerateOptions {
             min_p: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
+            num_return_sequences: 1,
             stop: Vec::new(),
             top_logprobs: 0,
             cache_salt: 0,
@@ -93,6 +97,8 @@ pub struct Request {
 pub struct RequestLimits {
     /// Most tokens of a sequence.
     pub max_seq_len: usize,
+    /// Most sequences of one prompt: all of them have slots and pages at the same time.
+    pub max_samples: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
 }
@@ -128,6 +134,9 @@ impl GenerateOptions {
             r > 0.0 && r.is_finite(),
             "finite and more than 0",
         )?;
+        if self.num_return_sequences == 0 {
+            return Err(Error::invalid("num_return_sequences", "at least 1", 0));
+        }
         if self.top_k < 0 {
             return Err(Error::invalid("top_k", "at least 0", self.top_k));
         }
@@ -160,10 +169,17 @@ impl Request {
         options: GenerateOptions,
         limits: &RequestLimits,
     ) -> Result<Self> {
-        if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
-            return Err(Error::Batch {
-                n: prompts.len(),
-                max: MAX_PROMPTS,
+        let n = prompts
+            .len()
+            .saturating_mul(options.num_return_sequences.max(1));
+        if !(1..=MAX_SEQUENCES).contains(&n) {
+            let max = MAX_SEQUENCES;
+            return Err(Error::Batch { n, max });
+        }
+        if options.num_return_sequences > limits.max_samples {
+            return Err(Error::Samples {
+                n: options.num_return_sequences,
+                max: limits.max_samples,
             });
         }
         let token_prompts = || {

@@ -1,9 +1,9 @@
 //! Logits to a token: repetition penalty, temperature, top-k, top-p, min-p, draw.
 //!
 //! Candidates are in order of descending logit, ties lowest id first. Nothing is sorted: top-k is a
-//! threshold, and the nucleus a weighted quickselect for its last token, since the draw wants ascending
-//! ids anyway. Probabilities are integers ([`crate::backend::choice`]), whose sums are exact: a device
-//! that selects and adds in another order chooses the same token.
+//! threshold, and the nucleus a weighted quickselect for its last token, since the draw wants
+//! ascending ids anyway. Probabilities are integers ([`crate::backend::choice`]), whose sums are
+//! exact: a device that selects and adds in another order chooses the same token.
 //!
 //! Logits that are not finite (NaN, the infinities) are impossible tokens.
 
@@ -39,8 +39,8 @@ pub struct Kept {
     pub mass: u64,
 }
 
-/// The uniform number for the token at absolute `position` of sequence `stream` of a call, over 2^24: the
-/// upper 24 bits of the first word of block `position` of ChaCha8.
+/// The uniform number for the token at absolute `position` of sequence `stream` of a call, over
+/// 2^24: the upper 24 bits of the first word of block `position` of ChaCha8.
 ///
 /// The 256-bit key is `rand_core`'s `seed_from_u64(seed)`: eight words of PCG32 (XSH-RR) over the
 /// seed. The 64-bit nonce is `stream`. Any place of the sequence of draws can so be computed alone.
@@ -59,6 +59,9 @@ pub struct Score {
     /// As many as are wanted.
     pub top: Vec<Alternative>,
 }
+
+/// What memory for alternatives is called in a message.
+const ALTERNATIVES: &str = "the alternatives of a token (top_logprobs)";
 
 /// Numbers that are worked on together where the compiler vectorises.
 const LANES: usize = 16;
@@ -119,31 +122,37 @@ impl Sampler {
     }
 
     /// What `choice` asks for, of the loaded row; `None` if no token is possible. `history` is the
-    /// step's.
-    pub fn choose(&mut self, choice: &Choice, history: &[Token]) -> Option<(Token, Score)> {
-        let token = match choice.given {
-            Some(token) => token,
-            None => {
-                let previous = &history[choice.history.clone()];
-                self.draw(&choice.strategy, previous, choice.draw)?
-            }
+    /// step's. Where there is no memory for the alternatives, it fails with
+    /// [`Error::Refused`](crate::Error::Refused).
+    pub fn choose(&mut self, choice: &Choice, history: &[Token]) -> Result<Option<(Token, Score)>> {
+        let drawn = || {
+            self.draw(
+                &choice.strategy,
+                &history[choice.history.clone()],
+                choice.draw,
+            )
+        };
+        let Some(token) = choice.given.or_else(drawn) else {
+            return Ok(None);
         };
         if !choice.scored() {
-            return Some((token, Score::default()));
+            return Ok(Some((token, Score::default())));
         }
-        let softmax = self.log_softmax()?;
+        let Some(softmax) = self.log_softmax() else {
+            return Ok(None);
+        };
         let score = Score {
             logprob: match choice.logprob {
                 true => self.logprob(&softmax, token),
                 false => 0.0,
             },
-            top: self.alternatives(&softmax, choice.top),
+            top: self.alternatives(&softmax, choice.top)?,
         };
-        Some((token, score))
+        Ok(Some((token, score)))
     }
 
-    /// The token at a draw of `uniform` over 2^24; `None` if no token is possible. `previous` are the tokens
-    /// before it, for the penalty; they may repeat.
+    /// The token at a draw of `uniform` over 2^24; `None` if no token is possible. `previous` are
+    /// the tokens before it, for the penalty; they may repeat.
     pub fn draw(&mut self, strategy: &Strategy, previous: &[Token], uniform: u32) -> Option<Token> {
         let kept = self.distribution(strategy, previous);
         let total = kept.iter().map(|k| k.mass).sum();
@@ -212,9 +221,10 @@ impl Sampler {
             let (mut total, mut least) = (0, f32::NEG_INFINITY);
             if strategy.top_p != choice::ALL {
                 total = total_mass(shares);
-                // Where the tokens down to some logit have more than top_p together, the nucleus is among
-                // them. Finding that out takes a few vectorised passes and spares most of the selection.
-                // Float sums do, with a margin far above their error: the nucleus itself is exact.
+                // Where the tokens down to some logit have more than top_p together, the nucleus is
+                // among them. Finding that out takes a few vectorised passes and spares most of the
+                // selection. Float sums are good enough, with a margin far above their error: the
+                // nucleus itself is exact.
                 let limit = strategy.nucleus(total) as f32 / ONE as f32 * 1.01;
                 least = [3.0, 7.0, 10.0, 17.0]
                     .into_iter()
@@ -261,9 +271,9 @@ impl Sampler {
         softmax.logprob(self.logits[token as usize])
     }
 
-    /// The `n` most likely tokens under the raw logits, best first, ties lowest id first; fewer only
-    /// where the vocabulary is smaller.
-    pub fn alternatives(&mut self, softmax: &LogSoftmax, n: usize) -> Vec<Alternative> {
+    /// The `n` most likely tokens under the raw logits, best first, ties lowest id first; fewer
+    /// only where the vocabulary is smaller.
+    pub fn alternatives(&mut self, softmax: &LogSoftmax, n: usize) -> Result<Vec<Alternative>> {
         let Self {
             logits,
             select,
@@ -271,8 +281,9 @@ impl Sampler {
             ..
         } = self;
         let n = n.min(logits.len());
+        let mut alternatives = reserve::room(ALTERNATIVES, n)?;
         if n == 0 {
-            return Vec::new();
+            return Ok(alternatives);
         }
         let floor = kth_largest(logits, n, select);
         let top = logits
@@ -289,30 +300,39 @@ impl Sampler {
                 logprob: softmax.logprob(logits[id]),
             }
         };
-        order.iter().take(n).map(alternative).collect()
+        alternatives.extend(order.iter().take(n).map(alternative));
+        Ok(alternatives)
     }
 }
 
-/// What a device's pick says, in the sampler's words; `None` if no token is possible. `top` is the list that
-/// [`Pick::top`] is a part of.
-pub fn picked(choice: &Choice, pick: &Pick, top: &[(Token, f32)]) -> Option<(Token, Score)> {
-    let token = pick.token?;
+/// What a device's pick says, in the sampler's words; `None` if no token is possible. `top` is the
+/// list that [`Pick::top`] is a part of. Fails as [`Sampler::choose`].
+pub fn picked(
+    choice: &Choice,
+    pick: &Pick,
+    top: &[(Token, f32)],
+) -> Result<Option<(Token, Score)>> {
+    let Some(token) = pick.token else {
+        return Ok(None);
+    };
     if !choice.scored() {
-        return Some((token, Score::default()));
+        return Ok(Some((token, Score::default())));
     }
     let softmax = LogSoftmax::new(pick.max, pick.total);
     let alternative = |&(token, logit): &(Token, f32)| Alternative {
         token,
         logprob: softmax.logprob(logit),
     };
+    let mut alternatives = reserve::room(ALTERNATIVES, pick.top.len())?;
+    alternatives.extend(top[pick.top.clone()].iter().map(alternative));
     let score = Score {
         logprob: match choice.logprob {
             true => softmax.logprob(pick.logit),
             false => 0.0,
         },
-        top: top[pick.top.clone()].iter().map(alternative).collect(),
+        top: alternatives,
     };
-    Some((token, score))
+    Ok(Some((token, score)))
 }
 
 /// The normaliser of a row: log of the sum of exp(logit).
@@ -390,7 +410,8 @@ fn total_mass(shares: &[f32]) -> u64 {
         }
         (u64::from(highs) << 19).wrapping_add_signed(i64::from(lows))
     };
-    // As many as 32 bits have room for. (Checks for overflow would keep it from being vectorised.)
+    // A part has as many shares as 32 bits have room for. (Checks for overflow would keep the loop
+    // from being vectorised.)
     shares.chunks(2048).map(part).sum()
 }
 
@@ -409,8 +430,8 @@ fn share_from(shares: &[f32], values: &[f32], least: f32) -> f32 {
     lanes.iter().chain(counted.map(|(share, _)| share)).sum()
 }
 
-/// `out[i] = share(values[i])`. A loop over slices: as an iterator with a capturing closure it does not
-/// vectorise and takes twice as long.
+/// `out[i] = share(values[i])`. A loop over slices: as an iterator with a capturing closure it does
+/// not vectorise and takes twice as long.
 fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: Scale) {
     out.resize(values.len(), 0.0);
     for (out, value) in out.iter_mut().zip(values) {

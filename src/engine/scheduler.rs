@@ -2,7 +2,7 @@
 
 use super::EngineOptions;
 use super::branch::Branch;
-use super::call::{Begun, Blocked, Call};
+use super::call::{Beginning, Call, Waiting};
 use super::line::{Line, Next};
 use super::output::Output;
 use super::pace::Pace;
@@ -15,7 +15,7 @@ use super::stream::FinishReason;
 use crate::backend::{Answer, Limits, RowKind, Run, Span, Step};
 use crate::kv::{Hit, Pool};
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result, Token};
+use crate::{Result, Token, reserve};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +28,26 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// An empty plan with room for any step but its history, whose room [`Scheduler::plan`] takes.
+    fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
+        let what = "the plan of a step";
+        let pages_each = limits.max_positions.div_ceil(limits.page_size);
+        let mut plan = Self::default();
+        let step = &mut plan.step;
+        reserve::vec(what, &mut step.tokens, limits.max_rows)?;
+        reserve::vec(what, &mut step.slots, limits.max_rows)?;
+        reserve::vec(what, &mut step.spans, max_batch_size)?;
+        reserve::vec(
+            what,
+            &mut step.pages,
+            max_batch_size.saturating_mul(pages_each),
+        )?;
+        reserve::vec(what, &mut step.wanted, limits.max_wanted)?;
+        reserve::vec(what, &mut step.choices, limits.max_wanted)?;
+        reserve::vec(what, &mut plan.whose, max_batch_size)?;
+        Ok(plan)
+    }
+
     pub fn clear(&mut self) {
         self.step.clear();
         self.whose.clear();
@@ -44,6 +64,10 @@ pub(super) struct Scheduler {
     /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
     /// only a reader who is behind makes it give them up.
     pub(super) running: Vec<Sequence>,
+    /// Room for the sequences that [`Scheduler::retire`] takes out; empty between its runs.
+    ended: Vec<Sequence>,
+    /// Pages to be copied, (from, to); at most one for each slot.
+    pub(super) copies: Vec<(u32, u32)>,
     pub(super) parked: Parked,
     /// Sequences that were admitted so far.
     pub(super) admitted: u64,
@@ -70,9 +94,12 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
+        let slots = "the slots (max_batch_size)";
         Ok(Self {
             line: Line::new(options.max_batch_size),
-            running: Vec::with_capacity(options.max_batch_size),
+            running: reserve::room(slots, options.max_batch_size)?,
+            ended: reserve::room(slots, options.max_batch_size)?,
+            copies: reserve::room(slots, options.max_batch_size)?,
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size)?,
@@ -88,8 +115,14 @@ impl Scheduler {
         })
     }
 
+    /// Empty plans for two steps: one that is computed, and one that follows it.
+    pub fn plans(&self) -> Result<[Plan; 2]> {
+        let plan = || Plan::new(&self.limits, self.max_batch_size);
+        Ok([plan()?, plan()?])
+    }
+
     /// Queue what has come, end what was cancelled or went unread, and give slots and pages to
-    /// those who wait, where they must those of others.
+    /// those who wait. Where none are left, sequences whose readers are behind give theirs up.
     pub fn admit(&mut self, new: Vec<Arc<Call>>, run: &mut dyn Run) -> Result<()> {
         self.line.join(new);
         self.line.look();
@@ -121,44 +154,59 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Begin a prompt of the call whose turn it is. Whether there may be room for another.
+    /// Begin a prompt of the call whose turn it is. Returns whether there may be room for another.
     fn begin(&mut self, call: Arc<Call>) -> bool {
+        let (options, pool, width) = (&call.options, &mut self.pool, call.width());
+        if self.running.len() + width > self.max_batch_size {
+            return false;
+        }
         let max_seq_len = self.limits.max_positions;
-        let extent = |tokens: &[Token]| Extent::new(&call.options, tokens.len(), max_seq_len);
-        let (pool, mut hits) = (&mut self.pool, Vec::new());
-        let begun = call.begin(|tokens| {
-            let extent = extent(tokens);
-            if !extent.scores_prompt() {
-                let salt = call.options.cache_salt;
-                hits = pool.find_all(salt, &tokens[..extent.prefill_len()]);
+        let beginning = call.begin(|Waiting { index, tokens }, seed| {
+            let extent = Extent::new(options, tokens.len(), max_seq_len);
+            let hits = match extent.scores_prompt() {
+                true => Vec::new(),
+                false => pool.find_all(options.cache_salt, &tokens[..extent.prefill_len()])?,
+            };
+            let mut samples = reserve::room("the samples of a prompt", width)?;
+            for index in (*index..).take(width) {
+                let output = Output::new(call.clone(), index, self.tokenizer.clone())?;
+                let most = tokens.len() + extent.max_new();
+                let mut own = reserve::room("the tokens of a sequence", most)?;
+                own.extend_from_slice(tokens);
+                samples.push((own, output));
             }
-            pool.reserve(&hits, extent.most_positions().div_ceil(pool.page_size()))
+            let total = extent.most_positions().div_ceil(pool.page_size());
+            let tables = pool.reserve_all(width, &hits, total)?;
+            Ok(tables.map(|tables| (seed, extent, hits, samples.into_iter().zip(tables))))
         });
-        let (begun, pages) = match begun {
-            Ok(begun) => begun,
-            Err(blocked) => return blocked == Blocked::NothingLeft,
+        let (seed, extent, hits, samples) = match beginning {
+            Ok(Beginning::Begun(reserved)) => reserved,
+            Ok(Beginning::NothingLeft) => return true,
+            Ok(Beginning::NoRoom) => return false,
+            Err(error) => {
+                call.fail(error);
+                return true;
+            }
         };
         self.line.has_begun();
-        self.admitted += 1;
-        let Begun {
-            index,
-            tokens,
-            seed,
-        } = begun;
-        let extent = extent(&tokens);
-        let mut branch = Branch::new(tokens, pages, call.options.cache_salt);
-        for Hit { node, .. } in hits {
-            branch.adopt(node, self.pool.page_size());
+        let mut first = None;
+        for ((tokens, output), pages) in samples {
+            self.admitted += 1;
+            let mut branch = Branch::new(tokens, pages, options.cache_salt);
+            for Hit { node, .. } in &hits {
+                branch.adopt(*node, self.pool.page_size());
+            }
+            let policy = Policy::new(options, seed, output.index, self.n_tokens);
+            let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
+            if extent.prefill_len() == 0 {
+                // Nothing to generate and nothing to score.
+                sequence.finish(FinishReason::Length);
+                continue;
+            }
+            sequence.first = first;
+            first = first.or(Some(sequence.id));
+            self.running.push(sequence);
         }
-        let policy = Policy::new(&call.options, seed, index, self.n_tokens);
-        let output = Output::new(call, index, self.tokenizer.clone());
-        let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
-        if extent.prefill_len() == 0 {
-            // Nothing to generate and nothing to score.
-            sequence.finish(FinishReason::Length);
-            return true;
-        }
-        self.running.push(sequence);
         true
     }
 
@@ -166,6 +214,15 @@ impl Scheduler {
     /// there is nothing to do.
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
+        let history = self.running.iter().map(Sequence::history_len).sum();
+        if let Err(error) =
+            reserve::vec("the tokens for penalties", &mut plan.step.history, history)
+        {
+            for sequence in self.running.iter_mut().filter(|s| s.history_len() > 0) {
+                sequence.end = Some(Err(error.clone()));
+            }
+            self.retire();
+        }
         for sequence in &mut self.running {
             sequence.sits_out = sequence.call().is_behind();
         }
@@ -182,6 +239,9 @@ impl Scheduler {
             .pace
             .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
         for at in 0..self.running.len() {
+            if self.waits_for_first(at) {
+                continue;
+            }
             let sequence = &mut self.running[at];
             if !sequence.sits_out && sequence.branch.in_prefill() {
                 // Pages that others have published since it was admitted.
@@ -200,13 +260,13 @@ impl Scheduler {
     /// sequences are certain to decode again: then only the tokens, and which sequences end, are
     /// not known yet.
     ///
-    /// Rows of sequences that end meanwhile are computed in vain, and [`Scheduler::absorb`] passes
-    /// over them. Such a row writes to the cache behind its sequence's last token: into a page that
-    /// was never published, and before the page's next holder writes anything.
+    /// Some sequences may end meanwhile. Their rows are computed in vain, and [`Scheduler::absorb`]
+    /// passes over them. Such a row writes to the cache behind its sequence's last token. That does
+    /// no harm: the page was never published, and its next holder writes after this row.
     pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
         let rows = || self.running.iter().filter(|s| !s.sits_out);
-        // The same rows again, and nobody comes or goes: no prompt, and no reader who has caught
-        // up.
+        // The next step has the same rows only if nobody comes or goes: no prompt begins, and no
+        // reader falls behind or catches up.
         if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
             || !rows().all(Sequence::goes_on)
             || self
@@ -224,8 +284,9 @@ impl Scheduler {
         }
     }
 
-    /// Whether an earlier span of this step computes the page that this sequence would begin with:
-    /// then it is found after the step. Makes several answers to one prompt cost one prefill.
+    /// Whether an earlier span of this step computes the page that this sequence would begin with.
+    /// The sequence then waits and finds the page after the step, so that several answers to one
+    /// prompt cost one prefill.
     fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
         let (this, size) = (&self.running[at], self.pool.page_size());
         let Branch {
@@ -281,11 +342,11 @@ impl Scheduler {
         rows
     }
 
-    /// Take what a step gave; it took `seconds`.
+    /// Take the answer of a step, which took `seconds`.
     pub fn absorb(&mut self, plan: &Plan, answer: Answer<'_>, seconds: f64) {
         let Plan { step, whose } = plan;
         if !self.running.iter().any(|s| whose.contains(&s.id)) {
-            // All have ended since it was planned.
+            // All its sequences have ended since it was planned.
             return;
         }
         let decodes = step
@@ -300,35 +361,53 @@ impl Scheduler {
 
         let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
         for (span, id) in step.spans.iter().zip(whose) {
-            let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
+            let Some(at) = self.running.iter().position(|s| s.id == *id) else {
                 continue;
             };
+            let sequence = &mut self.running[at];
             let branch = &mut sequence.branch;
             branch.computed = branch.computed.max(span.position + span.rows.len());
             if span.kind == RowKind::Prefill {
                 branch.publish(&mut self.pool);
-                if !sequence.extent.scores_prompt() {
-                    sequence.echo(sequence.branch.computed);
+                if !sequence.extent.scores_prompt()
+                    && let Err(error) = sequence.echo(sequence.branch.computed)
+                {
+                    sequence.end = Some(Err(error));
                 }
+                self.fork_samples(at);
             }
-            for at in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
-                if sequence.end.is_some() {
-                    break;
+            for row in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
+                let choice = &step.choices[row];
+                let position = span.position + step.wanted[row] as usize - span.rows.start;
+                if let Answer::Logits(logits) = answer {
+                    let n = self.limits.vocab_size;
+                    self.sampler.load(&logits[row * n..][..n]);
                 }
-                let choice = &step.choices[at];
-                let position = span.position + step.wanted[at] as usize - span.rows.start;
-                let got = match answer {
-                    Answer::Logits(logits) => {
-                        let n = self.limits.vocab_size;
-                        self.sampler.load(&logits[at * n..][..n]);
-                        self.sampler.choose(choice, &step.history)
+                for sequence in &mut self.running {
+                    // Samples of a prompt are all told its scores. What follows it, each draws
+                    // from a row of its own.
+                    let shares =
+                        sequence.first == Some(*id) && position + 1 < sequence.branch.prompt_len;
+                    if sequence.end.is_some() || !(sequence.id == *id || shares) {
+                        continue;
                     }
-                    Answer::Picks { picks, top } => picked(choice, &picks[at], top),
-                };
-                sequence.take(position, got, &self.eos_ids);
+                    let got = match answer {
+                        Answer::Logits(_) => self.sampler.choose(choice, &step.history),
+                        Answer::Picks { picks, top } => picked(choice, &picks[row], top),
+                    };
+                    let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
+                    if let Err(error) = told {
+                        sequence.end = Some(Err(error));
+                    }
+                }
             }
-            if sequence.end.is_none() && sequence.has_scored_all() {
-                sequence.end = Some(Ok(FinishReason::Length));
+            for sequence in &mut self.running {
+                if sequence.first == Some(*id) && sequence.has_computed_prompt() {
+                    sequence.first = None;
+                }
+                if sequence.end.is_none() && sequence.has_scored_all() {
+                    sequence.end = Some(Ok(FinishReason::Length));
+                }
             }
         }
 
@@ -345,37 +424,42 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Take out what has ended. Slots and pages are free, and the totals say so, before any reader
-    /// can see the end.
+    /// Take out the sequences that have ended. Their slots and pages are free, and the totals say
+    /// so, before any reader can see the end.
     pub(super) fn retire(&mut self) {
-        // One failure ends its whole call.
-        let failures: Vec<(Arc<Call>, Error)> = self
-            .running
-            .iter()
-            .filter_map(|sequence| match &sequence.end {
-                Some(Err(error)) => Some((sequence.call().clone(), error.clone())),
-                _ => None,
-            })
-            .collect();
-        let failed = |s: &Sequence| failures.iter().any(|(call, _)| Arc::ptr_eq(call, s.call()));
-        let mut ended: Vec<Sequence> = self
-            .running
-            .extract_if(.., |s| s.end.is_some() || failed(s))
-            .collect();
-        if ended.is_empty() {
-            return;
-        }
+        self.end_failed_calls();
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.extend(self.running.extract_if(.., |s| s.end.is_some()));
         for sequence in &mut ended {
             lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
             sequence.branch.release(&mut self.pool);
         }
-        self.report();
-        for (call, error) in failures {
-            call.fail(error);
+        if !ended.is_empty() {
+            self.report();
         }
-        for mut sequence in ended {
-            if let Some(Ok(reason)) = sequence.end {
-                sequence.finish(reason);
+        for mut sequence in ended.drain(..) {
+            match sequence.end.take() {
+                Some(Ok(reason)) => sequence.finish(reason),
+                Some(Err(error)) => sequence.call().fail(error),
+                None => {}
+            }
+        }
+        self.ended = ended;
+    }
+
+    /// One failure ends its whole call.
+    fn end_failed_calls(&mut self) {
+        for at in 0..self.running.len() {
+            let Sequence { end, output, .. } = &self.running[at];
+            if let Some(Err(error)) = end {
+                let (call, error) = (output.call.clone(), error.clone());
+                let others = self
+                    .running
+                    .iter_mut()
+                    .filter(|s| !matches!(s.end, Some(Err(_))));
+                for other in others.filter(|s| Arc::ptr_eq(s.call(), &call)) {
+                    other.end = Some(Err(error.clone()));
+                }
             }
         }
     }
@@ -401,7 +485,7 @@ impl Scheduler {
     }
 }
 
-/// Want some rows of the step's last span, which is this sequence's.
+/// Ask for the logits of some rows of the step's last span, which belongs to this sequence.
 fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>) {
     let Some(span) = step.spans.last() else {
         return;
@@ -414,8 +498,8 @@ fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>) {
     }
 }
 
-/// Appends rows of a sequence for these tokens of it, from `position` on. Positions that are in the
-/// cache are not written again.
+/// Append a span for some tokens of a sequence, from `position` on. Positions that are in the cache
+/// are not written again.
 fn add_span(
     plan: &mut Plan,
     sequence: &Sequence,

@@ -30,6 +30,11 @@ impl Extent {
         }
     }
 
+    /// Most tokens to generate.
+    pub fn max_new(&self) -> usize {
+        self.max_new
+    }
+
     /// Whether the prompt's own tokens are scored. Cached rows have no logits, so such a sequence
     /// does not use the prefix cache.
     pub fn scores_prompt(&self) -> bool {
@@ -63,7 +68,9 @@ pub(super) struct Sequence {
     pub policy: Policy,
     pub output: Output,
     pub extent: Extent,
-    /// Prompt tokens that were not computed because their pages were found.
+    /// The sequence, by its id, that computes the prompt for this one too, until it has done so.
+    pub first: Option<u64>,
+    /// Prompt tokens that were not computed because their pages were found or shared.
     pub cached: usize,
     /// Its reader is too far behind: it keeps its slot and takes no part in the step.
     pub sits_out: bool,
@@ -79,6 +86,7 @@ impl Sequence {
             policy,
             output,
             extent,
+            first: None,
             cached: 0,
             sits_out: false,
             end: None,
@@ -104,6 +112,19 @@ impl Sequence {
         !self.branch.in_prefill() && self.branch.generated() + 1 < self.extent.max_new
     }
 
+    /// Most tokens of it that its next token is chosen by.
+    pub fn history_len(&self) -> usize {
+        match self.policy.is_penalised() {
+            true => self.branch.tokens.len(),
+            false => 0,
+        }
+    }
+
+    /// Whether no row of its prompt is left to compute but, in a sample, the last one.
+    pub fn has_computed_prompt(&self) -> bool {
+        self.branch.computed >= self.extent.prefill_len()
+    }
+
     /// Whether the prompt is all there is to it, and every token of that has its score.
     pub fn has_scored_all(&self) -> bool {
         let (branch, prefill_len) = (&self.branch, self.extent.prefill_len());
@@ -111,41 +132,57 @@ impl Sequence {
     }
 
     /// Tell the reader about the prompt tokens before `end`, unscored.
-    pub fn echo(&mut self, end: usize) {
+    pub fn echo(&mut self, end: usize) -> Result<()> {
         let branch = &self.branch;
-        self.output.echo(&branch.tokens[..branch.prompt_len], end);
+        self.output.echo(&branch.tokens[..branch.prompt_len], end)
     }
 
     /// Take what the row at `position` gave: the next prompt token's score or the next token. Sets
-    /// [`Sequence::end`] if that ends the sequence.
-    pub fn take(&mut self, position: usize, got: Option<(Token, Score)>, eos_ids: &[Token]) {
+    /// [`Sequence::end`] if that ends the sequence. Fails where there is no memory to tell it.
+    pub fn take(
+        &mut self,
+        position: usize,
+        got: Option<(Token, Score)>,
+        eos_ids: &[Token],
+    ) -> Result<()> {
         let (next, prompt_len) = (position + 1, self.branch.prompt_len);
         let echoed = next < prompt_len;
-        self.echo(if echoed { 1 } else { prompt_len });
+        self.echo(if echoed { 1 } else { prompt_len })?;
         match got {
-            Some((_, score)) if echoed => self.output.echo_token(&self.branch.tokens, next, score),
-            Some((token, score)) => self.append(token, score, eos_ids),
+            Some((_, score)) if echoed => {
+                self.output.echo_token(&self.branch.tokens, next, score)?;
+            }
+            Some((token, score)) => self.append(token, score, eos_ids)?,
             None => self.end = Some(Ok(FinishReason::NotFinite)),
         }
+        Ok(())
     }
 
-    fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) {
+    fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) -> Result<()> {
         if eos_ids.contains(&token) && !self.call().options.ignore_eos {
             self.end = Some(Ok(FinishReason::Stop));
-            return;
+            return Ok(());
         }
         self.branch.tokens.push(token);
-        if self.output.generated(token, score) {
+        if self.output.generated(token, score)? {
             self.end = Some(Ok(FinishReason::StopString));
         } else if self.branch.generated() == self.extent.max_new {
             self.end = Some(Ok(FinishReason::Length));
         }
+        Ok(())
     }
 
-    /// Tell the reader that it is over, with the text that was held back.
+    /// Tell the reader that it is over, with the text that was held back; or that the call has
+    /// failed, where there is no memory for that.
     pub fn finish(&mut self, reason: FinishReason) {
+        if let Err(error) = self.try_finish(reason) {
+            self.call().fail(error);
+        }
+    }
+
+    fn try_finish(&mut self, reason: FinishReason) -> Result<()> {
         if reason == FinishReason::Length {
-            self.echo(self.branch.prompt_len);
+            self.echo(self.branch.prompt_len)?;
         }
         let stats = RequestStats {
             prompt_tokens: self.branch.prompt_len as u32,
@@ -153,6 +190,6 @@ impl Sequence {
             generated_tokens: self.branch.generated() as u32,
             ..RequestStats::default()
         };
-        self.output.finish(reason, stats);
+        self.output.finish(reason, stats)
     }
 }

@@ -4,7 +4,7 @@ use super::call::{Call, Waiting};
 use super::stream::FinishReason;
 use super::{EngineOptions, Timings};
 use crate::log::Log;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// A lock whose holder panicked is still good: what these guard is changed in single assignments,
-/// and the panic itself fails every call.
+/// Lock, also where a holder has panicked: what these locks guard is changed in single assignments,
+/// so it is whole, and the panic itself fails every call.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -21,8 +21,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     wake: Condvar,
-    /// Sequences that hold a slot or wait for one. Grows only under the inbox's lock, so a call that
-    /// must not wait sees a number that cannot grow before it is queued.
+    /// Sequences that hold a slot or wait for one. Grows only under the inbox's lock, so a call
+    /// that must not wait sees a number that cannot grow before it is queued.
     pub occupied: AtomicUsize,
     /// Calls that had to wait and of which nothing has begun. Grows only under the inbox's lock.
     pub waiting_calls: AtomicUsize,
@@ -37,10 +37,10 @@ pub(super) struct Shared {
 struct Inbox {
     /// Calls with prompts that wait.
     new: Vec<Arc<Call>>,
-    /// All calls that may have unfinished sequences, wherever those are.
+    /// All calls that may have sequences that have not ended, wherever these are.
     calls: Vec<Weak<Call>>,
-    /// Calls that are gone are swept out when there are so many: twice those that the last time
-    /// left, so that a call costs the same however many there are.
+    /// When there are so many, calls that are gone are swept out. Set to twice the number that a
+    /// sweep leaves, so that a call costs the same however many there are.
     sweep_at: usize,
     state: State,
     seeds: ChaCha8Rng,
@@ -85,18 +85,25 @@ impl Shared {
             return Err(Error::Poisoned(reason.clone()));
         }
         let cancelled = call.is_cancelled() || matches!(inbox.state, State::Closed);
-        let (needed, occupied) = (prompts.len(), self.occupied.load(Relaxed));
+        let (needed, occupied) = (prompts.len() * call.width(), self.occupied.load(Relaxed));
         let free = self.max_batch_size.saturating_sub(occupied);
         if call.options.no_wait && needed > free && !cancelled {
             return Err(Error::Busy { needed, free });
         }
-        // A call waits where not even its first prompt has a slot.
-        let waits = needed > 0 && free == 0 && !cancelled;
+        // A call waits where not even its first prompt has its slots.
+        let waits = needed > 0 && free < call.width() && !cancelled;
         let waiting = self.waiting_calls.load(Relaxed);
         if waits && waiting >= self.max_waiting {
             let max = self.max_waiting;
             return Err(Error::Waiting { waiting, max });
         }
+        if !cancelled {
+            inbox.remember(call)?;
+            if needed > 0 {
+                reserve::push("the calls that wait", &mut inbox.new, call.clone())?;
+            }
+        }
+        // From here on nothing fails.
         let seed = match call.options.seed {
             0 => inbox.seeds.next_u64(),
             seed => seed,
@@ -105,10 +112,6 @@ impl Shared {
         if cancelled {
             call.withdraw(FinishReason::Cancelled);
             return Ok(());
-        }
-        inbox.remember(call);
-        if needed > 0 {
-            inbox.new.push(call.clone());
         }
         self.wake.notify_one();
         Ok(())
@@ -177,7 +180,7 @@ impl Shared {
         claim();
     }
 
-    /// Calls that were queued and not received: nobody will.
+    /// Take the calls that were queued and not received; the engine thread has ended.
     pub fn abandon(&self) -> Vec<Arc<Call>> {
         std::mem::take(&mut lock(&self.inbox).new)
     }
@@ -187,12 +190,12 @@ impl Shared {
 pub(super) const LEAST_SWEPT: usize = 64;
 
 impl Inbox {
-    fn remember(&mut self, call: &Arc<Call>) {
+    fn remember(&mut self, call: &Arc<Call>) -> Result<()> {
         if self.calls.len() >= self.sweep_at {
             self.calls.retain(|call| call.strong_count() > 0);
             self.sweep_at = LEAST_SWEPT.max(2 * self.calls.len());
         }
-        self.calls.push(Arc::downgrade(call));
+        reserve::push("the list of calls", &mut self.calls, Arc::downgrade(call))
     }
 
     fn calls(&self) -> Vec<Arc<Call>> {

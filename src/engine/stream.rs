@@ -171,8 +171,8 @@ impl Stream {
         current.then(|| self.call.fd()).flatten()
     }
 
-    /// Stop the call: what is queued is still given, then `Cancelled`. Sequences that have not begun
-    /// end at once, those that run after the step they are in.
+    /// Stop the call: what is queued is still given, then `Cancelled`. Sequences that have not
+    /// begun end at once, those that run after the step they are in.
     pub fn cancel(&self) {
         if self.process.is_current() {
             self.call.cancel();

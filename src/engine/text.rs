@@ -1,7 +1,7 @@
 //! Tokens to the text a caller sees: whole code points, cut before a stop string.
 
-use crate::Token;
-use crate::tokenizer::{Detokenizer, Tokenizer};
+use crate::tokenizer::{Detokenizer, Piece, Tokenizer};
+use crate::{Result, Token, reserve};
 use std::sync::Arc;
 
 /// A call's stop strings, prepared for matching byte by byte (Knuth, Morris, Pratt).
@@ -10,33 +10,34 @@ pub(super) struct Stops(Vec<Stop>);
 
 #[derive(Debug)]
 struct Stop {
-    text: Box<[u8]>,
+    text: Vec<u8>,
     /// `border[i]`: longest proper prefix of `text[..=i]` that is also its suffix.
-    border: Box<[usize]>,
+    border: Vec<usize>,
 }
+
+const STOP: &str = "a stop string";
 
 impl Stops {
     /// None of the strings is empty.
-    pub fn new(stops: &[String]) -> Self {
-        Self(
-            stops
-                .iter()
-                .map(|stop| Stop::new(stop.as_bytes()))
-                .collect(),
-        )
+    pub fn new(stops: &[String]) -> Result<Self> {
+        let mut all = reserve::room(STOP, stops.len())?;
+        for stop in stops {
+            all.push(Stop::new(stop.as_bytes())?);
+        }
+        Ok(Self(all))
     }
 }
 
 impl Stop {
-    fn new(text: &[u8]) -> Self {
+    fn new(text: &[u8]) -> Result<Self> {
         let mut stop = Stop {
-            text: text.into(),
-            border: vec![0; text.len()].into(),
+            text: reserve::copy(STOP, text)?,
+            border: reserve::filled(STOP, text.len(), 0)?,
         };
         for (i, byte) in text.iter().enumerate().skip(1) {
             stop.border[i] = stop.advance(stop.border[i - 1], *byte);
         }
-        stop
+        Ok(stop)
     }
 
     /// Bytes matched after `byte`, when `matched` (less than all) were before it.
@@ -63,69 +64,114 @@ pub(super) struct TextStream {
     stopped: bool,
 }
 
+const TEXT: &str = "the text of a sequence";
+
+/// More bytes than the detokenizer holds back and may append with the next token: three stray bytes
+/// of a code point, each as U+FFFD.
+const HELD_BACK: usize = 16;
+
 impl TextStream {
     /// `special`: with the texts of special tokens.
-    pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &Stops, special: bool) -> Self {
-        Self {
+    pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &Stops, special: bool) -> Result<Self> {
+        Ok(Self {
             detokenizer: match special {
                 true => Detokenizer::with_special(tokenizer),
                 false => Detokenizer::new(tokenizer),
             },
-            matched: vec![0; stops.0.len()],
+            matched: reserve::filled(TEXT, stops.0.len(), 0)?,
             held: String::new(),
             stopped: false,
-        }
+        })
     }
 
     /// The text that an echoed prompt token makes certain. Stop strings are not looked for.
-    pub fn echo(&mut self, token: Token) -> String {
+    pub fn echo(&mut self, token: Token) -> Result<String> {
         let mut text = String::new();
+        reserve::string(TEXT, &mut text, self.most_bytes(token))?;
         self.detokenizer.push(token, &mut text);
-        text
+        Ok(text)
     }
 
     /// The text that a generated token makes certain, and whether a stop string ended it.
-    pub fn push(&mut self, token: Token, stops: &Stops) -> (String, bool) {
+    pub fn push(&mut self, token: Token, stops: &Stops) -> Result<(String, bool)> {
         let old = self.held.len();
+        let most = self.most_bytes(token);
+        reserve::string(TEXT, &mut self.held, most)?;
         self.detokenizer.push(token, &mut self.held);
-        (self.release(old, stops), self.stopped)
+        if self.has_dropped_a_space(token, old) {
+            for (stop, matched) in stops.0.iter().zip(&mut self.matched) {
+                if stop.text.iter().any(|byte| *byte != b' ') {
+                    *matched = stop.advance(*matched, b' ');
+                }
+            }
+        }
+        Ok((self.release(old, stops)?, self.stopped))
     }
 
     /// What was held back, and whether a stop string ended it just now.
-    pub fn finish(&mut self, stops: &Stops) -> (String, bool) {
+    pub fn finish(&mut self, stops: &Stops) -> Result<(String, bool)> {
         if self.stopped {
-            return (String::new(), false);
+            return Ok((String::new(), false));
         }
         let old = self.held.len();
+        reserve::string(TEXT, &mut self.held, HELD_BACK)?;
         self.detokenizer.finish(&mut self.held);
-        let mut text = self.release(old, stops);
+        let mut text = self.release(old, stops)?;
+        reserve::string(TEXT, &mut text, self.held.len())?;
         text.push_str(&std::mem::take(&mut self.held));
-        (text, self.stopped)
+        Ok((text, self.stopped))
+    }
+
+    /// Bytes that the detokenizer appends at most when it is given this token.
+    fn most_bytes(&self, token: Token) -> usize {
+        let own = match self.detokenizer.piece(token) {
+            Piece::Text(text) | Piece::Literal(text) => text.len(),
+            Piece::Bytes(bytes) => bytes.len() * '\u{fffd}'.len_utf8(),
+            Piece::Byte(_) | Piece::Control => 0,
+        };
+        own + HELD_BACK
+    }
+
+    /// Whether the space that the token's text begins with is not in the text from `old` on.
+    ///
+    /// Decoding drops that space at the start of a text, as Meta's code does. But the model has
+    /// written it, behind its prompt, and stop strings are looked for in what the model has
+    /// written: one that begins with the space would else be passed over there, and the sequence
+    /// would run on to its limit. A stop string of nothing but spaces is another matter: it means a
+    /// space in the text that the caller gets.
+    fn has_dropped_a_space(&self, token: Token, old: usize) -> bool {
+        let added = self.held.len() - old;
+        matches!(self.detokenizer.piece(token), Piece::Text(text)
+            if text.starts_with(' ') && text.len() == added + 1)
     }
 
     /// Match `held` from `old` on, and take what cannot belong to a stop string. Where several stop
     /// strings are complete, the text is cut before the one that begins first.
-    fn release(&mut self, old: usize, stops: &Stops) -> String {
+    fn release(&mut self, old: usize, stops: &Stops) -> Result<String> {
         let mut cut = None;
         let mut longest = 0;
         for (stop, matched) in stops.0.iter().zip(&mut self.matched) {
             for (i, byte) in self.held.bytes().enumerate().skip(old) {
                 *matched = stop.advance(*matched, byte);
                 if *matched == stop.text.len() {
-                    let start = i + 1 - stop.text.len();
+                    // It may begin with a space that was dropped before the text.
+                    let start = (i + 1).saturating_sub(stop.text.len());
                     cut = Some(cut.map_or(start, |cut: usize| cut.min(start)));
                     break;
                 }
             }
             longest = longest.max(*matched);
         }
-        if let Some(cut) = cut {
-            self.stopped = true;
-            self.held.truncate(cut);
-            return std::mem::take(&mut self.held);
-        }
         // A stop string begins with a whole code point, so this is a boundary of the text too.
-        let certain = self.held.len() - longest;
-        self.held.drain(..certain).collect()
+        let certain = cut.unwrap_or(self.held.len().saturating_sub(longest));
+        let mut text = String::new();
+        reserve::string(TEXT, &mut text, certain)?;
+        text.push_str(&self.held[..certain]);
+        self.held.drain(..certain);
+        if cut.is_some() {
+            self.stopped = true;
+            self.held = String::new();
+        }
+        Ok(text)
     }
 }

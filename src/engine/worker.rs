@@ -11,9 +11,14 @@ use std::time::{Duration, Instant};
 
 /// Serve until the handle goes. A panic or an error of the model poisons the handle: what the model
 /// and its cache hold afterwards is unknown.
-pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Shared) {
+pub(super) fn work(
+    mut run: Box<dyn Run>,
+    mut scheduler: Scheduler,
+    plans: [Plan; 2],
+    shared: &Shared,
+) {
     let result = catch_unwind(AssertUnwindSafe(|| {
-        serve(&mut *run, &mut scheduler, shared)
+        serve(&mut *run, &mut scheduler, plans, shared)
     }));
     let failure = match result {
         Ok(Ok(())) => None,
@@ -41,11 +46,15 @@ pub(super) fn work(mut run: Box<dyn Run>, mut scheduler: Scheduler, shared: &Sha
     }));
 }
 
-fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Result<()> {
+fn serve(
+    run: &mut dyn Run,
+    scheduler: &mut Scheduler,
+    [mut now, mut next]: [Plan; 2],
+    shared: &Shared,
+) -> Result<()> {
     let vocab_size = run.limits().vocab_size;
-    let (mut now, mut next) = (Plan::default(), Plan::default());
     let mut idle = true;
-    // Of `now`: when it was submitted or, if that was later, when the step before it had ended.
+    // When `now` was submitted or, if that was later, when the step before it had ended.
     let mut start = Instant::now();
     loop {
         let patience = match idle {
@@ -85,7 +94,8 @@ fn serve(run: &mut dyn Run, scheduler: &mut Scheduler, shared: &Shared) -> Resul
             )));
         }
         scheduler.absorb(&now, answer, seconds);
-        // What follows it is under way.
+        scheduler.copy_pages(run)?;
+        // The step that follows it is under way, if there is one.
         std::mem::swap(&mut now, &mut next);
         next.clear();
     }

@@ -1,6 +1,7 @@
 //! What the bytes of a stored tensor are.
 
 use crate::Dtype;
+use crate::quant::ggml;
 
 /// The encoding of a tensor in a file. This set is open: every checkpoint format may add to it.
 /// What kernels multiply is a [`Dtype`], a closed set; only the floats are both.
@@ -16,15 +17,25 @@ pub enum Encoding {
     I8,
     /// Unsigned bytes: two 4-bit codes, or the 8-bit code of a scale.
     U8,
+    /// Words of 32 bits: several codes each, or the numbers of groups.
+    I32,
+    /// Words of 64 bits: sizes.
+    I64,
+    /// 8-bit floats, e4m3 ([`crate::quant::fp8`]).
+    F8E4m3,
+    /// Blocks of a GGUF file; never one of its floats.
+    Ggml(ggml::Type),
 }
 
 impl Encoding {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
+    /// Bytes of one element; of one block where elements lie in blocks.
+    pub fn size(self) -> usize {
         match self {
-            Encoding::F32 => 4,
+            Encoding::I64 => 8,
+            Encoding::F32 | Encoding::I32 => 4,
             Encoding::F16 | Encoding::Bf16 => 2,
-            Encoding::I8 | Encoding::U8 => 1,
+            Encoding::I8 | Encoding::U8 | Encoding::F8E4m3 => 1,
+            Encoding::Ggml(kind) => kind.block_bytes(),
         }
     }
 
@@ -34,18 +45,34 @@ impl Encoding {
             Encoding::F32 => Some(Dtype::F32),
             Encoding::F16 => Some(Dtype::F16),
             Encoding::Bf16 => Some(Dtype::Bf16),
-            Encoding::I8 | Encoding::U8 => None,
+            _ => None,
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`, `i8`, `u8`.
-    pub const fn name(self) -> &'static str {
+    /// The field's short name: `f32`, `f16`, `bf16`, `i8`, `u8`, `i32`, `i64`, `f8_e4m3`; ggml's own of
+    /// its blocks, `Q4_K`.
+    pub fn name(self) -> &'static str {
         match self {
             Encoding::F32 => "f32",
             Encoding::F16 => "f16",
             Encoding::Bf16 => "bf16",
             Encoding::I8 => "i8",
             Encoding::U8 => "u8",
+            Encoding::I32 => "i32",
+            Encoding::I64 => "i64",
+            Encoding::F8E4m3 => "f8_e4m3",
+            Encoding::Ggml(kind) => kind.name(),
+        }
+    }
+}
+
+impl From<ggml::Type> for Encoding {
+    fn from(kind: ggml::Type) -> Encoding {
+        match kind {
+            ggml::Type::F32 => Encoding::F32,
+            ggml::Type::F16 => Encoding::F16,
+            ggml::Type::Bf16 => Encoding::Bf16,
+            kind => Encoding::Ggml(kind),
         }
     }
 }

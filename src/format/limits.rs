@@ -29,3 +29,19 @@ pub const MAX_VALUES: usize = 1 << 20;
 
 /// Most bytes of the zip directory of a `.pth`, which has one entry of about 100 bytes per tensor.
 pub const MAX_DIRECTORY: u64 = 16 << 20;
+
+/// Most tensors of a GGUF file. ggml's own limit for a model is below it.
+pub const MAX_GGUF_TENSORS: u64 = 1 << 16;
+
+/// Most keys of a GGUF file, which have some 30.
+pub const MAX_GGUF_KEYS: u64 = 1 << 16;
+
+/// Most bytes of a key, or of the name of a tensor, of a GGUF file.
+pub const MAX_GGUF_KEY: u64 = 64 << 10;
+
+/// Most bytes of one string of a GGUF file, such as a chat template.
+pub const MAX_GGUF_STRING: u64 = 16 << 20;
+
+/// Most bytes of all that lies before a GGUF file's data; a vocabulary of 256,000 tokens has some
+/// 15 MB.
+pub const MAX_GGUF_METADATA: u64 = 256 << 20;

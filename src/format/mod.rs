@@ -9,6 +9,8 @@
 
 mod bytes;
 mod encoding;
+pub mod gguf;
+mod index;
 mod json;
 pub mod limits;
 pub mod pickle;
@@ -33,7 +35,7 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Where its bytes start in the file.
     pub offset: u64,
-    /// How many there are: `product(shape) * encoding.size()`, checked.
+    /// How many there are: `product(shape) * encoding.size()`, or of that many blocks; checked.
     pub len: u64,
 }
 

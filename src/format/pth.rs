@@ -27,6 +27,15 @@ pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<TensorFile> {
     })
 }
 
+/// Open the shards that a `pytorch_model.bin.index.json` names.
+///
+/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and errors:
+/// as in [`open`].
+pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorFile>> {
+    let mut open = |path: &Path| open(path, cancel);
+    super::index::open(index, ("a PyTorch index", ".bin"), &mut open, cancel)
+}
+
 /// The tensors of an archive by name.
 fn read_table(
     path: &Path,

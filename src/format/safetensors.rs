@@ -4,11 +4,11 @@
 //! safetensors crate. Data of any alignment is accepted.
 
 use super::json::{self, ByTensor, Sizes};
-use super::limits::{FREE_HEADER, MAX_FILES, MAX_HEADER, MAX_INDEX, MAX_TENSORS};
+use super::limits::{FREE_HEADER, MAX_HEADER};
 use super::{Encoding, TensorFile, TensorInfo, byte_len};
 use crate::file::{open_regular, read_at};
-use crate::{Cancel, Error, Result, sentence};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::{Cancel, Error, Result};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -136,9 +136,15 @@ fn convert(path: &Path, name: &str, entry: Entry, start: u64) -> Result<TensorIn
         "BF16" => Encoding::Bf16,
         "I8" => Encoding::I8,
         "U8" => Encoding::U8,
+        "I32" => Encoding::I32,
+        "I64" => Encoding::I64,
+        "F8_E4M3" => Encoding::F8E4m3,
         other => {
             let other = other.chars().take(20).collect();
-            return bad("dtype F32, F16, BF16, I8 or U8".into(), other);
+            return bad(
+                "dtype F32, F16, BF16, F8_E4M3, I8, U8, I32 or I64".into(),
+                other,
+            );
         }
     };
     let (shape, (from, to)) = (entry.shape.0, entry.data_offsets);
@@ -162,71 +168,12 @@ fn convert(path: &Path, name: &str, entry: Entry, start: u64) -> Result<TensorIn
 /// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and errors:
 /// as in [`open`].
 pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorFile>> {
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: ByTensor<String>,
-    }
-    let bad = |detail: String| Err(Error::format(index, detail));
-    let (file, len) = open_regular(index)?;
-    if len > MAX_INDEX {
-        return bad(format!(
-            "has {len} bytes, a safetensors index has at most {MAX_INDEX}"
-        ));
-    }
-    let parsed: Index = json::read(&file, index, 0..len, cancel, "not a safetensors index")?;
-    let map = parsed.weight_map.0;
-    let names: BTreeSet<&str> = map.values().map(String::as_str).collect();
-    if names.is_empty() {
-        return bad("the weight_map is empty".into());
-    }
-    if names.len() > MAX_FILES {
-        let n = names.len();
-        return bad(format!(
-            "the weight_map names {n} files, a checkpoint has at most {MAX_FILES}"
-        ));
-    }
-    let dir = index.parent().unwrap_or(Path::new(""));
-    let mut files = BTreeMap::new();
-    let (mut room, mut n_tensors) = (MAX_HEADER, 0);
-    for name in names {
-        // A shard lies beside the index; nothing else of the file system is an index's business.
-        if !name.ends_with(".safetensors") || name.contains(['/', '\\', '\0']) {
-            let detail = format!("the weight_map names `{}`", sentence::name(name));
-            return bad(format!("{detail}, expected a .safetensors file beside it"));
-        }
-        let file = open_with_room(&dir.join(name), &mut room, cancel)?;
-        n_tensors += file.tensors.len();
-        if n_tensors > MAX_TENSORS {
-            return bad(format!(
-                "its files up to `{name}` have {n_tensors} tensors, a checkpoint has at most \
-                 {MAX_TENSORS}"
-            ));
-        }
-        files.insert(name, file);
-    }
-    let wrong = |file: &TensorFile, tensor: &str, expected: String, got: String| {
-        Err(Error::Tensor {
-            path: file.path.clone(),
-            tensor: tensor.into(),
-            expected,
-            got,
-        })
-    };
-    let mut owner: HashMap<&str, &str> = HashMap::new();
-    for (name, file) in &files {
-        for tensor in file.tensors.keys() {
-            if let Some(other) = owner.insert(tensor, name) {
-                let (expected, got) = (format!("it in `{other}` only"), format!("it in `{name}`"));
-                return wrong(file, tensor, expected, got);
-            }
-        }
-    }
-    for (tensor, shard) in &map {
-        let file = &files[shard.as_str()];
-        if !file.tensors.contains_key(tensor) {
-            let expected = "it here, as model.safetensors.index.json says".into();
-            return wrong(file, tensor, expected, "no such tensor".into());
-        }
-    }
-    Ok(files.into_values().collect())
+    let mut room = MAX_HEADER;
+    let mut open = |path: &Path| open_with_room(path, &mut room, cancel);
+    super::index::open(
+        index,
+        ("a safetensors index", ".safetensors"),
+        &mut open,
+        cancel,
+    )
 }

@@ -44,7 +44,7 @@ impl Pool {
 
     /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that
     /// were published under `salt`.
-    pub fn find_all(&self, salt: u64, tokens: &[Token]) -> Vec<Hit> {
+    pub fn find_all(&self, salt: u64, tokens: &[Token]) -> Result<Vec<Hit>> {
         let mut parent = NodeId::Root { salt };
         let mut hits = Vec::new();
         for page in tokens.chunks_exact(self.page_size) {
@@ -52,9 +52,9 @@ impl Pool {
                 break;
             };
             parent = hit.node;
-            hits.push(hit);
+            reserve::push("the list of found pages", &mut hits, hit)?;
         }
-        hits
+        Ok(hits)
     }
 
     /// The cached page that holds `tokens`, one page of them, after the text of `parent`.
@@ -62,28 +62,52 @@ impl Pool {
         self.prefix.find(parent, tokens)
     }
 
-    /// Hold the pages of `hits` and as many fresh ones as make `total`; `None`, and nothing
-    /// changed, where there are not enough.
-    pub fn reserve(&mut self, hits: &[Hit], total: usize) -> Option<Vec<u32>> {
-        let fresh = total.checked_sub(hits.len())?;
+    /// Hold the pages of `hits` and as many fresh ones as make `total`, which is no less; `None`,
+    /// and nothing changed, where there are not enough.
+    pub fn reserve(&mut self, hits: &[Hit], total: usize) -> Result<Option<Vec<u32>>> {
+        let fresh = total - hits.len();
         let idle_hits = hits
             .iter()
             .filter(|hit| self.holders[hit.page as usize] == 0)
             .count();
         if self.free.len() + self.idle.len - idle_hits < fresh {
-            return None;
+            return Ok(None);
         }
-        let mut pages = Vec::with_capacity(total);
+        let mut pages = reserve::room("a page table", total)?;
         for hit in hits {
             self.hold(hit.page);
             pages.push(hit.page);
         }
         for _ in 0..fresh {
-            let page = self.free.pop().or_else(|| self.reclaim())?;
+            let Some(page) = self.free.pop().or_else(|| self.reclaim()) else {
+                break;
+            };
             self.holders[page as usize] = 1;
             pages.push(page);
         }
-        Some(pages)
+        Ok(Some(pages))
+    }
+
+    /// The same for `n` sequences that begin alike, each with a page table of its own.
+    pub fn reserve_all(
+        &mut self,
+        n: usize,
+        hits: &[Hit],
+        total: usize,
+    ) -> Result<Option<Vec<Vec<u32>>>> {
+        let mut tables: Vec<Vec<u32>> = reserve::room("page tables", n)?;
+        for _ in 0..n {
+            let table = self.reserve(hits, total);
+            if let Ok(Some(table)) = table {
+                tables.push(table);
+                continue;
+            }
+            for page in tables.iter().flat_map(|table| table.iter().rev()) {
+                self.release(*page);
+            }
+            return table.map(|_| None);
+        }
+        Ok(Some(tables))
     }
 
     /// Fork a sequence: `child`, a page table of the same length or longer, gets the keys and
@@ -129,8 +153,8 @@ impl Pool {
         *holders += 1;
     }
 
-    /// Let go of a page. Let the last page of a text go first: then it is reclaimed before those
-    /// without which it cannot be found.
+    /// Let go of a page. Let the pages of a text go from the last to the first: pages are reclaimed
+    /// in that order, and a page can only be found while all pages before it can.
     pub fn release(&mut self, page: u32) {
         let holders = &mut self.holders[page as usize];
         debug_assert!(

@@ -2,13 +2,21 @@
 
 use super::*;
 
+fn reserve(pool: &mut Pool, hits: &[Hit], total: usize) -> Option<Vec<u32>> {
+    pool.reserve(hits, total).unwrap()
+}
+
+fn find_all(pool: &Pool, salt: u64, tokens: &[Token]) -> Vec<Hit> {
+    pool.find_all(salt, tokens).unwrap()
+}
+
 /// Hold fresh pages for `tokens`, fill and publish them without a salt.
 fn write(pool: &mut Pool, tokens: &[Token]) -> Vec<u32> {
     write_salted(pool, 0, tokens)
 }
 
 fn write_salted(pool: &mut Pool, salt: u64, tokens: &[Token]) -> Vec<u32> {
-    let pages = pool.reserve(&[], tokens.len() / pool.page_size()).unwrap();
+    let pages = reserve(pool, &[], tokens.len() / pool.page_size()).unwrap();
     let mut parent = NodeId::Root { salt };
     for (page, text) in pages.iter().zip(tokens.chunks_exact(pool.page_size())) {
         parent = pool.publish(parent, text, *page);
@@ -25,7 +33,7 @@ fn a_page_is_found_by_all_tokens_before_it_not_by_its_own_alone() {
     let mut pool = Pool::new(8, 2).unwrap();
     let pages = write(&mut pool, &[1, 2, 3, 4, 5, 6]);
     let found = |tokens: &[Token]| {
-        pool.find_all(0, tokens)
+        find_all(&pool, 0, tokens)
             .iter()
             .map(|hit| hit.page)
             .collect::<Vec<_>>()
@@ -48,23 +56,23 @@ fn idle_pages_are_found_again_and_the_oldest_end_of_a_text_is_reclaimed_first() 
     assert_eq!(pool.used(), 0);
 
     // One page was never used; the second comes from the end of the older text.
-    let taken = pool.reserve(&[], 2).unwrap();
+    let taken = reserve(&mut pool, &[], 2).unwrap();
     assert!(taken.contains(&old[1]));
-    assert_eq!(pool.find_all(0, &[1, 2, 3, 4]).len(), 1);
-    assert_eq!(pool.find_all(0, &[5, 6]).len(), 1);
+    assert_eq!(find_all(&pool, 0, &[1, 2, 3, 4]).len(), 1);
+    assert_eq!(find_all(&pool, 0, &[5, 6]).len(), 1);
 
     // What a sequence holds is never reclaimed, and holding counts as use.
-    let hits = pool.find_all(0, &[1, 2]);
+    let hits = find_all(&pool, 0, &[1, 2]);
     assert_eq!(
-        pool.reserve(&hits, 3),
+        reserve(&mut pool, &hits, 3),
         None,
         "one free page besides the hit"
     );
     assert_eq!(pool.used(), 2, "a refused reservation changes nothing");
-    let held = pool.reserve(&hits, 2).unwrap();
+    let held = reserve(&mut pool, &hits, 2).unwrap();
     assert_eq!(held, [old[0], new[0]]);
-    assert!(pool.find_all(0, &[5, 6]).is_empty());
-    assert_eq!(pool.reserve(&[], 1), None);
+    assert!(find_all(&pool, 0, &[5, 6]).is_empty());
+    assert_eq!(reserve(&mut pool, &[], 1), None);
 
     release_all(&mut pool, &held);
     release_all(&mut pool, &taken);
@@ -75,13 +83,14 @@ fn idle_pages_are_found_again_and_the_oldest_end_of_a_text_is_reclaimed_first() 
 fn a_shared_page_is_held_until_the_last_holder_lets_go() {
     let mut pool = Pool::new(2, 1).unwrap();
     let pages = write(&mut pool, &[7]);
-    let shared = pool.reserve(&pool.find_all(0, &[7]), 1).unwrap();
+    let hits = find_all(&pool, 0, &[7]);
+    let shared = reserve(&mut pool, &hits, 1).unwrap();
     assert_eq!(shared, pages);
     pool.release(pages[0]);
     assert_eq!(pool.used(), 1);
     pool.release(pages[0]);
     assert_eq!(pool.used(), 0);
-    assert_eq!(pool.find_all(0, &[7]).len(), 1);
+    assert_eq!(find_all(&pool, 0, &[7]).len(), 1);
 }
 
 #[test]
@@ -90,10 +99,10 @@ fn of_two_equal_pages_the_first_stays_findable_and_the_second_is_freed() {
     let first = write(&mut pool, &[7]);
     let second = write(&mut pool, &[7]);
     release_all(&mut pool, &second);
-    assert_eq!(pool.find_all(0, &[7])[0].page, first[0]);
+    assert_eq!(find_all(&pool, 0, &[7])[0].page, first[0]);
     release_all(&mut pool, &first);
-    assert_eq!(pool.reserve(&[], 1).unwrap(), second);
-    assert_eq!(pool.find_all(0, &[7]).len(), 1);
+    assert_eq!(reserve(&mut pool, &[], 1).unwrap(), second);
+    assert_eq!(find_all(&pool, 0, &[7]).len(), 1);
 }
 
 #[test]
@@ -102,7 +111,7 @@ fn a_page_is_found_only_with_the_salt_that_it_was_published_under() {
     let plain = write(&mut pool, &[1, 2, 3, 4]);
     let salted = write_salted(&mut pool, 7, &[1, 2, 3, 4]);
     let found = |salt: u64| {
-        let hits = pool.find_all(salt, &[1, 2, 3, 4]);
+        let hits = find_all(&pool, salt, &[1, 2, 3, 4]);
         hits.iter().map(|hit| hit.page).collect::<Vec<_>>()
     };
     assert_eq!(found(0), plain);
@@ -113,8 +122,8 @@ fn a_page_is_found_only_with_the_salt_that_it_was_published_under() {
 #[test]
 fn a_fork_shares_full_pages_and_has_the_one_that_is_being_filled_copied() {
     let mut pool = Pool::new(8, 2).unwrap();
-    let parent = pool.reserve(&[], 4).unwrap();
-    let mut child = pool.reserve(&[], 4).unwrap();
+    let parent = reserve(&mut pool, &[], 4).unwrap();
+    let mut child = reserve(&mut pool, &[], 4).unwrap();
     let own = child.clone();
     assert_eq!(pool.used(), 8);
 
@@ -128,8 +137,8 @@ fn a_fork_shares_full_pages_and_has_the_one_that_is_being_filled_copied() {
     assert_eq!(pool.used(), 0);
 
     // At the end of a page there is nothing to copy, and before the first position nothing at all.
-    let parent = pool.reserve(&[], 3).unwrap();
-    let mut child = pool.reserve(&[], 3).unwrap();
+    let parent = reserve(&mut pool, &[], 3).unwrap();
+    let mut child = reserve(&mut pool, &[], 3).unwrap();
     assert_eq!(pool.fork(&parent, &mut child, 0), None);
     assert_eq!(pool.fork(&parent, &mut child, 4), None);
     assert_eq!(child[..2], parent[..2]);
@@ -148,14 +157,14 @@ fn a_fork_shares_full_pages_and_has_the_one_that_is_being_filled_copied() {
 fn a_page_that_a_fork_shares_goes_idle_when_the_last_holder_lets_it_go() {
     let mut pool = Pool::new(4, 2).unwrap();
     let parent = write(&mut pool, &[1, 2]);
-    let mut child = pool.reserve(&[], 1).unwrap();
+    let mut child = reserve(&mut pool, &[], 1).unwrap();
     assert_eq!(pool.fork(&parent, &mut child, 2), None);
     release_all(&mut pool, &parent);
-    let (used, hits) = (pool.used(), pool.find_all(0, &[1, 2]));
+    let (used, hits) = (pool.used(), find_all(&pool, 0, &[1, 2]));
     assert_eq!((used, hits.len()), (1, 1));
     release_all(&mut pool, &child);
     assert_eq!(pool.used(), 0);
-    assert_eq!(pool.find_all(0, &[1, 2]).len(), 1);
+    assert_eq!(find_all(&pool, 0, &[1, 2]).len(), 1);
 }
 
 /// A sequence of the next test: its tokens, and the pages that a cache of tokens has them in.
@@ -184,7 +193,7 @@ fn whatever_forks_each_sequence_reads_its_own_tokens() {
     for round in 0..20_000 {
         let at = random(live.len().max(1));
         match random(8) {
-            0 => match pool.reserve(&[], MOST) {
+            0 => match reserve(&mut pool, &[], MOST) {
                 Some(pages) => live.push(Written {
                     tokens: Vec::new(),
                     pages,

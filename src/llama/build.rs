@@ -6,13 +6,13 @@ use crate::backend::cpu::{self, Cpu};
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{Backend, Limits, RopeTable, Run};
 use crate::checkpoint::weights::{self, LoadControl};
-use crate::checkpoint::{self, Checkpoint, Files, Plan, TokenizerSource};
+use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
 use crate::log::Level;
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
 use crate::{Cancel, Dtype, Error, Result, Token, sentence};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -192,28 +192,15 @@ impl<'a> Build<'a> {
             files,
         } = self.open_checkpoint()?;
         B::takes(&config.needs(options.max_seq_len))?;
-        let weights_plan = Plan::new(&*checkpoint, &files, &config, options.weights_dtype)?;
-        let setting = self.setting::<B>(&config, &weights_plan);
+        let adapters = self.adapters()?;
+        let asked = options.weights_dtype;
+        let weights_plan = Plan::new(&*checkpoint, &files, &config, asked, &adapters)?;
+        let setting = setting::<B>(options, &config, &weights_plan);
         let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
         let weights_dtype = setting.weights_dtypes[0];
-        let weight_bytes = weights_plan.weight_bytes::<B>();
-        let kv_bytes =
-            (limits.n_pages as u64).saturating_mul(B::page_bytes(&config.shape, kv_dtype));
-        let plan = MemoryPlan {
-            items: [
-                ("the weights", weight_bytes),
-                ("the KV pool (max_batch_size x max_seq_len)", kv_bytes),
-                (
-                    "the RoPE table (max_seq_len)",
-                    rope::table_bytes(&config, options.max_seq_len),
-                ),
-                (
-                    "scratch buffers",
-                    Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype, options.n_threads),
-                ),
-            ],
-            place,
-        };
+        let items = memory::<B>(&config, &weights_plan, &setting, options);
+        let (weight_bytes, kv_bytes) = (items[0].1, items[1].1);
+        let plan = MemoryPlan { items, place };
         plan.check()?;
         let rope = rope::table(&config, options.max_seq_len)?;
         let opened = open(rope, &setting, plan.needed());
@@ -253,20 +240,29 @@ impl<'a> Build<'a> {
             config,
             eos_ids,
         };
+        let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
             engine,
             tokenizer,
+            chat,
             info,
         })
+    }
+
+    fn adapters(&self) -> Result<Vec<Adapter>> {
+        let cancel = self.options.cancel.as_ref();
+        let adapters = self.options.adapters.iter();
+        let open = |(dir, scale): &(PathBuf, f32)| match scale.is_finite() {
+            true => Adapter::open(dir, *scale, cancel),
+            false => Err(Error::invalid("adapter_scales", "finite numbers", scale)),
+        };
+        adapters.map(open).collect()
     }
 
     fn open_checkpoint(&self) -> Result<Opened> {
         // Before the tokenizer, so that a directory of something else is called that.
         let checkpoint = checkpoint::open(self.ckpt_dir)?;
-        let (tokenizer_path, tokenizer) = match (self.tokenizer_path, checkpoint.tokenizer()) {
-            (Some(path), _) => (path, tokenizer::open(path)?),
-            (None, TokenizerSource::Directory(dir)) => (dir, tokenizer::open_in(dir)?),
-        };
+        let (tokenizer_path, tokenizer) = tokenizer_of(&*checkpoint, self.tokenizer_path)?;
         let cancel = self.options.cancel.as_ref();
         if cancel.is_some_and(Cancel::is_triggered) {
             return Err(Error::Cancelled);
@@ -290,21 +286,6 @@ impl<'a> Build<'a> {
             config,
             files,
         })
-    }
-
-    fn setting<'c, B: Backend>(&self, config: &'c Config, plan: &Plan<'_>) -> Setting<'c> {
-        let weights_dtypes = plan.layer_dtypes();
-        let weights_dtype = weights_dtypes[0];
-        let kv_dtype = match weights_dtype.is_float() {
-            true => weights_dtype,
-            false => Dtype::Bf16,
-        };
-        Setting {
-            limits: limits::<B>(self.options, config.shape.vocab_size),
-            config,
-            weights_dtypes,
-            kv_dtype: self.options.kv_dtype.unwrap_or(kv_dtype),
-        }
     }
 
     fn engine(
@@ -377,6 +358,72 @@ fn check_shards(options: &BuildOptions, files: &Files) -> Result<()> {
 }
 
 /// Rows of a step: a long prefill chunk beside every running sequence.
+/// The tokenizer of a checkpoint, or of the file that is named instead, and where it is.
+pub(super) fn tokenizer_of(
+    checkpoint: &dyn Checkpoint,
+    path: Option<&Path>,
+) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
+    match (path, checkpoint.tokenizer()) {
+        (Some(path), _) => Ok((path.to_owned(), tokenizer::open(path)?)),
+        (None, TokenizerSource::Directory(dir)) => Ok((dir.to_owned(), tokenizer::open_in(dir)?)),
+        (None, TokenizerSource::Gguf(gguf)) => {
+            let path = checkpoint.config_path();
+            Ok((path.to_owned(), gguf.vocabulary()?.tokenizer(path)?))
+        }
+    }
+}
+
+/// What a backend is made for, as these options and this plan say.
+fn setting<'c, B: Backend>(
+    options: &BuildOptions,
+    config: &'c Config,
+    plan: &Plan<'_>,
+) -> Setting<'c> {
+    let weights_dtypes = plan.layer_dtypes();
+    let weights_dtype = weights_dtypes[0];
+    let kv_dtype = match weights_dtype.is_float() {
+        true => weights_dtype,
+        false => Dtype::Bf16,
+    };
+    Setting {
+        limits: limits::<B>(options, config.shape.vocab_size),
+        config,
+        weights_dtypes,
+        kv_dtype: options.kv_dtype.unwrap_or(kv_dtype),
+    }
+}
+
+/// What a handle takes, in bytes: the weights, the KV pool, and what is small beside them.
+fn memory<B: Backend>(
+    config: &Config,
+    plan: &Plan<'_>,
+    setting: &Setting<'_>,
+    options: &BuildOptions,
+) -> [(&'static str, u64); 4] {
+    let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
+    let page = B::page_bytes(&config.shape, kv_dtype);
+    let scratch = Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype, options.n_threads);
+    [
+        ("the weights", plan.weight_bytes::<B>()),
+        (
+            "the KV pool (max_batch_size x max_seq_len)",
+            (limits.n_pages as u64).saturating_mul(page),
+        ),
+        (
+            "the RoPE table (max_seq_len)",
+            rope::table_bytes(config, options.max_seq_len),
+        ),
+        ("scratch buffers", scratch),
+    ]
+}
+
+/// What a handle on the CPU would take, in bytes.
+pub(super) fn cpu_memory(options: &BuildOptions, config: &Config, plan: &Plan<'_>) -> u64 {
+    let setting = setting::<Cpu>(options, config, plan);
+    let items = memory::<Cpu>(config, plan, &setting, options);
+    items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
+}
+
 fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
     let pages = options.max_seq_len.div_ceil(B::PAGE_SIZE);
     let chunk = options

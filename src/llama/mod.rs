@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `options` | what a handle is built with, and what it says of itself |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
+//! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
+//! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
 //! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
 
 mod build;
+mod chat;
 mod completion;
+pub mod inspect;
 mod options;
 mod plan;
 pub mod quantise;
@@ -17,7 +21,7 @@ pub mod quantise;
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info};
 
-use crate::chat::{self, Encoding, Message};
+use crate::chat::{Chat, ChatRequest, Encoding, Turn, UNSAFE_ERROR};
 use crate::engine::request::RequestLimits;
 use crate::engine::{Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings};
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
@@ -29,6 +33,7 @@ use std::sync::Arc;
 pub struct Llama {
     engine: Engine,
     tokenizer: Arc<dyn Tokenizer>,
+    chat: Chat,
     info: Info,
 }
 
@@ -68,7 +73,7 @@ impl Llama {
         on_event: &mut dyn FnMut(&Event) -> bool,
     ) -> Result<Completion> {
         let (logprobs, top) = (options.logprobs, options.top_logprobs > 0);
-        let n = prompts.len();
+        let n = prompts.len().saturating_mul(options.num_return_sequences);
         let stream = self.stream(prompts, options)?;
         completion::collect(&stream, n, logprobs, top, on_event)
     }
@@ -94,27 +99,48 @@ impl Llama {
         all(texts, encode)
     }
 
-    /// Prompts for [`Llama::generate`] from dialogs in Meta's chat format. A dialog with a special
-    /// tag in a message is answered with the reference's sentence. Fails as
-    /// [`Llama::text_prompts`], and on roles out of order.
+    /// How dialogs become prompts.
+    pub fn chat(&self) -> &Chat {
+        &self.chat
+    }
+
+    /// Prompts for [`Llama::generate`] from dialogs of plain texts, by the model's chat template or in
+    /// Meta's format. In the Llama 2 format a dialog with a special tag in a message is answered with
+    /// the reference's sentence. Fails as [`Llama::text_prompts`] and [`Chat::encode`].
     pub fn chat_prompts(
         &self,
-        dialogs: &[&[Message<'_>]],
+        dialogs: &[&[Turn<'_>]],
         cancel: Option<&Cancel>,
     ) -> Result<Vec<Prompt>> {
-        let encode = |(index, dialog): (usize, &&[Message<'_>])| match chat::encode_dialog(
-            &*self.tokenizer,
-            dialog,
-            self.bound(cancel),
-        )? {
-            Encoding::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
-            Encoding::Unsafe => Ok(Prompt::Refused(chat::UNSAFE_ERROR)),
-            Encoding::TooLong(least) => {
-                let bytes = dialog.iter().map(|m| m.content.len()).sum();
-                Err(self.too_long(index, bytes, least))
-            }
+        let encode = |(index, dialog): (usize, &&[Turn<'_>])| {
+            let bound = self.bound(cancel);
+            let encoding = self.chat.encode_turns(&*self.tokenizer, dialog, bound)?;
+            let bytes = dialog.iter().map(|m| m.content.len()).sum();
+            self.prompt(index, bytes, encoding)
         };
         all(dialogs, encode)
+    }
+
+    /// Prompts for [`Llama::generate`] from messages as JSON. Fails as [`Llama::chat_prompts`].
+    pub fn message_prompts(
+        &self,
+        requests: &[ChatRequest<'_>],
+        cancel: Option<&Cancel>,
+    ) -> Result<Vec<Prompt>> {
+        let encode = |(index, request): (usize, &ChatRequest<'_>)| {
+            let bound = self.bound(cancel);
+            let encoding = self.chat.encode(&*self.tokenizer, request, bound)?;
+            self.prompt(index, request.messages.len(), encoding)
+        };
+        all(requests, encode)
+    }
+
+    fn prompt(&self, index: usize, bytes: usize, encoding: Encoding) -> Result<Prompt> {
+        match encoding {
+            Encoding::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
+            Encoding::Unsafe => Ok(Prompt::Refused(UNSAFE_ERROR)),
+            Encoding::TooLong(least) => Err(self.too_long(index, bytes, least)),
+        }
     }
 
     /// What cannot fit is not encoded to its end.

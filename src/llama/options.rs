@@ -3,6 +3,7 @@
 use crate::log::Log;
 use crate::model::Config;
 use crate::{Cancel, Dtype, Token};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
@@ -56,6 +57,13 @@ pub struct BuildOptions {
     /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`:
     /// as many as the KV pool has.
     pub stall_memory_bytes: Option<u64>,
+    /// Directories of LoRA adapters, which are merged into the weights in this order, and by how much
+    /// each is weighted.
+    pub adapters: Vec<(PathBuf, f32)>,
+    /// A chat template instead of the model's.
+    pub chat_template: Option<String>,
+    /// What `strftime_now` of a chat template sees, in seconds since 1970; `None`: the clock.
+    pub chat_now: Option<i64>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
     /// Where log lines go, from the first one of the build on, to be taken out with
@@ -81,6 +89,9 @@ impl Default for BuildOptions {
             max_stall_ms: 1000,
             max_unread_ms: 60_000,
             stall_memory_bytes: None,
+            adapters: Vec::new(),
+            chat_template: None,
+            chat_now: None,
             cancel: None,
             log: Arc::default(),
         }

@@ -25,6 +25,11 @@ pub enum RopeScaling {
         /// The context the model was first trained with.
         original_context: f64,
     },
+    /// Every frequency divided by a number of its own.
+    Divided {
+        /// `[head_dim / 2]`.
+        by: Vec<f32>,
+    },
     /// YaRN (Peng et al. 2023): slow frequencies divided, fast ones kept, a ramp over the
     /// dimensions between.
     Yarn {

@@ -124,14 +124,19 @@ fn frequencies(config: &Config, max_seq_len: usize) -> Vec<f32> {
             };
             powers.enumerate().map(blend).collect()
         }
-        scaling => powers.map(|power| stretch(scaling, 1.0 / power)).collect(),
+        scaling => {
+            let stretched = |(i, power)| stretch(scaling, i, 1.0 / power);
+            powers.enumerate().map(stretched).collect()
+        }
     }
 }
 
-/// Stretches one frequency. PyTorch computes `scalar / tensor` as the reciprocal times the scalar,
+/// Stretches frequency i. PyTorch computes `scalar / tensor` as the reciprocal times the scalar,
 /// which rounds twice; so do we.
-fn stretch(scaling: &RopeScaling, frequency: f32) -> f32 {
+fn stretch(scaling: &RopeScaling, i: usize, frequency: f32) -> f32 {
     match *scaling {
+        RopeScaling::None => frequency,
+        RopeScaling::Divided { ref by } => frequency / by[i],
         RopeScaling::Linear { factor } => frequency / factor as f32,
         RopeScaling::Llama3 {
             factor,

@@ -14,11 +14,24 @@
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
 //! bitsandbytes. A weight that is not finite makes its group NaN (and with it a whole
 //! [`Quant::Nf4`] tensor, whose scales share a mean). The loader passes no such weight.
+//!
+//! What other programs store is defined here too, as scalar code that decodes it, and gives it as one
+//! of the formats above where codes and scales fit:
+//!
+//! | | of |
+//! |---|---|
+//! | [`ggml`] | GGUF files |
+//! | [`affine`], [`packed`] | GPTQ, AWQ, compressed-tensors |
+//! | [`bnb`] | bitsandbytes |
 
+pub mod affine;
+pub mod bnb;
 pub mod fp8;
+pub mod ggml;
 pub mod int4;
 pub mod int8;
 pub mod nf4;
+pub mod packed;
 
 use crate::Dtype;
 use half::f16;

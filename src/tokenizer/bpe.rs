@@ -23,9 +23,17 @@ pub(super) struct Merge {
     pub id: u32,
 }
 
+/// Merges by the [`pair`] of ids that they join.
+pub(super) type Merges = HashMap<u64, Merge, Key>;
+
+/// Two ids in one number, which is hashed at once.
+pub(super) fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
 /// A vocabulary and its merges.
 pub(super) struct Bpe {
-    pub merges: HashMap<(u32, u32), Merge, Key>,
+    pub merges: Merges,
     /// Whether merging starts from characters. One that is no token is the tokens `<0xNN>` of its
     /// bytes, where all of them are there. Else merging starts from bytes.
     pub from_chars: bool,
@@ -61,7 +69,7 @@ pub(super) struct Scratch {
 impl Bpe {
     /// Of bytes, without a token for what is unknown.
     pub fn new(
-        merges: HashMap<(u32, u32), Merge, Key>,
+        merges: Merges,
         bytes: Box<[Option<u32>; 256]>,
         index: Index,
         ignore_merges: bool,
@@ -161,7 +169,7 @@ impl Bpe {
     }
 
     fn merge(&self, left: u32, right: u32) -> Merge {
-        let merge = self.merges.get(&(left, right)).copied();
+        let merge = self.merges.get(&pair(left, right)).copied();
         merge.unwrap_or(Merge { rank: NONE, id: 0 })
     }
 
@@ -313,7 +321,7 @@ mod tests {
         let n = pairs.len() as u32;
         for (i, &pair) in (0..).zip(&pairs) {
             let rank = (i * 7) % n;
-            merges.insert(pair, Merge { rank, id: i + 4 });
+            merges.insert(super::pair(pair.0, pair.1), Merge { rank, id: i + 4 });
         }
         let mut bytes = Box::new([None; 256]);
         for (byte, id) in (b'a'..=b'd').zip(0..) {

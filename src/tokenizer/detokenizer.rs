@@ -36,18 +36,27 @@ impl Detokenizer {
 
     /// Append to `out` what `token` makes certain; bytes that may still become a code point are held.
     pub fn push(&mut self, token: Token, out: &mut String) {
-        let special = match self.with_special {
-            true => self.tokenizer.special_text(token),
-            false => None,
-        };
-        let piece = special.map_or_else(|| self.tokenizer.piece(token), Piece::Literal);
-        self.joiner.push(piece, out);
+        self.joiner
+            .push(piece(&*self.tokenizer, self.with_special, token), out);
+    }
+
+    /// What [`Detokenizer::push`] appends the text of.
+    pub(crate) fn piece(&self, token: Token) -> Piece<'_> {
+        piece(&*self.tokenizer, self.with_special, token)
     }
 
     /// Append what is still held, stray bytes as U+FFFD. The text ends here: push nothing more.
     pub fn finish(&mut self, out: &mut String) {
         self.joiner.finish(out);
     }
+}
+
+fn piece(tokenizer: &dyn Tokenizer, with_special: bool, token: Token) -> Piece<'_> {
+    let special = match with_special {
+        true => tokenizer.special_text(token),
+        false => None,
+    };
+    special.map_or_else(|| tokenizer.piece(token), Piece::Literal)
 }
 
 /// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel` decoder.

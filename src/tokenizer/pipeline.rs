@@ -5,7 +5,7 @@ use super::added::{Added, Pass};
 use super::bpe::{Bpe, Scratch};
 use super::normalizer::Normalizer;
 use super::pairs::{Pairs, SPACE_SYMBOL};
-use super::split::{self, Caches, Expression};
+use super::split::{self, Expression};
 use super::vocabulary::Vocabulary;
 use super::{Bound, Encoded, Joining, Piece, Run, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
@@ -69,7 +69,6 @@ struct Encoding<'a> {
     pipeline: &'a Pipeline,
     bound: Bound<'a>,
     tokens: &'a mut Vec<Token>,
-    caches: Caches,
     scratch: Scratch,
     /// Bytes of the normalised text that lie behind the stretch at hand.
     behind: usize,
@@ -113,15 +112,12 @@ impl Encoding<'_> {
     fn pieces(&mut self, text: &str, first: bool) -> Result<()> {
         match &self.pipeline.cut {
             Cut::Expressions(expressions) => {
-                let mut caches = std::mem::take(&mut self.caches);
                 let mut rest = text.len();
-                let result = split::split(expressions, text, &mut caches, &mut |piece| {
+                split::split(expressions, text, &mut |piece| {
                     let done = self.piece(piece, rest);
                     rest -= piece.len();
                     done
-                });
-                self.caches = caches;
-                result
+                })
             }
             Cut::Spaces(metaspace, pairs) => {
                 let text = match metaspace {
@@ -238,7 +234,6 @@ impl Pipeline {
             pipeline: self,
             bound,
             tokens,
-            caches: Caches::default(),
             scratch: Scratch::default(),
             behind: 0,
             since_look: 0,

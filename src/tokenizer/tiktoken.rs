@@ -6,7 +6,7 @@
 
 use super::Joining;
 use super::added::{Added, AddedToken};
-use super::bpe::{Bpe, Merge};
+use super::bpe::{Bpe, Merge, Merges, pair};
 use super::hash::Key;
 use super::normalizer::Normalizer;
 use super::pipeline::{Cut, Pipeline};
@@ -125,26 +125,25 @@ fn special_tokens() -> Vec<String> {
 }
 
 /// Every way to put a token together out of two others.
-fn merges(
-    vocabulary: &Vocabulary,
-    index: &Index,
-    n: usize,
-) -> Result<HashMap<(u32, u32), Merge, Key>> {
+fn merges(vocabulary: &Vocabulary, index: &Index, n: usize) -> Result<Merges> {
     let mut merges = HashMap::with_hasher(Key::random());
+    // Llama 3 has 2.2 for each token.
+    let room = merges.try_reserve(n * 9 / 4);
+    room.map_err(|_| reserve::refused::<Merge>(WHAT, 0, n * 9 / 4))?;
     let get = |text: &[u8]| index.get(text, |id| vocabulary.bytes(id));
     for id in 0..n as u32 {
         let text = vocabulary.bytes(id);
         for at in 1..text.len() {
             let (left, right) = text.split_at(at);
             // The shorter one is a token more often, so the longer one is asked first.
-            let pair = match at * 2 > text.len() {
-                true => get(left).and_then(|left| Some((left, get(right)?))),
-                false => get(right).and_then(|right| Some((get(left)?, right))),
+            let key = match at * 2 > text.len() {
+                true => get(left).and_then(|left| Some(pair(left, get(right)?))),
+                false => get(right).and_then(|right| Some(pair(get(left)?, right))),
             };
-            if let Some(pair) = pair {
+            if let Some(key) = key {
                 let room = merges.try_reserve(1);
                 room.map_err(|_| reserve::refused::<Merge>(WHAT, merges.len(), 1))?;
-                merges.insert(pair, Merge { rank: id, id });
+                merges.insert(key, Merge { rank: id, id });
             }
         }
     }

@@ -41,7 +41,7 @@ static void bounds(const llama_t *l) {
       llama_encode_text_bounded(l, text, SIZE_MAX, flags, n, NULL, tokens, n - 1, &m, err));
   CHECK(m == n);
   EXPECT(LLAMA_E_INVALID_ARGUMENT,
-      llama_encode_text_bounded(l, text, SIZE_MAX, 4, n, NULL, tokens, n, &m, err));
+      llama_encode_text_bounded(l, text, SIZE_MAX, 8, n, NULL, tokens, n, &m, err));
   EXPECT(LLAMA_E_UTF8, llama_encode_text_bounded(l, "a\xff", 2, 0, 0, NULL, tokens, n, &m, err));
   m = 99;
   llama_cancel_trigger(cancel);

@@ -41,7 +41,19 @@ FIELD(llama_build_options, max_stall_ms, 108, 4);
 FIELD(llama_build_options, max_unread_ms, 112, 4);
 FIELD(llama_build_options, reserved2, 116, 4);
 FIELD(llama_build_options, stall_memory_bytes, 120, 8);
-SIZE(llama_build_options, 128);
+FIELD(llama_build_options, chat_template, 128, 8);
+FIELD(llama_build_options, chat_now, 136, 8);
+SIZE(llama_build_options, 144);
+
+FIELD(llama_chat_options, struct_size, 0, 4);
+FIELD(llama_chat_options, flags, 4, 4);
+FIELD(llama_chat_options, tools, 8, 8);
+FIELD(llama_chat_options, tools_len, 16, 8);
+FIELD(llama_chat_options, variables, 24, 8);
+FIELD(llama_chat_options, variables_len, 32, 8);
+FIELD(llama_chat_options, chat_template, 40, 8);
+FIELD(llama_chat_options, chat_template_len, 48, 8);
+SIZE(llama_chat_options, 56);
 
 FIELD(llama_alternative, token, 0, 4);
 FIELD(llama_alternative, logprob, 4, 4);
@@ -76,7 +88,9 @@ FIELD(llama_generate_options, user_data, 72, 8);
 FIELD(llama_generate_options, top_logprobs, 80, 4);
 FIELD(llama_generate_options, reserved1, 84, 4);
 FIELD(llama_generate_options, cache_salt, 88, 8);
-SIZE(llama_generate_options, 96);
+FIELD(llama_generate_options, num_return_sequences, 96, 4);
+FIELD(llama_generate_options, reserved2, 100, 4);
+SIZE(llama_generate_options, 104);
 
 FIELD(llama_message, role, 0, 8);
 FIELD(llama_message, content, 8, 8);
@@ -197,6 +211,9 @@ IS(LLAMA_CHAT_NONE, 0);
 IS(LLAMA_CHAT_LLAMA2, 1);
 IS(LLAMA_CHAT_LLAMA3, 2);
 IS(LLAMA_CHAT_TEMPLATE, 3);
+IS(LLAMA_CHAT_NO_GENERATION_PROMPT, 1);
+IS(LLAMA_CHAT_CONTINUE_FINAL, 2);
+IS(LLAMA_CHAT_PARSE_SPECIAL, 4);
 IS(LLAMA_EVENT_TOKEN, 1);
 IS(LLAMA_EVENT_FINISH, 2);
 IS(LLAMA_FINISH_STOP, 1);
@@ -261,6 +278,17 @@ llama_status (*const f_bytes)(
     const llama_t *, int32_t, const char **, size_t *, llama_error *) = llama_token_bytes;
 llama_status (*const f_dialog)(const llama_t *, const llama_message *, size_t, int32_t *, size_t,
     size_t *, llama_error *) = llama_encode_dialog;
+void (*const f_chat_init)(llama_chat_options *, size_t) = llama_chat_options_init;
+llama_status (*const f_messages)(llama_t *, const char *const *, const size_t *, size_t,
+    const llama_chat_options *, const llama_generate_options *, llama_result_t **,
+    llama_error *) = llama_chat;
+llama_status (*const f_open_messages)(llama_t *, const char *const *, const size_t *, size_t,
+    const llama_chat_options *, const llama_generate_options *, llama_stream_t **,
+    llama_error *) = llama_stream_open_messages;
+llama_status (*const f_render)(const llama_t *, const char *, size_t, const llama_chat_options *,
+    char *, size_t, size_t *, llama_error *) = llama_render_chat;
+llama_status (*const f_encode_chat)(const llama_t *, const char *, size_t,
+    const llama_chat_options *, int32_t *, size_t, size_t *, llama_error *) = llama_encode_chat;
 llama_status (*const f_info)(const llama_t *, llama_info *, llama_error *) = llama_get_info;
 llama_status (*const f_timings)(
     const llama_t *, llama_timings *, llama_error *) = llama_get_timings;

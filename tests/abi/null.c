@@ -286,6 +286,8 @@ static void with_model(const char *dir) {
   WITH(cancel, (llama_cancel_t *)(void *)l, INVALID);
   WITH(top_logprobs, UINT32_MAX, INVALID);
   WITH(reserved1, 1, LLAMA_E_ABI);
+  WITH(reserved2, 1, LLAMA_E_ABI);
+  WITH(num_return_sequences, UINT32_MAX, LLAMA_E_BATCH);
   WITH(struct_size, 7, LLAMA_E_ABI);
   WITH(struct_size, 4097, LLAMA_E_ABI);
 #undef WITH
@@ -303,7 +305,7 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_encode_text(l, NULL, SIZE_MAX, 0, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", SIZE_MAX / 2, 0, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", SIZE_MAX - 1, 0, buf, 4, &n, err));
-  EXPECT(INVALID, llama_encode_text(l, "a", 1, 4, buf, 4, &n, err));
+  EXPECT(INVALID, llama_encode_text(l, "a", 1, 8, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, UINT32_MAX, buf, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, NULL, 4, &n, err));
   EXPECT(INVALID, llama_encode_text(l, "a", 1, 0, buf, 4, NULL, err));

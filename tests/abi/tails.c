@@ -100,6 +100,7 @@ static void options(void) {
       CHECK(box.generate.on_event == NULL && box.generate.top_logprobs == 0);
     }
     if (size >= 96) CHECK(box.generate.cache_salt == 0);
+    if (size >= 100) CHECK(box.generate.num_return_sequences == 0);
   }
 }
 

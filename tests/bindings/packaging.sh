@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # packaging.sh PREFIX: what `make install` and `make deb` put somewhere, used from there: the pages'
 # programs and commands, to the letter, through pkg-config and CMake, shared and static; again after
-# the tree was moved; and from the unpacked Debian packages.
+# the tree was moved; and from the unpacked Debian packages. And what `make dist` packs, but of the
+# library that is here: each in an empty directory, with nothing of llamabi installed.
 set -euo pipefail
 prefix=$(realpath "$1")
 root=$(cd "$(dirname "$0")/../.." && pwd)
 release=$(realpath "${CARGO_TARGET_DIR:-$root/target}/release")
 . "$root/tests/bindings/lib.sh"
-need cc c++ cmake pkg-config readelf dpkg-deb rustc
+need cc c++ cmake pkg-config readelf objdump dpkg-deb rustc node npm go python3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset LD_LIBRARY_PATH CMAKE_PREFIX_PATH CPATH LIBRARY_PATH
@@ -93,6 +94,7 @@ CMAKE
 # ---- what is there ----
 (cd "$prefix" && find . ! -type d | sort) >"$work/list"
 cat >"$work/expected" <<END
+./bin/llamabi-info
 ./include/llamabi.h
 ./include/llamabi.hpp
 ./lib/cmake/llamabi/llamabiConfig.cmake
@@ -147,4 +149,82 @@ for deb in "$work"/debs/libllamabi0_*.deb "$work"/debs/libllamabi-dev_*.deb; do
   (cd "$work/root" && dpkg-deb -e "$deb" "$work/control" && md5sum --quiet -c "$work/control/md5sums")
 done
 consumers "$work/root/usr" "lib/$multiarch" "from the Debian packages"
+
+# ---- a release ----
+"$root/scripts/dist" "$work/dist" >"$work/said" 2>&1 || fail "scripts/dist: $(cat "$work/said")"
+(cd "$work/dist" && sha256sum --quiet -c SHA256SUMS && [[ $(wc -l <SHA256SUMS) == $(($(ls | wc -l) - 1)) ]]) || fail "SHA256SUMS"
+unset PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+release_name=llamabi-$version-linux-x86_64
+empty() { rm -rf "$work/empty" && mkdir "$work/empty" && cd "$work/empty"; }
+said_a_story() { grep -q '^Once upon a time .*[a-z]' "$work/said" || fail "$1 said: $(cat "$work/said")"; }
+
+(
+  empty
+  tar -xf "$work/dist/$release_name.tar.gz"
+  [[ -z $(find . -name '*.a') && -e $release_name/bindings/go/go.mod && -e $release_name/bindings/node/build.js ]] || fail "the tarball has: $(find .)"
+  export PKG_CONFIG_PATH=$PWD/$release_name/lib/pkgconfig CMAKE_PREFIX_PATH=$PWD/$release_name
+  fenced c "$root/docs/c.md" >hello.c
+  # shellcheck disable=SC2046
+  cc hello.c $(pkg-config --cflags --libs llamabi) -Wl,-rpath,"$PWD/$release_name/lib" -o hello
+  uses_library "$PWD/hello" "$PWD/$release_name/lib/libllamabi.so.0"
+  ./hello "$root/demo/meta" >"$work/said"
+  said_a_story "the tarball's library"
+  printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(shared C)' 'find_package(llamabi REQUIRED)' \
+    'add_executable(hello hello.c)' 'target_link_libraries(hello PRIVATE llamabi::llamabi)' >CMakeLists.txt
+  (cmake -B out && cmake --build out) >"$work/said" 2>&1 || fail "CMake, of the tarball: $(cat "$work/said")"
+)
+(
+  # No compiler, no pkg-config, no network: the PATH has Node alone.
+  empty
+  mkdir bin && ln -s "$(node -p process.execPath)" bin/node && ln -s "$(realpath "$(command -v npm)")" bin/npm
+  user=(env -i PATH="$PWD/bin" HOME="$PWD" npm_config_offline=true npm_config_update_notifier=false npm_config_audit=false)
+  mkdir app && cd app
+  "${user[@]}" npm init -y >/dev/null
+  "${user[@]}" npm install "$work/dist/llamabi-$version.tgz" >"$work/said" 2>&1 || fail "npm install: $(cat "$work/said")"
+  cat >story.mjs <<'JS'
+import { readFileSync } from 'node:fs';
+import { Model } from 'llamabi';
+const model = await Model.open(process.argv[2]);
+const result = await model.textCompletion('Once upon a time', { temperature: 0, maxGenLen: 30 });
+console.log('Once upon a time ' + result.text);
+console.log(readFileSync('/proc/self/maps', 'utf8').match(/\S*libllamabi\.so\S*/)[0]);
+await model.close();
+JS
+  "${user[@]}" node story.mjs "$root/demo/meta" >"$work/said" 2>&1 || fail "the npm package: $(cat "$work/said")"
+  said_a_story "the npm package"
+  grep -qx "$(realpath node_modules/llamabi)/build/libllamabi.so.0" "$work/said" || fail "the npm package loads $(tail -n1 "$work/said")"
+)
+(
+  # No pkg-config, and nothing in the environment says where the library is.
+  empty
+  tar -xf "$work/dist/llamabi-go-$version-linux-x86_64.tar.gz" && mv llamabi-go-* llamabi-go
+  fenced go "$root/docs/go.md" >main.go
+  export PKG_CONFIG=/nowhere GOFLAGS=-buildvcs=false GOWORK=off
+  { go mod init page && bash -euc "$(fenced sh llamabi-go/README.md)" && go build -o page; } >"$work/said" 2>&1 || fail "the Go module: $(cat "$work/said")"
+  ./page "$root/demo/meta" >"$work/said" || fail "the Go module: $(cat "$work/said")"
+  grep -q '^The sky is blue' "$work/said" || fail "the Go module said: $(cat "$work/said")"
+  uses_library page "$PWD/llamabi-go/libllamabi.so.0"
+)
+# The list of what is inside: by the schema, and the same packages as THIRD-PARTY.md.
+sbom=$work/dist/llamabi-$version.cdx.json
+diff <(sed -n 's/^| \([^ ]*\) | \([0-9][^ ]*\) | .*/pkg:cargo\/\1@\2/p' "$root/THIRD-PARTY.md" | sort) \
+  <(python3 -c 'import json, sys; print(*sorted(c["purl"] for c in json.load(open(sys.argv[1]))["components"] if "cargo" in c.get("purl", "")), sep="\n")' "$sbom") ||
+  fail "THIRD-PARTY.md (left) and the SBOM (right) differ"
+if validator=$("$root/scripts/cyclonedx"); then
+  "$validator" - "$sbom" <<'PY' || fail "the SBOM does not fit its schema"
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read())
+sys.exit(str(error) if error else None)
+PY
+else
+  echo "packaging: SKIPPED: the SBOM is not compared with its schema"
+fi
+# This library needs more than glibc 2.0, and a program in C++ its C++ library: both are noticed.
+echo 'int main() { return !new int; }' | c++ -x c++ - -o "$work/cxx"
+! "$root/scripts/symbols" 2.0 "$so" >/dev/null 2>"$work/said" && grep -q 'needs GLIBC_2' "$work/said" || fail "scripts/symbols: $(cat "$work/said")"
+! "$root/scripts/symbols" 9.9 "$work/cxx" >/dev/null 2>"$work/said" && grep -q 'C++ library' "$work/said" || fail "scripts/symbols: $(cat "$work/said")"
+"$root/scripts/symbols" 9.9 "$so" >/dev/null || fail "scripts/symbols refuses the library"
+echo "packaging: a release: tarball, npm package, Go module, checksums and SBOM, each in an empty directory"
 echo "packaging: everything passed"

@@ -96,8 +96,105 @@ def floats(n, start=0):
     return struct.pack(f"<{n}f", *range(start, start + n))
 
 
+def quant_config(options, tensors):
+    """A config.json in a line, then the safetensors of a model of one layer: every matrix has
+    `tensors(rows, cols)`, suffix -> (dtype, shape, bytes)."""
+    config = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 32,
+              "num_attention_heads": 2, "num_hidden_layers": 1, "rms_norm_eps": 1e-6,
+              "vocab_size": 8, "tie_word_embeddings": True, "quantization_config": options}
+    all_tensors = {"model.embed_tokens.weight": ("F16", [8, 32], bytes(512))}
+    for name in ("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm", "model.norm"):
+        all_tensors[name + ".weight"] = ("F16", [32], bytes(64))
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                 "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
+        for suffix, tensor in tensors(32, 32).items():
+            all_tensors[f"model.layers.0.{name}.{suffix}"] = tensor
+    header, data = {}, b""
+    for name, (dtype, shape, content) in all_tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    return json.dumps(config).encode() + b"\n" + struct.pack("<Q", len(text)) + text + data
+
+
+def quant_configs():
+    """One for each method."""
+    def gptq(n, k):
+        index = struct.pack(f"<{k}i", *([0] * k))
+        return {"qweight": ("I32", [k // 8, n], bytes(k * n // 2)), "g_idx": ("I32", [k], index),
+                "qzeros": ("I32", [1, n // 8], b"\x77" * (n // 2)), "scales": ("F16", [1, n], bytes(2 * n))}
+
+    def awq(n, k):
+        return {"qweight": ("I32", [k, n // 8], bytes(k * n // 2)), "qzeros": ("I32", [1, n // 8], bytes(n // 2)),
+                "scales": ("F16", [1, n], bytes(2 * n))}
+
+    def bnb(n, k):
+        fp4 = [0, 0.005208333488553762, 0.6666666865348816, 1, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25]
+        state = json.dumps({"quant_type": "fp4", "blocksize": 64, "dtype": "float16", "shape": [n, k]}).encode()
+        return {"weight": ("U8", [n * k // 2, 1], bytes(n * k // 2)),
+                "weight.absmax": ("F32", [n * k // 64], bytes(n * k // 16)),
+                "weight.quant_map": ("F32", [16], struct.pack("<16f", *fp4, *(-x for x in fp4))),
+                "weight.quant_state.bitsandbytes__fp4": ("U8", [len(state)], state)}
+
+    def packed(n, k):
+        return {"weight_packed": ("I32", [n, k // 8], bytes(n * k // 2)), "weight_scale": ("BF16", [n, 1], bytes(2 * n)),
+                "weight_zero_point": ("I32", [n // 8, 1], bytes(n // 2)),
+                "weight_shape": ("I64", [2], struct.pack("<2q", n, k))}
+
+    def fp8(n, k):
+        return {"weight": ("F8_E4M3", [n, k], bytes(n * k)), "weight_scale_inv": ("F32", [2, 2], bytes(16))}
+
+    weights = {"num_bits": 4, "type": "int", "symmetric": False, "group_size": 32, "strategy": "group", "dynamic": False}
+    return {
+        "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}, gptq),
+        "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}, awq),
+        "bnb": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, bnb),
+        "compressed": ({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}, packed),
+        "fp8": ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [16, 16]}, fp8),
+    }
+
+
+def gguf(version):
+    """A model of one layer's worth of names, with a key of every type."""
+    def text(s):
+        return struct.pack("<Q", len(s.encode())) + s.encode()
+
+    def strings(*parts):
+        return struct.pack("<IIQ", 9, 8, len(parts)) + b"".join(map(text, parts))
+
+    keys = {
+        "general.architecture": struct.pack("<I", 8) + text("llama"),
+        "general.alignment": struct.pack("<II", 4, 16),
+        "llama.block_count": struct.pack("<IH", 2, 1),
+        "llama.attention.head_count_kv": struct.pack("<IIQ2i", 9, 5, 2, 1, 1),
+        "llama.attention.layer_norm_rms_epsilon": struct.pack("<If", 6, 1e-5),
+        "llama.rope.freq_base": struct.pack("<Id", 12, 1e4),
+        "llama.embedding_length": struct.pack("<IQ", 10, 32),
+        "small": struct.pack("<Ib", 1, -1),
+        "byte": struct.pack("<IB", 0, 255),
+        "short": struct.pack("<Ih", 3, -2),
+        "long": struct.pack("<Iq", 11, -3),
+        "tokenizer.ggml.add_bos_token": struct.pack("<IB", 7, 1),
+        "tokenizer.ggml.tokens": strings("<s>", "", "\u2581a"),
+        "tokenizer.ggml.scores": struct.pack("<IIQ3f", 9, 6, 3, 0.0, -1.0, -2.0),
+    }
+    # Name, sizes innermost first, type, bytes.
+    tensors = [("token_embd.weight", [32, 3], 8, 3 * 34), ("output_norm.weight", [32], 0, 128),
+               ("blk.0.attn_q.weight", [256, 1], 12, 144), ("rope_freqs.weight", [4, 1, 1, 1], 1, 8)]
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    out += b"".join(text(key) + value for key, value in keys.items())
+    offset = 0
+    for name, sizes, kind, n_bytes in tensors:
+        out += text(name) + struct.pack("<I", len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        out += struct.pack("<IQ", kind, offset)
+        offset += n_bytes + -n_bytes % 16
+    return out + bytes(-len(out) % 16) + bytes(i % 251 for i in range(offset))
+
+
 def main():
-    for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken"):
+    for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken", "gguf",
+                   "quant_config"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
 
@@ -152,6 +249,12 @@ def main():
     }
     for name, config in configs.items():
         (HERE / "config" / f"{name}.json").write_text(json.dumps(config))
+
+    for name, (options, tensors) in quant_configs().items():
+        (HERE / "quant_config" / name).write_bytes(quant_config(options, tensors))
+
+    for version in (2, 3):
+        (HERE / "gguf" / f"version{version}.gguf").write_bytes(gguf(version))
 
     ranks = [bytes([b]) for b in range(256)] + [b"ab", b"abab", b" a"]
     lines = (f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(ranks))

@@ -262,6 +262,7 @@ fn a_failure_is_logged() {
     let engine = Engine::new(Box::new(model), Arc::new(Toy), setup.options(), log.clone()).unwrap();
     let limits = llamabi::engine::request::RequestLimits {
         max_seq_len: 64,
+        max_samples: 4,
         vocab_size: VOCAB,
     };
     let host = Host::new(engine, limits);

@@ -9,6 +9,7 @@ mod prefix;
 mod random;
 mod requests;
 mod sampler;
+mod samples;
 mod streams;
 mod support;
 mod text;

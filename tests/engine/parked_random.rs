@@ -26,7 +26,7 @@ struct Call {
 
 const MAX_SEQ_LEN: usize = 420;
 
-fn call() -> impl Strategy<Value = Call> {
+fn call(max_samples: usize) -> impl Strategy<Value = Call> {
     let letters = |len: usize| (0..len).map(|i| 3 + (i % 23) as i32).collect::<Vec<_>>();
     // Common beginnings, so that pages are shared, some of them much longer than a page.
     let prompt = (1..40usize, 3..29i32).prop_map(move |(len, last)| {
@@ -58,10 +58,14 @@ fn call() -> impl Strategy<Value = Call> {
     let after =
         prop_oneof![4 => Just(After::ReadOn), 1 => Just(After::Cancel), 1 => Just(After::Drop)];
     let prompts = prop::collection::vec(prompt, 3..8);
-    (prompts, options, 0..200usize, 5..60u64, after).prop_map(
-        |(prompts, options, read, pause_ms, after)| Call {
+    let samples = prop_oneof![2 => Just(1), 1 => 1..=max_samples];
+    (prompts, options, samples, 0..200usize, 5..60u64, after).prop_map(
+        |(prompts, options, samples, read, pause_ms, after)| Call {
             prompts,
-            options,
+            options: GenerateOptions {
+                num_return_sequences: samples,
+                ..options
+            },
             read,
             pause_ms,
             after,
@@ -92,11 +96,20 @@ fn setup() -> impl Strategy<Value = Setup> {
     )
 }
 
+fn scenario() -> impl Strategy<Value = (Setup, Vec<Call>)> {
+    setup().prop_flat_map(|setup| {
+        let each = MAX_SEQ_LEN.div_ceil(setup.page_size);
+        let samples = setup.max_batch_size.min(setup.n_pages / each);
+        (Just(setup), prop::collection::vec(call(samples), 2..6))
+    })
+}
+
 /// What came, per sequence; `None`: nobody looked.
 fn drive(host: &Host, call: &Call) -> Option<Vec<Output>> {
     let prompts = call.prompts.iter().cloned().map(Prompt::Tokens).collect();
     let stream = host.submit(prompts, call.options.clone()).unwrap();
-    let mut outputs = vec![Output::default(); call.prompts.len()];
+    let n = call.prompts.len() * call.options.num_return_sequences;
+    let mut outputs = vec![Output::default(); n];
     for event in 0.. {
         if event == call.read {
             std::thread::sleep(Duration::from_millis(call.pause_ms));
@@ -132,8 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
     #[test]
     fn whoever_stalls_gets_the_same(
-        setup in setup(),
-        calls in prop::collection::vec(call(), 2..6),
+        (setup, calls) in scenario(),
         ahead in any::<bool>(),
     ) {
         let (host, _) = setup.start_ahead(ahead, hash_think);
@@ -154,7 +166,9 @@ proptest! {
         host.assert_empty();
         prop_assert_eq!(host.engine.timings().parked, 0);
         for (call, outputs) in calls.iter().zip(&outputs) {
-            for ((index, tokens), got) in (0..).zip(&call.prompts).zip(outputs.iter().flatten()) {
+            let n = call.options.num_return_sequences;
+            let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
+            for ((index, tokens), got) in (0..).zip(prompts).zip(outputs.iter().flatten()) {
                 let want = simulate(&mut hash_think, tokens, index, &call.options, MAX_SEQ_LEN);
                 match got.finish {
                     Some(FinishReason::Cancelled) => {

@@ -42,7 +42,9 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
         Just("\u{FFFD}"),
         Just(" "),
         Just("aab"),
-        Just("日本日")
+        Just("日本日"),
+        Just(" he"),
+        Just(" a")
     ];
     let sampling = (
         prop_oneof![Just(0.0f32), Just(0.7), Just(1.5)],
@@ -80,6 +82,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
             min_p,
             repetition_penalty,
             seed,
+            num_return_sequences: 1,
             stop: stop.into_iter().map(String::from).collect(),
             top_logprobs,
             cache_salt,
@@ -88,16 +91,24 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
     })
 }
 
-fn call(max_seq_len: usize, max_batch_size: usize) -> impl Strategy<Value = Call> {
+fn call(
+    max_seq_len: usize,
+    max_batch_size: usize,
+    max_samples: usize,
+) -> impl Strategy<Value = Call> {
     (
         prop::collection::vec(prompt_tokens(max_seq_len), 1..=max_batch_size),
         options(),
+        prop_oneof![2 => Just(1), 1 => 1..=max_samples],
         prop_oneof![3 => Just(None), 1 => (0..12usize).prop_map(Some)],
         any::<bool>(),
     )
-        .prop_map(|(prompts, options, cancel_after, by_flag)| Call {
+        .prop_map(|(prompts, options, samples, cancel_after, by_flag)| Call {
             prompts,
-            options,
+            options: GenerateOptions {
+                num_return_sequences: samples,
+                ..options
+            },
             cancel_after,
             by_flag,
         })
@@ -130,7 +141,9 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 fn scenario() -> impl Strategy<Value = (Setup, Vec<Call>)> {
     setup().prop_flat_map(|setup| {
-        let calls = prop::collection::vec(call(setup.max_seq_len, setup.max_batch_size), 1..8);
+        let (len, batch) = (setup.max_seq_len, setup.max_batch_size);
+        let samples = batch.min(setup.n_pages / len.div_ceil(setup.page_size));
+        let calls = prop::collection::vec(call(len, batch, samples), 1..8);
         (Just(setup), calls)
     })
 }
@@ -144,7 +157,7 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
     }
     let prompts: Vec<Prompt> = call.prompts.iter().cloned().map(Prompt::Tokens).collect();
     let stream = host.submit(prompts, options).unwrap();
-    let n = call.prompts.len();
+    let n = call.prompts.len() * call.options.num_return_sequences;
     let Some(after) = call.cancel_after else {
         let (outputs, cancelled) = collect(&stream, n).unwrap();
         assert!(!cancelled);
@@ -204,7 +217,9 @@ proptest! {
         });
         host.assert_empty();
         for (call, outputs) in calls.iter().zip(&outputs) {
-            for ((index, tokens), got) in (0..).zip(&call.prompts).zip(outputs) {
+            let n = call.options.num_return_sequences;
+            let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
+            for ((index, tokens), got) in (0..).zip(prompts).zip(outputs) {
                 let want =
                     simulate(&mut hash_think, tokens, index, &call.options, setup.max_seq_len);
                 if got.finish == Some(FinishReason::Cancelled) {
@@ -219,7 +234,8 @@ proptest! {
                 } else {
                     assert_same(got, &want);
                     prop_assert_eq!(got.stats.prompt_tokens as usize, tokens.len());
-                    prop_assert!(got.stats.cached_tokens < got.stats.prompt_tokens);
+                    let computes = (index as usize).is_multiple_of(n);
+                    prop_assert!(got.stats.cached_tokens < got.stats.prompt_tokens + u32::from(!computes));
                 }
             }
         }

@@ -9,6 +9,7 @@ use llamabi::{Error, Token};
 
 const LIMITS: RequestLimits = RequestLimits {
     max_seq_len: 8,
+    max_samples: 4,
     vocab_size: 300,
 };
 

@@ -141,3 +141,24 @@ fn a_stop_string_in_the_echoed_prompt_does_not_stop() {
     let got = host.one(prompt("ax"), options);
     assert_eq!((&got.text[..], got.reason()), ("axy", StopString));
 }
+
+#[test]
+fn a_stop_string_may_begin_with_the_space_that_the_first_token_loses() {
+    // The model writes " he", of which the text is "he".
+    check_texts(&[31, 3], &[" he"], &[""], "", StopString);
+    check_texts(&[31, 3], &[" h"], &[""], "", StopString);
+    check_texts(&[31, 3], &[" hea"], &["", ""], "", StopString);
+    check_texts(&[31, 4], &[" hea"], &["", "heb"], "", Eos);
+    check_texts(&[31], &[" hea"], &[""], "he", Eos);
+    check_texts(&[29, 3], &[" a"], &["", ""], "", StopString);
+    check_texts(&[29, 3], &[" b", "a"], &["", ""], "", StopString);
+    // Only the first: further on a space is in the text.
+    check_texts(&[3, 31, 3], &[" he"], &["a", ""], "", StopString);
+    check_texts(&[30, 31], &["e h"], &["th", ""], "", StopString);
+    // A space alone is one that the caller gets.
+    check_texts(&[31, 31], &[" "], &["he", ""], "", StopString);
+    check_texts(&[29, 29, 3], &["  "], &["", "", " a"], "", Eos);
+    check_texts(&[29, 29, 29], &["  "], &["", "", ""], "", StopString);
+    // Bytes take no space along.
+    check_texts(&bytes(" a"), &[" a"], &["", ""], "", StopString);
+}

@@ -378,8 +378,40 @@ fn what_config_json_may_not_say() {
             "`attention_bias` is \"yes\", expected true or false",
         ),
         (
+            json!({"quantization_config": {"bits": 4}}),
+            "`quantization_config.quant_method` is missing, expected the name of a method",
+        ),
+        (
             json!({"quantization_config": {"quant_method": "gptq"}}),
-            "`quantization_config.quant_method` is \"gptq\", expected one of llamabi",
+            "`quantization_config.bits` is missing, expected an integer from 1 to 8",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 5}}),
+            "`quantization_config.bits` is 5, expected 2, 3, 4 or 8",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"a": 1}}}),
+            "`quantization_config.dynamic` is {\"a\":1}, expected no such option: it may change what codes mean",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "awq", "bits": 4, "zero_point": false}}),
+            "`quantization_config.zero_point` is false, expected true",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "awq", "zero_point": true, "version": "gemv"}}),
+            "`quantization_config.version` is \"gemv\", expected gemm",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
+            "`quantization_config.load_in_4bit` is missing, expected it or load_in_8bit to be true",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}}),
+            "`quantization_config.weight_block_size` is [128], expected two sizes of a block",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "format": "marlin-24"}}),
+            "`quantization_config.format` is \"marlin-24\", expected one of pack-quantized, int-quantized, float-quantized",
         ),
         (
             json!({"quantization_config": {"quant_method": "llamabi", "format": "int4", "group_size": 128}}),
@@ -436,6 +468,18 @@ fn what_config_json_may_not_say() {
         (
             json!({"rope_scaling": {"rope_type": "linear"}}),
             "`rope_scaling.factor` is missing, expected a number",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": 1}}),
+            "`rope_scaling.beta_fast` is 1, expected a number over beta_slow, 1",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 2]}}),
+            "`rope_scaling.short_factor` is [1,2], expected a list of 32 numbers from 1e-6 to 1e9",
+        ),
+        (
+            json!({"sliding_window": 5}),
+            "`sliding_window` is 5, expected no such key: every token sees all before it",
         ),
         (
             json!({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}),
@@ -599,6 +643,116 @@ fn stretched_frequencies() {
     }
     // Llama 3.1: 29 pairs keep their frequency, 6 are on the ramp, 29 turn eight times slower.
     assert_eq!((kept, between, divided), (29, 6, 29));
+}
+
+/// Frequencies of theta 10,000 and heads of 128, and their amplitude.
+fn frequencies_and_amplitude(scaling: RopeScaling, positions: usize) -> (Vec<f64>, f64) {
+    let (cos, sin) = table(10_000.0, scaling, 128, positions);
+    let pair = |i: usize| (f64::from(sin[64 + i]), f64::from(cos[64 + i]));
+    let frequencies = (0..64).map(|i| pair(i).0.atan2(pair(i).1)).collect();
+    (frequencies, f64::from(cos[0]))
+}
+
+#[test]
+fn yarn_divides_what_turns_slowly() {
+    for truncate in [true, false] {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_context: 4096.0,
+            truncate,
+            amplitude: 1.25,
+        };
+        let (got, amplitude) = frequencies_and_amplitude(scaling, 2);
+        assert_eq!(amplitude, 1.25);
+        // The dimensions that turn 32 times and once in 4,096 positions are 20.94 and 45.03.
+        let dimension = |turns: f64| {
+            64.0 * (4096.0 / (turns * 2.0 * std::f64::consts::PI)).ln() / 10_000f64.ln()
+        };
+        let (low, high) = match truncate {
+            true => (20.0, 46.0),
+            false => (dimension(32.0), dimension(1.0)),
+        };
+        for (i, got) in got.iter().enumerate() {
+            let plain = 10_000f64.powf(-(i as f64) / 64.0);
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let want = plain * (1.0 - ramp) + plain / 4.0 * ramp;
+            assert!((got / want - 1.0).abs() < 1e-5, "{i}: {got}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn dynamic_and_longrope_go_by_the_longest_sequence() {
+    let dynamic = RopeScaling::Dynamic {
+        factor: 2.0,
+        original_context: 64.0,
+    };
+    let long = RopeScaling::LongRope {
+        short: vec![1.5; 64],
+        long: vec![3.0; 64],
+        original_context: 64.0,
+        amplitude: 1.25,
+    };
+    for (positions, stretch, divisor) in [(2, 1.0, 1.5), (64, 1.0, 1.5), (192, 5.0, 3.0)] {
+        let theta = 10_000.0 * f64::powf(stretch, 128.0 / 126.0);
+        let (dynamic, one) = frequencies_and_amplitude(dynamic.clone(), positions);
+        let (long, amplitude) = frequencies_and_amplitude(long.clone(), positions);
+        assert_eq!((one, amplitude), (1.0, 1.25));
+        for i in 0..64 {
+            let want = theta.powf(-(i as f64) / 64.0);
+            assert!((dynamic[i] / want - 1.0).abs() < 1e-5, "{positions}, {i}");
+            let want = 10_000f64.powf(-(i as f64) / 64.0) / divisor;
+            assert!((long[i] / want - 1.0).abs() < 1e-5, "{positions}, {i}");
+        }
+    }
+}
+
+#[test]
+fn windows_and_defaults_are_the_familys() {
+    let family = |model_type: &str, class: &str, changes: &Value| {
+        let names = json!({"model_type": model_type, "architectures": [class],
+            "rope_scaling": null});
+        let mut config = with(with(config4(), &names), changes);
+        for key in ["num_key_value_heads", "head_dim"] {
+            config.as_object_mut().unwrap().remove(key);
+        }
+        config
+    };
+    let mistral = |changes| family("mistral", "MistralForCausalLM", &changes);
+    let config = read("config.json", &mistral(json!({}))).unwrap();
+    assert_eq!(
+        (config.shape.n_kv_heads, config.window(15)),
+        (8, Some(4096))
+    );
+    let none = read("config.json", &mistral(json!({"sliding_window": null}))).unwrap();
+    assert_eq!(none.window(0), None);
+
+    let qwen = |changes| family("qwen3", "Qwen3ForCausalLM", &changes);
+    let config = read("config.json", &qwen(json!({"sliding_window": 7}))).unwrap();
+    assert_eq!((config.shape.head_dim, config.window(0)), (128, None));
+    let windows = |changes: Value| {
+        let on = json!({"use_sliding_window": true, "sliding_window": 7});
+        let config = read("config.json", &qwen(with(on, &changes))).unwrap();
+        (0..16).map(|n| config.window(n)).collect::<Vec<_>>()
+    };
+    let from = |first| {
+        (0..16)
+            .map(|n| (n >= first).then_some(7))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(windows(json!({})), from(28));
+    assert_eq!(windows(json!({"max_window_layers": 0})), from(0));
+    assert_eq!(windows(json!({"max_window_layers": 9})), from(9));
+    let kind = |n| ["full_attention", "sliding_attention"][usize::from(n >= 3)];
+    let layers: Vec<&str> = (0..16).map(kind).collect();
+    assert_eq!(windows(json!({"layer_types": layers})), from(3));
+    for layers in [json!(["full_attention"]), json!(vec!["linear"; 16])] {
+        let on = json!({"use_sliding_window": true, "layer_types": layers});
+        let error = refused("config.json", &qwen(on));
+        assert!(error.contains("a list of 16 times"), "{error}");
+    }
 }
 
 #[test]

@@ -169,8 +169,8 @@ fn safetensors_layouts_that_contradict_themselves() {
 #[test]
 fn safetensors_headers_of_another_kind() {
     assert_eq!(
-        refused_header(&header(&[entry("a", "I64", &[2], 0, 16)]), 16),
-        "tensor `a`: expected dtype F32, F16, BF16, I8 or U8, found I64"
+        refused_header(&header(&[entry("a", "I16", &[8], 0, 16)]), 16),
+        "tensor `a`: expected dtype F32, F16, BF16, F8_E4M3, I8, U8, I32 or I64, found I16"
     );
     let invalid = |header: &str, part: &str| {
         let sentence = refused_header(header, 16);
@@ -184,7 +184,7 @@ fn safetensors_headers_of_another_kind() {
     invalid(&header(&[a.clone(), a.clone()]), "`a` comes twice");
     assert_eq!(
         refused_header(&header(&[entry("a", "Q4_K", &[4], 0, 16)]), 16),
-        "tensor `a`: expected dtype F32, F16, BF16, I8 or U8, found Q4_K"
+        "tensor `a`: expected dtype F32, F16, BF16, F8_E4M3, I8, U8, I32 or I64, found Q4_K"
     );
     invalid(&a, "expected an object");
     invalid("{}x", "trailing characters");
@@ -324,7 +324,7 @@ fn metas_shards_are_numbered_without_a_gap() {
     assert!(matches!(meta::open(&nowhere, None), Err(Error::Io { .. })));
     assert_eq!(
         sentence(hugging_face::open(dir.path(), None), dir.path()),
-        "model.safetensors: no such file, and no model.safetensors.index.json beside it"
+        "model.safetensors: no such file, and no model.safetensors.index.json or pytorch_model.bin beside it"
     );
 }
 

@@ -62,7 +62,8 @@ fn the_chat_template_of_a_directory() {
     let meta = open(&reference("gqa-bf16/meta")).unwrap();
     assert_eq!(meta.chat_template().unwrap(), None);
     let dir = reference("gqa-bf16/meta");
-    assert_eq!(meta.tokenizer(), TokenizerSource::Directory(&dir));
+    let source = meta.tokenizer();
+    assert!(matches!(source, TokenizerSource::Directory(of) if of == dir));
 }
 
 /// Codes and scales that are read by rows are those of the whole part, and mean the same numbers.
@@ -90,8 +91,7 @@ fn coded_parts_are_read_by_rows() {
         let reader = coded.reader().unwrap();
         let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
         let (mut codes, mut scales) = (vec![0; rows * width], vec![0; rows * n_scales]);
-        reader.codes(0, &mut codes).unwrap();
-        reader.scales(0, &mut scales).unwrap();
+        reader.native(0, &mut codes, &mut scales).unwrap();
         assert!(scales.iter().all(|&scale| scale != 0));
         for (row, n) in [(0, rows), (3, 4), (rows - 1, 1)] {
             let mut got = vec![f32::NAN; n * cols];

@@ -133,6 +133,78 @@ fn safetensors() {
 }
 
 #[test]
+fn gguf() {
+    let words: [&[u8]; 6] = [
+        b"GGUF\x03\0\0\0",
+        b"\x08\0\0\0\x01\0\0\0\0\0\0\0x",
+        b"\x09\0\0\0\x08\0\0\0",
+        b"\x09\0\0\0\x09\0\0\0",
+        b"general.alignment",
+        b"\x02\0\0\0\0\x01\0\0\0\0\0\0",
+    ];
+    fuzz("gguf", &words, 10_000, 20, harness::gguf);
+}
+
+#[test]
+fn quant_config() {
+    let words: [&[u8]; 12] = [
+        b"\"bits\": 3, ",
+        b"\"group_size\": -1",
+        b"\"group_size\": 24",
+        b"\"sym\": false",
+        b"\"quant_method\": \"hqq\", ",
+        b"\"dynamic\": {\"a\": 1}, ",
+        b"\"I32\"",
+        b"\"U8\"",
+        b"[0,1]",
+        b"null",
+        b"4294967295",
+        b"\xff\xff\xff\xff",
+    ];
+    fuzz("quant_config", &words, 4_000, 20, harness::quant_config);
+}
+
+/// Every count, length and offset of a GGUF file, and whatever else lies before its data, at the
+/// edges of what it can say; and every length that the file can be cut off at.
+#[test]
+fn gguf_fields_at_their_edges() {
+    let whole = corpus("gguf").remove(0);
+    let check = |data: &[u8], at: usize| {
+        let (result, used) = measure(usize::MAX, || harness::gguf(data));
+        let most = used.largest.max(used.most);
+        assert!(
+            most <= allowance(data.len()),
+            "{most} bytes; changed at {at}"
+        );
+        result.is_ok()
+    };
+    assert!(check(&whole, 0));
+    // The last tensor has 8 bytes, and 8 of padding that nobody reads.
+    for len in 0..whole.len() - 8 {
+        assert!(!check(&whole[..len], len), "cut off at {len}");
+    }
+    let most = [
+        u64::MAX,
+        u64::MAX - 1,
+        1 << 63,
+        (1 << 63) - 1,
+        u32::MAX.into(),
+        (1 << 32) - 2,
+    ];
+    let mut refused = 0;
+    for at in 0..whole.len() - 8 {
+        for edge in [0, 1].into_iter().chain(most) {
+            for width in [4, 8] {
+                let mut data = whole.clone();
+                data[at..at + width].copy_from_slice(&edge.to_le_bytes()[..width]);
+                refused += usize::from(!check(&data, at));
+            }
+        }
+    }
+    assert!(refused > 5_000, "{refused}");
+}
+
+#[test]
 fn pth() {
     let words: [&[u8]; 8] = [
         b"PK\x01\x02",

@@ -529,3 +529,141 @@ fn json_keeps_its_order_and_its_integers() {
         r#"{"b": 3, "a": 2}"#
     );
 }
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % n.max(1) as u64) as usize
+    }
+}
+
+const WORDS: [&str; 44] = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    "-",
+    "+",
+    "'",
+    "\"",
+    "\\",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "|",
+    "~",
+    "**",
+    " if ",
+    " else ",
+    " for m in messages ",
+    " endfor ",
+    " endif ",
+    " set x = ",
+    " macro f(a) ",
+    " endmacro ",
+    " is ",
+    " not ",
+    " in ",
+    " loop.",
+    "9999999999999999999",
+    "1e400",
+    "0x",
+    "messages",
+    ".content",
+    ".format(",
+    " % ",
+    ":",
+    ",",
+    "é",
+    "\u{1f600}",
+    "\0",
+];
+
+/// Broken templates and broken JSON: everything ends in a text or a sentence, nothing in a panic.
+#[test]
+fn mutated_templates_and_messages_do_no_harm() {
+    let mut seeds: Vec<String> = std::fs::read_dir(data().join("templates"))
+        .unwrap()
+        .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    seeds.sort();
+    let cases = cases();
+    let language = list(field(&cases, "language"));
+    seeds.extend(
+        language
+            .iter()
+            .map(|case| string(field(case, "source")).unwrap().to_owned()),
+    );
+    let variables = r#"{"messages": [{"role": "user", "content": "a<|eot_id|>"}, {"role": "assistant",
+        "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"x": [1, 2.5]}}}]}],
+        "tools": [{"function": {"name": "f"}}], "bos_token": "<s>", "add_generation_prompt": true}"#;
+    let mut rng = Rng(1);
+    let (mut rendered, mut failed) = (0, 0);
+    for round in 0..6000 {
+        let mut bytes = seeds[rng.below(seeds.len())].clone().into_bytes();
+        let mut json = variables.as_bytes().to_vec();
+        let target = if round % 4 == 0 {
+            &mut json
+        } else {
+            &mut bytes
+        };
+        for _ in 0..1 + rng.below(4) {
+            let at = rng.below(target.len() + 1);
+            let end = (at + rng.below(12)).min(target.len());
+            match rng.below(4) {
+                0 => drop(target.drain(at..end)),
+                1 => {
+                    let word = WORDS[rng.below(WORDS.len())].bytes();
+                    drop(target.splice(at..at, word));
+                }
+                2 => {
+                    let copy = target[at..end].to_vec();
+                    let to = rng.below(target.len() + 1);
+                    drop(target.splice(to..to, copy));
+                }
+                _ if at < target.len() => target[at] = rng.below(128) as u8,
+                _ => {}
+            }
+        }
+        let (template, json) = (
+            String::from_utf8_lossy(&bytes),
+            String::from_utf8_lossy(&json),
+        );
+        let run = || {
+            let mut meter = Meter::new(json.len(), None);
+            let read = read_json(&mut meter, &json);
+            let pairs = match &read {
+                Ok(Value::Dict(dict)) => dict.entries(),
+                _ => &[],
+            };
+            let pairs = pairs.iter().filter_map(|(name, value)| match name {
+                Value::Text(name) => Some((name.as_str(), value.clone())),
+                _ => None,
+            });
+            Template::read(&template).and_then(|t| t.render(meter, NOW, pairs.collect()))
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        match outcome.unwrap_or_else(|_| panic!("a panic in\n{template}\nwith {json}")) {
+            Ok(done) => {
+                rendered += 1;
+                assert!(done.used.0 <= limits::MAX_STEPS && done.text.len() <= limits::MAX_OUTPUT);
+                let runs: usize = done.runs.iter().map(|run| run.len).sum();
+                assert_eq!(runs, done.text.len());
+            }
+            Err(_) => failed += 1,
+        }
+    }
+    eprintln!("{rendered} rendered, {failed} failed");
+    assert!(rendered > 500 && failed > 500);
+}

@@ -2,6 +2,7 @@
 
 mod account;
 mod chat;
+mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 mod config;
@@ -9,6 +10,7 @@ mod files;
 mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
+mod gguf;
 mod jinja;
 mod limits;
 mod quantised;

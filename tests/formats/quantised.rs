@@ -230,7 +230,7 @@ fn hostile_checkpoints_are_errors_that_name_the_tensor() {
     let text = changed(Quant::Int4, |h, _| h[Q]["dtype"] = "I8".into());
     assert_eq!(
         text,
-        format!("tensor `{Q}`: expected dtype u8, as weights are int4, found dtype int8")
+        format!("tensor `{Q}`: expected dtype u8, as weights are int4, found dtype i8")
     );
     for suffix in ["absmax", "nested_absmax", "nested_offset"] {
         let name = format!("{Q}.{suffix}");

@@ -862,3 +862,55 @@ fn events_joined_are_the_decoded_text() {
         }
     }
 }
+
+/// The libraries themselves on random texts, where Python has them: `LLAMABI_TOKENIZERS_PYTHON` names
+/// an interpreter with tokenizers and tiktoken of PyPI. `LLAMABI_TOKENIZERS_TEXTS`: how many texts for
+/// each file, 1,000 unless said. `LLAMABI_TOKENIZERS_FILES`: a folder of more files, for real ones.
+#[test]
+fn random_texts_as_the_libraries_encode_them() {
+    let Some(python) = std::env::var_os("LLAMABI_TOKENIZERS_PYTHON") else {
+        // Not `eprintln`, which the test runner keeps to itself.
+        let words = "SKIPPED: random texts against tokenizers and tiktoken: LLAMABI_TOKENIZERS_PYTHON names no Python\n";
+        std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes()).unwrap();
+        return;
+    };
+    let texts = std::env::var("LLAMABI_TOKENIZERS_TEXTS").unwrap_or("1000".into());
+    let mut files: Vec<PathBuf> = NAMES
+        .iter()
+        .map(|name| file(&format!("{name}.json")))
+        .collect();
+    files.push(file("llama3.model"));
+    if let Some(folder) = std::env::var_os("LLAMABI_TOKENIZERS_FILES") {
+        files.extend(
+            std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().path()),
+        );
+    }
+    let mut total = 0;
+    for path in files {
+        let mut command = std::process::Command::new(&python);
+        command
+            .arg("tests/formats/tokenizer_peer.py")
+            .args(["77", &texts])
+            .arg(&path);
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let tokenizer = tokenizer::open(&path).unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let (text, ids): (String, Vec<Token>) = serde_json::from_str(line).unwrap();
+            assert_eq!(
+                tokenizer.encode(&text).unwrap(),
+                ids,
+                "{}: {text:?}",
+                path.display()
+            );
+            total += 1;
+        }
+    }
+    println!("{total} texts");
+}

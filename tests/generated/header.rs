@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which they appear in the header.
-const SOURCES: [&str; 8] = [
-    "types", "handle", "generate", "stream", "result", "cancel", "tokens", "info",
+const SOURCES: [&str; 9] = [
+    "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "info",
 ];
 
 fn root() -> &'static Path {

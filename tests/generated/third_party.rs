@@ -18,7 +18,8 @@ const INTRODUCTION: &str = "\
 MIT OR Apache-2.0. This file is generated (`tests/generated/third_party.rs`) and compared on every test run.
 
 The C++ standard library (libstdc++ of GCC) is linked statically under the GCC Runtime Library
-Exception 3.1, which permits it in works under any licence.
+Exception 3.1, which permits it in works under any licence. The library that `make dist` packs has
+LLVM's libc++ in its place (Apache License 2.0 with LLVM Exceptions).
 
 ";
 

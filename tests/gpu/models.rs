@@ -49,6 +49,9 @@ const GPU: Place = Place {
     as_stored: |_, name| match name {
         "mha-f32" => 1e-3,
         "gqa-f16-mp2" => 0.05,
+        // One has scores that are three times as large as the others' (an amplitude of 1.7): its
+        // log probabilities were 0.154 off.
+        "families" => 0.2,
         _ => 0.15,
     },
     refused: &[

@@ -120,7 +120,7 @@ fn forked<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     };
     let alone: Vec<Vec<Vec<u32>>> = (1..=2)
         .map(|branch| {
-            let pages = pool.reserve(&[], total).unwrap();
+            let pages = pool.reserve(&[], total).unwrap().unwrap();
             before(&mut runner, &pages);
             BEHIND
                 .map(|position| row(&mut runner, branch, position, &pages))
@@ -129,8 +129,8 @@ fn forked<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
         .collect();
     assert!(alone[0] != alone[1], "the branches differ");
 
-    let parent = pool.reserve(&[], total).unwrap();
-    let mut child = pool.reserve(&[], total).unwrap();
+    let parent = pool.reserve(&[], total).unwrap().unwrap();
+    let mut child = pool.reserve(&[], total).unwrap().unwrap();
     let used = pool.used();
     before(&mut runner, &parent);
     let pair = pool.fork(&parent, &mut child, BEHIND.start);

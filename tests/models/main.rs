@@ -12,7 +12,9 @@ mod llama3;
 mod reference;
 #[path = "../support/reference_cases.rs"]
 mod reference_cases;
+mod samples;
 mod sentences;
+mod stored;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
 mod unread;

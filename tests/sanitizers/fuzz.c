@@ -47,7 +47,7 @@ static llama_error *an_error(void) {
 static void check(const char *name, llama_status status, const llama_error *e, int valid) {
   static const llama_status possible[] = {LLAMA_OK, LLAMA_DONE, LLAMA_CANCELLED, LLAMA_TIMEOUT,
       INVALID, LLAMA_E_ABI, LLAMA_E_IO, LLAMA_E_NO_MEMORY, LLAMA_E_TOO_LONG, LLAMA_E_BATCH,
-      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED};
+      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED, LLAMA_E_FORMAT};
   const char *message = "";
   size_t i;
   int known = child();
@@ -425,6 +425,53 @@ static void run_prompts(void) {
   keep_result(r);
 }
 
+/* Messages, templates and variables, most of them well formed. */
+static void use_chat(void) {
+  static const char *const dialogs[] = {"[{\"role\":\"user\",\"content\":\"Once\"}]", "[", "{}",
+      "[]", "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
+      "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\"}]"};
+  static const char *const templates[] = {"{% for m in messages %}{{ m.content }}{% endfor %}",
+      "{{ x | tojson(indent=2) }}{{ tools }}", "{% if %}", "{{ 'a' * 9 ** 9 }}", "",
+      "{{ raise_exception('no') }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"};
+  static const char *const values[] = {"[]", "{}", "{\"x\":[1,{\"y\":null}]}", "[1]", "{", "1"};
+  int valid = 1;
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  llama_chat_options *c = edge(sizeof *c);
+  const char **texts = edge(sizeof *texts);
+  size_t n = 0, cap = below(200);
+  llama_result_t *r = NULL;
+  llama_stream_t *s = NULL;
+  CALL(chat_options_init)(c, sizeof *c);
+  c->flags = one_in(30) ? (uint32_t)draw() : below(8);
+  if (one_in(2)) c->chat_template = templates[below(7)];
+  if (one_in(3)) c->tools = values[below(6)];
+  if (one_in(3)) c->variables = values[below(6)];
+  if (one_in(60)) c->struct_size = (uint32_t)below(sizeof *c + 1);
+  if (one_in(9)) c = NULL;
+  texts[0] = dialogs[below(6)];
+  switch (below(4)) {
+  case 0:
+    check("render_chat",
+        CALL(render_chat)(l, texts[0], SIZE_MAX, c, edge(cap), cap, one_in(40) ? NULL : &n, e), e,
+        0);
+    break;
+  case 1:
+    check("encode_chat", CALL(encode_chat)(l, texts[0], SIZE_MAX, c, edge(cap * 4), cap, &n, e), e,
+        0);
+    break;
+  case 2:
+    check("chat", CALL(chat)(l, texts, NULL, 1, c, some_options(&valid, 1), &r, e), e, 0);
+    break;
+  default:
+    check("stream_open_messages",
+        CALL(stream_open_messages)(l, texts, NULL, 1, c, some_options(&valid, 0), &s, e), e, 0);
+  }
+  after_call();
+  if (s != NULL) keep_stream(s);
+  keep_result(r);
+}
+
 static void use_tokenizer(void) {
   int valid = 1;
   llama_t *l = a_handle(&valid);
@@ -601,8 +648,10 @@ static void any_call(void) {
     break;
   case 8:
   case 9:
-  case 10:
     use_tokenizer();
+    break;
+  case 10:
+    use_chat();
     break;
   case 11:
   case 12:

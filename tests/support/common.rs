@@ -408,7 +408,8 @@ pub fn pull(
         )
     };
     assert_eq!(status, LLAMA_OK);
-    let mut out = vec![(Vec::new(), String::new()); prompts.len()];
+    let samples = options.num_return_sequences.max(1) as usize;
+    let mut out = vec![(Vec::new(), String::new()); prompts.len() * samples];
     loop {
         // SAFETY: numbers and pointers of C: zeros are a value of each.
         let mut event: llama_event = unsafe { zeroed() };

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const MODELS: [&str; 3] = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"];
-const LOGPROB_TOLERANCE: f32 = 1e-3;
+pub const LOGPROB_TOLERANCE: f32 = 1e-3;
 
 /// What runs the models.
 pub struct Place {
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: number of values");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!(
@@ -118,7 +118,7 @@ fn distribution(model: &Model, prompt: &[i32]) -> Vec<f32> {
 
 /// A shift common to all logits is invisible in log probabilities; twice the logit tolerance
 /// covers an error in the logit and one in the normaliser.
-fn assert_logits(model: &Model, prompt: &[i32], logits: &[f32], what: &str) {
+pub fn assert_logits(model: &Model, prompt: &[i32], logits: &[f32], what: &str) {
     let largest = logits.iter().fold(0f32, |m, l| m.max(l.abs()));
     assert_close(
         &distribution(model, prompt),
@@ -356,7 +356,14 @@ pub fn families(place: &Place) {
                 opened => opened.unwrap_or_else(|e| panic!("{name}: {e:?}")),
             };
             for case in model["cases"].as_array().unwrap() {
-                assert_family_case(&opened, case, weights_dtype, name);
+                let tolerance = match weights_dtype {
+                    Some(_) => LOGPROB_TOLERANCE,
+                    None => (place.as_stored)(&opened, "families"),
+                };
+                assert_family_case(&opened, case, tolerance, name);
+                if weights_dtype.is_some() {
+                    assert_family_greedy(&opened, case, name);
+                }
             }
         }
         if let Some(dir) = copied {
@@ -368,7 +375,7 @@ pub fn families(place: &Place) {
     assert_eq!(refused, place.refused, "refused");
 }
 
-fn assert_family_case(model: &Model, case: &Value, weights: Option<Dtype>, name: &str) {
+fn assert_family_case(model: &Model, case: &Value, tolerance: f32, name: &str) {
     let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
     let what = format!("{name}, {} tokens", prompt.len());
     let logprobs = [floats(&case["prompt_logprobs"]), floats(&case["logprobs"])].concat();
@@ -377,14 +384,12 @@ fn assert_family_case(model: &Model, case: &Value, weights: Option<Dtype>, name:
     let mut echo = greedy(0);
     echo.flags |= LLAMA_GEN_ECHO;
     let got = model.one(&forced, &echo).logprobs;
-    let tolerance = match weights {
-        Some(_) => LOGPROB_TOLERANCE,
-        None => 0.15,
-    };
     assert_close(&got[1..], &logprobs[1..], tolerance, &what);
-    if weights.is_none() {
-        return;
-    }
+}
+
+fn assert_family_greedy(model: &Model, case: &Value, name: &str) {
+    let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
+    let what = format!("{name}, {} tokens", prompt.len());
     if case.get("last_logits").is_some() {
         assert_logits(model, &prompt, &floats(&case["last_logits"]), &what);
     }

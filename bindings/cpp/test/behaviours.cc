@@ -333,6 +333,37 @@ BEHAVIOUR(unsafe_dialog) {
         check(collect(model.stream(dialogs, test::greedy(8)), 2)));
 }
 
+BEHAVIOUR(chat_templates) {
+  llamabi::Options o;
+  o.chat_template =
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | length if tools }}"
+      "{{ x }}{{ raise_exception('no ' ~ messages[0].role) if messages[0].role == 'critic' }}"
+      "{% if add_generation_prompt %}assistant:{% endif %}";
+  o.chat_now = 1000000000;
+  const llamabi::Model model(test::demo(), o);
+  const std::string user = "[{\"role\":\"user\",\"content\":\"Once\"}]";
+  CHECK(model.render_chat(user) == "user: Once\nassistant:");
+  llamabi::ChatOptions chat;
+  chat.tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]";
+  chat.variables = "{\"x\":[1]}";
+  chat.flags = LLAMA_CHAT_NO_GENERATION_PROMPT;
+  CHECK(model.render_chat(user, chat) == "user: Once\n1[1]");
+  CHECK(model.encode_chat(user, chat) == model.encode("user: Once\n1[1]"));
+  chat.chat_template = "{{ strftime_now('%Y') }}";
+  CHECK(model.render_chat(user, chat) == "2001");
+
+  llamabi::GenerateOptions g;
+  g.temperature = 0;
+  g.max_gen_len = 20;
+  const auto answer = model.chat(user, {}, g);
+  CHECK(collect(model.stream_chat(user, {}, g), 1).at(0).text == answer.text);
+  CHECK(model.chat(std::vector<std::string>{user, user}, {}, g).at(1).text == answer.text);
+  CHECK(model.chat_completion({{"user", "Once"}}, g).text == answer.text);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "no critic",
+      model.chat("[{\"role\":\"critic\",\"content\":\"x\"}]"));
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "line 1 column", model.render_chat("["));
+}
+
 BEHAVIOUR(use_after_close) {
   auto model = test::demo_model();
   model.close();

@@ -38,6 +38,8 @@ int main() {
   o.max_stall_ms = 109;
   o.max_unread_ms = 110;
   o.stall_memory_bytes = 5000000111;
+  o.chat_template = "a";
+  o.chat_now = 5000000112;
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;
@@ -51,6 +53,7 @@ int main() {
   g.stop = {"a", "b"};
   g.top_logprobs = 204;
   g.cache_salt = 5000000205;
+  g.num_return_sequences = 206;
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");

@@ -262,10 +262,13 @@ void Close::on_loop(napi_env env) {
 // --- generate ---
 
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-    const std::string &kind, napi_value input, napi_value options, bool streaming)
+    const std::string &kind, napi_value input, napi_value options, bool streaming, napi_value chat)
     : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)),
-      options_(env, options) {
-  kind_ = kind == "tokens" ? kTokens : kind == "text" ? kText : kDialog;
+      options_(env, options), chat_(env, chat) {
+  kind_ = kind == "tokens"     ? kTokens
+          : kind == "text"     ? kText
+          : kind == "messages" ? kMessages
+                               : kDialog;
   for (napi_value element : to_elements(env, input, "input")) {
     const std::string i = "[" + std::to_string(lens_.size()) + "]";
     if (kind_ == kTokens)
@@ -287,8 +290,9 @@ Generation::~Generation() {
 }
 
 void Generation::run() noexcept {
-  // Of the functions for tokens, texts and dialogs, the one for what was given.
-  const auto call = [this](auto on_tokens, auto on_texts, auto on_dialogs, auto **out) {
+  // Of the functions for tokens, texts, dialogs and messages, the one for what was given.
+  const auto call = [this](auto on_tokens, auto on_texts, auto on_dialogs, auto on_messages,
+                        auto **out) {
     llama_t *l = handle_->llama;
     const size_t n = lens_.size();
     if (kind_ == kTokens)
@@ -297,18 +301,22 @@ void Generation::run() noexcept {
       return on_dialogs(l, borrow(messages_).data(), lens_.data(), n, &options_.c, out, &err_);
     std::vector<const char *> prompts;
     for (const std::string &text : texts_) prompts.push_back(text.data());
+    if (kind_ == kMessages)
+      return on_messages(l, prompts.data(), lens_.data(), n, &chat_.c, &options_.c, out, &err_);
     return on_texts(l, prompts.data(), lens_.data(), n, &options_.c, out, &err_);
   };
   try {
     handle_->enter(this);
     if (streaming) {
       llama_stream_t *opened = nullptr;
-      status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat, &opened);
+      status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat,
+          llama_stream_open_messages, &opened);
       const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(
           opened, llama_stream_free);
       if (status_ == LLAMA_OK) pull(stream.get());
     } else {
-      status_ = call(llama_generate, llama_text_completion, llama_chat_completion, &result_);
+      status_ =
+          call(llama_generate, llama_text_completion, llama_chat_completion, llama_chat, &result_);
     }
   } catch (const std::bad_alloc &) {
     out_of_memory(status_, err_);

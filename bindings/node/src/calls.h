@@ -116,9 +116,11 @@ private:
 };
 
 struct Generation final : Awaited {
-  // `kind` is "tokens", "text" or "dialog", `input` an array of these.
+  // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
+  // object, what surrounds messages.
   Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-      const std::string &kind, napi_value input, napi_value options, bool streaming);
+      const std::string &kind, napi_value input, napi_value options, bool streaming,
+      napi_value chat);
   ~Generation() override;
   void run() noexcept override;
   void stop() override;
@@ -137,8 +139,9 @@ private:
   std::vector<std::string> texts_;
   std::vector<Message> messages_;
   std::vector<size_t> lens_;
-  enum { kTokens, kText, kDialog } kind_;
+  enum { kTokens, kText, kDialog, kMessages } kind_;
   GenerateOptions options_;
+  ChatOptions chat_;
   llama_result_t *result_ = nullptr; // unless streaming
 
   std::condition_variable room_;

@@ -64,11 +64,18 @@ std::vector<llama_message> borrow(const std::vector<Message> &messages);
 // Options that live as long as a call: what the C struct borrows is kept here. Neither is copied
 // or moved once filled.
 struct BuildOptions {
-  std::string ckpt_dir, tokenizer_path;
+  std::string ckpt_dir, tokenizer_path, chat_template;
   bool has_tokenizer_path = false;
   llama_build_options c;
   BuildOptions(napi_env env, napi_value options);
   BuildOptions(const BuildOptions &) = delete;
+};
+// What surrounds the messages of a chat; texts of JSON.
+struct ChatOptions {
+  std::string tools, variables, chat_template;
+  llama_chat_options c;
+  ChatOptions(napi_env env, napi_value options);
+  ChatOptions(const ChatOptions &) = delete;
 };
 struct GenerateOptions {
   std::vector<std::string> stop;

@@ -289,6 +289,11 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
                             : to_uint(env, v, "maxUnreadMs");
     else if (name == "stallMemoryBytes")
       c.stall_memory_bytes = to_uint64(env, v, "stallMemoryBytes");
+    else if (name == "chatTemplate") {
+      chat_template = to_c_text(env, v, "chatTemplate");
+      c.chat_template = chat_template.c_str();
+    } else if (name == "chatNow")
+      c.chat_now = static_cast<int64_t>(to_double(env, v, "chatNow"));
     else if (name == "logLevel")
       c.log_level = to_number(env, v, "logLevel",
           {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN},
@@ -298,6 +303,36 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     return true;
   });
   if (!has_ckpt_dir) throw_type_error(env, "ckptDir is missing");
+}
+
+ChatOptions::ChatOptions(napi_env env, napi_value options) {
+  llama_chat_options_init(&c, sizeof c);
+  const auto text = [&](napi_value v, const char *name, std::string &kept, const char *&p,
+                        size_t &len) {
+    kept = to_text(env, v, name);
+    p = kept.data();
+    len = kept.size();
+  };
+  const auto flag = [&](napi_value v, const char *name, uint32_t bit) {
+    if (to_bool(env, v, name)) c.flags |= bit;
+  };
+  each_option(env, options, [&](const std::string &name, napi_value v) {
+    if (name == "tools")
+      text(v, "tools", tools, c.tools, c.tools_len);
+    else if (name == "variables")
+      text(v, "variables", variables, c.variables, c.variables_len);
+    else if (name == "chatTemplate")
+      text(v, "chatTemplate", chat_template, c.chat_template, c.chat_template_len);
+    else if (name == "noGenerationPrompt")
+      flag(v, "noGenerationPrompt", LLAMA_CHAT_NO_GENERATION_PROMPT);
+    else if (name == "continueFinal")
+      flag(v, "continueFinal", LLAMA_CHAT_CONTINUE_FINAL);
+    else if (name == "parseSpecial")
+      flag(v, "parseSpecial", LLAMA_CHAT_PARSE_SPECIAL);
+    else
+      return false;
+    return true;
+  });
 }
 
 GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
@@ -324,6 +359,8 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       c.top_logprobs = to_uint(env, v, "topLogprobs");
     else if (name == "cacheSalt")
       c.cache_salt = to_uint64(env, v, "cacheSalt");
+    else if (name == "numReturnSequences")
+      c.num_return_sequences = to_uint(env, v, "numReturnSequences");
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")

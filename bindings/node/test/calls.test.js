@@ -408,3 +408,32 @@ test('one stream, one reader: nexts are answered in turn', async () => {
   assert.deepEqual(got.map(({ value }) => untimed(value)), [...want.map(untimed), undefined, undefined]);
   await model.close();
 });
+
+behaviour('chat_templates', async () => {
+  const chatTemplate =
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | length if tools }}{{ x }}" +
+    "{{ raise_exception('no ' ~ messages[0].role) if messages[0].role == 'critic' }}assistant:";
+  const model = await demo({ chatTemplate, chatNow: 1000000000 });
+  const options = { temperature: 0, maxGenLen: 20 };
+  const messages = [{ role: 'user', content: 'Once' }];
+  const answer = await model.chat({ messages }, options);
+  // A prompt of text has a BOS in front, which this template does not write.
+  const prompt = [...model.encode('user: Once\nassistant:')];
+  assert.equal(answer.text, (await model.generate(prompt, options)).text);
+  const events = await collect(model.streamChat({ messages }, options));
+  assert.equal(events.map((event) => event.text).join(''), answer.text);
+  assert.equal((await model.chatCompletion(messages, options)).text, answer.text);
+
+  const rich = { messages, tools: [{ type: 'function', function: { name: 'f' } }], variables: { x: [1] } };
+  const text = 'user: Once\n1[1]assistant:';
+  assert.equal((await model.chat(rich, options)).text, (await model.generate([...model.encode(text)], options)).text);
+  const own = { messages, chatTemplate: "{{ strftime_now('%Y') }}" };
+  assert.equal((await model.chat(own, options)).text, (await model.generate([...model.encode('2001')], options)).text);
+
+  const refused = await failure(model.chat({ messages: [{ role: 'critic', content: 'x' }] }));
+  assert.equal(refused.code, 'LLAMA_E_INVALID_ARGUMENT');
+  assert.match(refused.message, /no critic/);
+  await assert.rejects(model.chat({ messages: 'x' }), TypeError);
+  await assert.rejects(model.chat({ messages, nonsense: 1 }), TypeError);
+  await model.close();
+});

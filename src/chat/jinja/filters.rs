@@ -125,20 +125,10 @@ pub fn apply(
 }
 
 fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments) -> Result<Value> {
-    if name == "truncate" && matches!(value, Value::List(_) | Value::Dict(_) | Value::Tuple(_)) {
-        // What is short enough stays what it is.
-        let length = e.elements(&value)?.len();
-        return match length <= 260 && args.positional.is_empty() && args.keyword.is_empty() {
-            true => Ok(value),
-            false => unsupported("`truncate` of what is no text"),
-        };
-    }
-    if matches!(name, "indent" | "truncate") {
-        let of = text(&value, "what is filtered")?;
-        return match name {
-            "indent" => indent(e, &of, args),
-            _ => truncate(e, &of, args),
-        };
+    match name {
+        "indent" => return indent(e, &text(&value, "what is filtered")?, args),
+        "truncate" => return truncate(e, &value, args),
+        _ => {}
     }
     let of = soft_text(&mut e.meter, &value)?;
     Ok(Value::Text(match name {
@@ -271,7 +261,7 @@ fn indent(e: &mut Evaluator<'_, '_>, of: &Text, args: Arguments) -> Result<Value
     Ok(Value::Text(of.derived(out, &[&width])))
 }
 
-fn truncate(e: &mut Evaluator<'_, '_>, of: &Text, args: Arguments) -> Result<Value> {
+fn truncate(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result<Value> {
     let names = ["length", "killwords", "end", "leeway"];
     let [length, kill, end, leeway] = args.bind("truncate", names)?;
     let length = integer_or(length, "length", 255)?;
@@ -284,6 +274,14 @@ fn truncate(e: &mut Evaluator<'_, '_>, of: &Text, args: Arguments) -> Result<Val
     if length < ending as i128 || leeway < 0 {
         return evaluation("`truncate` to less than its end");
     }
+    // jinja2 asks for the length first, and what is short enough need not be a text.
+    let Value::Text(of) = value else {
+        let source = e.iterate(value)?;
+        return match e.known_length(&source) {
+            Some(n) if n as i128 <= length.saturating_add(leeway) => Ok(value.clone()),
+            _ => evaluation("`truncate` of what is no text"),
+        };
+    };
     if of.chars(&mut e.meter)? as i128 <= length.saturating_add(leeway) {
         return Ok(Value::Text(of.clone()));
     }

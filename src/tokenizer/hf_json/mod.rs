@@ -13,7 +13,7 @@ pub(super) mod parts;
 use self::file::{File, Texts};
 use self::parts::{Decoder, Node, PreTokenizer};
 use super::added::{Added, AddedToken};
-use super::bpe::{Bpe, Merge};
+use super::bpe::{self, Bpe, Merge, pair};
 use super::hash::Key;
 use super::normalizer::Normalizer;
 use super::pairs::{Pairs, SPACE_SYMBOL};
@@ -390,11 +390,9 @@ impl<'a> Entries<'a> {
     /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole, or
     /// if what is unknown on both sides would be one token.
     fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
-        let is_byte = |id: &u32| bpe.bytes.contains(&Some(*id));
-        let from_bytes = bpe
-            .merges
-            .keys()
-            .any(|(left, right)| is_byte(left) || is_byte(right));
+        let is_byte = |id: u64| bpe.bytes.contains(&Some(id as u32));
+        let mut pairs = bpe.merges.keys();
+        let from_bytes = pairs.any(|pair| is_byte(pair >> 32) || is_byte(pair & 0xffff_ffff));
         let texts = self.texts.0.iter().map(|(text, _)| text.0.as_bytes());
         let fuses = bpe.fuse_unk && bpe.unk.is_some() && bpe.bytes.contains(&None);
         (!from_bytes && !bpe.ignore_merges && !fuses).then(|| Pairs::new(texts))
@@ -409,7 +407,7 @@ struct Merges<'a> {
 }
 
 impl Merges<'_> {
-    fn read(&self, path: &Path, file: &File<'_>) -> Result<HashMap<(u32, u32), Merge, Key>> {
+    fn read(&self, path: &Path, file: &File<'_>) -> Result<bpe::Merges> {
         let list = &file.model.merges.0;
         let mut merges = HashMap::with_hasher(Key::random());
         let room = merges.try_reserve(list.len());
@@ -433,7 +431,7 @@ impl Merges<'_> {
                     ),
                 ));
             };
-            merges.insert((left, right), Merge { rank, id });
+            merges.insert(pair(left, right), Merge { rank, id });
         }
         Ok(merges)
     }

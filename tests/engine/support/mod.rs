@@ -109,10 +109,7 @@ impl Setup {
     pub fn start_run(&self, run: Box<dyn Run>) -> Host {
         let engine =
             Engine::new(run, Arc::new(Toy), self.options(), Arc::new(Log::new(None))).unwrap();
-        let limits = RequestLimits {
-            max_seq_len: self.max_seq_len,
-            vocab_size: VOCAB,
-        };
+        let limits = engine.request_limits();
         Host::new(engine, limits)
     }
 }
@@ -147,7 +144,7 @@ impl Host {
     }
 
     pub fn run(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Vec<Output> {
-        let n = prompts.len();
+        let n = prompts.len() * options.num_return_sequences;
         collect(&self.submit(prompts, options).unwrap(), n)
             .unwrap()
             .0

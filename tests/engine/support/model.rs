@@ -52,6 +52,7 @@ struct ProbeState {
     /// Steps that may still end; `None`: any number.
     allowed: Option<usize>,
     fail: Option<Error>,
+    copies: usize,
 }
 
 impl Probe {
@@ -84,6 +85,11 @@ impl Probe {
     /// `<` for each step that was submitted, `>` for each that was collected.
     pub fn order(&self) -> String {
         self.state.lock().unwrap().order.clone()
+    }
+
+    /// Pages that were copied.
+    pub fn copies(&self) -> usize {
+        self.state.lock().unwrap().copies
     }
 
     pub fn steps(&self) -> Vec<Step> {
@@ -141,6 +147,7 @@ impl Model {
         sampler.load(logits);
         let token = sampler
             .choose(choice, &step.history)
+            .unwrap()
             .map(|(token, _)| token);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let scale = Scale::new(1.0);
@@ -327,8 +334,14 @@ impl Run for Model {
         self.chosen.is_some()
     }
 
-    fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
-        unreachable!("nothing forks")
+    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        assert!(self.answers.is_empty(), "a step is under way");
+        for (from, to) in pairs {
+            let (from, to) = (self.slots(*from), self.slots(*to));
+            self.cache.copy_within(from, to.start);
+        }
+        self.probe.state.lock().unwrap().copies += pairs.len();
+        Ok(())
     }
 
     /// A position is its token and the arithmetic; nothing is `i32::MIN`.

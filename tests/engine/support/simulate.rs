@@ -2,12 +2,13 @@
 
 use super::Output;
 use super::model::Think;
-use super::toy::{EOS, IDS, VOCAB, decode};
+use super::toy::{EOS, IDS, Toy, VOCAB, decode};
 use llamabi::Token;
 use llamabi::backend::RowKind;
 use llamabi::backend::choice::Strategy;
 use llamabi::engine::sampler::{Sampler, uniform};
 use llamabi::engine::{FinishReason, GenerateOptions};
+use llamabi::tokenizer::{Piece, Tokenizer};
 
 /// One sequence alone, one whole prompt at a time, without pages, batches or streams.
 pub fn simulate(
@@ -49,8 +50,11 @@ pub fn simulate(
         let logprob = sampler.logprob(&softmax, token);
         out.logprobs
             .push(if options.logprobs { logprob } else { 0.0 });
-        out.top
-            .push(sampler.alternatives(&softmax, options.top_logprobs));
+        out.top.push(
+            sampler
+                .alternatives(&softmax, options.top_logprobs)
+                .unwrap(),
+        );
     };
     if options.echo {
         record(&mut sampler, None, &mut out);
@@ -69,7 +73,25 @@ pub fn simulate(
         tokens[if options.echo { 0 } else { prompt.len() }..].to_vec()
     };
     let begin = decode(&shown(prompt)).1;
-    let find = |text: &str| options.stop.iter().filter_map(|s| text.find(&s[..])).min();
+    // The space that the generated part loses at its beginning is written all the same: a stop
+    // string that is more than spaces may begin with it.
+    let loses_space = |tokens: &[Token]| {
+        let shown = shown(tokens);
+        let generated = tokens.len() - prompt.len();
+        let mut told = shown.iter().enumerate();
+        let first = told.find(|(_, token)| Toy.piece(**token) != Piece::Control);
+        first.is_some_and(|(at, token)| {
+            let text = matches!(Toy.piece(*token), Piece::Text(text) if text.starts_with(' '));
+            text && at >= shown.len() - generated
+        })
+    };
+    let find = |text: &str, loses_space: bool| {
+        let at = |stop: &String| match loses_space && !stop.trim_matches(' ').is_empty() {
+            true => Some(format!(" {text}").find(&stop[..])?.saturating_sub(1)),
+            false => text.find(&stop[..]),
+        };
+        options.stop.iter().filter_map(at).min()
+    };
     let mut cut = None;
     let mut reason = FinishReason::Length;
     while tokens.len() - prompt.len() < most {
@@ -86,13 +108,13 @@ pub fn simulate(
         record(&mut sampler, Some(token), &mut out);
         tokens.push(token);
         let (text, certain) = decode(&shown(&tokens));
-        cut = find(&text[begin..certain]).map(|at| begin + at);
+        cut = find(&text[begin..certain], loses_space(&tokens)).map(|at| begin + at);
         if cut.is_some() {
             break;
         }
     }
     let text = decode(&shown(&tokens)).0;
-    cut = cut.or_else(|| find(&text[begin..]).map(|at| begin + at));
+    cut = cut.or_else(|| find(&text[begin..], loses_space(&tokens)).map(|at| begin + at));
     if cut.is_some() {
         reason = FinishReason::StopString;
     }

@@ -7,8 +7,8 @@
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
-use llamabi::checkpoint::{self, hugging_face};
-use llamabi::format::{TensorFile, pickle, pth, safetensors as st};
+use llamabi::checkpoint::{self, Plan, hugging_face};
+use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
 use llamabi::model::rope;
 use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
 use llamabi::{Error, Result};
@@ -69,6 +69,65 @@ pub fn pickle(data: &[u8]) -> Result<()> {
         assert_eq!(stored.shape.len(), stored.strides.len());
     }
     Ok(())
+}
+
+/// A GGUF file: its structure, and every key asked for as every type.
+pub fn gguf(data: &[u8]) -> Result<()> {
+    let path = SCRATCH.with(|dir| dir.file("model.gguf", data));
+    let file = gg::Gguf::open(&path, None)?;
+    for (name, tensor) in &file.table.tensors {
+        let cols = *tensor.shape.last().unwrap();
+        let rows = tensor.shape.iter().product::<usize>() / cols;
+        let row = tensor.len as usize / rows;
+        assert!(tensor.offset + tensor.len <= data.len() as u64, "{name}");
+        let mut bytes = vec![0; row];
+        let last = tensor.len - row as u64;
+        file.table.read(tensor, last, &mut bytes).unwrap();
+        if let Encoding::Ggml(kind) = tensor.encoding {
+            assert_eq!(kind.row_bytes(cols), Some(row), "{name}");
+            kind.decode(&bytes, &mut vec![0.0; cols]);
+        }
+    }
+    let keys: Vec<String> = file.keys().map(String::from).collect();
+    for key in &keys {
+        let one = [
+            file.u64(key).is_ok(),
+            file.f64(key).is_ok(),
+            file.bool(key).is_ok(),
+            file.text(key).is_ok(),
+        ];
+        let lists = [
+            file.u64s(key).is_ok(),
+            file.i32s(key).is_ok(),
+            file.f32s(key).is_ok(),
+            file.texts(key).is_ok(),
+        ];
+        assert!(
+            one.iter().filter(|&&ok| ok).count() <= 1,
+            "{key} has two types"
+        );
+        assert!(lists.iter().filter(|&&ok| ok).count() <= 2 || file.u64s(key)?.unwrap().is_empty());
+    }
+    Ok(())
+}
+
+/// A `config.json` in a line, then the safetensors of its model: everything that is checked before
+/// weights are read.
+pub fn quant_config(data: &[u8]) -> Result<()> {
+    let line = data.iter().position(|&b| b == b'\n').unwrap_or(data.len());
+    let (config, weights) = data.split_at(line);
+    SCRATCH.with(|dir| {
+        let dir = Scratch(dir.0.join("quantised"));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        dir.file("config.json", config);
+        dir.file("model.safetensors", weights.get(1..).unwrap_or_default());
+        let checkpoint = checkpoint::open(&dir.0)?;
+        let config = checkpoint.config(0)?;
+        let files = checkpoint.open(None)?;
+        let plan = Plan::new(&*checkpoint, &files, &config, None, &[])?;
+        assert!(plan.read_bytes() <= data.len() as u64);
+        Ok(())
+    })
 }
 
 /// A `model.safetensors.index.json` beside one shard.

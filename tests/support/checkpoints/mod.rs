@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod collect;
+pub mod gguf;
 pub mod write;
 
 use llamabi::backend::{Backend, Weights};
@@ -85,7 +86,7 @@ impl Opened {
     }
 
     pub fn plan(&self, asked: Option<Dtype>) -> Result<Plan<'_>> {
-        Plan::new(&*self.checkpoint, &self.files, &self.config, asked)
+        Plan::new(&*self.checkpoint, &self.files, &self.config, asked, &[])
     }
 
     pub fn load<B: Backend>(

@@ -1,0 +1,397 @@
+//! A model's chat template: which one, what it sees, and what becomes of its text.
+
+use super::jinja::{Fault, Kind, Meter, Rendered, Template, Text, Value};
+use super::messages::{self, TAG, Turn};
+use super::{Encoding, Message, Role, clock, llama3, python};
+use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
+use crate::{Cancel, Error, Result, Token, reserve};
+
+/// How dialogs become prompts. Numbered as `LLAMA_CHAT_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Format {
+    /// Not at all: there is no template.
+    None = 0,
+    /// Meta's Llama 2 format.
+    Llama2 = 1,
+    /// Meta's Llama 3 format.
+    Llama3 = 2,
+    /// A template.
+    Template = 3,
+}
+
+/// What is to be rendered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChatRequest<'a> {
+    /// A JSON array of messages in OpenAI's shape.
+    pub messages: &'a str,
+    /// A JSON array of tools.
+    pub tools: Option<&'a str>,
+    /// A JSON object of variables beside those that templates always have.
+    pub variables: Option<&'a str>,
+    /// A template instead of the model's.
+    pub template: Option<&'a str>,
+    /// Without the beginning of an answer.
+    pub no_generation_prompt: bool,
+    /// Cut behind the last message's content, for the model to go on with it.
+    pub continue_final: bool,
+    /// Texts of special tokens in messages become these tokens, as transformers does.
+    pub parse_special: bool,
+}
+
+/// A model's templates as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// For every dialog without tools.
+    pub default: String,
+    /// For dialogs with tools, where that is another one.
+    pub tool_use: Option<String>,
+}
+
+/// How a handle renders dialogs.
+#[derive(Debug)]
+pub struct Chat {
+    format: Format,
+    default: Option<Result<Template>>,
+    tool_use: Option<Result<Template>>,
+    /// Names and texts of special tokens: `bos_token`, ...
+    tokens: Vec<(String, String)>,
+    /// What `strftime_now` sees, in seconds since 1970; the clock where it is `None`.
+    now: Option<i64>,
+}
+
+impl Chat {
+    /// For a model with this template, with none, or with one that is not readable, and this tokenizer. `tokens` are the special
+    /// tokens that its configuration names; where it names none, BOS and EOS are the tokenizer's. A template that cannot be read fails when it is used.
+    pub fn new(
+        template: Option<Result<Sources>>,
+        tokens: Vec<(String, String)>,
+        tokenizer: &dyn Tokenizer,
+        now: Option<i64>,
+    ) -> Chat {
+        let read = |source: &str| Template::read(source).map_err(|fault| of_template(&fault));
+        let (format, default) = match &template {
+            Some(Err(error)) => (Format::Template, Some(Err(error.clone()))),
+            Some(Ok(template)) => (Format::Template, Some(read(&template.default))),
+            None if tokenizer.added_id("<|start_header_id|>").is_some() => {
+                (Format::Llama3, Some(read(llama3::TEMPLATE)))
+            }
+            None if tokenizer.joining() == Joining::SentencePiece => (Format::Llama2, None),
+            None => (Format::None, None),
+        };
+        let tool_use = template.and_then(|template| template.ok()?.tool_use);
+        let mut chat = Chat {
+            format,
+            default,
+            tool_use: tool_use.map(|source| read(&source)),
+            tokens,
+            now,
+        };
+        // A configuration names all there are: a token that it leaves out is undefined.
+        if chat.tokens.is_empty() {
+            let sentencepiece = tokenizer.joining() == Joining::SentencePiece;
+            for (name, id, usual) in [
+                ("bos_token", tokenizer.bos_id(), "<s>"),
+                ("eos_token", tokenizer.eos_id(), "</s>"),
+            ] {
+                let usual = usual.into();
+                let usual = (sentencepiece && id >= 0).then_some(usual);
+                if let Some(text) = tokenizer.special_text(id).map(str::to_owned).or(usual) {
+                    chat.tokens.push((name.into(), text));
+                }
+            }
+        }
+        chat
+    }
+
+    /// How dialogs become prompts.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What is wrong with the model's template.
+    pub fn broken(&self) -> Option<&Error> {
+        let templates = [&self.default, &self.tool_use];
+        let mut errors = templates.into_iter().flatten();
+        errors.find_map(|template| template.as_ref().err())
+    }
+
+    /// A dialog as text, with who wrote what.
+    ///
+    /// [`Error::InvalidArgument`] where messages, tools or variables are not of their shape, where the
+    /// template raises an exception or has no value for them; [`Error::Unsupported`] where there is no
+    /// template or it asks for what is not there; [`Error::Format`] where it is none or passes a
+    /// limit; [`Error::Cancelled`].
+    pub fn render(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
+        let own = request.template.map(Template::read).transpose();
+        let own = own.map_err(|fault| of_template(&fault))?;
+        let template = match &own {
+            Some(own) => own,
+            None => self.model_template(request.tools.is_some())?,
+        };
+        let input = [Some(request.messages), request.tools, request.variables];
+        let input: usize = input.iter().flatten().map(|text| text.len()).sum();
+        let mut meter = Meter::new(input, cancel);
+        let messages = messages::read(&mut meter, request.messages, request.continue_final)?;
+        let last = last_content(&messages);
+        let tools = match request.tools {
+            None => Value::None,
+            Some(json) => match messages::parse(&mut meter, "tools", json)? {
+                Value::List(list) if list.items.is_empty() => Value::None,
+                tools @ Value::List(_) => tools,
+                _ => return Err(Error::invalid("tools", "an array", "another value")),
+            },
+        };
+        let variables = match request.variables {
+            None => None,
+            Some(json) => match messages::parse(&mut meter, "variables", json)? {
+                Value::Dict(variables) => Some(variables),
+                _ => return Err(Error::invalid("variables", "an object", "another value")),
+            },
+        };
+        let generate = !request.no_generation_prompt && !request.continue_final;
+        let mut extra: Vec<(&str, Value)> = Vec::new();
+        if let Some(variables) = &variables {
+            for (name, value) in variables.entries() {
+                let Value::Text(name) = name else { continue };
+                if matches!(name.as_str(), "messages" | "tools") {
+                    let name = format!("variables.{}", name.as_str());
+                    return Err(Error::invalid(
+                        name,
+                        "absent: it has its own argument",
+                        "there",
+                    ));
+                }
+                extra.push((name.as_str(), value.clone()));
+            }
+        }
+        let rendered = self.run(template, meter, messages, tools, generate, extra)?;
+        match request.continue_final {
+            true => cut(rendered, last.as_deref().unwrap_or("")),
+            false => Ok(rendered),
+        }
+    }
+
+    fn model_template(&self, tools: bool) -> Result<&Template> {
+        let chosen = match (&self.tool_use, &self.default) {
+            (Some(template), _) if tools => template,
+            (_, Some(template)) => template,
+            (_, None) if self.format == Format::Llama2 => {
+                return Err(Error::Unsupported(
+                    "this model has no chat template, and Meta's Llama 2 format has neither tools, \
+                     variables nor text: use llama_chat_completion, or give chat_template"
+                        .into(),
+                ));
+            }
+            (_, None) => {
+                return Err(Error::Unsupported(
+                    "this model has no chat template: give chat_template".into(),
+                ));
+            }
+        };
+        chosen.as_ref().map_err(Error::clone)
+    }
+
+    fn run(
+        &self,
+        template: &Template,
+        mut meter: Meter<'_>,
+        messages: Value,
+        tools: Value,
+        generate: bool,
+        extra: Vec<(&str, Value)>,
+    ) -> Result<Rendered> {
+        let mut variables = vec![
+            ("messages", messages),
+            ("tools", tools),
+            ("documents", Value::None),
+            ("add_generation_prompt", Value::Bool(generate)),
+        ];
+        for (name, text) in &self.tokens {
+            let text = Text::copy(&mut meter, text, true).map_err(|fault| of_run(&fault))?;
+            variables.push((name, Value::Text(text)));
+        }
+        for (name, value) in extra {
+            match variables.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, old)) => *old = value,
+                None => variables.push((name, value)),
+            }
+        }
+        let now = clock::moment(self.now)?;
+        let rendered = template.render(meter, now, variables);
+        rendered.map_err(|fault| of_run(&fault))
+    }
+
+    /// Tokens of a dialog. As [`Chat::render`], and where there is no memory.
+    pub fn encode(
+        &self,
+        tokenizer: &dyn Tokenizer,
+        request: &ChatRequest<'_>,
+        bound: Bound<'_>,
+    ) -> Result<Encoding> {
+        let plain = request.template.is_none()
+            && request.tools.is_none()
+            && request.variables.is_none()
+            && !request.no_generation_prompt
+            && !request.continue_final;
+        if self.format == Format::Llama2 && plain {
+            let mut meter = Meter::new(request.messages.len(), bound.cancel);
+            let messages = messages::read(&mut meter, request.messages, false)?;
+            let turns = turns(&messages)?;
+            return self.encode_turns(tokenizer, &turns, bound);
+        }
+        let rendered = self.render(request, bound.cancel)?;
+        tokens(tokenizer, &rendered, request.parse_special, bound)
+    }
+
+    /// Tokens of a dialog of plain texts. As [`Chat::encode`].
+    pub fn encode_turns(
+        &self,
+        tokenizer: &dyn Tokenizer,
+        turns: &[Turn<'_>],
+        bound: Bound<'_>,
+    ) -> Result<Encoding> {
+        if self.format == Format::Llama2 {
+            let mut dialog = reserve::room("the messages of a dialog", turns.len())?;
+            for (i, turn) in turns.iter().enumerate() {
+                let Some(role) = Role::named(turn.role) else {
+                    let [a, b, c] = Role::ALL.map(Role::name);
+                    let shown: String = turn.role.chars().take(40).collect();
+                    return Err(Error::invalid(
+                        format!("the role of message {i}"),
+                        format!("{a:?}, {b:?} or {c:?}"),
+                        format!("{shown:?}"),
+                    ));
+                };
+                let content = turn.content;
+                dialog.push(Message { role, content });
+            }
+            return super::encode_dialog(tokenizer, &dialog, bound);
+        }
+        let template = self.model_template(false)?;
+        let input = turns.iter().map(|t| t.role.len() + t.content.len()).sum();
+        let mut meter = Meter::new(input, bound.cancel);
+        let messages = messages::of_turns(&mut meter, turns)?;
+        let rendered = self.run(template, meter, messages, Value::None, true, Vec::new())?;
+        tokens(tokenizer, &rendered, false, bound)
+    }
+}
+
+fn tokens(
+    tokenizer: &dyn Tokenizer,
+    rendered: &Rendered,
+    parse_special: bool,
+    bound: Bound<'_>,
+) -> Result<Encoding> {
+    let mut tokens: Vec<Token> = Vec::new();
+    let (text, runs) = (&rendered.text, &rendered.runs);
+    match tokenizer.encode_rendered_onto(text, runs, parse_special, &mut tokens, bound)? {
+        Encoded::Whole => Ok(Encoding::Tokens(tokens)),
+        Encoded::TooLong(least) => Ok(Encoding::TooLong(least)),
+    }
+}
+
+/// The messages as plain texts, for a format that knows nothing else.
+fn turns(messages: &Value) -> Result<Vec<Turn<'_>>> {
+    let Value::List(messages) = messages else {
+        return Ok(Vec::new());
+    };
+    let mut turns = reserve::room("the messages of a dialog", messages.items.len())?;
+    for (i, message) in messages.items.iter().enumerate() {
+        let Value::Dict(keys) = message else { continue };
+        match (keys.get_text("role"), keys.get_text("content")) {
+            (Some(Value::Text(role)), Some(Value::Text(content))) => turns.push(Turn {
+                role: role.as_str(),
+                content: content.as_str(),
+            }),
+            _ => {
+                let name = format!("messages[{i}].content");
+                return Err(Error::invalid(name, "a text", "none"));
+            }
+        }
+    }
+    Ok(turns)
+}
+
+/// The last message's content, without the tag.
+fn last_content(messages: &Value) -> Option<String> {
+    let Value::List(messages) = messages else {
+        return None;
+    };
+    let Value::Dict(last) = messages.items.last()? else {
+        return None;
+    };
+    match last.get_text("content")? {
+        Value::Text(content) => Some(content.as_str().trim_end_matches(TAG).to_owned()),
+        _ => None,
+    }
+}
+
+/// What was rendered up to the end of the last content, as transformers cuts it.
+fn cut(mut rendered: Rendered, content: &str) -> Result<Rendered> {
+    let found = rendered.text.rfind(TAG.trim_end());
+    let Some(at) = found.filter(|_| {
+        rendered
+            .text
+            .contains(content.trim_matches(python::is_whitespace))
+    }) else {
+        return Err(Error::invalid(
+            "the last message",
+            "one that the template shows, to be continued",
+            "left out or changed",
+        ));
+    };
+    let end = match rendered.text[at..].starts_with(TAG) {
+        true => at,
+        false => rendered.text[..at]
+            .trim_end_matches(python::is_whitespace)
+            .len(),
+    };
+    rendered.text.truncate(end);
+    let mut left = end;
+    rendered.runs.retain_mut(|run| {
+        run.len = run.len.min(left);
+        left -= run.len;
+        run.len > 0
+    });
+    Ok(rendered)
+}
+
+/// The error for a template that could not be read.
+fn of_template(fault: &Fault) -> Error {
+    let Fault {
+        kind,
+        line,
+        message,
+    } = fault;
+    match kind {
+        Kind::Unsupported => {
+            Error::Unsupported(format!("the chat template, line {line}: {message}"))
+        }
+        Kind::Memory => Error::refused("the chat template", 0),
+        _ => Error::format("the chat template", format!("line {line}: {message}")),
+    }
+}
+
+/// The error for a dialog that a template did not render.
+fn of_run(fault: &Fault) -> Error {
+    let Fault {
+        kind,
+        line,
+        message,
+    } = fault;
+    match kind {
+        Kind::Raised => Error::invalid(
+            "the dialog",
+            "as the chat template wants it",
+            format!("refused by it: {message}"),
+        ),
+        Kind::Evaluation => Error::invalid(
+            "the dialog",
+            "one that the chat template can render",
+            format!("none, line {line}: {message}"),
+        ),
+        Kind::Cancelled => Error::Cancelled,
+        _ => of_template(fault),
+    }
+}

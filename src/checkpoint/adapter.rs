@@ -1,0 +1,384 @@
+//! LoRA adapters as peft writes them, merged into the weights while they are loaded.
+//!
+//! `adapter_config.json` and `adapter_model.safetensors` (or `.bin`) hold for some modules two thin
+//! matrices: `W' = W + scale * alpha / r * B A` (Hu et al. 2021), with `alpha / sqrt(r)` where
+//! `use_rslora`. Sums are formed in float32, before the result is rounded or quantised. A module of
+//! `modules_to_save` is replaced.
+//!
+//! A quantised matrix that an adapter changes is kept as int8: in 4 bits rounding would take away what
+//! the adapter adds.
+
+use super::files::{Files, Finder, Source};
+use super::hugging_face::part_name;
+use super::keys::Keys;
+use super::plan::{Piece, Stored};
+use super::stored::{Coded, Rows};
+use super::{finite, slabs};
+use crate::backend::RowOrder;
+use crate::file::zeros;
+use crate::format::{pth, safetensors};
+use crate::model::Config;
+use crate::model::matrices::Part;
+use crate::quant::Quant;
+use crate::{Cancel, Dtype, Error, Result, reserve};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What all names of an adapter's tensors begin with.
+const PREFIX: &str = "base_model.model.";
+
+/// Options of training, and those that only name something.
+const NO_EFFECT: [&str; 17] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_dropout",
+    "megatron_config",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+];
+
+/// An adapter whose configuration and table of contents have been read.
+#[derive(Debug)]
+pub struct Adapter {
+    keys: Keys,
+    files: Files,
+    /// By how much it is weighted.
+    scale: f32,
+}
+
+impl Adapter {
+    /// Opens a directory. `cancel` is looked at while the table of contents is read.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Config`] for an option that is not known or not possible; those of the
+    /// readers of files.
+    pub fn open(dir: &Path, scale: f32, cancel: Option<&Cancel>) -> Result<Adapter> {
+        let keys = Keys::read(&dir.join("adapter_config.json"))?;
+        check_options(&keys)?;
+        let safe = dir.join("adapter_model.safetensors");
+        let bin = dir.join("adapter_model.bin");
+        let file = match bin.symlink_metadata().is_ok() && safe.symlink_metadata().is_err() {
+            true => pth::open(&bin, cancel)?,
+            false => safetensors::open(&safe, cancel)?,
+        };
+        let files = Files {
+            path: dir.into(),
+            files: vec![file],
+            cut: false,
+        };
+        Ok(Adapter { keys, files, scale })
+    }
+
+    /// A number of the configuration, or that of the pattern that fits a module.
+    fn of_module(&self, key: &str, pattern: &str, module: &str) -> Result<f64> {
+        let positive = |x: f64| x > 0.0 && x <= 1e9;
+        let expected = "a number over 0";
+        if let Some(patterns) = self.keys.object(pattern)? {
+            for name in patterns.names() {
+                if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.') {
+                    return Err(patterns.wrong(name, "the name of a module, no other pattern"));
+                }
+                let head = module.strip_suffix(name);
+                if head.is_some_and(|head| head.is_empty() || head.ends_with('.')) {
+                    return patterns.number(name, expected, positive);
+                }
+            }
+        }
+        self.keys.number(key, expected, positive)
+    }
+}
+
+fn check_options(keys: &Keys) -> Result<()> {
+    let only = [
+        ("peft_type", json!("LORA")),
+        ("task_type", json!("CAUSAL_LM")),
+        ("bias", json!("none")),
+    ];
+    for (key, value) in only {
+        if keys.get(key).is_some_and(|got| *got != value) {
+            return Err(keys.wrong(key, value.to_string()));
+        }
+    }
+    if keys.get("peft_type").is_none() {
+        return Err(keys.wrong("peft_type", "LORA"));
+    }
+    // Other ways of initialising change the base.
+    const INIT: &str = "init_lora_weights";
+    match keys.get(INIT) {
+        None | Some(Value::Bool(_)) => {}
+        Some(Value::String(name)) if name == "gaussian" => {}
+        Some(_) => return Err(keys.wrong(INIT, "true, false or gaussian")),
+    }
+    let read = [
+        "r",
+        "lora_alpha",
+        "rank_pattern",
+        "alpha_pattern",
+        "use_rslora",
+        "peft_type",
+        "bias",
+        INIT,
+    ];
+    let empty = |value: &Value| match value {
+        Value::Bool(flag) => !flag,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    let known = |key: &str| read.contains(&key) || NO_EFFECT.contains(&key);
+    match keys
+        .names()
+        .find(|key| !known(key) && !keys.get(key).is_some_and(empty))
+    {
+        Some(key) => Err(keys.wrong(key, "no such option: it means another adapter than LoRA")),
+        None => Ok(()),
+    }
+}
+
+/// An adapter while a plan is made.
+pub(super) struct Merging<'a> {
+    adapter: &'a Adapter,
+    finder: Finder<'a>,
+}
+
+impl<'a> Merging<'a> {
+    pub fn new(adapter: &'a Adapter) -> Self {
+        let finder = Finder::new(&adapter.files);
+        Merging { adapter, finder }
+    }
+
+    /// What is stored of a part of `[rows, cols]`, with what the adapter adds to it or puts in its
+    /// place. `order` is that of the stored rows.
+    pub fn change(
+        &mut self,
+        config: &Config,
+        (part, layer): (Part, Option<usize>),
+        stored: Stored<'a>,
+        order: &mut RowOrder,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Stored<'a>> {
+        let module = part_name(part, layer);
+        let whole = format!("{PREFIX}{module}.weight");
+        if self.finder.holds(&whole) {
+            let source = self.finder.floats(0, &whole, &[&[rows, cols]])?;
+            if config.tied_embeddings && part == Part::Embedding {
+                let expected = "no such tensor: the embedding of this model is its head".into();
+                return Err(source.wrong(expected, "one".into()));
+            }
+            *order = adapters_order(config, part);
+            return Ok(Stored::Floats(vec![Piece {
+                source,
+                rows: 0..rows,
+                row: 0,
+                col: 0,
+            }]));
+        }
+        let [a, b] = ["A", "B"].map(|which| format!("{PREFIX}{module}.lora_{which}.weight"));
+        let inner = matches!(part, Part::Embedding | Part::Head);
+        if inner || !self.finder.holds(&a) {
+            return Ok(stored);
+        }
+        let adapter = self.adapter;
+        let rank = adapter.of_module("r", "rank_pattern", &module)?;
+        if rank < 1.0 || rank.fract() != 0.0 {
+            return Err(adapter.keys.wrong("r", "an integer from 1 on"));
+        }
+        let rank = rank as usize;
+        let alpha = adapter.of_module("lora_alpha", "alpha_pattern", &module)?;
+        let a = self.finder.floats(0, &a, &[&[rank, cols]])?;
+        let b = self.finder.floats(0, &b, &[&[rows, rank]])?;
+        let of_rank = match adapter.keys.flag("use_rslora")? {
+            true => (rank as f64).sqrt(),
+            false => rank as f64,
+        };
+        Ok(Stored::Codes(Box::new(Merged {
+            stored,
+            rows,
+            cols,
+            a,
+            b,
+            rank,
+            scale: (f64::from(adapter.scale) * alpha / of_rank) as f32,
+            // Rows of the adapter lie as in Hugging Face's form.
+            paired: match (&order, adapters_order(config, part)) {
+                (RowOrder::AsStored, order @ RowOrder::HalvesToPairs { .. }) => Some(order),
+                _ => None,
+            },
+        })))
+    }
+
+    /// An error if a tensor of the adapter belongs to no module.
+    pub fn refuse_surplus(&self) -> Result<()> {
+        self.finder.refuse_surplus(|_| false)
+    }
+}
+
+/// The order of rows in Hugging Face's form.
+fn adapters_order(config: &Config, part: Part) -> RowOrder {
+    match part.is_rotated() {
+        true => RowOrder::HalvesToPairs {
+            head_dim: config.shape.head_dim,
+            rotated: config.rotary_dim,
+        },
+        false => RowOrder::AsStored,
+    }
+}
+
+/// A part with what an adapter adds.
+struct Merged<'a> {
+    stored: Stored<'a>,
+    rows: usize,
+    cols: usize,
+    /// `[rank, cols]`.
+    a: Source<'a>,
+    /// `[rows, rank]`.
+    b: Source<'a>,
+    rank: usize,
+    scale: f32,
+    /// Where the rows of B become those of the stored part, if they are others.
+    paired: Option<RowOrder>,
+}
+
+impl Coded for Merged<'_> {
+    fn source(&self) -> &Source<'_> {
+        self.stored.source()
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn bytes(&self) -> u64 {
+        self.stored.bytes() + self.a.info.len + self.b.info.len
+    }
+
+    fn native(&self) -> Option<Quant> {
+        None
+    }
+
+    fn kept(&self) -> Option<Quant> {
+        match &self.stored {
+            Stored::Floats(_) => None,
+            Stored::Codes(coded) => coded.kept().map(|_| Quant::Int8),
+        }
+    }
+
+    fn reader(&self) -> Result<Box<dyn Rows + '_>> {
+        let base = match &self.stored {
+            Stored::Floats(pieces) => Base::Floats(pieces),
+            Stored::Codes(coded) => Base::Codes(coded.reader()?),
+        };
+        let mut b = vector(&self.b)?;
+        if let Some(order) = self.paired {
+            let mut ours = reserve::room("an adapter's rows", b.len())?;
+            ours.resize(b.len(), 0.0);
+            for (row, from) in b.chunks_exact(self.rank).enumerate() {
+                ours[order.destination(row) * self.rank..][..self.rank].copy_from_slice(from);
+            }
+            b = ours;
+        }
+        Ok(Box::new(Reader {
+            merged: self,
+            base,
+            a: vector(&self.a)?,
+            b,
+        }))
+    }
+}
+
+/// A whole tensor of floats.
+fn vector(source: &Source<'_>) -> Result<Vec<f32>> {
+    let mut bytes = zeros("an adapter's matrix", source.info.len)?;
+    finite::read(source, Dtype::F32, 0, &mut bytes)?;
+    let mut values = Vec::new();
+    slabs::to_f32(source.info.encoding, &bytes, &mut values)?;
+    Ok(values)
+}
+
+enum Base<'b> {
+    Floats(&'b [Piece<'b>]),
+    Codes(Box<dyn Rows + 'b>),
+}
+
+struct Reader<'a, 'b> {
+    merged: &'b Merged<'a>,
+    base: Base<'b>,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+impl Rows for Reader<'_, '_> {
+    fn native(&self, _: usize, _: &mut [u8], _: &mut [u16]) -> Result<()> {
+        Err(Error::Internal("merged weights have no codes".into()))
+    }
+
+    fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
+        let (cols, rank) = (self.merged.cols, self.merged.rank);
+        match &self.base {
+            Base::Codes(rows) => rows.floats(row, to)?,
+            Base::Floats(pieces) => read_pieces(pieces, row, cols, to)?,
+        }
+        let mut sums = zeros_f32(cols)?;
+        for (to, b) in to
+            .chunks_exact_mut(cols)
+            .zip(self.b[row * rank..].chunks(rank))
+        {
+            sums.fill(0.0);
+            for (b, a) in b.iter().zip(self.a.chunks_exact(cols)) {
+                for (sum, a) in sums.iter_mut().zip(a) {
+                    *sum += b * a;
+                }
+            }
+            for (to, sum) in to.iter_mut().zip(&sums) {
+                *to += self.merged.scale * sum;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn zeros_f32(n: usize) -> Result<Vec<f32>> {
+    let mut values = reserve::room("a row of an adapter", n)?;
+    values.resize(n, 0.0);
+    Ok(values)
+}
+
+/// Rows of a part that is stored as floats.
+fn read_pieces(pieces: &[Piece<'_>], row: usize, cols: usize, to: &mut [f32]) -> Result<()> {
+    let end = row + to.len() / cols;
+    let mut values = Vec::new();
+    for piece in pieces {
+        let (source, info) = (&piece.source, piece.source.info);
+        let (first, last) = (row.max(piece.row), end.min(piece.row + piece.rows.len()));
+        if first >= last {
+            continue;
+        }
+        let width = source.row_bytes();
+        let mut bytes = zeros("rows of a tensor", ((last - first) * width) as u64)?;
+        finite::read(
+            source,
+            Dtype::F32,
+            ((piece.rows.start + first - piece.row) * width) as u64,
+            &mut bytes,
+        )?;
+        values.clear();
+        slabs::to_f32(info.encoding, &bytes, &mut values)?;
+        let rows = values.chunks_exact(info.shape[1]);
+        for (from, to) in rows.zip(to[(first - row) * cols..].chunks_exact_mut(cols)) {
+            to[piece.col..piece.col + info.shape[1]].copy_from_slice(from);
+        }
+    }
+    Ok(())
+}

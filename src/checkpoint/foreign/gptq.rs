@@ -1,0 +1,133 @@
+//! GPTQ, as AutoGPTQ, GPTQModel and optimum write it.
+//!
+//! | tensor | dtype | shape |
+//! |---|---|---|
+//! | `qweight` | I32 | `[cols * bits / 32, rows]` |
+//! | `qzeros` | I32 | `[groups, rows * bits / 32]` |
+//! | `scales` | F16 | `[groups, rows]` |
+//! | `g_idx` | I32 | `[cols]`, may be absent: column / group |
+//!
+//! `weight = scale * (code - zero)`, where version 1 stores zero points less 1.
+
+use super::affine::{Affine, Packing};
+use super::{FLOATS, Method, options, tensor, words};
+use crate::checkpoint::files::{Finder, Source};
+use crate::checkpoint::keys::Keys;
+use crate::checkpoint::stored::{Coded, Wanted};
+use crate::format::Encoding;
+use crate::quant::affine::Format;
+use crate::{Error, Result};
+
+#[derive(Debug)]
+pub(super) struct Gptq {
+    bits: u32,
+    group: Option<usize>,
+    symmetric: bool,
+    version: u8,
+}
+
+impl Gptq {
+    pub fn new(keys: &Keys) -> Result<Gptq> {
+        let read = [
+            "bits",
+            "group_size",
+            "sym",
+            "desc_act",
+            "checkpoint_format",
+            "lm_head",
+        ];
+        options::check(keys, &read)?;
+        let bits = keys.size("bits", 8)? as u32;
+        if ![2, 3, 4, 8].contains(&bits) {
+            return Err(keys.wrong("bits", "2, 3, 4 or 8"));
+        }
+        let format = keys.optional_name("checkpoint_format", &["gptq", "gptq_v2"])?;
+        Ok(Gptq {
+            bits,
+            group: options::group_size(keys)?,
+            symmetric: keys.flag("sym")?,
+            version: if format == Some("gptq_v2") { 2 } else { 1 },
+        })
+    }
+}
+
+impl Method for Gptq {
+    fn name(&self) -> &'static str {
+        match self.bits {
+            2 => "gptq 2 bits",
+            3 => "gptq 3 bits",
+            4 => "gptq 4 bits",
+            _ => "gptq 8 bits",
+        }
+    }
+
+    fn coded<'a>(
+        &self,
+        finder: &mut Finder<'a>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Box<dyn Coded + 'a>>> {
+        if !finder.holds(&format!("{}.qweight", wanted.name)) {
+            return Ok(None);
+        }
+        let (rows, cols, bits) = (wanted.rows, wanted.cols, self.bits as usize);
+        let group = self.group.unwrap_or(cols);
+        let groups = cols.div_ceil(group);
+        let packed = |n: usize| n * bits / 32;
+        let int = [Encoding::I32];
+        let codes = [packed(cols), rows];
+        let codes = tensor(finder, wanted, ".qweight", &[&codes], &int)?;
+        for (what, n) in [("columns", cols), ("rows", rows)] {
+            if !(n * bits).is_multiple_of(32) {
+                let expected = format!("{what} whose codes of {bits} bits fill words of 32");
+                return Err(codes.wrong(expected, n.to_string()));
+            }
+        }
+        let scales = tensor(finder, wanted, ".scales", &[&[groups, rows]], &FLOATS)?;
+        let zeros = [groups, packed(rows)];
+        let zeros = tensor(finder, wanted, ".qzeros", &[&zeros], &int)?;
+        let mut index = None;
+        if finder.holds(&format!("{}.g_idx", wanted.name)) {
+            let source = tensor(finder, wanted, ".g_idx", &[&[cols]], &int)?;
+            index = group_index(&source, group, groups)?;
+        }
+        Ok(Some(Box::new(Affine {
+            packing: Packing::Gptq {
+                more: (!self.symmetric).then_some(2 - self.version),
+            },
+            format: Format {
+                bits: self.bits,
+                symmetric: self.symmetric,
+                group: index.is_none().then_some(group),
+            },
+            rows,
+            cols,
+            codes,
+            scales,
+            zeros: Some(zeros),
+            index,
+            groups,
+        })))
+    }
+}
+
+/// The group of each column; `None` where that is the column by the size of a group.
+///
+/// # Errors
+/// [`Error::Tensor`] for a group that there is not.
+pub(super) fn group_index(
+    source: &Source<'_>,
+    group: usize,
+    groups: usize,
+) -> Result<Option<Vec<u32>>> {
+    let index = words(source)?;
+    let beyond = index.iter().position(|&of| of as usize >= groups);
+    if let Some(at) = beyond {
+        let got: Error = source.wrong(
+            format!("groups from 0 to {}", groups - 1),
+            format!("{} at index {at}", index[at] as i32),
+        );
+        return Err(got);
+    }
+    let in_turn = (0..).zip(&index).all(|(i, &of)| i / group == of as usize);
+    Ok((!in_turn).then_some(index))
+}

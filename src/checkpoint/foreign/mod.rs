@@ -1,0 +1,264 @@
+//! Checkpoints of Hugging Face's form whose weights another program quantised.
+//!
+//! `quantization_config` of `config.json` (`compression_config` in older files,
+//! `quantize_config.json` beside it of old GPTQ) says how. Which modules are quantised, their tensors
+//! say: a module has a `weight` of floats, or all tensors of the format.
+//!
+//! | file | `quant_method` |
+//! |---|---|
+//! | `gptq` | `gptq` |
+//! | `awq` | `awq` |
+//! | `bitsandbytes` | `bitsandbytes` |
+//! | `compressed` | `compressed-tensors` |
+//! | `fp8` | `fp8`, `fbgemm_fp8` |
+//! | `options` | what of their options is read, what has no effect, and that others are refused |
+//! | `affine`, `scaled`, `blocks4` | matrices as these programs store them |
+
+mod affine;
+mod awq;
+mod bitsandbytes;
+mod blocks4;
+mod compressed;
+mod fp8;
+mod gptq;
+mod options;
+mod scaled;
+
+use super::files::{Files, Finder, Source};
+use super::finite;
+use super::hugging_face::HuggingFace;
+use super::keys::Keys;
+use super::stored::{ChatTemplate, Checkpoint, Coded, Keep, StoredPart, TokenizerSource, Wanted};
+use crate::file::zeros;
+use crate::format::Encoding;
+use crate::model::Config;
+use crate::model::matrices::{Norm, Part};
+use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
+use half::{bf16, f16};
+use std::path::Path;
+
+/// How a program stores quantised matrices.
+trait Method: std::fmt::Debug {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// The tensors of a matrix; `None` where it is stored as floats.
+    fn coded<'a>(
+        &self,
+        finder: &mut Finder<'a>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Box<dyn Coded + 'a>>>;
+}
+
+/// A checkpoint that another program quantised.
+#[derive(Debug)]
+pub struct Foreign {
+    floats: HuggingFace,
+    method: Box<dyn Method>,
+}
+
+impl Foreign {
+    /// What `options` of the method `name` say of the weights of `floats`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an option that is not known or not possible; [`Error::Unsupported`] for
+    /// a method that is not read.
+    pub(super) fn new(floats: HuggingFace, options: &Keys, name: &str) -> Result<Foreign> {
+        let method = method(options, name)?;
+        Ok(Foreign { floats, method })
+    }
+}
+
+/// The options of a quantisation that is not ours, and its method; `None` where there is none.
+pub(super) fn options(dir: &Path, keys: &Keys) -> Result<Option<(Keys, String)>> {
+    let old = dir.join("quantize_config.json");
+    // Only the first says the method always.
+    let (options, method) = if let Some(options) = keys.object("quantization_config")? {
+        (options, None)
+    } else if let Some(options) = keys.object("compression_config")? {
+        (options, Some("compressed-tensors"))
+    } else if old.symlink_metadata().is_ok() {
+        (Keys::read(&old)?, Some("gptq"))
+    } else {
+        return Ok(None);
+    };
+    const KEY: &str = "quant_method";
+    match options.text(KEY)?.or(method) {
+        Some("llamabi") => Ok(None),
+        Some(method) => {
+            let method = method.to_owned();
+            Ok(Some((options, method)))
+        }
+        None => Err(options.wrong(KEY, "the name of a method")),
+    }
+}
+
+fn method(options: &Keys, name: &str) -> Result<Box<dyn Method>> {
+    Ok(match name {
+        "gptq" => Box::new(gptq::Gptq::new(options)?),
+        "awq" => Box::new(awq::Awq::new(options)?),
+        "bitsandbytes" => Box::new(bitsandbytes::BitsAndBytes::new(options)?),
+        "compressed-tensors" => Box::new(compressed::Compressed::new(options)?),
+        "fp8" | "fbgemm_fp8" => Box::new(fp8::Fp8::new(options)?),
+        other => {
+            let (path, other) = (sentence::path(options.path()), sentence::name(other));
+            return Err(Error::Unsupported(format!(
+                "{path}: weights quantised by `{other}` are not supported, expected gptq, awq, \
+                 bitsandbytes, compressed-tensors, fp8 or fbgemm_fp8"
+            )));
+        }
+    })
+}
+
+impl Checkpoint for Foreign {
+    fn form(&self) -> &'static str {
+        self.floats.form()
+    }
+
+    fn quantised(&self) -> Option<&'static str> {
+        Some(self.method.name())
+    }
+
+    fn config_path(&self) -> &Path {
+        self.floats.config_path()
+    }
+
+    fn config(&self, tokenizer_vocab: usize) -> Result<Config> {
+        self.floats.config(tokenizer_vocab)
+    }
+
+    fn tokenizer(&self) -> TokenizerSource<'_> {
+        self.floats.tokenizer()
+    }
+
+    fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        self.floats.chat_template()
+    }
+
+    fn open(&self, cancel: Option<&Cancel>) -> Result<Files> {
+        self.floats.open(cancel)
+    }
+
+    /// Scales have a format of their own, so the embedding decides what floats become.
+    fn keep(&self, config: &Config, files: &Files, asked: Option<Dtype>) -> Result<Keep> {
+        let embedding = self.part(config, Part::Embedding, None).name + ".weight";
+        let floats = files
+            .tensor(&embedding)
+            .and_then(|info| info.encoding.float());
+        Ok(Keep {
+            asked,
+            floats: floats.unwrap_or(Dtype::Bf16),
+        })
+    }
+
+    fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
+        self.floats.part(config, part, layer)
+    }
+
+    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
+        self.floats.norm(norm, layer)
+    }
+
+    fn coded<'a>(
+        &self,
+        finder: &mut Finder<'a>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Box<dyn Coded + 'a>>> {
+        let coded = self.method.coded(finder, wanted)?;
+        if coded.is_some() {
+            drop_bias(finder, wanted)?;
+        }
+        Ok(coded)
+    }
+
+    fn ignores(&self, name: &str) -> bool {
+        // Scales of activations and of the KV cache, which have formats of their own here.
+        let scales = [
+            ".input_scale",
+            ".input_scale_ub",
+            ".output_scale",
+            ".k_scale",
+            ".v_scale",
+        ];
+        scales.iter().any(|scale| name.ends_with(scale)) || self.floats.ignores(name)
+    }
+}
+
+/// Passes over a bias that the model has not: AutoGPTQ and optimum write one of zeros for every
+/// module.
+fn drop_bias(finder: &mut Finder<'_>, wanted: &Wanted<'_>) -> Result<()> {
+    let name = format!("{}.bias", wanted.name);
+    if !finder.holds(&name) || finder.is_used(&name) {
+        return Ok(());
+    }
+    let bias = finder.floats(0, &name, &[&[wanted.rows]])?;
+    match floats(&bias)?.iter().position(|&x| x != 0.0) {
+        None => Ok(()),
+        Some(at) => {
+            let expected = "a bias of zeros, as this model has none".into();
+            Err(bias.wrong(expected, format!("another number at index {at}")))
+        }
+    }
+}
+
+/// The tensor `wanted.name` + `suffix`, of one of these shapes and encodings.
+fn tensor<'a>(
+    finder: &mut Finder<'a>,
+    wanted: &Wanted<'_>,
+    suffix: &str,
+    shapes: &[&[usize]],
+    encodings: &[Encoding],
+) -> Result<Source<'a>> {
+    let source = finder.tensor(0, &format!("{}{suffix}", wanted.name), shapes)?;
+    if encodings.contains(&source.info.encoding) {
+        return Ok(source);
+    }
+    let names: Vec<&str> = encodings.iter().map(|encoding| encoding.name()).collect();
+    let got = format!("dtype {}", source.info.encoding);
+    Err(source.wrong(format!("dtype {}", names.join(", ")), got))
+}
+
+/// What scales are stored as.
+const FLOATS: [Encoding; 3] = [Encoding::F16, Encoding::Bf16, Encoding::F32];
+
+/// The bytes of a whole tensor.
+fn bytes(source: &Source<'_>) -> Result<Vec<u8>> {
+    let mut bytes = zeros("numbers of a tensor", source.info.len)?;
+    source.file.read(source.info, 0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// A whole tensor of [`FLOATS`] as float32.
+fn floats(source: &Source<'_>) -> Result<Vec<f32>> {
+    let bytes = bytes(source)?;
+    let mut to = reserve::room(
+        "numbers of a tensor",
+        bytes.len() / source.info.encoding.size(),
+    )?;
+    let halves = bytes.as_chunks().0.iter();
+    match source.info.encoding {
+        Encoding::F16 => to.extend(halves.map(|&b| f16::from_le_bytes(b).to_f32())),
+        Encoding::Bf16 => to.extend(halves.map(|&b| bf16::from_le_bytes(b).to_f32())),
+        _ => to.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+    }
+    Ok(to)
+}
+
+/// A whole tensor of [`Encoding::I32`].
+fn words(source: &Source<'_>) -> Result<Vec<u32>> {
+    const PIECE: usize = 1 << 20;
+    let len = source.info.len as usize;
+    let mut words = reserve::room("words of a tensor", len / 4)?;
+    let mut bytes = zeros("words of a tensor", PIECE.min(len) as u64)?;
+    for at in (0..len).step_by(PIECE) {
+        let bytes = &mut bytes[..PIECE.min(len - at)];
+        source.file.read(source.info, at as u64, bytes)?;
+        words.extend(bytes.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)));
+    }
+    Ok(words)
+}
+
+/// Whether all scales of a tensor are finite.
+fn check_finite(source: &Source<'_>, scales: &[f32]) -> Result<()> {
+    finite::check_decoded(source, Dtype::F32, 0, scales)
+}

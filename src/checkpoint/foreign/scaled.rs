@@ -1,0 +1,125 @@
+//! Matrices with a number of 8 bits for each weight and scales for rows, groups or blocks: those of
+//! bitsandbytes' int8, of compressed-tensors' int and float, and of fp8 checkpoints.
+
+use super::{check_finite, floats};
+use crate::Result;
+use crate::checkpoint::files::Source;
+use crate::checkpoint::finite;
+use crate::checkpoint::stored::{Coded, Rows};
+use crate::file::zeros;
+use crate::format::Encoding;
+use crate::quant::{Quant, fp8};
+use half::f16;
+
+/// A matrix of [`Encoding::I8`] or [`Encoding::F8E4m3`], `[rows, cols]`.
+pub(super) struct Scaled<'a> {
+    pub codes: Source<'a>,
+    /// As many as there are blocks, row by row.
+    pub scales: Source<'a>,
+    /// What every scale is divided by.
+    pub divisor: f32,
+    /// Rows and columns of a block; the last ones may be smaller.
+    pub block: [usize; 2],
+}
+
+impl Scaled<'_> {
+    fn cols(&self) -> usize {
+        self.codes.info.shape[1]
+    }
+}
+
+impl Coded for Scaled<'_> {
+    fn source(&self) -> &Source<'_> {
+        &self.codes
+    }
+
+    fn rows(&self) -> usize {
+        self.codes.info.shape[0]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.codes.info.len + self.scales.info.len
+    }
+
+    fn native(&self) -> Option<Quant> {
+        let width = self.block[1];
+        let whole = width.is_multiple_of(32) || width >= self.cols();
+        (self.codes.info.encoding == Encoding::I8 && whole).then_some(Quant::Int8)
+    }
+
+    fn kept(&self) -> Option<Quant> {
+        Some(Quant::Int8)
+    }
+
+    fn reader(&self) -> Result<Box<dyn Rows + '_>> {
+        let mut scales = floats(&self.scales)?;
+        scales.iter_mut().for_each(|scale| *scale /= self.divisor);
+        check_finite(&self.scales, &scales)?;
+        let mut values = [0.0; 256];
+        for (code, value) in (0..=255).zip(&mut values) {
+            *value = match self.codes.info.encoding {
+                Encoding::I8 => f32::from(code as i8),
+                _ => fp8::value(code),
+            };
+        }
+        let stored = self;
+        Ok(Box::new(Reader {
+            stored,
+            scales,
+            values,
+        }))
+    }
+}
+
+struct Reader<'a, 'b> {
+    stored: &'b Scaled<'a>,
+    scales: Vec<f32>,
+    /// What the codes stand for.
+    values: [f32; 256],
+}
+
+impl Reader<'_, '_> {
+    /// The scales of a row, one for each block.
+    fn of_row(&self, row: usize) -> &[f32] {
+        let [rows, cols] = self.stored.block;
+        let blocks = self.stored.cols().div_ceil(cols);
+        &self.scales[row / rows * blocks..][..blocks]
+    }
+
+    fn read(&self, row: usize, codes: &mut [u8]) -> Result<()> {
+        let source = &self.stored.codes;
+        source
+            .file
+            .read(source.info, (row * self.stored.cols()) as u64, codes)
+    }
+}
+
+impl Rows for Reader<'_, '_> {
+    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+        self.read(row, codes)?;
+        let n_scales = Quant::Int8.scales(self.stored.cols());
+        for (i, scales) in scales.chunks_exact_mut(n_scales).enumerate() {
+            let of_row = self.of_row(row + i);
+            for (group, scale) in scales.iter_mut().enumerate() {
+                *scale = f16::from_f32(of_row[32 * group / self.stored.block[1]]).to_bits();
+            }
+        }
+        finite::check_halves(&self.stored.scales, row * n_scales, scales)
+    }
+
+    fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
+        let (cols, width) = (self.stored.cols(), self.stored.block[1]);
+        let mut codes = zeros("codes of rows", to.len() as u64)?;
+        self.read(row, &mut codes)?;
+        let rows = codes.chunks_exact(cols).zip(to.chunks_exact_mut(cols));
+        for (i, (codes, to)) in rows.enumerate() {
+            let blocks = codes.chunks(width).zip(to.chunks_mut(width));
+            for ((codes, to), scale) in blocks.zip(self.of_row(row + i)) {
+                for (&code, to) in codes.iter().zip(to) {
+                    *to = self.values[usize::from(code)] * scale;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! Several sequences of one prompt. The first computes the prompt, and the others are forked from it
+//! when it has: they share its full pages, and the last page is copied. From then on they are
+//! sequences like any other.
+//!
+//! The last row of the prompt is computed once more for each, because every sequence draws from a
+//! row of its own. Its keys and values are in the cache and are not written again.
+
+use super::scheduler::Scheduler;
+use crate::Result;
+use crate::backend::Run;
+
+impl Scheduler {
+    /// Whether another sequence is computing the prompt for this one too. If that one has given its
+    /// slot up, or was done while this one had, this one computes the prompt itself.
+    pub(super) fn waits_for_first(&mut self, at: usize) -> bool {
+        let first = self.running[at].first;
+        let waits = first.is_some_and(|id| {
+            let mut running = self.running.iter();
+            running.any(|s| s.id == id && s.branch.in_prefill())
+        });
+        if !waits {
+            self.running[at].first = None;
+        }
+        waits
+    }
+
+    /// If this sequence has computed its prompt, fork the sequences for which it did so too.
+    /// [`Scheduler::copy_pages`] must follow before the next step.
+    pub(super) fn fork_samples(&mut self, at: usize) {
+        if !self.running[at].has_computed_prompt() {
+            return;
+        }
+        for sample in 0..self.running.len() {
+            if self.running[sample].first != Some(self.running[at].id) {
+                continue;
+            }
+            let Ok([first, sample]) = self.running.get_disjoint_mut([at, sample]) else {
+                continue;
+            };
+            sample.cached = sample.branch.prompt_len;
+            self.copies
+                .extend(sample.branch.fork(&first.branch, &mut self.pool));
+        }
+    }
+
+    /// Copy the pages that forks have asked for, after a step was absorbed.
+    pub fn copy_pages(&mut self, run: &mut dyn Run) -> Result<()> {
+        if !self.copies.is_empty() {
+            run.copy_pages(&self.copies)?;
+            self.copies.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! Chat templates of models: transformers' reference cases, messages as JSON, formats of Meta's.
+
+use crate::tokenizers::WIDE;
+use llamabi::chat::jinja::{Meter, Moment, Template, Value, read_json};
+use llamabi::chat::{Chat, ChatRequest, Encoding, Format, Sources, Turn};
+use llamabi::tokenizer::{self, Bound, Tokenizer};
+use llamabi::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+static TOKENIZER: LazyLock<Arc<dyn Tokenizer>> =
+    LazyLock::new(|| tokenizer::open(Path::new(WIDE)).unwrap());
+
+/// 2026-01-15 12:34:56 in UTC.
+const NOW: i64 = 1_768_480_496;
+
+fn chat(source: &str, tokens: &[(&str, &str)]) -> Chat {
+    let sources = Sources {
+        default: source.into(),
+        tool_use: None,
+    };
+    let tokens = tokens
+        .iter()
+        .map(|(name, text)| ((*name).into(), (*text).into()));
+    Chat::new(Some(Ok(sources)), tokens.collect(), &**TOKENIZER, Some(NOW))
+}
+
+fn text(chat: &Chat, request: &ChatRequest) -> Result<String> {
+    chat.render(request, None).map(|rendered| rendered.text)
+}
+
+fn field<'v>(of: &'v Value, name: &str) -> &'v Value {
+    match of {
+        Value::Dict(dict) => dict.get_text(name).unwrap_or(&Value::None),
+        _ => panic!("no object"),
+    }
+}
+
+fn string(of: &Value) -> Option<&str> {
+    match of {
+        Value::Text(text) => Some(text.as_str()),
+        _ => None,
+    }
+}
+
+/// A value as JSON text, its keys in their order.
+fn json(of: &Value) -> String {
+    let template = Template::read("{{ x | tojson }}").unwrap();
+    let moment = Moment {
+        year: 2026,
+        month: 1,
+        day: 1,
+        hour: 0,
+        minute: 0,
+        second: 0,
+        weekday: 4,
+        yearday: 0,
+    };
+    let variables = vec![("x", of.clone())];
+    template
+        .render(Meter::new(1 << 20, None), moment, variables)
+        .unwrap()
+        .text
+}
+
+/// Compares every case of `cases.json` in `folder` with its templates; how many there are.
+fn compare(folder: &Path) -> usize {
+    let file = std::fs::read_to_string(folder.join("cases.json")).unwrap();
+    let file = read_json(&mut Meter::new(1 << 26, None), &file).unwrap();
+    let Value::List(cases) = field(&file, "cases") else {
+        panic!("no cases")
+    };
+    for case in &cases.items {
+        let name = string(field(case, "template")).unwrap();
+        let what = format!("{name} {}", string(field(case, "dialog")).unwrap());
+        let path = folder.join(format!("templates/{name}.jinja"));
+        let source = std::fs::read_to_string(path).unwrap();
+        let Value::Dict(tokens) = field(case, "tokens") else {
+            panic!("no tokens")
+        };
+        let tokens: Vec<(&str, &str)> = tokens
+            .entries()
+            .iter()
+            .map(|(name, text)| (string(name).unwrap(), string(text).unwrap()))
+            .collect();
+        let (messages, variables) = (
+            json(field(case, "messages")),
+            json(field(case, "variables")),
+        );
+        let tools = match field(case, "tools") {
+            Value::None => None,
+            tools => Some(json(tools)),
+        };
+        let request = ChatRequest {
+            messages: &messages,
+            tools: tools.as_deref(),
+            variables: Some(&variables),
+            no_generation_prompt: !field(case, "add_generation_prompt").truth(),
+            continue_final: field(case, "continue_final_message").truth(),
+            ..ChatRequest::default()
+        };
+        let ours = text(&chat(&source, &tokens), &request);
+        match (string(field(case, "text")), ours) {
+            // Contents that are lists of texts are joined here, and given as they are there.
+            (_, Ok(_)) if what.ends_with(" parts") => {}
+            (Some(text), Ok(ours)) => assert_eq!(ours, text, "{what}"),
+            (None, Err(Error::InvalidArgument { .. })) => {}
+            (expected, ours) => panic!("{what}: {ours:?} instead of {expected:?}"),
+        }
+    }
+    cases.items.len()
+}
+
+#[test]
+fn templates_render_as_in_transformers() {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat");
+    assert!(compare(&ours) > 80);
+    // Templates of models are others' property: a folder of cases.json and templates/ may be named.
+    match std::env::var_os("LLAMABI_CHAT_CASES").map(PathBuf::from) {
+        Some(folder) => eprintln!("{} cases of {}", compare(&folder), folder.display()),
+        None => eprintln!("skipped: LLAMABI_CHAT_CASES names no folder of models' templates"),
+    }
+}
+
+fn request(messages: &str) -> ChatRequest<'_> {
+    ChatRequest {
+        messages,
+        ..ChatRequest::default()
+    }
+}
+
+#[test]
+fn messages_are_in_openais_shape() {
+    let shown = "{% for m in messages %}{{ m | tojson }}{% endfor %}";
+    let chat = chat(shown, &[]);
+    let good = [
+        (
+            r#"[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]"#,
+            r#"{"role": "user", "content": "ab"}"#,
+        ),
+        (
+            r#"[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"b\": 1, \"a\": []}"}}]}]"#,
+            r#"{"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"b": 1, "a": []}}}]}"#,
+        ),
+        (
+            r#"[{"role":"tool","tool_call_id":"1","content":"x","own":{"z":1,"a":2}}]"#,
+            r#"{"role": "tool", "tool_call_id": "1", "content": "x", "own": {"z": 1, "a": 2}}"#,
+        ),
+        (
+            r#"[{"role":"assistant","content":"x","reasoning":"why"}]"#,
+            r#"{"thinking": "why", "role": "assistant", "content": "x", "reasoning": "why", "reasoning_content": "why"}"#,
+        ),
+    ];
+    for (messages, expected) in good {
+        assert_eq!(text(&chat, &request(messages)).unwrap(), expected);
+    }
+    let bad = [
+        (
+            "",
+            "messages is EOF while parsing a value at line 1 column 0",
+        ),
+        (
+            "[{\"role\": \"user\",\n]",
+            "messages is key must be a string at line 2 column 1",
+        ),
+        ("{}", "messages is a dict, must be an array"),
+        ("[]", "messages is empty, must be at least one message"),
+        ("[1]", "messages[0] is a int, must be an object"),
+        ("[{}]", "messages[0].role is missing, must be a string"),
+        (
+            r#"[{"role":"user","content":1}]"#,
+            "messages[0].content is a int",
+        ),
+        (
+            r#"[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]"#,
+            "messages[0].content[0] is of type \"image_url\": messages are texts here",
+        ),
+        (
+            r#"[{"role":"a","tool_calls":[{"function":{"arguments":"{x"}}]}]"#,
+            "messages[0].tool_calls[0].function.arguments is key must be a string at line 1 column 2",
+        ),
+    ];
+    for (messages, sentence) in bad {
+        let error = text(&chat, &request(messages)).unwrap_err().to_string();
+        assert!(error.starts_with(sentence), "{error}");
+    }
+}
+
+#[test]
+fn variables_are_the_callers_and_the_tokenizers() {
+    let source = "{{ bos_token }}{{ eos_token }}{{ x }}{{ tools is none }}{{ strftime_now('%Y') }}";
+    let unnamed = text(
+        &chat(source, &[]),
+        &request(r#"[{"role":"user","content":"a"}]"#),
+    );
+    assert_eq!(unnamed.unwrap(), "<s></s>True2026");
+    let chat = chat(source, &[("eos_token", "<|end|>")]);
+    let messages = r#"[{"role":"user","content":"a"}]"#;
+    let with = |variables| ChatRequest {
+        variables: Some(variables),
+        tools: Some("[]"),
+        ..request(messages)
+    };
+    assert_eq!(
+        text(&chat, &with(r#"{"x": [1, "y"]}"#)).unwrap(),
+        "<|end|>[1, 'y']True2026"
+    );
+    for (variables, sentence) in [
+        (r#"{"messages": 1}"#, "variables.messages is there"),
+        (r#"{"tools": 1}"#, "variables.tools is there"),
+        ("[]", "variables is another value, must be an object"),
+    ] {
+        let error = text(&chat, &with(variables)).unwrap_err().to_string();
+        assert!(error.starts_with(sentence), "{error}");
+    }
+}
+
+#[test]
+fn errors_name_the_template_or_the_dialog() {
+    let messages = r#"[{"role":"critic","content":"x"}]"#;
+    let error = |source: &str| text(&chat(source, &[]), &request(messages)).unwrap_err();
+    let raised = error("{{ raise_exception('no ' ~ messages[0].role) }}");
+    assert!(matches!(raised, Error::InvalidArgument { .. }));
+    assert!(
+        raised.to_string().contains("refused by it: no critic"),
+        "{raised}"
+    );
+    assert!(matches!(
+        error("\n{{ 1 + 'a' }}"),
+        Error::InvalidArgument { .. }
+    ));
+    let broken = error("{% if %}");
+    assert!(matches!(broken, Error::Format { .. }), "{broken}");
+    assert!(broken.to_string().contains("line 1"), "{broken}");
+    assert!(matches!(error("{% include 'x' %}"), Error::Unsupported(_)));
+    assert!(matches!(
+        error("{{ 'a'.center(10 ** 12) }}"),
+        Error::Format { .. }
+    ));
+    assert!(chat("{% if %}", &[]).broken().is_some() && chat("a", &[]).broken().is_none());
+}
+
+#[test]
+fn the_template_of_a_call_comes_first_and_tools_may_have_their_own() {
+    let sources = Sources {
+        default: "default".into(),
+        tool_use: Some("tool_use".into()),
+    };
+    let chat = Chat::new(Some(Ok(sources)), Vec::new(), &**TOKENIZER, None);
+    let messages = r#"[{"role":"user","content":"a"}]"#;
+    let mut request = request(messages);
+    assert_eq!(text(&chat, &request).unwrap(), "default");
+    request.tools = Some(r#"[{"type":"function","function":{}}]"#);
+    assert_eq!(text(&chat, &request).unwrap(), "tool_use");
+    request.template = Some("{{ tools | length }}");
+    assert_eq!(text(&chat, &request).unwrap(), "1");
+}
+
+#[test]
+fn without_a_template_sentencepiece_has_metas_llama_2_format() {
+    let chat = Chat::new(None, Vec::new(), &**TOKENIZER, None);
+    assert_eq!(chat.format(), Format::Llama2);
+    let turns = [Turn {
+        role: "user",
+        content: "Hi",
+    }];
+    let bound = Bound::default;
+    let by_turns = chat.encode_turns(&**TOKENIZER, &turns, bound()).unwrap();
+    let messages = r#"[{"role":"user","content":"Hi"}]"#;
+    let by_json = chat
+        .encode(&**TOKENIZER, &request(messages), bound())
+        .unwrap();
+    assert_eq!(by_json, by_turns);
+    assert!(matches!(by_turns, Encoding::Tokens(_)));
+    let tagged = r#"[{"role":"user","content":"[INST]"}]"#;
+    let refused = chat
+        .encode(&**TOKENIZER, &request(tagged), bound())
+        .unwrap();
+    assert_eq!(refused, Encoding::Unsafe);
+    let error = chat.render(&request(messages), None).unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+}
+
+#[test]
+fn a_final_message_can_be_continued() {
+    let source = "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}";
+    let dialog = |content: &str| {
+        let messages = format!(
+            r#"[{{"role":"user","content":"q"}},{{"role":"assistant","content":{content}}}]"#
+        );
+        let request = ChatRequest {
+            continue_final: true,
+            ..request(&messages)
+        };
+        chat(source, &[]).render(&request, None)
+    };
+    let rendered = dialog("\"Once  \"").unwrap();
+    assert_eq!(rendered.text, "<q><Once");
+    assert_eq!(
+        rendered.runs.iter().map(|run| run.len).sum::<usize>(),
+        rendered.text.len()
+    );
+    assert!(dialog("null").is_err());
+    let hidden = chat("{{ messages[0].content }}", &[]);
+    let request = ChatRequest {
+        continue_final: true,
+        ..request(r#"[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]"#)
+    };
+    assert!(hidden.render(&request, None).is_err());
+}
