@@ -692,8 +692,8 @@ public:
   /// The text that the template makes of messages; see `llama_render_chat`.
   std::string render_chat(std::string_view messages, const ChatOptions &chat = {}) const {
     const llama_chat_options c = detail::chat_options(chat);
-    return detail::filled<std::string>(messages.size() + 1024,
-        [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+    return detail::filled<std::string>(
+        messages.size() + 1024, [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
           return llama_render_chat(
               live(), detail::data(messages), messages.size(), &c, buf, cap, n, err);
         });
@@ -701,8 +701,8 @@ public:
   /// The tokens of that text; see `llama_encode_chat`.
   std::vector<Token> encode_chat(std::string_view messages, const ChatOptions &chat = {}) const {
     const llama_chat_options c = detail::chat_options(chat);
-    return detail::filled<std::vector<Token>>(messages.size() + 256,
-        [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+    return detail::filled<std::vector<Token>>(
+        messages.size() + 256, [&](Token *buf, std::size_t cap, std::size_t *n, llama_error *err) {
           return llama_encode_chat(
               live(), detail::data(messages), messages.size(), &c, buf, cap, n, err);
         });

@@ -24,8 +24,8 @@ static llama_t *open_with(const char *text, int64_t now) {
   return l;
 }
 
-static void renders(llama_t *l, const char *messages, const llama_chat_options *c,
-    const char *expected) {
+static void renders(
+    llama_t *l, const char *messages, const llama_chat_options *c, const char *expected) {
   char text[512];
   size_t n = 0, needed = 0;
   EXPECT(LLAMA_OK, llama_render_chat(l, messages, SIZE_MAX, c, NULL, 0, &needed, err));
@@ -52,8 +52,8 @@ static void templates(void) {
   c.flags = LLAMA_CHAT_NO_GENERATION_PROMPT;
   renders(l, user, &c, "<s>user: Once\n1 tools\n[1, 'x']");
   c.flags = LLAMA_CHAT_CONTINUE_FINAL;
-  renders(l, "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]", &c,
-      "<s>user: a\nassistant: b");
+  renders(l, "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]",
+      &c, "<s>user: a\nassistant: b");
   c.flags = 0;
   c.chat_template = "{{ messages | length }}xyz";
   c.chat_template_len = 23;

@@ -427,8 +427,8 @@ static void run_prompts(void) {
 
 /* Messages, templates and variables, most of them well formed. */
 static void use_chat(void) {
-  static const char *const dialogs[] = {"[{\"role\":\"user\",\"content\":\"Once\"}]", "[", "{}", "[]",
-      "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
+  static const char *const dialogs[] = {"[{\"role\":\"user\",\"content\":\"Once\"}]", "[", "{}",
+      "[]", "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
       "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\"}]"};
   static const char *const templates[] = {"{% for m in messages %}{{ m.content }}{% endfor %}",
       "{{ x | tojson(indent=2) }}{{ tools }}", "{% if %}", "{{ 'a' * 9 ** 9 }}", "",
@@ -453,10 +453,12 @@ static void use_chat(void) {
   switch (below(4)) {
   case 0:
     check("render_chat",
-        CALL(render_chat)(l, texts[0], SIZE_MAX, c, edge(cap), cap, one_in(40) ? NULL : &n, e), e, 0);
+        CALL(render_chat)(l, texts[0], SIZE_MAX, c, edge(cap), cap, one_in(40) ? NULL : &n, e), e,
+        0);
     break;
   case 1:
-    check("encode_chat", CALL(encode_chat)(l, texts[0], SIZE_MAX, c, edge(cap * 4), cap, &n, e), e, 0);
+    check("encode_chat", CALL(encode_chat)(l, texts[0], SIZE_MAX, c, edge(cap * 4), cap, &n, e), e,
+        0);
     break;
   case 2:
     check("chat", CALL(chat)(l, texts, NULL, 1, c, some_options(&valid, 1), &r, e), e, 0);

@@ -315,8 +315,8 @@ void Generation::run() noexcept {
           opened, llama_stream_free);
       if (status_ == LLAMA_OK) pull(stream.get());
     } else {
-      status_ = call(
-          llama_generate, llama_text_completion, llama_chat_completion, llama_chat, &result_);
+      status_ =
+          call(llama_generate, llama_text_completion, llama_chat_completion, llama_chat, &result_);
     }
   } catch (const std::bad_alloc &) {
     out_of_memory(status_, err_);

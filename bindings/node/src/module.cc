@@ -64,12 +64,12 @@ static napi_value close(napi_env env, const Arguments &a) {
 
 // generate(handle, kind, input, options, streaming, chat) -> call; its promise gives the sequences
 static napi_value generate(napi_env env, const Arguments &a) {
-  return started(env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
-                          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
+  return started(
+      env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
+               to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
 }
 
-static uint32_t encode_flags(
-    napi_env env, napi_value bos, napi_value eos, napi_value special) {
+static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos, napi_value special) {
   return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) |
          (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u) |
          (to_bool(env, special, "special") ? LLAMA_ENC_SPECIAL : 0u);
@@ -85,9 +85,9 @@ static size_t max_tokens(napi_env env, napi_value value) {
 // tokenize(handle, kind, input, bos, eos, special, maxTokens) -> call; its promise gives tokens, of
 // tokens their text
 static napi_value tokenize(napi_env env, const Arguments &a) {
-  return started(env,
-      std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]),
-          to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4], a[5]), max_tokens(env, a[6])));
+  return started(env, std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]),
+                          to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4], a[5]),
+                          max_tokens(env, a[6])));
 }
 
 static napi_value promise(napi_env env, const Arguments &a) {
