@@ -4,7 +4,6 @@
 use super::handle::dtype_number;
 use super::layout;
 use super::types::*;
-use crate::chat;
 use std::ffi::c_char;
 
 /// What was loaded. Set `info->struct_size` first; no more than that is written.
@@ -56,10 +55,7 @@ pub unsafe extern "C" fn llama_get_info(
             reserved0: 0,
             eos_ids,
             n_eos: number(info.eos_ids.len()),
-            chat_format: match chat::has_llama2_format(tokenizer) {
-                true => LLAMA_CHAT_LLAMA2,
-                false => LLAMA_CHAT_NONE,
-            },
+            chat_format: handle.llama.chat().format() as u32,
         });
         Ok(LLAMA_OK)
     })

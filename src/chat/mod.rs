@@ -90,7 +90,7 @@ pub enum Encoding {
 }
 
 /// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with SentencePiece's.
-pub fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
+fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
     tokenizer.joining() == Joining::SentencePiece
         && tokenizer.bos_id() >= 0
         && tokenizer.eos_id() >= 0
@@ -104,7 +104,7 @@ pub fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
 /// user; it names the first message that is not as it must be, and comes before all else.
-/// [`Error::Unsupported`] unless [`has_llama2_format`]. Otherwise
+/// [`Error::Unsupported`] unless the tokenizer is SentencePiece's with BOS and EOS. Otherwise
 /// as [`Tokenizer::encode_onto`].
 pub fn encode_dialog(
     tokenizer: &dyn Tokenizer,

@@ -70,7 +70,7 @@ fn it_builds_and_generates() {
     assert_eq!((info.bos_id, info.eos_id, info.pad_id), (420, 421, 424));
     assert_eq!(info.n_eos, 3);
     assert_eq!(info.eos_ids[..4], [421, 428, 429, 0]);
-    assert_eq!(info.chat_format, LLAMA_CHAT_NONE);
+    assert_eq!(info.chat_format, LLAMA_CHAT_LLAMA3);
 
     // A text's special tokens are words unless they are asked for.
     let text = "<|begin_of_text|>hi<|eot_id|>";
@@ -137,10 +137,13 @@ fn any_of_the_eos_tokens_ends_a_sequence() {
 }
 
 #[test]
-fn a_dialog_has_no_format_yet() {
+fn a_dialog_has_llama_3s_format() {
     let dir = checkpoint();
     let model = Model::open(dir.path(), None, &build_options()).unwrap();
-    let (status, sentence) = model.encode_dialog(&[("user", "hi")]).unwrap_err();
-    assert_eq!(status, LLAMA_E_UNSUPPORTED);
-    assert!(sentence.contains("no chat template"), "{sentence}");
+    let tokens = model.encode_dialog(&[("user", "hi<|eot_id|>")]).unwrap();
+    let written = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n";
+    let written = model.encode_text(written, LLAMA_ENC_SPECIAL);
+    assert_eq!(tokens[..written.len()], written);
+    // The template's end of turn is one, the message's is words.
+    assert_eq!(tokens.iter().filter(|&&id| id == 429).count(), 1);
 }
