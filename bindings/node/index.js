@@ -197,11 +197,12 @@ class Model {
     const handle = this.#handle;
     // Of a short text the call may be over before it hears of that.
     if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
-    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
-    const settled = native.promise(call);
+    // The signal is looked at first: if it is none, no call is left behind that nobody waits for.
+    let call;
     const off = onAbort(signal, () => native.stop(call));
     try {
-      return await traced(settled);
+      call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
+      return await traced(native.promise(call));
     } finally {
       off();
     }

@@ -51,7 +51,7 @@ function assertFails(error, code, ...parts) {
 }
 
 // Runs a program with node; gives its exit code, signal and output.
-function node(args, { env = {}, ms = 60_000 } = {}) {
+function node(args, { env = {}, ms = 110_000 } = {}) {
   return new Promise((resolve) => {
     const child = spawn(process.execPath, args, { env: { ...process.env, ...env }, timeout: ms, cwd: __dirname });
     const ran = { stdout: '', stderr: '' };
