@@ -33,6 +33,7 @@ type spelling struct {
 
 	silent []int32 // tokens before the text's first, which have added nothing to it
 	begun  bool    // there is a token that has
+	raw    string  // what the model has written, for open
 	held   string
 	opened bool
 	ended  bool // a stop string begins the text
@@ -64,10 +65,13 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 		return piece{}, nil
 	}
 	text := ev.Text
-	if s.listed || s.continues && !s.begun {
+	if s.listed || !s.opened || s.continues && !s.begun {
 		bytes, space, err := s.look(ev.Token)
 		if err != nil {
 			return piece{}, err
+		}
+		if !s.opened {
+			s.raw += string(bytes)
 		}
 		if s.listed {
 			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known}
@@ -133,22 +137,24 @@ func (s *spelling) cut(space int) int {
 	return space
 }
 
-// open is a text, once it is certain that no stop string begins it. The library has looked for stop
-// strings in the text without its first space, and so cannot find one that begins with it.
+// open is a text, once it is certain that no stop string begins it. The library has dropped the
+// first space of the text. It does not find a stop string of spaces alone there. One that begins with
+// the space it finds, but then it does not say that the text is cut before the space. So what the
+// model has written is compared here, too.
 func (s *spelling) open(text string) string {
 	if s.opened || s.ended {
 		return text
 	}
 	s.held += text
-	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(s.held, stop) }) {
+	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(s.raw, stop) }) {
 		s.ended = true
 		return ""
 	}
-	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(stop, s.held) }) {
+	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(stop, s.raw) }) {
 		return ""
 	}
 	s.opened = true
-	text, s.held = s.held, ""
+	text, s.held, s.raw = s.held, "", ""
 	return text
 }
 

@@ -31,6 +31,7 @@ export class Spelling {
   #stops; // see #open
   #silent = []; // tokens before the text's first, which have added nothing to it
   #begun = false; // there is a token that has
+  #raw = ''; // what the model has written, for #open
   #held = '';
   #opened;
   #tokens = []; // not yet given out
@@ -44,7 +45,9 @@ export class Spelling {
     this.#model = model;
     this.#continues = continues;
     this.#listed = listed;
-    this.#stops = continues ? stops.filter((stop) => stop.startsWith(' ')) : [];
+    this.#stops = continues
+      ? stops.filter((stop) => stop.startsWith(' ')).map((stop) => Buffer.from(stop).toString('latin1'))
+      : [];
     this.#opened = this.#stops.length === 0;
   }
 
@@ -52,8 +55,9 @@ export class Spelling {
   token(event, isKnown) {
     if (this.ended) return { text: '', tokens: [] };
     let { text } = event;
-    if (this.#listed || (this.#continues && !this.#begun)) {
+    if (this.#listed || !this.#opened || (this.#continues && !this.#begun)) {
       const { bytes, space } = this.#look(event.token);
+      if (!this.#opened) this.#raw += bytes.toString('latin1');
       if (this.#listed) {
         const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
         const top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
@@ -93,16 +97,18 @@ export class Spelling {
     return { bytes, space: spaces(bytes.toString()) - spaces(this.#model.decode([...this.#silent, token])) };
   }
 
-  // A text, once it is certain that no stop string begins it. The library has looked for stop
-  // strings in the text without its first space, and so cannot find one that begins with it.
+  // A text, once it is certain that no stop string begins it. The library has dropped the first
+  // space of the text. It does not find a stop string of spaces alone there. One that begins with
+  // the space it finds, but then it does not say that the text is cut before the space. So what the
+  // model has written is compared here, too, both byte by byte.
   #open(text) {
     if (this.#opened || this.ended) return text;
     this.#held += text;
-    if (this.#stops.some((stop) => this.#held.startsWith(stop))) {
+    if (this.#stops.some((stop) => this.#raw.startsWith(stop))) {
       this.ended = true;
       return '';
     }
-    if (this.#stops.some((stop) => stop.startsWith(this.#held))) return '';
+    if (this.#stops.some((stop) => stop.startsWith(this.#raw))) return '';
     this.#opened = true;
     const held = this.#held;
     this.#held = '';

@@ -248,17 +248,20 @@ def more_than_slots():
 
 
 def queue():
-    """While a request of many sequences is there, others are told to come back; then they are answered."""
+    """Requests of many sequences count as what they can have running; when the queue is full, others are told to come back."""
     options = dict(model=MODEL, prompt="12345678901234567890", max_tokens=400)
-    stream = client.completions.create(**options, n=40, stream=True)
-    next(iter(stream))
+    streams = []
+    for _ in range(2):  # 8 of 40 sequences run, so a second request comes in
+        streams.append(client.completions.create(**options, n=40, stream=True))
+    next(iter(streams[0]))
     try:
         client.completions.create(**options)
-        raise AssertionError("taken, though 40 sequences run or wait where 12 may")
+        raise AssertionError("taken, though 16 sequences run or wait where 12 may")
     except openai.RateLimitError as e:
         assert e.code == "rate_limit_exceeded" and int(e.response.headers["retry-after"]) >= 0, e.body
-        assert "40 sequences run or wait" in e.body["message"] and "fewer than 12" in e.body["message"], e.body
-    stream.close()
+        assert "16 sequences run or wait" in e.body["message"] and "fewer than 12" in e.body["message"], e.body
+    for stream in streams:
+        stream.close()
     deadline = time.monotonic() + 10
     while True:
         try:
