@@ -234,6 +234,9 @@ class Model {
   }
 }
 
+// Milliseconds that a stream hands out events without a turn of the event loop.
+const STINT = 5;
+
 class Stream {
   #start;
   #running; // { call, off } from the first `next` to the end
@@ -241,6 +244,7 @@ class Stream {
   #taken = 0;
   #ended = false;
   #turn = Promise.resolve();
+  #since = performance.now();
 
   constructor(key, start) {
     if (key !== native) throw new TypeError('a Stream is made by Model.stream()');
@@ -257,7 +261,13 @@ class Stream {
     return turn;
   }
 
+  // Events that are there already are handed out without a turn of the event loop. A reader that is
+  // slower than the model would never come to an end of them, and nothing else would run meanwhile.
   async #next() {
+    if (performance.now() - this.#since > STINT) {
+      await new Promise(setImmediate);
+      this.#since = performance.now();
+    }
     while (this.#taken === this.#events.length) {
       if (this.#ended) return { done: true, value: undefined };
       await this.#fetch();

@@ -1,4 +1,5 @@
 // Runs a job and answers it, whole or as server-sent events.
+import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
 import { Spelling, writable } from './spelling.mjs';
@@ -55,15 +56,10 @@ function rows(scored) {
   return { content: scored.map((t) => ({ ...row(t), top_logprobs: t.top.map(row) })), refusal: null };
 }
 
-const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-
 // A part of a code point is written as its bytes.
 function printable(bytes) {
-  try {
-    return strict.decode(bytes);
-  } catch {
-    return `bytes:${[...bytes].map((b) => `\\x${b.toString(16).padStart(2, '0')}`).join('')}`;
-  }
+  if (isUtf8(bytes)) return bytes.toString();
+  return `bytes:${[...bytes].map((b) => `\\x${b.toString(16).padStart(2, '0')}`).join('')}`;
 }
 
 export async function answer(service, job, res, signal) {

@@ -4,6 +4,18 @@ const spaces = (text) => /^ */.exec(text)[0].length;
 /** JSON has no minus infinity: the protocol's "very unlikely". */
 export const writable = (logprob) => Math.max(logprob, -9999);
 
+// The bytes of a model's tokens that have been asked for: with alternatives listed, every token of an
+// answer asks for 21.
+const known = new WeakMap();
+
+function bytesOf(model, token) {
+  let of = known.get(model);
+  if (of === undefined) known.set(model, (of = new Map()));
+  let bytes = of.get(token);
+  if (bytes === undefined) of.set(token, (bytes = Buffer.from(model.tokenBytes(token))));
+  return bytes;
+}
+
 const isContinuation = (byte) => (byte & 0xc0) === 0x80;
 
 // What the bytes begin with: a whole code point of so many bytes, one that may become whole (0), or
@@ -92,7 +104,7 @@ export class Spelling {
 
   // What a token adds in the middle of a text, and how many spaces of that it does not add here.
   #look(token) {
-    const bytes = Buffer.from(this.#model.tokenBytes(token));
+    const bytes = bytesOf(this.#model, token);
     if (this.#begun || bytes[0] !== 0x20) return { bytes, space: 0 };
     return { bytes, space: spaces(bytes.toString()) - spaces(this.#model.decode([...this.#silent, token])) };
   }

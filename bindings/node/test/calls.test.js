@@ -437,3 +437,17 @@ behaviour('chat_templates', async () => {
   await assert.rejects(model.chat({ messages, nonsense: 1 }), TypeError);
   await model.close();
 });
+
+test('a stream whose reader is slower than the model leaves the event loop its turns', async () => {
+  const model = await demo({ maxBatchSize: 4 });
+  let turns = 0;
+  let reading = true;
+  const count = () => reading && (turns++, setImmediate(count));
+  setImmediate(count);
+  for await (const event of model.stream(['Once', 'Then', 'There', 'She'], { ...long, temperature: 0, maxGenLen: 400 })) {
+    for (const end = performance.now() + 0.5; performance.now() < end; ) event.index;
+  }
+  reading = false;
+  assert(turns > 60, `${turns} turns`); // 800 ms of reading, 5 ms each; about ten without
+  await model.close();
+});
