@@ -222,10 +222,10 @@ export interface ChatMessage {
 /** A dialog for the model's chat template, with what surrounds it. */
 export interface ChatRequest {
   messages: readonly ChatMessage[];
-  /** `{ type: 'function', function: ... }` each. */
-  tools?: readonly object[];
-  /** What the template sees beside: `enable_thinking`, `date_string`, ... */
-  variables?: Readonly<Record<string, unknown>>;
+  /** `{ type: 'function', function: ... }` each; a text is JSON, which is taken as it is. */
+  tools?: readonly object[] | string;
+  /** What the template sees beside: `enable_thinking`, `date_string`, ...; or these as JSON. */
+  variables?: Readonly<Record<string, unknown>> | string;
   /** Text of a Jinja template instead of the model's. */
   chatTemplate?: string;
   /** Leave the beginning of the answer out. */
@@ -274,6 +274,10 @@ export class Model {
    */
   encodeAsync(text: string, options?: EncodeOptions & { signal?: Signal }): Promise<Int32Array>;
   encodeDialogAsync(messages: readonly Message[]): Promise<Int32Array>;
+  /** Tokens of a chat, as `chat` gives them to the model. */
+  encodeChatAsync(request: ChatRequest): Promise<Int32Array>;
+  /** The text that the chat template makes of a chat. */
+  renderChatAsync(request: ChatRequest): Promise<string>;
   decodeAsync(tokens: Tokens): Promise<string>;
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
   tokenBytes(token: number): Uint8Array;

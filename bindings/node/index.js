@@ -82,7 +82,7 @@ function inputOf(kind, input) {
 // A dialog of messages with what surrounds it, as texts of JSON.
 function messagesOf({ messages, tools, variables, ...chat } = {}) {
   if (!Array.isArray(messages)) throw new TypeError('messages must be an array');
-  const json = (value) => (value === undefined ? undefined : JSON.stringify(value));
+  const json = (value) => (value === undefined || typeof value === 'string' ? value : JSON.stringify(value));
   return {
     kind: 'messages',
     list: [JSON.stringify(messages)],
@@ -201,7 +201,7 @@ class Model {
     let call;
     const off = onAbort(signal, () => native.stop(call));
     try {
-      call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens);
+      call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens, {});
       return await traced(native.promise(call));
     } finally {
       off();
@@ -209,11 +209,25 @@ class Model {
   }
 
   async encodeDialogAsync(messages) {
-    return traced(native.promise(native.tokenize(this.#handle, 'dialog', messages, false, false, false)));
+    return this.#tokenize('dialog', messages);
+  }
+
+  async encodeChatAsync(request) {
+    const { list, chat } = messagesOf(request);
+    return this.#tokenize('messages', list[0], chat);
+  }
+
+  async renderChatAsync(request) {
+    const { list, chat } = messagesOf(request);
+    return this.#tokenize('render', list[0], chat);
   }
 
   async decodeAsync(tokens) {
-    return traced(native.promise(native.tokenize(this.#handle, 'tokens', tokens, false, false, false)));
+    return this.#tokenize('tokens', tokens);
+  }
+
+  #tokenize(kind, input, chat = {}) {
+    return traced(native.promise(native.tokenize(this.#handle, kind, input, false, false, false, undefined, chat)));
   }
 
   tokenBytes(token) {

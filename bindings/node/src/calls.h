@@ -150,12 +150,14 @@ private:
   bool stopping_ = false;
 };
 
-// Encodes a text or a dialog, or decodes tokens, which is one call of the library. It can be stopped
-// while it encodes a text, which may be of any length.
+// Encodes a text or a dialog, decodes tokens, or renders a dialog, which is one call of the library.
+// It can be stopped while it encodes a text, which may be of any length.
 struct Tokenize final : Awaited {
-  // `kind` says what `input` is: "text", "dialog" or "tokens". `flags` are LLAMA_ENC_*, of a text.
+  // `kind` says what `input` is: "text", "dialog", "tokens", or messages as JSON ("messages", and
+  // "render" for their text). `flags` are LLAMA_ENC_*, of a text; `chat` is what surrounds messages.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-      const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens);
+      const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens,
+      napi_value chat);
   ~Tokenize() override;
   void run() noexcept override;
   void stop() override;
@@ -168,7 +170,8 @@ private:
   std::string text_;
   std::vector<Message> messages_;
   std::vector<int32_t> tokens_;
-  enum { kText, kDialog, kTokens } kind_;
+  enum { kText, kDialog, kTokens, kMessages, kRender } kind_;
+  ChatOptions chat_;
   uint32_t flags_;
   size_t max_tokens_;
   llama_cancel_t *cancel_ = nullptr;

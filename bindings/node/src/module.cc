@@ -12,7 +12,7 @@ using Arguments = std::vector<napi_value>;
 template <napi_value (*f)(napi_env, const Arguments &)>
 static napi_value guarded(napi_env env, napi_callback_info info) {
   try {
-    Arguments args(7);
+    Arguments args(8);
     size_t n = args.size();
     check(env,
         napi_get_cb_info(env, info, &n, args.data(), nullptr, nullptr)); // missing ones: undefined
@@ -82,12 +82,12 @@ static size_t max_tokens(napi_env env, napi_value value) {
   return type == napi_undefined ? SIZE_MAX : to_uint(env, value, "maxTokens");
 }
 
-// tokenize(handle, kind, input, bos, eos, special, maxTokens) -> call; its promise gives tokens, of
-// tokens their text
+// tokenize(handle, kind, input, bos, eos, special, maxTokens, chat) -> call; its promise gives
+// tokens, of tokens and for `render` a text
 static napi_value tokenize(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Tokenize>(env, Env::of(env), handle_of(env, a[0]),
                           to_text(env, a[1], "kind"), a[2], encode_flags(env, a[3], a[4], a[5]),
-                          max_tokens(env, a[6])));
+                          max_tokens(env, a[6]), a[7]));
 }
 
 static napi_value promise(napi_env env, const Arguments &a) {

@@ -7,12 +7,18 @@
 namespace addon {
 
 Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-    const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), flags_(flags),
+    const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens, napi_value chat)
+    : Awaited(std::move(owner)), handle_(std::move(handle)), chat_(env, chat), flags_(flags),
       max_tokens_(max_tokens) {
-  kind_ = kind == "text" ? kText : kind == "dialog" ? kDialog : kTokens;
+  kind_ = kind == "text"       ? kText
+          : kind == "dialog"   ? kDialog
+          : kind == "messages" ? kMessages
+          : kind == "render"   ? kRender
+                               : kTokens;
   if (kind_ == kText)
     text_ = to_text(env, input, "text");
+  else if (kind_ == kMessages || kind_ == kRender)
+    text_ = to_text(env, input, "messages");
   else if (kind_ == kDialog)
     to_messages(env, input, "messages", messages_);
   else
@@ -50,9 +56,16 @@ void Tokenize::run() noexcept {
       fill(tokens_, size, [&](int32_t *buf, size_t cap, size_t *n) {
         return llama_encode_dialog(l, borrowed.data(), borrowed.size(), buf, cap, n, &err_);
       });
+    } else if (kind_ == kMessages) {
+      fill(tokens_, text_.size() + 256, [&](int32_t *buf, size_t cap, size_t *n) {
+        return llama_encode_chat(l, text_.data(), text_.size(), &chat_.c, buf, cap, n, &err_);
+      });
     } else {
       std::vector<char> text;
-      fill(text, 8 * tokens_.size() + 1, [&](char *buf, size_t cap, size_t *n) {
+      const size_t size = kind_ == kRender ? text_.size() + 1024 : 8 * tokens_.size() + 1;
+      fill(text, size, [&](char *buf, size_t cap, size_t *n) {
+        if (kind_ == kRender)
+          return llama_render_chat(l, text_.data(), text_.size(), &chat_.c, buf, cap, n, &err_);
         return llama_decode_tokens(l, tokens_.data(), tokens_.size(), buf, cap, n, &err_);
       });
       text_.assign(text.data(), text.size());
@@ -67,8 +80,8 @@ void Tokenize::on_loop(napi_env env) {
   this->env->finish(self());
   settle(env, [&] {
     if (status_ != LLAMA_OK) throw_llama(env, status_, err_.message); // LLAMA_CANCELLED, too
-    return kind_ == kTokens ? string(env, text_)
-                            : tokens_to_js(env, tokens_.data(), tokens_.size());
+    return kind_ == kTokens || kind_ == kRender ? string(env, text_)
+                                                : tokens_to_js(env, tokens_.data(), tokens_.size());
   });
 }
 

@@ -430,6 +430,14 @@ behaviour('chat_templates', async () => {
   const own = { messages, chatTemplate: "{{ strftime_now('%Y') }}" };
   assert.equal((await model.chat(own, options)).text, (await model.generate([...model.encode('2001')], options)).text);
 
+  assert.equal(await model.renderChatAsync(rich), text);
+  assert.deepEqual(await model.encodeChatAsync(rich), model.encode(text));
+  // JSON is taken as it is: an object would lose the order of keys and digits of numbers.
+  const raw = { messages, variables: '{"x": {"2": 12345678901234567890, "1": 1.0}}' };
+  assert.equal(await model.renderChatAsync(raw), "user: Once\n{'2': 12345678901234567890, '1': 1.0}assistant:");
+  assert.equal((await failure(model.renderChatAsync({ messages, tools: '[' }))).code, 'LLAMA_E_INVALID_ARGUMENT');
+  await assert.rejects(model.encodeChatAsync({ messages: 'x' }), TypeError);
+
   const refused = await failure(model.chat({ messages: [{ role: 'critic', content: 'x' }] }));
   assert.equal(refused.code, 'LLAMA_E_INVALID_ARGUMENT');
   assert.match(refused.message, /no critic/);
