@@ -1,7 +1,7 @@
 // Requests' bodies: of JSON, not too long, not too deep.
 import { isUtf8 } from 'node:buffer';
 import { ApiError, badRequest } from './http.mjs';
-import { isObject, kind } from './messages.mjs';
+import { isObject, kind } from './json.mjs';
 
 const PATIENCE = 30; // seconds that a body may take to arrive
 const MOST_NESTED = 64; // as deep as nothing is that the protocol has

@@ -1,22 +1,11 @@
 // Messages of a chat, as a dialog that Meta's format has a place for.
 import { badRequest } from './http.mjs';
+import { isObject, kind, wellFormed } from './json.mjs';
 
 // What the format is made of. The library looks for it in a dialog; the beginning of an answer is
 // not part of one.
 const TAGS = ['[INST]', '[/INST]', '<<SYS>>', '<</SYS>>'];
 const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.'; // as the library has it
-
-export const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
-
-/** What a JSON value is, in words. */
-export function kind(value) {
-  if (value === null || value === undefined) return 'null';
-  if (Array.isArray(value)) return 'an array';
-  return typeof value === 'object' ? 'an object' : `a ${typeof value}`;
-}
-
-/** A text as the model can have it: half of a surrogate pair, which JSON's escapes can make, becomes U+FFFD. */
-export const wellFormed = (text) => Buffer.from(text).toString();
 
 // Refuses other fields of a part of a request, unless they are null or empty.
 function onlyHas(name, object, known) {

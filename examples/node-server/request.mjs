@@ -3,7 +3,8 @@
 
 import { isDeepStrictEqual } from 'node:util';
 import { badRequest } from './http.mjs';
-import { dialogOf, isObject, kind, wellFormed } from './messages.mjs';
+import { isObject, kind, wellFormed } from './json.mjs';
+import { dialogOf } from './messages.mjs';
 
 const INT32 = 2 ** 31 - 1;
 const FLOAT32 = (2 - 2 ** -23) * 2 ** 127;

@@ -1,6 +1,6 @@
 // /tokenize and /detokenize, as llama-server has them.
 import { badRequest, sendJson } from './http.mjs';
-import { kind, wellFormed } from './messages.mjs';
+import { kind, wellFormed } from './json.mjs';
 import { flag, IGNORED, tokensOf } from './request.mjs';
 
 function checkNames(body, known) {

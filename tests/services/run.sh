@@ -39,7 +39,7 @@ fi
 export OPENAI_FROM=$work/npm
 
 (cd "$here/load" && go build -o "$work/load" .)
-(cd "$root/examples/go-server" && go build -o "$work/go-server" . && go build -race -o "$work/go-server-race" .)
+(cd "$root/examples/go-server" && go test . && go build -o "$work/go-server" . && go build -race -o "$work/go-server-race" .)
 
 pid=
 trap '[ -z "$pid" ] || kill -9 $pid 2>/dev/null || true' EXIT
@@ -113,6 +113,7 @@ check() { # check NAME COMMAND [COMMAND under load]
 
 check "Go service" "$work/go-server-race" "$work/go-server"
 if [ -d "$root/examples/node-server" ]; then
+  node "$here/calls.mjs"
   # As its README says, but in a folder of its own: npm packs the binding and builds it against the
   # installed library.
   rm -rf "$work/node-server" "$work"/llamabi-*.tgz

@@ -1,0 +1,39 @@
+// What JSON's values are, and how they were written.
+
+export const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** What a JSON value is, in words. */
+export function kind(value) {
+  if (value === null || value === undefined) return 'null';
+  if (Array.isArray(value)) return 'an array';
+  return typeof value === 'object' ? 'an object' : `a ${typeof value}`;
+}
+
+/** A text as the model can have it: half of a surrogate pair, which JSON's escapes can make, becomes U+FFFD. */
+export const wellFormed = (text) => Buffer.from(text).toString();
+
+/**
+ * Names and texts of an object's values, or of an array's (without names), as they are written in
+ * JSON that has been parsed. Parsed values have lost the order of some keys, and digits of numbers.
+ */
+export function rawParts(json) {
+  const parts = [];
+  let [name, from, depth, quoted] = [undefined, 0, 0, false];
+  for (let i = 0; i < json.length; i++) {
+    const c = json[i];
+    if (quoted) {
+      if (c === '\\') i++;
+      else if (c === '"') quoted = false;
+    } else if (c === '"') quoted = true;
+    else if ((c === '{' || c === '[') && ++depth === 1) from = i + 1;
+    else if (c === ':' && depth === 1) {
+      name = JSON.parse(json.slice(from, i));
+      from = i + 1;
+    } else if ((c === ',' && depth === 1) || ((c === '}' || c === ']') && --depth === 0)) {
+      const value = json.slice(from, i).trim();
+      if (value !== '') parts.push([name, value]);
+      from = i + 1;
+    }
+  }
+  return parts;
+}
