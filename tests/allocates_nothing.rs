@@ -79,6 +79,8 @@ fn choice() -> Choice {
         draw: 1 << 23,
         n_tokens: SHAPE.vocab_size,
         history: 0..3,
+        edits: 0..0,
+        mask: None,
         logprob: true,
         top: 5,
     }

@@ -127,6 +127,13 @@ pub struct Strategy {
     pub top_p: u32,
     /// Keep tokens with at least this mass; at least 1.
     pub min_mass: u64,
+    /// Typical sampling: keep the tokens whose -ln p is nearest to the entropy, until they have
+    /// this probability together; 0 is off.
+    pub typical: f32,
+    /// Drop tokens less probable than this; 0 is off.
+    pub epsilon: f32,
+    /// Drop tokens less probable than `min(eta, sqrt(eta) exp(-entropy))`; 0 is off.
+    pub eta: f32,
 }
 
 impl Strategy {
@@ -134,6 +141,49 @@ impl Strategy {
     pub fn nucleus(&self, total: u64) -> u64 {
         ((u128::from(total) * u128::from(self.top_p)) >> 32) as u64
     }
+
+    /// Whether a filter asks for the entropy of what is kept, or for probabilities of it.
+    pub fn filters_probabilities(&self) -> bool {
+        self.scale.is_some() && (self.typical > 0.0 || self.epsilon > 0.0 || self.eta > 0.0)
+    }
+}
+
+/// A change of one token's logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Edit {
+    /// Whose.
+    pub token: Token,
+    /// Added to the logit after the repetition penalty; what overflows is the largest finite number
+    /// of its sign. -inf: the token is impossible.
+    pub add: f32,
+}
+
+/// What becomes of a row's logits before a token is chosen. In this order: the repetition penalty,
+/// the edits, the mask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes<'a> {
+    /// Earlier tokens, which the repetition penalty applies to; they may repeat.
+    pub history: &'a [Token],
+    /// Each token at most once, ascending.
+    pub edits: &'a [Edit],
+    /// Token t is possible only if bit `t % 32` of word `t / 32` is set; one that it has no bit for
+    /// is impossible.
+    pub mask: Option<&'a [u32]>,
+}
+
+impl<'a> Changes<'a> {
+    /// Nothing but the tokens for the repetition penalty.
+    pub fn after(history: &'a [Token]) -> Self {
+        Changes {
+            history,
+            ..Changes::default()
+        }
+    }
+}
+
+/// Words of a row of [`super::Step::masks`] for a vocabulary of so many tokens.
+pub fn mask_words(n_tokens: usize) -> usize {
+    n_tokens.div_ceil(32)
 }
 
 /// What is asked of one wanted row.
@@ -149,6 +199,11 @@ pub struct Choice {
     pub n_tokens: usize,
     /// The earlier tokens, in [`super::Step::history`], if there is a penalty; they may repeat.
     pub history: Range<usize>,
+    /// What is added to logits, in [`super::Step::edits`].
+    pub edits: Range<usize>,
+    /// Which row of [`super::Step::masks`] says what is possible: row `i` begins at word
+    /// `i * mask_words(n_tokens)`. `None`: everything is.
+    pub mask: Option<u32>,
     /// Whether the token's log probability is wanted.
     pub logprob: bool,
     /// How many alternatives are wanted.
@@ -159,6 +214,15 @@ impl Choice {
     /// Whether anything but the token is wanted.
     pub fn scored(&self) -> bool {
         self.logprob || self.top > 0
+    }
+
+    /// Whether it asks for what only the host's sampler does: a device without it gives the
+    /// step's logits.
+    pub fn is_for_host(&self) -> bool {
+        self.given.is_none()
+            && (!self.edits.is_empty()
+                || self.mask.is_some()
+                || self.strategy.filters_probabilities())
     }
 }
 

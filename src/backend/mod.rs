@@ -7,7 +7,7 @@ pub mod choice;
 pub mod cpu;
 pub mod gpu;
 
-pub use choice::{Answer, Choice, Pick};
+pub use choice::{Answer, Changes, Choice, Edit, Pick};
 
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
@@ -107,6 +107,10 @@ pub struct Step {
     /// step follows another: the device then knows these tokens, and the tokens that the other step
     /// chose.
     pub history: Vec<crate::Token>,
+    /// What [`Choice::edits`] are ranges of. Each range has a token at most once, ascending.
+    pub edits: Vec<Edit>,
+    /// What [`Choice::mask`] selects rows of: bits of possible tokens, end to end.
+    pub masks: Vec<u32>,
 }
 
 impl Step {
@@ -123,6 +127,20 @@ impl Step {
         self.wanted.clear();
         self.choices.clear();
         self.history.clear();
+        self.edits.clear();
+        self.masks.clear();
+    }
+
+    /// What `choice`, one of this step's, changes in its row.
+    pub fn changes(&self, choice: &Choice) -> Changes<'_> {
+        let words = choice::mask_words(choice.n_tokens);
+        Changes {
+            history: &self.history[choice.history.clone()],
+            edits: &self.edits[choice.edits.clone()],
+            mask: choice
+                .mask
+                .map(|row| &self.masks[row as usize * words..][..words]),
+        }
     }
 }
 

@@ -133,6 +133,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         cache_salt: o.cache_salt,
         num_return_sequences: samples(o),
         cancel: cancel::flag(o.cancel)?,
+        ..GenerateOptions::default()
     })
 }
 

@@ -55,6 +55,8 @@ impl Policy {
             },
             n_tokens: self.n_tokens,
             history: first..history.len(),
+            edits: 0..0,
+            mask: None,
             logprob: self.logprob,
             top: self.top,
         }

@@ -32,6 +32,13 @@ pub struct GenerateOptions {
     pub top_k: i32,
     /// Keep tokens with at least this share of the most likely token's probability; 0 is off.
     pub min_p: f32,
+    /// Typical sampling: keep the tokens whose surprise is nearest to the expected one, until they
+    /// have this probability together; 0 and 1 are off.
+    pub typical_p: f32,
+    /// Drop tokens less probable than this; 0 is off.
+    pub epsilon_cutoff: f32,
+    /// Drop tokens less probable than `min(eta, sqrt(eta) exp(-entropy))`; 0 is off.
+    pub eta_cutoff: f32,
     /// Applied once per distinct token of prompt and output; 1 is off.
     pub repetition_penalty: f32,
     /// 0: the next draw of the handle's generator.
@@ -63,6 +70,9 @@ impl Default for GenerateOptions {
             top_p: 0.9,
             top_k: 0,
             min_p: 0.0,
+            typical_p: 0.0,
+            epsilon_cutoff: 0.0,
+            eta_cutoff: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
             num_return_sequences: 1,
@@ -128,6 +138,19 @@ impl GenerateOptions {
         )?;
         in_range("top_p", p, (0.0..=1.0).contains(&p), "0 to 1")?;
         in_range("min_p", m, (0.0..=1.0).contains(&m), "0 to 1")?;
+        let typical = self.typical_p;
+        in_range(
+            "typical_p",
+            typical,
+            (0.0..=1.0).contains(&typical),
+            "0 to 1",
+        )?;
+        for (name, cutoff) in [
+            ("epsilon_cutoff", self.epsilon_cutoff),
+            ("eta_cutoff", self.eta_cutoff),
+        ] {
+            in_range(name, cutoff, (0.0..1.0).contains(&cutoff), "0 to below 1")?;
+        }
         in_range(
             "repetition_penalty",
             r,

@@ -1,4 +1,5 @@
-//! Logits to a token: repetition penalty, temperature, top-k, top-p, min-p, draw.
+//! Logits to a token: repetition penalty, edits (biases, other penalties, bans), mask, temperature,
+//! top-k, top-p, min-p, typical, epsilon, eta, draw.
 //!
 //! Candidates are in order of descending logit, ties lowest id first. Nothing is sorted: top-k is a
 //! threshold, and the nucleus a weighted quickselect for its last token, since the draw wants
@@ -9,7 +10,10 @@
 
 use super::request::GenerateOptions;
 use super::stream::Alternative;
-use crate::backend::choice::{self, Choice, ONE, Pick, Scale, Strategy, mass, mass_parts, rank};
+use crate::backend::Step;
+use crate::backend::choice::{
+    self, Changes, Choice, Edit, ONE, Pick, Scale, Strategy, mass, mass_parts, rank,
+};
 use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -26,6 +30,12 @@ impl From<&GenerateOptions> for Strategy {
                 false => choice::ALL,
             },
             min_mass: ((f64::from(options.min_p) * ONE as f64).ceil() as u64).max(1),
+            typical: match options.typical_p < 1.0 {
+                true => options.typical_p,
+                false => 0.0,
+            },
+            epsilon: options.epsilon_cutoff,
+            eta: options.eta_cutoff,
         }
     }
 }
@@ -73,13 +83,15 @@ pub struct Sampler {
     n_tokens: usize,
     /// The loaded row with -inf for what is not finite and no negative zero, `[vocab_size]`.
     logits: Vec<f32>,
-    /// The same after the penalty, `[n_tokens]`.
-    penalised: Vec<f32>,
+    /// The same after what changes them, `[n_tokens]`.
+    changed: Vec<f32>,
     /// `exp((logit - max) / temperature)`, `[n_tokens]`.
     shares: Vec<f32>,
     kept: Vec<Kept>,
     order: Vec<(Place, u64)>,
     select: Vec<f32>,
+    /// For typical sampling.
+    distances: Vec<(f64, u64)>,
 }
 
 /// A candidate's place, the best first: [`rank`], then id.
@@ -105,14 +117,15 @@ impl Sampler {
         let what = "the sampler (the vocabulary)";
         for v in [
             &mut self.logits,
-            &mut self.penalised,
+            &mut self.changed,
             &mut self.shares,
             &mut self.select,
         ] {
             reserve::vec(what, v, vocab_size)?;
         }
         reserve::vec(what, &mut self.kept, vocab_size)?;
-        reserve::vec(what, &mut self.order, vocab_size)
+        reserve::vec(what, &mut self.order, vocab_size)?;
+        reserve::vec(what, &mut self.distances, vocab_size)
     }
 
     /// Take a row of raw logits, `[vocab_size]`.
@@ -121,17 +134,11 @@ impl Sampler {
         self.logits.extend(logits.iter().map(|l| clean(*l)));
     }
 
-    /// What `choice` asks for, of the loaded row; `None` if no token is possible. `history` is the
-    /// step's. Where there is no memory for the alternatives, it fails with
+    /// What `choice`, one of the step's, asks for of the loaded row; `None` if no token is possible.
+    /// Where there is no memory for the alternatives, it fails with
     /// [`Error::Refused`](crate::Error::Refused).
-    pub fn choose(&mut self, choice: &Choice, history: &[Token]) -> Result<Option<(Token, Score)>> {
-        let drawn = || {
-            self.draw(
-                &choice.strategy,
-                &history[choice.history.clone()],
-                choice.draw,
-            )
-        };
+    pub fn choose(&mut self, choice: &Choice, step: &Step) -> Result<Option<(Token, Score)>> {
+        let drawn = || self.draw(&choice.strategy, step.changes(choice), choice.draw);
         let Some(token) = choice.given.or_else(drawn) else {
             return Ok(None);
         };
@@ -151,10 +158,20 @@ impl Sampler {
         Ok(Some((token, score)))
     }
 
-    /// The token at a draw of `uniform` over 2^24; `None` if no token is possible. `previous` are
-    /// the tokens before it, for the penalty; they may repeat.
-    pub fn draw(&mut self, strategy: &Strategy, previous: &[Token], uniform: u32) -> Option<Token> {
-        let kept = self.distribution(strategy, previous);
+    /// Whether the loaded row has a possible token, whatever is asked of it.
+    pub fn has_possible(&self) -> bool {
+        let n = self.logits.len().min(self.n_tokens);
+        maximum(&self.logits[..n]) > f32::NEG_INFINITY
+    }
+
+    /// The token at a draw of `uniform` over 2^24; `None` if no token is possible.
+    pub fn draw(
+        &mut self,
+        strategy: &Strategy,
+        changes: Changes<'_>,
+        uniform: u32,
+    ) -> Option<Token> {
+        let kept = self.distribution(strategy, changes);
         let total = kept.iter().map(|k| k.mass).sum();
         let target = choice::target(uniform, total);
         let mut below = 0;
@@ -168,23 +185,25 @@ impl Sampler {
     }
 
     /// What may be drawn, by ascending id; empty if no token is possible.
-    pub fn distribution(&mut self, strategy: &Strategy, previous: &[Token]) -> &[Kept] {
+    pub fn distribution(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[Kept] {
         let Self {
             n_tokens,
             logits,
-            penalised,
+            changed,
             shares,
             kept,
             order,
             select,
+            distances,
         } = self;
         kept.clear();
         let logits = &logits[..logits.len().min(*n_tokens)];
-        let values = match strategy.penalty {
-            1.0 => logits,
-            penalty => {
-                penalise(penalised, logits, previous, penalty);
-                penalised
+        let plain = strategy.penalty == 1.0 && changes.edits.is_empty() && changes.mask.is_none();
+        let values = match plain {
+            true => logits,
+            false => {
+                change(changed, logits, strategy.penalty, changes);
+                changed
             }
         };
         let max = maximum(values);
@@ -250,6 +269,9 @@ impl Sampler {
         if strategy.min_mass > 1 {
             // The most likely token has all the mass there can be and is always among the kept.
             kept.retain(|k| k.mass >= strategy.min_mass);
+        }
+        if strategy.filters_probabilities() {
+            filter_probabilities(kept, strategy, values, distances);
         }
         kept
     }
@@ -365,11 +387,12 @@ fn clean(logit: f32) -> f32 {
     }
 }
 
-/// Logits after the penalty. Computed from the raw value, so a repeated token is penalised once.
-fn penalise(out: &mut Vec<f32>, logits: &[f32], previous: &[Token], penalty: f32) {
+/// Logits after the penalty, edits and mask. The penalty is computed from the raw value, so a
+/// repeated token is penalised once.
+fn change(out: &mut Vec<f32>, logits: &[f32], penalty: f32, changes: Changes<'_>) {
     out.clear();
     out.extend_from_slice(logits);
-    for token in previous {
+    for token in changes.history {
         let at = *token as usize;
         if let Some(&logit) = logits.get(at).filter(|logit| logit.is_finite()) {
             let value = if logit > 0.0 {
@@ -379,6 +402,79 @@ fn penalise(out: &mut Vec<f32>, logits: &[f32], previous: &[Token], penalty: f32
             };
             out[at] = clean(value.clamp(f32::MIN, f32::MAX));
         }
+    }
+    for Edit { token, add } in changes.edits {
+        let value = out.get_mut(*token as usize);
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            *value = match *add == f32::NEG_INFINITY {
+                true => f32::NEG_INFINITY,
+                false => clean((*value + add).clamp(f32::MIN, f32::MAX)),
+            };
+        }
+    }
+    if let Some(mask) = changes.mask {
+        for (at, values) in out.chunks_mut(32).enumerate() {
+            let word = mask.get(at).copied().unwrap_or(0);
+            for (bit, value) in values.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *value = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Typical sampling, epsilon and eta, each over what the one before has kept: a token's probability
+/// is its mass over the mass of all that are kept. They ascend by id, so that the entropies are sums
+/// in one order.
+fn filter_probabilities(
+    kept: &mut Vec<Kept>,
+    strategy: &Strategy,
+    values: &[f32],
+    distances: &mut Vec<(f64, u64)>,
+) {
+    let total = |kept: &[Kept]| kept.iter().map(|k| k.mass).sum::<u64>();
+    let entropy = |kept: &[Kept], total: u64| -> f64 {
+        let terms = kept.iter().map(|k| {
+            let p = k.mass as f64 / total as f64;
+            -p * p.ln()
+        });
+        terms.sum()
+    };
+    if strategy.typical > 0.0 {
+        let total = total(kept);
+        let entropy = entropy(kept, total);
+        let distance = |k: &Kept| (-(k.mass as f64 / total as f64).ln() - entropy).abs();
+        distances.clear();
+        distances.extend(kept.iter().map(|k| (distance(k), k.mass)));
+        distances.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let (most, mut before) = (f64::from(strategy.typical), 0u64);
+        let mut last = 0.0;
+        for (distance, mass) in &*distances {
+            if before as f64 / total as f64 >= most {
+                break;
+            }
+            (last, before) = (*distance, before + mass);
+        }
+        kept.retain(|k| distance(k) <= last);
+    }
+    // The most likely token stays: the first of those with the largest logit.
+    let best = |kept: &[Kept]| {
+        let value = |k: &&Kept| rank(values[k.token as usize]);
+        kept.iter().min_by_key(value).map(|k| k.token)
+    };
+    let drop_below = |kept: &mut Vec<Kept>, least: f64, total: u64| {
+        let best = best(kept);
+        kept.retain(|k| k.mass as f64 / total as f64 >= least || Some(k.token) == best);
+    };
+    if strategy.epsilon > 0.0 {
+        let total = total(kept);
+        drop_below(kept, f64::from(strategy.epsilon), total);
+    }
+    if strategy.eta > 0.0 {
+        let (total, eta) = (total(kept), f64::from(strategy.eta));
+        let least = eta.min(eta.sqrt() * (-entropy(kept, total)).exp());
+        drop_below(kept, least, total);
     }
 }
 

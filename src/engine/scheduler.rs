@@ -392,7 +392,7 @@ impl Scheduler {
                         continue;
                     }
                     let got = match answer {
-                        Answer::Logits(_) => self.sampler.choose(choice, &step.history),
+                        Answer::Logits(_) => self.sampler.choose(choice, step),
                         Answer::Picks { picks, top } => picked(choice, &picks[row], top),
                     };
                     let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));

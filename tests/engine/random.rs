@@ -53,6 +53,11 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
         prop_oneof![Just(0.0f32), Just(0.2)],
         prop_oneof![Just(1.0f32), Just(1.4)],
         1..1000u64,
+        (
+            prop_oneof![3 => Just(0.0f32), 1 => Just(0.5), 1 => Just(1.0)],
+            prop_oneof![3 => Just(0.0f32), 1 => Just(0.02)],
+            prop_oneof![3 => Just(0.0f32), 1 => Just(0.05)],
+        ),
     );
     let report = (
         any::<bool>(),
@@ -67,14 +72,13 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
         prop::collection::vec(stop, 0..4).boxed()
     ];
     (sampling, report, length, stops).prop_map(|(sampling, report, max_gen_len, stop)| {
-        let (temperature, top_p, top_k, min_p, repetition_penalty, seed) = sampling;
+        let (temperature, top_p, top_k, min_p, repetition_penalty, seed, cutoffs) = sampling;
+        let (typical_p, epsilon_cutoff, eta_cutoff) = cutoffs;
         let (echo, logprobs, ignore_eos, top_logprobs, cache_salt) = report;
         GenerateOptions {
             echo,
             logprobs,
-            no_wait: false,
             ignore_eos,
-            special: false,
             max_gen_len,
             temperature,
             top_p,
@@ -82,11 +86,13 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
             min_p,
             repetition_penalty,
             seed,
-            num_return_sequences: 1,
             stop: stop.into_iter().map(String::from).collect(),
             top_logprobs,
             cache_salt,
-            cancel: None,
+            typical_p,
+            epsilon_cutoff,
+            eta_cutoff,
+            ..GenerateOptions::default()
         }
     })
 }

@@ -1,7 +1,8 @@
 //! The sampler against reference distributions, and its promises about ties, draws and bad logits.
 
 use llamabi::Token;
-use llamabi::backend::choice::Strategy;
+use llamabi::backend::Step;
+use llamabi::backend::choice::{Changes, Choice, Edit, Strategy};
 use llamabi::engine::GenerateOptions as Params;
 use llamabi::engine::sampler::{Sampler, uniform};
 use std::collections::{HashMap, HashSet};
@@ -26,7 +27,7 @@ fn greedy() -> Params {
 fn distribution(logits: &[f32], params: &Params, previous: &[Token]) -> Vec<(Token, f64)> {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
-    let kept = sampler.distribution(&params.into(), previous);
+    let kept = sampler.distribution(&params.into(), Changes::after(previous));
     let total: u64 = kept.iter().map(|k| k.mass).sum();
     kept.iter()
         .map(|k| (k.token, k.mass as f64 / total as f64))
@@ -44,7 +45,11 @@ fn support(logits: &[f32], params: &Params) -> Vec<Token> {
 fn sample(logits: &[f32], params: &Params, previous: &[Token], uniform: f64) -> Option<Token> {
     let mut sampler = Sampler::new(logits.len());
     sampler.load(logits);
-    sampler.draw(&params.into(), previous, (uniform * 16_777_216.0) as u32)
+    sampler.draw(
+        &params.into(),
+        Changes::after(previous),
+        (uniform * 16_777_216.0) as u32,
+    )
 }
 
 /// Logits with the shape of a model's: a few high, many low. From a linear congruential generator.
@@ -141,7 +146,11 @@ fn frequencies_over_seeds_follow_the_distribution() {
         for seed in 0..DRAWS {
             let draw = uniform(seed, at as u64, 17);
             let token = sampler
-                .draw(&Strategy::from(&case.params()), &case.previous_tokens, draw)
+                .draw(
+                    &Strategy::from(&case.params()),
+                    Changes::after(&case.previous_tokens),
+                    draw,
+                )
                 .unwrap();
             *counts.entry(token).or_default() += 1.0;
         }
@@ -457,9 +466,12 @@ fn ids_beyond_the_tokenizers_are_never_sampled_but_count_in_the_softmax() {
     let logits = [0.0, 1.0, 9.0];
     let mut sampler = Sampler::new(2);
     sampler.load(&logits);
-    assert_eq!(sampler.draw(&Strategy::from(&greedy()), &[], 0), Some(1));
+    assert_eq!(
+        sampler.draw(&Strategy::from(&greedy()), Changes::default(), 0),
+        Some(1)
+    );
     let ids: Vec<Token> = sampler
-        .distribution(&Strategy::from(&plain()), &[2])
+        .distribution(&Strategy::from(&plain()), Changes::after(&[2]))
         .iter()
         .map(|k| k.token)
         .collect();
@@ -483,7 +495,7 @@ fn log_probabilities_are_of_the_raw_logits_and_alternatives_are_in_order() {
         temperature: 0.1,
         ..plain()
     };
-    sampler.draw(&Strategy::from(&params), &[7], 1 << 23);
+    sampler.draw(&Strategy::from(&params), Changes::after(&[7]), 1 << 23);
     let softmax = sampler.log_softmax().unwrap();
     let max = 20.0;
     let total: f64 = logits.iter().map(|l| (f64::from(*l) - max).exp()).sum();
@@ -504,6 +516,130 @@ fn log_probabilities_are_of_the_raw_logits_and_alternatives_are_in_order() {
     sampler.load(&[5.0]);
     let softmax = sampler.log_softmax().unwrap();
     assert_eq!(sampler.logprob(&softmax, 0), 0.0, "a certain token");
+}
+
+fn edit(token: Token, add: f32) -> Edit {
+    Edit { token, add }
+}
+
+/// One order: penalty, edits, mask. What overflows stays finite, a ban wins, and what is impossible
+/// stays so.
+#[test]
+fn edits_and_masks_come_after_the_penalty() {
+    let logits = [4.0, -1.0, f32::MAX, f32::NAN, 2.0, 0.5];
+    let step = Step {
+        history: vec![0],
+        edits: vec![
+            edit(0, 3.0),
+            edit(1, f32::NEG_INFINITY),
+            edit(2, f32::MAX),
+            edit(3, 100.0),
+            edit(4, -1.5),
+        ],
+        // Two rows: the first allows everything, the second all but token 2; neither has bits for
+        // more than the vocabulary.
+        masks: vec![u32::MAX, 0b11_1011],
+        ..Step::default()
+    };
+    let params = Params {
+        repetition_penalty: 2.0,
+        ..plain()
+    };
+    let choice = |mask, edits| Choice {
+        given: None,
+        strategy: Strategy::from(&params),
+        draw: 0,
+        n_tokens: 6,
+        history: 0..1,
+        edits,
+        mask,
+        logprob: false,
+        top: 0,
+    };
+    let mut sampler = Sampler::new(6);
+    sampler.load(&logits);
+    let mut kept = |choice: Choice| -> Vec<(Token, f64)> {
+        let kept = sampler.distribution(&choice.strategy, step.changes(&choice));
+        let one = kept.iter().map(|k| k.mass).max().unwrap();
+        let share = |mass: u64| (mass as f64 / one as f64).ln();
+        kept.iter().map(|k| (k.token, share(k.mass))).collect()
+    };
+    // Token 2 leaves no other one a chance: it is as large as a number can be, not infinite.
+    assert_eq!(kept(choice(Some(0), 0..5)), [(2, 0.0)]);
+    assert_eq!(kept(choice(None, 0..5)), [(2, 0.0)]);
+    // 4 / 2 + 3 = 5, 2 - 1.5 = 0.5, and 0.5 as it is.
+    let left = kept(choice(Some(1), 0..5));
+    let ids: Vec<Token> = left.iter().map(|k| k.0).collect();
+    assert_eq!(ids, [0, 4, 5]);
+    for ((_, got), want) in left.iter().zip([0.0, -4.5, -4.5]) {
+        assert!((got - want).abs() < 1e-4, "{left:?}");
+    }
+    // Without edits: 4 / 2 = 2 and 2 are equal.
+    let left = kept(choice(Some(1), 0..0));
+    assert_eq!(left.iter().map(|k| k.0).collect::<Vec<_>>(), [0, 1, 4, 5]);
+    assert_eq!(left[0].1, left[2].1);
+    // Nothing is left, though the row has possible tokens.
+    let none = Step {
+        masks: vec![0],
+        ..Step::default()
+    };
+    let nothing = Choice {
+        history: 0..0,
+        ..choice(Some(0), 0..0)
+    };
+    assert_eq!(sampler.choose(&nothing, &none).unwrap(), None);
+    assert!(sampler.has_possible());
+    sampler.load(&[f32::NAN; 6]);
+    assert!(!sampler.has_possible());
+}
+
+#[test]
+fn cutoffs_are_of_the_probabilities_that_are_left() {
+    // Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 in another order.
+    let logits = [0.0625f32, 0.5, 0.125, 0.25, 0.0625].map(f32::ln);
+    let kept = |params: Params| support(&logits, &params);
+    let epsilon = |epsilon_cutoff| Params {
+        epsilon_cutoff,
+        ..plain()
+    };
+    assert_eq!(kept(epsilon(0.1)), [1, 2, 3]);
+    assert_eq!(kept(epsilon(0.9)), [1], "the most likely token stays");
+    // top_k leaves 0.5, 0.25 and 0.125 of 0.875: 0.571, 0.286, 0.143.
+    let after_top_k = |epsilon_cutoff| Params {
+        epsilon_cutoff,
+        top_k: 3,
+        ..plain()
+    };
+    assert_eq!(kept(after_top_k(0.14)), [1, 2, 3]);
+    assert_eq!(kept(after_top_k(0.15)), [1, 3]);
+    // The entropy is 1.3 nats: 0.25 (1.39) is nearest, then 0.5 (0.69), then 0.125 (2.08).
+    let typical = |typical_p| Params {
+        typical_p,
+        ..plain()
+    };
+    assert_eq!(kept(typical(0.2)), [3]);
+    assert_eq!(kept(typical(0.3)), [1, 3]);
+    assert_eq!(kept(typical(0.8)), [1, 2, 3]);
+    assert_eq!(
+        kept(typical(0.9)),
+        [0, 1, 2, 3, 4],
+        "ties with the last stay"
+    );
+    assert_eq!(kept(typical(1.0)), [0, 1, 2, 3, 4]);
+    // sqrt(0.04) exp(-1.3) = 0.054, more than 0.04; sqrt(0.3) exp(-1.3) = 0.149, less than 0.3.
+    let eta = |eta_cutoff| Params {
+        eta_cutoff,
+        ..plain()
+    };
+    assert_eq!(kept(eta(0.04)), [0, 1, 2, 3, 4]);
+    assert_eq!(kept(eta(0.3)), [1, 3]);
+    // Greedy, they have no effect.
+    let all = Params {
+        temperature: 0.0,
+        typical_p: 0.2,
+        ..epsilon(0.9)
+    };
+    assert_eq!(kept(all), [1]);
 }
 
 /// Prints microseconds per token; the bound is loose, for unoptimised builds on a busy machine.
@@ -547,7 +683,7 @@ fn speed() {
             time(name, logits, &mut |sampler, draw| {
                 assert!(
                     sampler
-                        .draw(&Strategy::from(&params), &[1, 2, 3], draw)
+                        .draw(&Strategy::from(&params), Changes::after(&[1, 2, 3]), draw)
                         .is_some()
                 );
             });

@@ -148,6 +148,8 @@ fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token
         },
         n_tokens: random.of(&[vocab_size, vocab_size, vocab_size.div_ceil(2)]),
         history: first..history.len(),
+        edits: 0..0,
+        mask: None,
         logprob: random.below(2) == 0,
         top: random.of(&[0, 0, 1, 5, 128]).min(vocab_size),
     }
@@ -219,7 +221,7 @@ fn the_device_chooses_what_the_host_chooses() {
                 for (at, choice) in chosen.choices.iter().enumerate() {
                     let mut sampler = Sampler::new(choice.n_tokens);
                     sampler.load(&logits[at]);
-                    let want = sampler.choose(choice, &chosen.history).unwrap();
+                    let want = sampler.choose(choice, &chosen).unwrap();
                     assert_eq!(
                         bits(&got[at]),
                         bits(&want),
@@ -276,6 +278,8 @@ fn histories_of_a_step_that_follows_are_those_there() {
                 draw: 0,
                 n_tokens: 300,
                 history: 0..0,
+                edits: 0..0,
+                mask: None,
                 logprob: false,
                 top: 0,
             });

@@ -10,7 +10,8 @@ use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
-/// Most alternatives that the kernel finds. A step that asks for more gets logits.
+/// Most alternatives that the kernel finds. A step that asks for more gets logits, as does one with
+/// a choice that is for the host.
 const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
 /// Words of a [`SampleRow`]; and words of a row's answer before the alternatives.
@@ -98,7 +99,8 @@ impl<D: Device> Chooser<D> {
     pub fn load(&mut self, step: &Step, padded: usize) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
-        if step.choices.is_empty() || step.choices.iter().any(|choice| n_top(choice) > MAX_TOP) {
+        let beyond = |choice: &Choice| n_top(choice) > MAX_TOP || choice.is_for_host();
+        if step.choices.is_empty() || step.choices.iter().any(beyond) {
             return Ok(());
         }
         let known = |token: Token| (token as usize) < self.vocab_size;

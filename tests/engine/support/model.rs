@@ -146,7 +146,7 @@ impl Model {
         let mut sampler = Sampler::new(choice.n_tokens);
         sampler.load(logits);
         let token = sampler
-            .choose(choice, &step.history)
+            .choose(choice, step)
             .unwrap()
             .map(|(token, _)| token);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

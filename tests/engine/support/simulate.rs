@@ -5,7 +5,7 @@ use super::model::Think;
 use super::toy::{EOS, IDS, Toy, VOCAB, decode};
 use llamabi::Token;
 use llamabi::backend::RowKind;
-use llamabi::backend::choice::Strategy;
+use llamabi::backend::choice::{Changes, Strategy};
 use llamabi::engine::sampler::{Sampler, uniform};
 use llamabi::engine::{FinishReason, GenerateOptions};
 use llamabi::tokenizer::{Piece, Tokenizer};
@@ -99,7 +99,7 @@ pub fn simulate(
         sampler.load(&row);
         let draw = uniform(options.seed, u64::from(index), tokens.len() as u64);
         let token = sampler
-            .draw(&Strategy::from(options), &tokens, draw)
+            .draw(&Strategy::from(options), Changes::after(&tokens), draw)
             .unwrap();
         if token == EOS && !options.ignore_eos {
             reason = FinishReason::Stop;
