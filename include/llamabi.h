@@ -1,6 +1,21 @@
 /*
  * llamabi: Llama-family inference behind opaque handles. Generated, do not edit.
  *
+ * From the simple to the advanced:
+ *
+ *    1. First things    versions, status and errors
+ *    2. Models          load one, free it
+ *    3. Generating      continue texts or tokens: options, events
+ *    4. Results         what a call that has ended gives
+ *    5. Chat            answer dialogs
+ *    6. Cancel flags    stop a call from elsewhere
+ *    7. Streams         pull a call's events instead of waiting for its end
+ *    8. Tokens          encode and decode
+ *    9. Chat templates  messages and tools as JSON, and the text made of them
+ *   10. Figures         what was loaded, and totals since then
+ *
+ * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
+ *
  * Status and error: every fallible function returns a llama_status and takes a llama_error of the
  * caller's (or NULL). Out-parameters are written on success only, except: LLAMA_CANCELLED gives the
  * partial result, a buffer that is too small gives the size needed, and a llama_build that fails
@@ -50,11 +65,98 @@ typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
 typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ==== 1. First things: versions, status and errors ==== */
+
 /// Version of the binary interface, the number in `libllamabi.so.<N>`.
 #define LLAMABI_ABI_VERSION 0
 
-/// `max_gen_len`: as many tokens as `max_seq_len` has room for.
-#define LLAMABI_MAX_GEN_LEN_DEFAULT UINT32_MAX
+/// What a function returns: 0 is success, positive is an outcome, negative a failure.
+typedef int32_t llama_status;
+
+/// Where a function says what went wrong. The caller's own; there is nothing to free.
+///
+/// Set `struct_size` before the first use. Every call that is given one writes `status` and
+/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
+/// below 9 nothing at all.
+typedef struct llama_error {
+  /// `sizeof(llama_error)`, set by the caller.
+  uint32_t struct_size;
+  /// What the function returned.
+  llama_status status;
+  /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
+  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
+  char message[1016];
+} llama_error;
+
+/// Success.
+#define LLAMA_OK 0
+
+/// `llama_stream_next`: the stream has ended; no event was written.
+#define LLAMA_DONE 1
+
+/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far is valid.
+#define LLAMA_CANCELLED 2
+
+/// `llama_stream_next`: nothing happened within `timeout_ms`.
+#define LLAMA_TIMEOUT 3
+
+/// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
+#define LLAMA_E_INVALID_ARGUMENT -1
+
+/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library knows.
+#define LLAMA_E_ABI -2
+
+/// A path is missing or unreadable, or a file ended early.
+#define LLAMA_E_IO -3
+
+/// A readable file of the wrong kind, or with contradictory contents.
+#define LLAMA_E_FORMAT -4
+
+/// Known, but not offered by this build or machine; the message says why.
+#define LLAMA_E_UNSUPPORTED -5
+
+/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
+/// give; the message has both numbers, and names the limit.
+#define LLAMA_E_NO_MEMORY -6
+
+/// A device failed.
+#define LLAMA_E_DEVICE -7
+
+/// Memory that the device cannot give.
+#define LLAMA_E_DEVICE_MEMORY -8
+
+/// A prompt longer than `max_seq_len`.
+#define LLAMA_E_TOO_LONG -9
+
+/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
+#define LLAMA_E_BATCH -10
+
+/// Text that is not UTF-8; the message names the argument and the byte.
+#define LLAMA_E_UTF8 -11
+
+/// `LLAMA_GEN_NO_WAIT` and not enough free slots, or as many calls wait as `max_waiting` allows.
+#define LLAMA_E_BUSY -12
+
+/// An earlier panic or device failure has left the handle unusable; free it.
+#define LLAMA_E_POISONED -13
+
+/// A bug in this library, caught.
+#define LLAMA_E_INTERNAL -99
+
+/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
+const char *llama_version(void);
+
+/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
+uint32_t llama_abi_version(void);
+
+/// A status in a few words; never NULL, never freed. Any thread.
+const char *llama_status_string(llama_status s);
+
+/* ==== 2. Models: load one, free it ==== */
 
 /// `device`: the best that is usable.
 #define LLAMA_DEVICE_AUTO 0
@@ -108,83 +210,6 @@ typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
-
-/// Put the prompt's tokens in front of the result (and report them as events).
-#define LLAMA_GEN_ECHO 1
-
-/// Report the log probability of each token.
-#define LLAMA_GEN_LOGPROBS 2
-
-/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
-#define LLAMA_GEN_NO_WAIT 4
-
-/// Go on after an end-of-sequence token, which then is part of the result.
-#define LLAMA_GEN_IGNORE_EOS 8
-
-/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
-/// end-of-sequence token that ends a sequence is never shown.
-#define LLAMA_GEN_SPECIAL 32
-
-/// `llama_encode_text`: begin with the BOS token.
-#define LLAMA_ENC_BOS 1
-
-/// `llama_encode_text`: end with the EOS token.
-#define LLAMA_ENC_EOS 2
-
-/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
-/// Without it they are words like others, whoever wrote them.
-#define LLAMA_ENC_SPECIAL 4
-
-/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
-#define LLAMA_CHAT_NONE 0
-
-/// Meta's Llama 2 format.
-#define LLAMA_CHAT_LLAMA2 1
-
-/// Meta's Llama 3 format.
-#define LLAMA_CHAT_LLAMA3 2
-
-/// The model's own template.
-#define LLAMA_CHAT_TEMPLATE 3
-
-/// A token, generated or echoed.
-#define LLAMA_EVENT_TOKEN 1
-
-/// A sequence has ended; nothing with its index follows.
-#define LLAMA_EVENT_FINISH 2
-
-/// Ended by an end-of-sequence token.
-#define LLAMA_FINISH_STOP 1
-
-/// Ended by `max_gen_len` or `max_seq_len`.
-#define LLAMA_FINISH_LENGTH 2
-
-/// Ended by a cancel flag, a callback, or `llama_free`.
-#define LLAMA_FINISH_CANCELLED 3
-
-/// Ended by a stop string.
-#define LLAMA_FINISH_STOP_STRING 4
-
-/// The dialog contained one of the chat format's special tags and was not given to the model.
-#define LLAMA_FINISH_UNSAFE 5
-
-/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
-/// the call is `LLAMA_OK`, and what was generated until then can still be read.
-#define LLAMA_FINISH_UNREAD 8
-
-/// No logit of the next position was finite, so no token was possible: the weights, all of them
-/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
-#define LLAMA_FINISH_NOT_FINITE 9
-
-/// `llama_chat_options.flags`: do not begin the answer.
-#define LLAMA_CHAT_NO_GENERATION_PROMPT 1
-
-/// Cut behind the last message's content, for the model to go on with it.
-#define LLAMA_CHAT_CONTINUE_FINAL 2
-
-/// Texts of special tokens in messages become these tokens. Without it only those that the template
-/// itself writes do, and a message cannot end its own turn.
-#define LLAMA_CHAT_PARSE_SPECIAL 4
 
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
@@ -260,23 +285,91 @@ typedef struct llama_build_options {
   int64_t chat_now;
 } llama_build_options;
 
-/// What a function returns: 0 is success, positive is an outcome, negative a failure.
-typedef int32_t llama_status;
-
-/// Where a function says what went wrong. The caller's own; there is nothing to free.
+/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
+/// kept in it, so that `llama_build` knows which header the caller was compiled with.
 ///
-/// Set `struct_size` before the first use. Every call that is given one writes `status` and
-/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
-/// below 9 nothing at all.
-typedef struct llama_error {
-  /// `sizeof(llama_error)`, set by the caller.
-  uint32_t struct_size;
-  /// What the function returned.
-  llama_status status;
-  /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
-  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
-  char message[1016];
-} llama_error;
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+void llama_build_options_init(struct llama_build_options *o,
+                              size_t struct_size,
+                              uint32_t abi_version);
+
+/// Load a model.
+///
+/// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
+/// (`config.json`, `*.safetensors`). `tokenizer_path` NULL: `ckpt_dir/tokenizer.model`. `o` NULL:
+/// defaults. On success `*out` is the handle, to be freed with `llama_free`; otherwise `*out` is
+/// NULL and nothing is left behind. Any thread; not from inside a callback.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (missing or unreadable path), `_FORMAT` (a
+/// file of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`, `_DEVICE_MEMORY`; returns
+/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
+llama_status llama_build(const char *ckpt_dir,
+                         const char *tokenizer_path,
+                         const struct llama_build_options *o,
+                         llama_t **out,
+                         struct llama_error *err);
+
+/// Free a handle: cancels the calls that run on it, which return `LLAMA_CANCELLED` with what they
+/// have; the last of them drops the weights. Results and streams stay good (streams end as
+/// cancelled); what `llama_token_bytes` gave does not.
+///
+/// NULL, a handle that was freed already, a handle from before a fork, or a pointer that is not
+/// this library's does nothing and is not read. Any thread; from inside a callback it takes effect
+/// too, and the call that the callback belongs to ends as cancelled.
+void llama_free(llama_t *l);
+
+/// The same as `llama_free`, under a name that no other library has.
+void llama_destroy(llama_t *l);
+
+/* ==== 3. Generating: continue texts or tokens: options, events ==== */
+
+/// `max_gen_len`: as many tokens as `max_seq_len` has room for.
+#define LLAMABI_MAX_GEN_LEN_DEFAULT UINT32_MAX
+
+/// Put the prompt's tokens in front of the result (and report them as events).
+#define LLAMA_GEN_ECHO 1
+
+/// Report the log probability of each token.
+#define LLAMA_GEN_LOGPROBS 2
+
+/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
+#define LLAMA_GEN_NO_WAIT 4
+
+/// Go on after an end-of-sequence token, which then is part of the result.
+#define LLAMA_GEN_IGNORE_EOS 8
+
+/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
+/// end-of-sequence token that ends a sequence is never shown.
+#define LLAMA_GEN_SPECIAL 32
+
+/// A token, generated or echoed.
+#define LLAMA_EVENT_TOKEN 1
+
+/// A sequence has ended; nothing with its index follows.
+#define LLAMA_EVENT_FINISH 2
+
+/// Ended by an end-of-sequence token.
+#define LLAMA_FINISH_STOP 1
+
+/// Ended by `max_gen_len` or `max_seq_len`.
+#define LLAMA_FINISH_LENGTH 2
+
+/// Ended by a cancel flag, a callback, or `llama_free`.
+#define LLAMA_FINISH_CANCELLED 3
+
+/// Ended by a stop string.
+#define LLAMA_FINISH_STOP_STRING 4
+
+/// The dialog contained one of the chat format's special tags and was not given to the model.
+#define LLAMA_FINISH_UNSAFE 5
+
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
+/// the call is `LLAMA_OK`, and what was generated until then can still be read.
+#define LLAMA_FINISH_UNREAD 8
+
+/// No logit of the next position was finite, so no token was possible: the weights, all of them
+/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
+#define LLAMA_FINISH_NOT_FINITE 9
 
 /// A token and its log probability. This layout is frozen.
 typedef struct llama_alternative {
@@ -370,6 +463,107 @@ typedef struct llama_generate_options {
   uint32_t reserved2;
 } llama_generate_options;
 
+/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+void llama_generate_options_init(struct llama_generate_options *o, size_t struct_size);
+
+/// Continue `n` prompts of tokens and wait for the end.
+///
+/// `tokens` are all prompts end to end, `lens[i]` is the length of prompt `i`, at least 1. `o`
+/// NULL: defaults. `*out` is the result, to be freed with `llama_result_free`; `out` may be NULL
+/// where `o->on_event` is given. Everything given is borrowed for the call. Any thread, any number
+/// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
+/// run on this thread. Not from inside a callback.
+///
+/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
+/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
+/// prompts before it is the next one's turn, so that no call keeps the others out.
+///
+/// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
+/// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
+/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
+/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
+/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
+llama_status llama_generate(llama_t *l,
+                            const int32_t *tokens,
+                            const size_t *lens,
+                            size_t n,
+                            const struct llama_generate_options *o,
+                            llama_result_t **out,
+                            struct llama_error *err);
+
+/// Continue `n` texts: BOS and the text's tokens, given to `llama_generate`, of which everything
+/// else holds here too.
+///
+/// `prompts[i]` is UTF-8 of `lens[i]` bytes; `lens` NULL, or a length of SIZE_MAX, means
+/// NUL-terminated. Fails with `LLAMA_E_UTF8` as well, naming prompt and byte.
+llama_status llama_text_completion(llama_t *l,
+                                   const char *const *prompts,
+                                   const size_t *lens,
+                                   size_t n,
+                                   const struct llama_generate_options *o,
+                                   llama_result_t **out,
+                                   struct llama_error *err);
+
+/* ==== 4. Results: what a call that has ended gives ==== */
+
+/// Figures of one sequence.
+typedef struct llama_request_stats {
+  /// `sizeof(llama_request_stats)`, set by the caller.
+  uint32_t struct_size;
+  /// Tokens of the prompt.
+  uint32_t prompt_tokens;
+  /// Of those, taken from the prefix cache.
+  uint32_t cached_tokens;
+  /// Tokens generated, those cut off by a stop string included, the EOS not.
+  uint32_t generated_tokens;
+  /// From the call to the first step.
+  double queue_ms;
+  /// From the call to the first generated token; 0: there was none.
+  double first_token_ms;
+  /// From the call to the end of the sequence.
+  double total_ms;
+} llama_request_stats;
+
+/// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
+///
+/// All `llama_result_*` functions may be called from any thread, any number at a time. The
+/// pointers they give belong to the result and are good until `llama_result_free`.
+size_t llama_result_count(const llama_result_t *r);
+
+/// Tokens of sequence `i`: generated, after the prompt's if echoed, without the EOS. `*p` is NULL
+/// where there are none.
+llama_status llama_result_tokens(const llama_result_t *r, size_t i, const int32_t **p, size_t *n);
+
+/// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
+/// What they can be: as in `llama_alternative`.
+llama_status llama_result_logprobs(const llama_result_t *r, size_t i, const float **p, size_t *n);
+
+/// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the
+/// sequence's events put together, and is cut before a stop string.
+llama_status llama_result_text(const llama_result_t *r, size_t i, const char **p, size_t *n);
+
+/// Most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs` was not 0;
+/// else none. The first token of an echoed prompt has none either.
+llama_status llama_result_top_logprobs(const llama_result_t *r,
+                                       size_t i,
+                                       size_t position,
+                                       const struct llama_alternative **p,
+                                       size_t *n);
+
+/// Why sequence `i` ended, `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
+int32_t llama_result_finish_reason(const llama_result_t *r, size_t i);
+
+/// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
+llama_status llama_result_stats(const llama_result_t *r, size_t i, struct llama_request_stats *s);
+
+/// Free a result and everything that points into it. NULL, a stale pointer or one of another
+/// library's does nothing. Results outlive the handle they came from.
+void llama_result_free(llama_result_t *r);
+
+/* ==== 5. Chat: answer dialogs ==== */
+
 /// One message of a dialog.
 typedef struct llama_message {
   /// "system", "user" or "assistant"; with a chat template any role that it takes.
@@ -381,6 +575,214 @@ typedef struct llama_message {
   /// Bytes of `content`; SIZE_MAX: NUL-terminated.
   size_t content_len;
 } llama_message;
+
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
+/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
+/// Meta's format for its tokenizer.
+///
+/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
+/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
+/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
+/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+llama_status llama_chat_completion(llama_t *l,
+                                   const struct llama_message *msgs,
+                                   const size_t *dialog_lens,
+                                   size_t n_dialogs,
+                                   const struct llama_generate_options *o,
+                                   llama_result_t **out,
+                                   struct llama_error *err);
+
+/* ==== 6. Cancel flags: stop a call from elsewhere ==== */
+
+/// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
+///
+/// Free it with `llama_cancel_free`, after the calls and streams that were given it.
+llama_cancel_t *llama_cancel_new(void);
+
+/// Stop whatever was given this flag: a load within one tensor, a generation within one step
+/// (`LLAMA_CANCELLED`, with what there is by then). It stays triggered.
+///
+/// One atomic operation: may be called from any thread, from a signal handler and from inside a
+/// callback, again and again. NULL, a freed flag or a foreign pointer does nothing.
+void llama_cancel_trigger(llama_cancel_t *c);
+
+/// Free a flag. NULL, a stale pointer or one of another library's does nothing. A call that still
+/// has the flag can no longer be stopped with it.
+void llama_cancel_free(llama_cancel_t *c);
+
+/* ==== 7. Streams: pull a call's events instead of waiting for its end ==== */
+
+/// Start a call and pull its events, instead of being called for each: `llama_generate` in all
+/// else, so see there for the arguments and errors. `o->on_event` must be NULL
+/// (`LLAMA_E_INVALID_ARGUMENT`).
+///
+/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
+/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
+/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
+///
+/// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
+/// ends as cancelled. Any thread; not from inside a callback.
+llama_status llama_stream_open(llama_t *l,
+                               const int32_t *tokens,
+                               const size_t *lens,
+                               size_t n,
+                               const struct llama_generate_options *o,
+                               llama_stream_t **out,
+                               struct llama_error *err);
+
+/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_text(llama_t *l,
+                                    const char *const *prompts,
+                                    const size_t *lens,
+                                    size_t n,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
+
+/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
+/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+llama_status llama_stream_open_chat(llama_t *l,
+                                    const struct llama_message *msgs,
+                                    const size_t *dialog_lens,
+                                    size_t n_dialogs,
+                                    const struct llama_generate_options *o,
+                                    llama_stream_t **out,
+                                    struct llama_error *err);
+
+/// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
+///
+/// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
+/// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
+/// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
+/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
+/// queue an event) ends the stream and is given again on every later call.
+/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
+/// next call gives it.
+///
+/// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
+/// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
+/// `LLAMA_CANCELLED`. Not from inside a callback.
+llama_status llama_stream_next(llama_stream_t *s,
+                               struct llama_event *ev,
+                               int32_t timeout_ms,
+                               struct llama_error *err);
+
+/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
+/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
+/// thread.
+llama_status llama_stream_stats(const llama_stream_t *s, size_t i, struct llama_request_stats *st);
+
+/// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
+/// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
+///
+/// It belongs to the stream: do not read, write or close it. Any thread.
+int llama_stream_fd(const llama_stream_t *s);
+
+/// Free a stream, at any time, from any thread: cancels what is still running of it. NULL, a stale
+/// pointer or one of another library's does nothing.
+void llama_stream_free(llama_stream_t *s);
+
+/* ==== 8. Tokens: encode and decode ==== */
+
+/// `llama_encode_text`: begin with the BOS token.
+#define LLAMA_ENC_BOS 1
+
+/// `llama_encode_text`: end with the EOS token.
+#define LLAMA_ENC_EOS 2
+
+/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
+/// Without it they are words like others, whoever wrote them.
+#define LLAMA_ENC_SPECIAL 4
+
+/// Tokens of a text.
+///
+/// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
+/// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
+/// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
+/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
+/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
+/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
+/// the model has no such token, and the former nothing to a text that spells it, with
+/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
+/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
+llama_status llama_encode_text(const llama_t *l,
+                               const char *s,
+                               size_t len,
+                               uint32_t flags,
+                               int32_t *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
+
+/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
+///
+/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
+/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
+/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
+/// more time and memory than the text up to there does.
+llama_status llama_encode_text_bounded(const llama_t *l,
+                                       const char *s,
+                                       size_t len,
+                                       uint32_t flags,
+                                       size_t max_tokens,
+                                       const llama_cancel_t *cancel,
+                                       int32_t *buf,
+                                       size_t cap,
+                                       size_t *n,
+                                       struct llama_error *err);
+
+/// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
+/// becomes U+FFFD, control tokens become nothing.
+///
+/// `buf` has room for `cap` bytes, `*len` is how many there are, without the NUL that follows them
+/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Tokens must be
+/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread, also from inside a
+/// callback.
+llama_status llama_decode_tokens(const llama_t *l,
+                                 const int32_t *t,
+                                 size_t n,
+                                 char *buf,
+                                 size_t cap,
+                                 size_t *len,
+                                 struct llama_error *err);
+
+/// What `token` contributes in the middle of a text: its text with spaces as spaces, its one byte
+/// if it stands for a byte (which need not be UTF-8 on its own), nothing if it is a control token.
+///
+/// `*p` is `*n` bytes and a NUL that belong to the handle and are good until `llama_free`. Fails
+/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread, also from inside a callback.
+llama_status llama_token_bytes(const llama_t *l,
+                               int32_t token,
+                               const char **p,
+                               size_t *n,
+                               struct llama_error *err);
+
+/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
+///
+/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
+/// `llama_encode_text`. Any thread, also from inside a callback.
+llama_status llama_encode_dialog(const llama_t *l,
+                                 const struct llama_message *msgs,
+                                 size_t n,
+                                 int32_t *buf,
+                                 size_t cap,
+                                 size_t *len,
+                                 struct llama_error *err);
+
+/* ==== 9. Chat templates: messages and tools as JSON, and the text made of them ==== */
+
+/// `llama_chat_options.flags`: do not begin the answer.
+#define LLAMA_CHAT_NO_GENERATION_PROMPT 1
+
+/// Cut behind the last message's content, for the model to go on with it.
+#define LLAMA_CHAT_CONTINUE_FINAL 2
+
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+#define LLAMA_CHAT_PARSE_SPECIAL 4
 
 /// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
 typedef struct llama_chat_options {
@@ -402,23 +804,91 @@ typedef struct llama_chat_options {
   size_t chat_template_len;
 } llama_chat_options;
 
-/// Figures of one sequence.
-typedef struct llama_request_stats {
-  /// `sizeof(llama_request_stats)`, set by the caller.
-  uint32_t struct_size;
-  /// Tokens of the prompt.
-  uint32_t prompt_tokens;
-  /// Of those, taken from the prefix cache.
-  uint32_t cached_tokens;
-  /// Tokens generated, those cut off by a stop string included, the EOS not.
-  uint32_t generated_tokens;
-  /// From the call to the first step.
-  double queue_ms;
-  /// From the call to the first generated token; 0: there was none.
-  double first_token_ms;
-  /// From the call to the end of the sequence.
-  double total_ms;
-} llama_request_stats;
+/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
+/// `sizeof(llama_chat_options)`, which is kept in it.
+///
+/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+void llama_chat_options_init(struct llama_chat_options *o,
+                             size_t struct_size);
+
+/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
+/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
+/// too.
+///
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
+/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
+/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
+/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
+/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
+///
+/// What a template writes may be special tokens, what messages hold never is (unless
+/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
+/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
+/// where a template refuses the dialog (with its sentence) or has no value for it; with
+/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
+/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
+llama_status llama_chat(llama_t *l,
+                        const char *const *messages,
+                        const size_t *lens,
+                        size_t n,
+                        const struct llama_chat_options *c,
+                        const struct llama_generate_options *o,
+                        llama_result_t **out,
+                        struct llama_error *err);
+
+/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
+/// `llama_stream_open` in all else.
+llama_status llama_stream_open_messages(llama_t *l,
+                                        const char *const *messages,
+                                        const size_t *lens,
+                                        size_t n,
+                                        const struct llama_chat_options *c,
+                                        const struct llama_generate_options *o,
+                                        llama_stream_t **out,
+                                        struct llama_error *err);
+
+/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
+/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
+///
+/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
+/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
+/// inside a callback.
+llama_status llama_render_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               char *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
+
+/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
+///
+/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
+llama_status llama_encode_chat(const llama_t *l,
+                               const char *messages,
+                               size_t len,
+                               const struct llama_chat_options *c,
+                               int32_t *buf,
+                               size_t cap,
+                               size_t *n,
+                               struct llama_error *err);
+
+/* ==== 10. Figures: what was loaded, and totals since then ==== */
+
+/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+#define LLAMA_CHAT_NONE 0
+
+/// Meta's Llama 2 format.
+#define LLAMA_CHAT_LLAMA2 1
+
+/// Meta's Llama 3 format.
+#define LLAMA_CHAT_LLAMA3 2
+
+/// The model's own template.
+#define LLAMA_CHAT_TEMPLATE 3
 
 /// What was loaded.
 typedef struct llama_info {
@@ -504,441 +974,6 @@ typedef struct llama_timings {
   uint64_t pages_total;
 } llama_timings;
 
-/// Success.
-#define LLAMA_OK 0
-
-/// `llama_stream_next`: the stream has ended; no event was written.
-#define LLAMA_DONE 1
-
-/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far is valid.
-#define LLAMA_CANCELLED 2
-
-/// `llama_stream_next`: nothing happened within `timeout_ms`.
-#define LLAMA_TIMEOUT 3
-
-/// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
-#define LLAMA_E_INVALID_ARGUMENT -1
-
-/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library knows.
-#define LLAMA_E_ABI -2
-
-/// A path is missing or unreadable, or a file ended early.
-#define LLAMA_E_IO -3
-
-/// A readable file of the wrong kind, or with contradictory contents.
-#define LLAMA_E_FORMAT -4
-
-/// Known, but not offered by this build or machine; the message says why.
-#define LLAMA_E_UNSUPPORTED -5
-
-/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
-/// give; the message has both numbers, and names the limit.
-#define LLAMA_E_NO_MEMORY -6
-
-/// A device failed.
-#define LLAMA_E_DEVICE -7
-
-/// Memory that the device cannot give.
-#define LLAMA_E_DEVICE_MEMORY -8
-
-/// A prompt longer than `max_seq_len`.
-#define LLAMA_E_TOO_LONG -9
-
-/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
-#define LLAMA_E_BATCH -10
-
-/// Text that is not UTF-8; the message names the argument and the byte.
-#define LLAMA_E_UTF8 -11
-
-/// `LLAMA_GEN_NO_WAIT` and not enough free slots, or as many calls wait as `max_waiting` allows.
-#define LLAMA_E_BUSY -12
-
-/// An earlier panic or device failure has left the handle unusable; free it.
-#define LLAMA_E_POISONED -13
-
-/// A bug in this library, caught.
-#define LLAMA_E_INTERNAL -99
-
-#ifdef __cplusplus
-extern "C" {
-#endif // __cplusplus
-
-/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
-/// kept in it, so that `llama_build` knows which header the caller was compiled with.
-///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
-void llama_build_options_init(struct llama_build_options *o,
-                              size_t struct_size,
-                              uint32_t abi_version);
-
-/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
-const char *llama_version(void);
-
-/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
-uint32_t llama_abi_version(void);
-
-/// A status in a few words; never NULL, never freed. Any thread.
-const char *llama_status_string(llama_status s);
-
-/// Load a model.
-///
-/// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
-/// (`config.json`, `*.safetensors`). `tokenizer_path` NULL: `ckpt_dir/tokenizer.model`. `o` NULL:
-/// defaults. On success `*out` is the handle, to be freed with `llama_free`; otherwise `*out` is
-/// NULL and nothing is left behind. Any thread; not from inside a callback.
-///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (missing or unreadable path), `_FORMAT` (a
-/// file of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`, `_DEVICE_MEMORY`; returns
-/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
-llama_status llama_build(const char *ckpt_dir,
-                         const char *tokenizer_path,
-                         const struct llama_build_options *o,
-                         llama_t **out,
-                         struct llama_error *err);
-
-/// Free a handle: cancels the calls that run on it, which return `LLAMA_CANCELLED` with what they
-/// have; the last of them drops the weights. Results and streams stay good (streams end as
-/// cancelled); what `llama_token_bytes` gave does not.
-///
-/// NULL, a handle that was freed already, a handle from before a fork, or a pointer that is not
-/// this library's does nothing and is not read. Any thread; from inside a callback it takes effect
-/// too, and the call that the callback belongs to ends as cancelled.
-void llama_free(llama_t *l);
-
-/// The same as `llama_free`, under a name that no other library has.
-void llama_destroy(llama_t *l);
-
-/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
-///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
-void llama_generate_options_init(struct llama_generate_options *o, size_t struct_size);
-
-/// Continue `n` prompts of tokens and wait for the end.
-///
-/// `tokens` are all prompts end to end, `lens[i]` is the length of prompt `i`, at least 1. `o`
-/// NULL: defaults. `*out` is the result, to be freed with `llama_result_free`; `out` may be NULL
-/// where `o->on_event` is given. Everything given is borrowed for the call. Any thread, any number
-/// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
-/// run on this thread. Not from inside a callback.
-///
-/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
-/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
-/// prompts before it is the next one's turn, so that no call keeps the others out.
-///
-/// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
-/// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
-/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
-/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
-llama_status llama_generate(llama_t *l,
-                            const int32_t *tokens,
-                            const size_t *lens,
-                            size_t n,
-                            const struct llama_generate_options *o,
-                            llama_result_t **out,
-                            struct llama_error *err);
-
-/// Continue `n` texts: BOS and the text's tokens, given to `llama_generate`, of which everything
-/// else holds here too.
-///
-/// `prompts[i]` is UTF-8 of `lens[i]` bytes; `lens` NULL, or a length of SIZE_MAX, means
-/// NUL-terminated. Fails with `LLAMA_E_UTF8` as well, naming prompt and byte.
-llama_status llama_text_completion(llama_t *l,
-                                   const char *const *prompts,
-                                   const size_t *lens,
-                                   size_t n,
-                                   const struct llama_generate_options *o,
-                                   llama_result_t **out,
-                                   struct llama_error *err);
-
-/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
-/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
-/// Meta's format for its tokenizer.
-///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
-/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
-/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
-/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
-/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
-llama_status llama_chat_completion(llama_t *l,
-                                   const struct llama_message *msgs,
-                                   const size_t *dialog_lens,
-                                   size_t n_dialogs,
-                                   const struct llama_generate_options *o,
-                                   llama_result_t **out,
-                                   struct llama_error *err);
-
-/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
-/// `sizeof(llama_chat_options)`, which is kept in it.
-///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
-void llama_chat_options_init(struct llama_chat_options *o,
-                             size_t struct_size);
-
-/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
-/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
-/// too.
-///
-/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
-/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
-/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
-/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
-/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
-///
-/// What a template writes may be special tokens, what messages hold never is (unless
-/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
-/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
-///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
-/// where a template refuses the dialog (with its sentence) or has no value for it; with
-/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
-/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
-llama_status llama_chat(llama_t *l,
-                        const char *const *messages,
-                        const size_t *lens,
-                        size_t n,
-                        const struct llama_chat_options *c,
-                        const struct llama_generate_options *o,
-                        llama_result_t **out,
-                        struct llama_error *err);
-
-/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
-/// `llama_stream_open` in all else.
-llama_status llama_stream_open_messages(llama_t *l,
-                                        const char *const *messages,
-                                        const size_t *lens,
-                                        size_t n,
-                                        const struct llama_chat_options *c,
-                                        const struct llama_generate_options *o,
-                                        llama_stream_t **out,
-                                        struct llama_error *err);
-
-/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
-/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
-///
-/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
-/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
-/// inside a callback.
-llama_status llama_render_chat(const llama_t *l,
-                               const char *messages,
-                               size_t len,
-                               const struct llama_chat_options *c,
-                               char *buf,
-                               size_t cap,
-                               size_t *n,
-                               struct llama_error *err);
-
-/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
-///
-/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
-llama_status llama_encode_chat(const llama_t *l,
-                               const char *messages,
-                               size_t len,
-                               const struct llama_chat_options *c,
-                               int32_t *buf,
-                               size_t cap,
-                               size_t *n,
-                               struct llama_error *err);
-
-/// Start a call and pull its events, instead of being called for each: `llama_generate` in all
-/// else, so see there for the arguments and errors. `o->on_event` must be NULL
-/// (`LLAMA_E_INVALID_ARGUMENT`).
-///
-/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
-/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
-/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
-///
-/// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
-/// ends as cancelled. Any thread; not from inside a callback.
-llama_status llama_stream_open(llama_t *l,
-                               const int32_t *tokens,
-                               const size_t *lens,
-                               size_t n,
-                               const struct llama_generate_options *o,
-                               llama_stream_t **out,
-                               struct llama_error *err);
-
-/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
-/// `llama_stream_open` in all else.
-llama_status llama_stream_open_text(llama_t *l,
-                                    const char *const *prompts,
-                                    const size_t *lens,
-                                    size_t n,
-                                    const struct llama_generate_options *o,
-                                    llama_stream_t **out,
-                                    struct llama_error *err);
-
-/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
-/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
-llama_status llama_stream_open_chat(llama_t *l,
-                                    const struct llama_message *msgs,
-                                    const size_t *dialog_lens,
-                                    size_t n_dialogs,
-                                    const struct llama_generate_options *o,
-                                    llama_stream_t **out,
-                                    struct llama_error *err);
-
-/// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
-///
-/// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
-/// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
-/// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
-/// queue an event) ends the stream and is given again on every later call.
-/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
-/// next call gives it.
-///
-/// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
-/// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
-/// `LLAMA_CANCELLED`. Not from inside a callback.
-llama_status llama_stream_next(llama_stream_t *s,
-                               struct llama_event *ev,
-                               int32_t timeout_ms,
-                               struct llama_error *err);
-
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
-/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
-/// thread.
-llama_status llama_stream_stats(const llama_stream_t *s, size_t i, struct llama_request_stats *st);
-
-/// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
-/// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
-///
-/// It belongs to the stream: do not read, write or close it. Any thread.
-int llama_stream_fd(const llama_stream_t *s);
-
-/// Free a stream, at any time, from any thread: cancels what is still running of it. NULL, a stale
-/// pointer or one of another library's does nothing.
-void llama_stream_free(llama_stream_t *s);
-
-/// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
-///
-/// All `llama_result_*` functions may be called from any thread, any number at a time. The
-/// pointers they give belong to the result and are good until `llama_result_free`.
-size_t llama_result_count(const llama_result_t *r);
-
-/// Tokens of sequence `i`: generated, after the prompt's if echoed, without the EOS. `*p` is NULL
-/// where there are none.
-llama_status llama_result_tokens(const llama_result_t *r, size_t i, const int32_t **p, size_t *n);
-
-/// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
-/// What they can be: as in `llama_alternative`.
-llama_status llama_result_logprobs(const llama_result_t *r, size_t i, const float **p, size_t *n);
-
-/// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the
-/// sequence's events put together, and is cut before a stop string.
-llama_status llama_result_text(const llama_result_t *r, size_t i, const char **p, size_t *n);
-
-/// Most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs` was not 0;
-/// else none. The first token of an echoed prompt has none either.
-llama_status llama_result_top_logprobs(const llama_result_t *r,
-                                       size_t i,
-                                       size_t position,
-                                       const struct llama_alternative **p,
-                                       size_t *n);
-
-/// Why sequence `i` ended, `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
-int32_t llama_result_finish_reason(const llama_result_t *r, size_t i);
-
-/// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
-llama_status llama_result_stats(const llama_result_t *r, size_t i, struct llama_request_stats *s);
-
-/// Free a result and everything that points into it. NULL, a stale pointer or one of another
-/// library's does nothing. Results outlive the handle they came from.
-void llama_result_free(llama_result_t *r);
-
-/// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
-///
-/// Free it with `llama_cancel_free`, after the calls and streams that were given it.
-llama_cancel_t *llama_cancel_new(void);
-
-/// Stop whatever was given this flag: a load within one tensor, a generation within one step
-/// (`LLAMA_CANCELLED`, with what there is by then). It stays triggered.
-///
-/// One atomic operation: may be called from any thread, from a signal handler and from inside a
-/// callback, again and again. NULL, a freed flag or a foreign pointer does nothing.
-void llama_cancel_trigger(llama_cancel_t *c);
-
-/// Free a flag. NULL, a stale pointer or one of another library's does nothing. A call that still
-/// has the flag can no longer be stopped with it.
-void llama_cancel_free(llama_cancel_t *c);
-
-/// Tokens of a text.
-///
-/// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
-/// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
-/// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
-/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
-/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
-/// the model has no such token, and the former nothing to a text that spells it, with
-/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
-/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
-llama_status llama_encode_text(const llama_t *l,
-                               const char *s,
-                               size_t len,
-                               uint32_t flags,
-                               int32_t *buf,
-                               size_t cap,
-                               size_t *n,
-                               struct llama_error *err);
-
-/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
-///
-/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
-/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
-/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
-/// more time and memory than the text up to there does.
-llama_status llama_encode_text_bounded(const llama_t *l,
-                                       const char *s,
-                                       size_t len,
-                                       uint32_t flags,
-                                       size_t max_tokens,
-                                       const llama_cancel_t *cancel,
-                                       int32_t *buf,
-                                       size_t cap,
-                                       size_t *n,
-                                       struct llama_error *err);
-
-/// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
-/// becomes U+FFFD, control tokens become nothing.
-///
-/// `buf` has room for `cap` bytes, `*len` is how many there are, without the NUL that follows them
-/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Tokens must be
-/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread, also from inside a
-/// callback.
-llama_status llama_decode_tokens(const llama_t *l,
-                                 const int32_t *t,
-                                 size_t n,
-                                 char *buf,
-                                 size_t cap,
-                                 size_t *len,
-                                 struct llama_error *err);
-
-/// What `token` contributes in the middle of a text: its text with spaces as spaces, its one byte
-/// if it stands for a byte (which need not be UTF-8 on its own), nothing if it is a control token.
-///
-/// `*p` is `*n` bytes and a NUL that belong to the handle and are good until `llama_free`. Fails
-/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread, also from inside a callback.
-llama_status llama_token_bytes(const llama_t *l,
-                               int32_t token,
-                               const char **p,
-                               size_t *n,
-                               struct llama_error *err);
-
-/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
-///
-/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
-/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
-/// `llama_encode_text`. Any thread, also from inside a callback.
-llama_status llama_encode_dialog(const llama_t *l,
-                                 const struct llama_message *msgs,
-                                 size_t n,
-                                 int32_t *buf,
-                                 size_t cap,
-                                 size_t *len,
-                                 struct llama_error *err);
-
 /// What was loaded. Set `info->struct_size` first; no more than that is written.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
@@ -951,7 +986,7 @@ llama_status llama_get_info(const llama_t *l, struct llama_info *info, struct ll
 llama_status llama_get_timings(const llama_t *l, struct llama_timings *t, struct llama_error *err);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif
 
 #endif  /* LLAMABI_H */

@@ -134,6 +134,8 @@ pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
     live.map(Some).ok_or_else(|| table::not_live(name, kind))
 }
 
+// Section: Cancel flags
+
 /// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
 ///
 /// Free it with `llama_cancel_free`, after the calls and streams that were given it.

@@ -28,6 +28,8 @@ fn default_options() -> llama_chat_options {
     }
 }
 
+// Section: Chat templates
+
 /// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
 /// `sizeof(llama_chat_options)`, which is kept in it.
 ///

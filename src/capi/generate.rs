@@ -48,6 +48,8 @@ pub(super) fn default_options() -> llama_generate_options {
     }
 }
 
+// Section: Generating
+
 /// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
 ///
 /// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
@@ -474,6 +476,8 @@ pub unsafe extern "C" fn llama_text_completion(
         }
     })
 }
+
+// Section: Chat
 
 /// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
 /// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in

@@ -102,6 +102,28 @@ fn default_build_options() -> llama_build_options {
     }
 }
 
+// Section: First things
+
+/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_version() -> *const c_char {
+    guard!(else ptr::null(), { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() })
+}
+
+/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_abi_version() -> u32 {
+    guard!(else LLAMABI_ABI_VERSION, { LLAMABI_ABI_VERSION })
+}
+
+/// A status in a few words; never NULL, never freed. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn llama_status_string(s: llama_status) -> *const c_char {
+    guard!(else ptr::null(), { status_text(s).as_ptr() })
+}
+
+// Section: Models
+
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
 /// kept in it, so that `llama_build` knows which header the caller was compiled with.
 ///
@@ -121,24 +143,6 @@ pub unsafe extern "C" fn llama_build_options_init(
         // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
         unsafe { layout::init(o, struct_size, &defaults) }
     })
-}
-
-/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn llama_version() -> *const c_char {
-    guard!(else ptr::null(), { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() })
-}
-
-/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn llama_abi_version() -> u32 {
-    guard!(else LLAMABI_ABI_VERSION, { LLAMABI_ABI_VERSION })
-}
-
-/// A status in a few words; never NULL, never freed. Any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn llama_status_string(s: llama_status) -> *const c_char {
-    guard!(else ptr::null(), { status_text(s).as_ptr() })
 }
 
 /// Load a model.

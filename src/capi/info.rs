@@ -6,6 +6,8 @@ use super::layout;
 use super::types::*;
 use std::ffi::c_char;
 
+// Section: Figures
+
 /// What was loaded. Set `info->struct_size` first; no more than that is written.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.

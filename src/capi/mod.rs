@@ -5,7 +5,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `types.rs` | every constant and struct of the header |
+//! | `types.rs` | every constant and struct of the header, by its sections |
 //! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines, callbacks |
 //! | `layout.rs` | `struct_size`: what is read of a caller's struct and written to it |
 //! | `args.rs` | pointers and lengths to slices and text |

@@ -71,6 +71,8 @@ fn get(r: *const llama_result_t) -> Outcome<Arc<ResultData>> {
     table::get("r", r.addr())
 }
 
+// Section: Results
+
 /// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
 ///
 /// All `llama_result_*` functions may be called from any thread, any number at a time. The

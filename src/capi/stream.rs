@@ -71,6 +71,8 @@ pub(super) unsafe fn open(
     Ok(LLAMA_OK)
 }
 
+// Section: Streams
+
 /// Start a call and pull its events, instead of being called for each: `llama_generate` in all
 /// else, so see there for the arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).

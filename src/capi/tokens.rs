@@ -87,6 +87,8 @@ fn bos_for(tokenizer: &dyn Tokenizer, text: &str, special: bool) -> Option<Token
     (!is_there).then_some(bos_id)
 }
 
+// Section: Tokens
+
 /// Tokens of a text.
 ///
 /// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room

@@ -1,13 +1,14 @@
 //! Constants and structs of the header. Fields are only ever appended; numbers are never reused.
+//! A line `// Section: ...` says under which heading of the header the items below it stand.
 
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_char, c_void};
 
+// Section: First things
+
 /// Version of the binary interface, the number in `libllamabi.so.<N>`.
 pub const LLAMABI_ABI_VERSION: u32 = 0;
-/// `max_gen_len`: as many tokens as `max_seq_len` has room for.
-pub const LLAMABI_MAX_GEN_LEN_DEFAULT: u32 = u32::MAX;
 
 /// What a function returns: 0 is success, positive is an outcome, negative a failure.
 pub type llama_status = i32;
@@ -50,6 +51,31 @@ pub const LLAMA_E_POISONED: llama_status = -13;
 /// A bug in this library, caught.
 pub const LLAMA_E_INTERNAL: llama_status = -99;
 
+/// Where a function says what went wrong. The caller's own; there is nothing to free.
+///
+/// Set `struct_size` before the first use. Every call that is given one writes `status` and
+/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
+/// below 9 nothing at all.
+#[repr(C)]
+pub struct llama_error {
+    /// `sizeof(llama_error)`, set by the caller.
+    pub struct_size: u32,
+    /// What the function returned.
+    pub status: llama_status,
+    /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
+    /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
+    pub message: [c_char; 1016],
+}
+
+// Section: Models
+
+/// A model: weights, tokenizer, KV cache and engine thread.
+pub struct llama {
+    _opaque: [u8; 0],
+}
+/// The handle.
+pub type llama_t = llama;
+
 /// `device`: the best that is usable.
 pub const LLAMA_DEVICE_AUTO: i32 = 0;
 /// `device`: the CPU; CUDA is never touched.
@@ -91,73 +117,6 @@ pub const LLAMA_LOG_INFO: i32 = 3;
 /// Details of every request.
 pub const LLAMA_LOG_DEBUG: i32 = 4;
 
-/// Put the prompt's tokens in front of the result (and report them as events).
-pub const LLAMA_GEN_ECHO: u32 = 1;
-/// Report the log probability of each token.
-pub const LLAMA_GEN_LOGPROBS: u32 = 2;
-/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
-pub const LLAMA_GEN_NO_WAIT: u32 = 4;
-/// Go on after an end-of-sequence token, which then is part of the result.
-pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
-/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
-/// end-of-sequence token that ends a sequence is never shown.
-pub const LLAMA_GEN_SPECIAL: u32 = 32;
-
-/// `llama_encode_text`: begin with the BOS token.
-pub const LLAMA_ENC_BOS: u32 = 1;
-/// `llama_encode_text`: end with the EOS token.
-pub const LLAMA_ENC_EOS: u32 = 2;
-/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
-/// Without it they are words like others, whoever wrote them.
-pub const LLAMA_ENC_SPECIAL: u32 = 4;
-
-/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
-pub const LLAMA_CHAT_NONE: u32 = 0;
-/// Meta's Llama 2 format.
-pub const LLAMA_CHAT_LLAMA2: u32 = 1;
-/// Meta's Llama 3 format.
-pub const LLAMA_CHAT_LLAMA3: u32 = 2;
-/// The model's own template.
-pub const LLAMA_CHAT_TEMPLATE: u32 = 3;
-
-/// A token, generated or echoed.
-pub const LLAMA_EVENT_TOKEN: i32 = 1;
-/// A sequence has ended; nothing with its index follows.
-pub const LLAMA_EVENT_FINISH: i32 = 2;
-
-/// Ended by an end-of-sequence token.
-pub const LLAMA_FINISH_STOP: i32 = 1;
-/// Ended by `max_gen_len` or `max_seq_len`.
-pub const LLAMA_FINISH_LENGTH: i32 = 2;
-/// Ended by a cancel flag, a callback, or `llama_free`.
-pub const LLAMA_FINISH_CANCELLED: i32 = 3;
-/// Ended by a stop string.
-pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
-/// The dialog contained one of the chat format's special tags and was not given to the model.
-pub const LLAMA_FINISH_UNSAFE: i32 = 5;
-/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
-/// the call is `LLAMA_OK`, and what was generated until then can still be read.
-pub const LLAMA_FINISH_UNREAD: i32 = 8;
-/// No logit of the next position was finite, so no token was possible: the weights, all of them
-/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
-pub const LLAMA_FINISH_NOT_FINITE: i32 = 9;
-
-/// Where a function says what went wrong. The caller's own; there is nothing to free.
-///
-/// Set `struct_size` before the first use. Every call that is given one writes `status` and
-/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
-/// below 9 nothing at all.
-#[repr(C)]
-pub struct llama_error {
-    /// `sizeof(llama_error)`, set by the caller.
-    pub struct_size: u32,
-    /// What the function returned.
-    pub status: llama_status,
-    /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
-    /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
-    pub message: [c_char; 1016],
-}
-
 /// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
 pub type llama_progress_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, fraction: f32) -> i32>;
@@ -167,36 +126,6 @@ pub type llama_progress_fn =
 pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
-
-/// `llama_chat_options.flags`: do not begin the answer.
-pub const LLAMA_CHAT_NO_GENERATION_PROMPT: u32 = 1;
-/// Cut behind the last message's content, for the model to go on with it.
-pub const LLAMA_CHAT_CONTINUE_FINAL: u32 = 2;
-/// Texts of special tokens in messages become these tokens. Without it only those that the template
-/// itself writes do, and a message cannot end its own turn.
-pub const LLAMA_CHAT_PARSE_SPECIAL: u32 = 4;
-
-/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct llama_chat_options {
-    /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
-    pub struct_size: u32,
-    /// `LLAMA_CHAT_*`.
-    pub flags: u32,
-    /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
-    pub tools: *const c_char,
-    /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
-    pub tools_len: usize,
-    /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
-    pub variables: *const c_char,
-    /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
-    pub variables_len: usize,
-    /// A Jinja template instead of the handle's; NULL: the handle's.
-    pub chat_template: *const c_char,
-    /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
-    pub chat_template_len: usize,
-}
 
 /// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
 #[repr(C)]
@@ -266,6 +195,45 @@ pub struct llama_build_options {
     /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
     pub chat_now: i64,
 }
+
+// Section: Generating
+
+/// `max_gen_len`: as many tokens as `max_seq_len` has room for.
+pub const LLAMABI_MAX_GEN_LEN_DEFAULT: u32 = u32::MAX;
+
+/// Put the prompt's tokens in front of the result (and report them as events).
+pub const LLAMA_GEN_ECHO: u32 = 1;
+/// Report the log probability of each token.
+pub const LLAMA_GEN_LOGPROBS: u32 = 2;
+/// Fail with `LLAMA_E_BUSY` unless there is a free slot for every prompt now.
+pub const LLAMA_GEN_NO_WAIT: u32 = 4;
+/// Go on after an end-of-sequence token, which then is part of the result.
+pub const LLAMA_GEN_IGNORE_EOS: u32 = 8;
+/// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
+/// end-of-sequence token that ends a sequence is never shown.
+pub const LLAMA_GEN_SPECIAL: u32 = 32;
+
+/// A token, generated or echoed.
+pub const LLAMA_EVENT_TOKEN: i32 = 1;
+/// A sequence has ended; nothing with its index follows.
+pub const LLAMA_EVENT_FINISH: i32 = 2;
+
+/// Ended by an end-of-sequence token.
+pub const LLAMA_FINISH_STOP: i32 = 1;
+/// Ended by `max_gen_len` or `max_seq_len`.
+pub const LLAMA_FINISH_LENGTH: i32 = 2;
+/// Ended by a cancel flag, a callback, or `llama_free`.
+pub const LLAMA_FINISH_CANCELLED: i32 = 3;
+/// Ended by a stop string.
+pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
+/// The dialog contained one of the chat format's special tags and was not given to the model.
+pub const LLAMA_FINISH_UNSAFE: i32 = 5;
+/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
+/// the call is `LLAMA_OK`, and what was generated until then can still be read.
+pub const LLAMA_FINISH_UNREAD: i32 = 8;
+/// No logit of the next position was finite, so no token was possible: the weights, all of them
+/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
+pub const LLAMA_FINISH_NOT_FINITE: i32 = 9;
 
 /// A token and its log probability. This layout is frozen.
 #[repr(C)]
@@ -366,6 +334,37 @@ pub struct llama_generate_options {
     pub reserved2: u32,
 }
 
+// Section: Results
+
+/// The outcome of one call.
+pub struct llama_result {
+    _opaque: [u8; 0],
+}
+/// The outcome of one call.
+pub type llama_result_t = llama_result;
+
+/// Figures of one sequence.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_request_stats {
+    /// `sizeof(llama_request_stats)`, set by the caller.
+    pub struct_size: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, taken from the prefix cache.
+    pub cached_tokens: u32,
+    /// Tokens generated, those cut off by a stop string included, the EOS not.
+    pub generated_tokens: u32,
+    /// From the call to the first step.
+    pub queue_ms: f64,
+    /// From the call to the first generated token; 0: there was none.
+    pub first_token_ms: f64,
+    /// From the call to the end of the sequence.
+    pub total_ms: f64,
+}
+
+// Section: Chat
+
 /// One message of a dialog.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -379,6 +378,77 @@ pub struct llama_message {
     /// Bytes of `content`; SIZE_MAX: NUL-terminated.
     pub content_len: usize,
 }
+
+// Section: Cancel flags
+
+/// A cancel flag.
+pub struct llama_cancel {
+    _opaque: [u8; 0],
+}
+/// A cancel flag.
+pub type llama_cancel_t = llama_cancel;
+
+// Section: Streams
+
+/// Events to be pulled.
+pub struct llama_stream {
+    _opaque: [u8; 0],
+}
+/// Events to be pulled.
+pub type llama_stream_t = llama_stream;
+
+// Section: Tokens
+
+/// `llama_encode_text`: begin with the BOS token.
+pub const LLAMA_ENC_BOS: u32 = 1;
+/// `llama_encode_text`: end with the EOS token.
+pub const LLAMA_ENC_EOS: u32 = 2;
+/// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
+/// Without it they are words like others, whoever wrote them.
+pub const LLAMA_ENC_SPECIAL: u32 = 4;
+
+// Section: Chat templates
+
+/// `llama_chat_options.flags`: do not begin the answer.
+pub const LLAMA_CHAT_NO_GENERATION_PROMPT: u32 = 1;
+/// Cut behind the last message's content, for the model to go on with it.
+pub const LLAMA_CHAT_CONTINUE_FINAL: u32 = 2;
+/// Texts of special tokens in messages become these tokens. Without it only those that the template
+/// itself writes do, and a message cannot end its own turn.
+pub const LLAMA_CHAT_PARSE_SPECIAL: u32 = 4;
+
+/// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_chat_options {
+    /// `sizeof(llama_chat_options)` of the header the caller was compiled with.
+    pub struct_size: u32,
+    /// `LLAMA_CHAT_*`.
+    pub flags: u32,
+    /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+    pub tools: *const c_char,
+    /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+    pub tools_len: usize,
+    /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+    pub variables: *const c_char,
+    /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+    pub variables_len: usize,
+    /// A Jinja template instead of the handle's; NULL: the handle's.
+    pub chat_template: *const c_char,
+    /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+    pub chat_template_len: usize,
+}
+
+// Section: Figures
+
+/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+pub const LLAMA_CHAT_NONE: u32 = 0;
+/// Meta's Llama 2 format.
+pub const LLAMA_CHAT_LLAMA2: u32 = 1;
+/// Meta's Llama 3 format.
+pub const LLAMA_CHAT_LLAMA3: u32 = 2;
+/// The model's own template.
+pub const LLAMA_CHAT_TEMPLATE: u32 = 3;
 
 /// What was loaded.
 #[repr(C)]
@@ -467,51 +537,3 @@ pub struct llama_timings {
     /// Pages of the KV cache.
     pub pages_total: u64,
 }
-
-/// Figures of one sequence.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct llama_request_stats {
-    /// `sizeof(llama_request_stats)`, set by the caller.
-    pub struct_size: u32,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// Of those, taken from the prefix cache.
-    pub cached_tokens: u32,
-    /// Tokens generated, those cut off by a stop string included, the EOS not.
-    pub generated_tokens: u32,
-    /// From the call to the first step.
-    pub queue_ms: f64,
-    /// From the call to the first generated token; 0: there was none.
-    pub first_token_ms: f64,
-    /// From the call to the end of the sequence.
-    pub total_ms: f64,
-}
-
-/// A model: weights, tokenizer, KV cache and engine thread.
-pub struct llama {
-    _opaque: [u8; 0],
-}
-/// The handle.
-pub type llama_t = llama;
-
-/// The outcome of one call.
-pub struct llama_result {
-    _opaque: [u8; 0],
-}
-/// The outcome of one call.
-pub type llama_result_t = llama_result;
-
-/// Events to be pulled.
-pub struct llama_stream {
-    _opaque: [u8; 0],
-}
-/// Events to be pulled.
-pub type llama_stream_t = llama_stream;
-
-/// A cancel flag.
-pub struct llama_cancel {
-    _opaque: [u8; 0],
-}
-/// A cancel flag.
-pub type llama_cancel_t = llama_cancel;

@@ -2,10 +2,12 @@
 //!
 //! `LLAMABI_UPDATE_HEADER=1 cargo test --test generated header::` (or `make header`) rewrites it.
 
+use super::sections;
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// In the order in which they appear in the header.
+/// In the order in which their functions appear in a section of the header.
 const SOURCES: [&str; 9] = [
     "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "info",
 ];
@@ -33,20 +35,52 @@ fn preamble() -> String {
 typedef struct llama llama_t;               /* weights, tokenizer, KV cache, engine thread */
 typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
-typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */"
+typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
+"
     )
 }
 
+/// Where the items that cbindgen writes begin and end.
+const BEGIN: &str = "/* items begin */";
+const END: &str = "\n#endif  /* LLAMABI_H */";
+
 fn generate() -> String {
     let mut config = cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap();
-    config.after_includes = Some(preamble());
+    config.after_includes = Some(preamble() + BEGIN);
+    let header = config.header.take().expect("header in cbindgen.toml");
+    config.header = Some(header.replace(" * @CONTENTS@\n", &sections::contents()));
     let mut builder = cbindgen::Builder::new().with_config(config);
+    let mut places = HashMap::new();
     for source in SOURCES {
-        builder = builder.with_src(root().join(format!("src/capi/{source}.rs")));
+        let path = root().join(format!("src/capi/{source}.rs"));
+        sections::of_source(source, &fs::read_to_string(&path).unwrap(), &mut places);
+        builder = builder.with_src(path);
     }
     let mut header = Vec::new();
     builder.generate().expect("cbindgen").write(&mut header);
-    String::from_utf8(header).unwrap()
+    let header = String::from_utf8(header).unwrap();
+    let (head, rest) = header.split_once(BEGIN).expect("where the items begin");
+    let (items, end) = rest.split_once(END).expect("the include guard's end");
+    format!(
+        "{head}{CPP_BEGIN}{}{CPP_END}{END}{end}",
+        sections::sorted(items, &places)
+    )
+}
+
+const CPP_BEGIN: &str = "
+#ifdef __cplusplus
+extern \"C\" {
+#endif
+";
+const CPP_END: &str = "
+#ifdef __cplusplus
+} /* extern \"C\" */
+#endif
+";
+
+/// The header as it lies in the repository.
+pub fn committed() -> String {
+    fs::read_to_string(root().join("include/llamabi.h")).unwrap_or_default()
 }
 
 #[test]
@@ -56,7 +90,7 @@ fn header_is_up_to_date() {
     if std::env::var_os("LLAMABI_UPDATE_HEADER").is_some() {
         fs::write(&path, &generated).unwrap();
     }
-    let committed = fs::read_to_string(&path).unwrap_or_default();
+    let committed = committed();
     if let Some((i, (got, expected))) = committed
         .lines()
         .zip(generated.lines())

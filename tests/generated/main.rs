@@ -1,4 +1,6 @@
 //! Files of the repository that are made from others are as these make them.
 
 mod header;
+mod sections;
+mod since;
 mod third_party;
