@@ -47,7 +47,8 @@ def hf_tensor(name: str, weight: Tensor, p: Params) -> tuple[str, Tensor]:
     prefix = layer[0] if layer else ""
     hf_name = ("model." + prefix if prefix else "") + HF_NAMES[stem.removeprefix(prefix)] + ".weight"
     if stem.endswith(("wq", "wk")):
-        # Hugging Face rotates element i with i + head_dim / 2, Meta 2i with 2i + 1: even rows first, then odd.
+        # Hugging Face rotates element i with i + head_dim / 2, Meta 2i with 2i + 1: even rows
+        # first, then odd.
         weight = weight.view(-1, p.head_dim // 2, 2, p.dim).transpose(1, 2).reshape(-1, p.dim)
     return hf_name, weight.contiguous()
 

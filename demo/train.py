@@ -17,7 +17,8 @@ import os
 import time
 from pathlib import Path
 
-# Threads that spin while they wait for each other made training several times slower on a machine with other work.
+# Threads that spin while they wait for each other made training several times slower on a machine
+# with other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 import torch.nn.functional as F

@@ -48,7 +48,8 @@ static int run(struct options *o, llama_t *model) {
   llama_request_stats stats;
   llama_status status;
 
-  /* With the prompt echoed, prompt and answer are one text: an answer alone has lost its first space. */
+  /* With the prompt echoed, prompt and answer are one text: an answer alone has lost its first
+   * space. */
   o->generate.flags = LLAMA_GEN_ECHO;
   o->generate.cancel = cancel;
   o->generate.on_event = on_event;

@@ -2,7 +2,8 @@
 //!
 //!     cargo run --release --example quantize -- <source directory> <new directory> <int8|int4|nf4>
 //!
-//! The source is Meta's or Hugging Face's directory; `llamabi::checkpoint::llamabi` describes the result.
+//! The source is Meta's or Hugging Face's directory; `llamabi::checkpoint::llamabi` describes the
+//! result.
 
 use llamabi::llama::quantise;
 use llamabi::quant::Quant;

@@ -26,22 +26,25 @@
  * may be of different versions. Reserved fields are 0.
  *
  * Threads: every function may be called from any thread. Calls on one handle run concurrently and
- * share batches. Callbacks run on the calling thread, never after the call has returned; inside one,
- * call nothing but llama_cancel_trigger and functions that take a const llama_t *.
+ * share batches. Callbacks run on the calling thread, never after the call has returned; inside
+ * one, call nothing but llama_cancel_trigger and functions that take a const llama_t *.
  *
- * Handles, results, streams and cancel flags: opaque numbers. One that is NULL, freed, from before a
- * fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
+ * Handles, results, streams and cancel flags: opaque numbers. One that is NULL, freed, from before
+ * a fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
  * ignored; it is never dereferenced. A child after fork may build handles of its own; a call whose
  * callback forked ends in the child with LLAMA_E_INVALID_ARGUMENT.
  *
  * Text is UTF-8. A length of SIZE_MAX means NUL-terminated; text that is returned is counted and
  * NUL-terminated. Arrays and texts have at most INT32_MAX elements.
  *
- * Memory that is not there is LLAMA_E_NO_MEMORY, whether a call needs it on its own thread or on the
- * engine's; the handle stays usable. What remains: a call's few records of fixed size (of the call, its
- * stream, its result) are tried before they are taken, so only another thread can take the memory in
- * between; the words of an error or of the log; the start of a thread. Where malloc refuses one of
- * these, Rust ends the process: "memory allocation of N bytes failed" on standard error, and abort().
+ * Memory that is not there is LLAMA_E_NO_MEMORY, whether a call needs it on its own thread or on
+ * the engine's; the handle stays usable. Three things remain:
+ *   - A call's few records of fixed size (of the call, its stream, its result). They are tried
+ *     before they are taken, so only another thread can take the memory in between.
+ *   - The words of an error or of the log.
+ *   - The start of a thread.
+ * Where malloc refuses one of these, Rust ends the process: "memory allocation of N bytes failed"
+ * on standard error, and abort().
  *
  * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
  * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
@@ -88,7 +91,8 @@ typedef struct llama_error {
   /// What the function returned.
   llama_status status;
   /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
-  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
+  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their
+  /// middle.
   char message[1016];
 } llama_error;
 
@@ -98,7 +102,8 @@ typedef struct llama_error {
 /// `llama_stream_next`: the stream has ended; no event was written.
 #define LLAMA_DONE 1
 
-/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far is valid.
+/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far
+/// is valid.
 #define LLAMA_CANCELLED 2
 
 /// `llama_stream_next`: nothing happened within `timeout_ms`.
@@ -107,7 +112,8 @@ typedef struct llama_error {
 /// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
 #define LLAMA_E_INVALID_ARGUMENT -1
 
-/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library knows.
+/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library
+/// knows.
 #define LLAMA_E_ABI -2
 
 /// A path is missing or unreadable, or a file ended early.
@@ -119,8 +125,8 @@ typedef struct llama_error {
 /// Known, but not offered by this build or machine; the message says why.
 #define LLAMA_E_UNSUPPORTED -5
 
-/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
-/// give; the message has both numbers, and names the limit.
+/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`,
+/// `RLIMIT_DATA`) does not give; the message has both numbers, and names the limit.
 #define LLAMA_E_NO_MEMORY -6
 
 /// A device failed.
@@ -167,8 +173,8 @@ const char *llama_status_string(llama_status s);
 /// `device`: an NVIDIA GPU, or the build fails.
 #define LLAMA_DEVICE_CUDA 2
 
-/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
-/// weights, F16 for f16, else BF16.
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`:
+/// F32 for f32 weights, F16 for f16, else BF16.
 #define LLAMA_DTYPE_AUTO 0
 
 /// IEEE binary32.
@@ -180,23 +186,25 @@ const char *llama_status_string(llama_status s);
 /// bfloat16.
 #define LLAMA_DTYPE_BF16 3
 
-/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of floats is
-/// loaded. `kv_dtype`: a scale for each head's vector.
+/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of
+/// floats is loaded. `kv_dtype`: a scale for each head's vector.
 ///
-/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one that
-/// serves as the head is INT8). Activations of generated tokens are rounded to 16-bit integers.
+/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one
+/// that serves as the head is INT8). Activations of generated tokens are rounded to 16-bit
+/// integers.
 #define LLAMA_DTYPE_INT8 4
 
-/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights only.
+/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights
+/// only.
 #define LLAMA_DTYPE_INT4 5
 
-/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
-/// row, whose length 64 must divide. Weights only.
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64
+/// along a row, whose length 64 must divide. Weights only.
 #define LLAMA_DTYPE_NF4 6
 
-/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a row, f16 scales;
-/// quantised while a checkpoint of floats is loaded, head and embedding as with INT8. `kv_dtype`: a scale for each
-/// head's vector.
+/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a
+/// row, f16 scales; quantised while a checkpoint of floats is loaded, head and embedding as with
+/// INT8. `kv_dtype`: a scale for each head's vector.
 #define LLAMA_DTYPE_FP8 7
 
 /// Something failed.
@@ -211,7 +219,8 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
-/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
+/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the
+/// loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
 /// Hears a log line of `len` bytes, NUL-terminated, without a line feed. Runs on a thread that is
@@ -228,7 +237,8 @@ typedef struct llama_build_options {
   uint32_t max_seq_len;
   /// Most sequences that run at the same time; more wait, of one call or of several. 8.
   uint32_t max_batch_size;
-  /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
+  /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face:
+  /// 1).
   int32_t model_parallel_size;
   /// `LLAMA_DEVICE_*`.
   int32_t device;
@@ -257,8 +267,8 @@ typedef struct llama_build_options {
   /// 0.
   uint32_t reserved0;
   /// Most bytes of GPU memory that the handle allocates; what does not fit is
-  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
-  /// kernels, CUDA graphs) is not among them.
+  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its
+  /// context, the kernels, CUDA graphs) is not among them.
   uint64_t gpu_memory_bytes;
   /// Most calls that wait: none of their sequences has begun, because every slot is taken. One
   /// more is `LLAMA_E_BUSY`. 0: 1024.
@@ -279,7 +289,8 @@ typedef struct llama_build_options {
   /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
   /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
-  /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+  /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the
+  /// model's.
   const char *chat_template;
   /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
   int64_t chat_now;
@@ -392,7 +403,8 @@ typedef struct llama_event {
   uint32_t index;
   /// TOKEN: its id. FINISH: -1.
   int32_t token;
-  /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was given.
+  /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was
+  /// given.
   float logprob;
   /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
   int32_t finish_reason;
@@ -420,7 +432,8 @@ typedef struct llama_generate_options {
   uint32_t struct_size;
   /// `LLAMA_GEN_*`, or-ed.
   uint32_t flags;
-  /// Most tokens to generate per sequence; 0: none (scores the prompt). `LLAMABI_MAX_GEN_LEN_DEFAULT`.
+  /// Most tokens to generate per sequence; 0: none (scores the prompt).
+  /// `LLAMABI_MAX_GEN_LEN_DEFAULT`.
   uint32_t max_gen_len;
   /// Finite, >= 0; 0 takes the most likely token. 0.6.
   float temperature;
@@ -435,8 +448,8 @@ typedef struct llama_generate_options {
   /// Same seed, same text. 0: the next draw of the handle's generator.
   uint64_t seed;
   /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
-  /// are looked for in what the model writes behind its prompt, and so with the space that a first
-  /// token may begin with and that the text comes without; spaces alone only in the text.
+  /// are looked for in what the model writes behind its prompt, and so with the space that a
+  /// first token may begin with and that the text comes without; spaces alone only in the text.
   const char *const *stop;
   /// How many, at most 1024.
   size_t n_stop;
@@ -450,9 +463,9 @@ typedef struct llama_generate_options {
   uint32_t top_logprobs;
   /// 0.
   uint32_t reserved1;
-  /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the same salt, so
-  /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
-  /// results do not depend on it. 0: those of all who give 0.
+  /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the
+  /// same salt, so that neither `cached_tokens` nor the time to the first token tells what others
+  /// have sent. Any number; results do not depend on it. 0: those of all who give 0.
   uint64_t cache_salt;
   /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
   /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
@@ -576,15 +589,16 @@ typedef struct llama_message {
   size_t content_len;
 } llama_message;
 
-/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
-/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
-/// Meta's format for its tokenizer.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too.
+/// By the model's chat template where there is one (see `llama_chat`, which takes tools too), else
+/// in Meta's format for its tokenizer.
 ///
 /// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
 /// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
 /// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
 /// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
-/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with
+/// `LLAMA_E_UTF8` as well, naming message and byte.
 llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_message *msgs,
                                    const size_t *dialog_lens,
@@ -718,10 +732,10 @@ llama_status llama_encode_text(const llama_t *l,
 
 /// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
 ///
-/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
-/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
-/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
-/// more time and memory than the text up to there does.
+/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those
+/// of `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is
+/// looked at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and
+/// needs no more time and memory than the text up to there does.
 llama_status llama_encode_text_bounded(const llama_t *l,
                                        const char *s,
                                        size_t len,
@@ -762,8 +776,8 @@ llama_status llama_token_bytes(const llama_t *l,
 /// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
 /// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
-/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
-/// `llama_encode_text`. Any thread, also from inside a callback.
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
+/// errors: as in `llama_encode_text`. Any thread, also from inside a callback.
 llama_status llama_encode_dialog(const llama_t *l,
                                  const struct llama_message *msgs,
                                  size_t n,
@@ -804,26 +818,25 @@ typedef struct llama_chat_options {
   size_t chat_template_len;
 } llama_chat_options;
 
-/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
-/// `sizeof(llama_chat_options)`, which is kept in it.
+/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX.
+/// Pass `sizeof(llama_chat_options)`, which is kept in it.
 ///
 /// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
-void llama_chat_options_init(struct llama_chat_options *o,
-                             size_t struct_size);
+void llama_chat_options_init(struct llama_chat_options *o, size_t struct_size);
 
 /// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
 /// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
 /// too.
 ///
-/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
-/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
-/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
-/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
-/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a
+/// length of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an
+/// array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a
+/// string of JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the
+/// template as they are. `c` NULL: no tools, no variables. It is one for all dialogs.
 ///
 /// What a template writes may be special tokens, what messages hold never is (unless
-/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
-/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends
+/// within 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
 /// where a template refuses the dialog (with its sentence) or has no value for it; with
@@ -852,9 +865,9 @@ llama_status llama_stream_open_messages(llama_t *l,
 /// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
 /// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
 ///
-/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
-/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
-/// inside a callback.
+/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them
+/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also
+/// from inside a callback.
 llama_status llama_render_chat(const llama_t *l,
                                const char *messages,
                                size_t len,
@@ -866,7 +879,8 @@ llama_status llama_render_chat(const llama_t *l,
 
 /// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
 ///
-/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
+/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a
+/// callback.
 llama_status llama_encode_chat(const llama_t *l,
                                const char *messages,
                                size_t len,
@@ -935,8 +949,8 @@ typedef struct llama_info {
   uint32_t gpu_kernels;
   /// 0.
   uint32_t reserved0;
-  /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`, `config.json`
-  /// and the tokenizer.
+  /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`,
+  /// `config.json` and the tokenizer.
   int32_t eos_ids[16];
   /// How many there are.
   uint32_t n_eos;

@@ -162,8 +162,8 @@ typedef struct {
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
 // to `q`, K and V go to the row's slot of the cache.
-// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A matrix
-// whose parts have different types takes one launch for each run of parts with one type.
+// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A
+// matrix whose parts have different types takes one launch for each run of parts with one type.
 // grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
 // indexed by rows[i].
 //
@@ -221,8 +221,8 @@ typedef struct {
 } QkvHopperParams;
 
 // ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left
-// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read. grid
-// (ceil(n / 2048), n_rows), block 256, shared 0.
+// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read.
+// grid (ceil(n / 2048), n_rows), block 256, shared 0.
 
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
 // their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
@@ -368,9 +368,9 @@ typedef struct {
 } FfnUpHopperParams;
 
 // ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a
-// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride], columns
-// gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows), block
-// 256, shared 0.
+// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride],
+// columns gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows),
+// block 256, shared 0.
 
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
 // ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: that of the

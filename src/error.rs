@@ -9,9 +9,9 @@ pub use crate::rlimit::Rlimit;
 /// `Result` of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// One variant per kind of cause; each names the file, tensor or argument and both values. Names and
-/// values are as they are in the fields; in the sentence control characters are escaped, and what is
-/// long is shortened in its middle.
+/// One variant per kind of cause; each names the file, tensor or argument and both values. Names
+/// and values are as they are in the fields; in the sentence control characters are escaped, and
+/// what is long is shortened in its middle.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -190,7 +190,8 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// A child after `fork` uses what its parent made, or goes on with a call that its parent began.
+    /// A child after `fork` uses what its parent made, or goes on with a call that its parent
+    /// began.
     #[error("{what} is from before a fork, and a child does not have the threads that work for it")]
     Forked {
         /// What is used.

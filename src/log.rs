@@ -52,8 +52,8 @@ impl Log {
         }
     }
 
-    /// Hand every queued line to `sink`, oldest first, without holding the lock meanwhile. Ends early
-    /// in a child that `sink` has forked.
+    /// Hand every queued line to `sink`, oldest first, without holding the lock meanwhile. Ends
+    /// early in a child that `sink` has forked.
     pub fn drain(&self, mut sink: impl FnMut(Level, &str)) {
         if self.level.is_none() {
             return;

@@ -1,5 +1,5 @@
-//! Use after `fork` noticed: a child has neither the threads that worked for its parent nor, for certain,
-//! locks that anybody will release.
+//! Use after `fork` noticed: a child has neither the threads that worked for its parent nor, for
+//! certain, locks that anybody will release.
 
 /// The process that made something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

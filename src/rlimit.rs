@@ -1,5 +1,6 @@
 //! Limits of this process, named where they are why memory or a thread cannot be had. Nothing here
-//! allocates before it is certain that there is something to say: whoever asks has just been refused.
+//! allocates before it is certain that there is something to say: whoever asks has just been
+//! refused.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -23,8 +24,8 @@ impl fmt::Display for Rlimit {
 }
 
 impl Rlimit {
-    /// That of address space (`RLIMIT_AS`) or private memory (`RLIMIT_DATA`) which leaves the least, if
-    /// it leaves less than `needed` bytes.
+    /// That of address space (`RLIMIT_AS`) or private memory (`RLIMIT_DATA`) which leaves the
+    /// least, if it leaves less than `needed` bytes.
     pub(crate) fn that_binds(needed: u64) -> Option<Rlimit> {
         // An allocator maps a little more than it is asked for.
         const SLACK: u64 = 1 << 20;

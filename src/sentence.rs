@@ -1,6 +1,7 @@
-//! What enters a sentence from outside: names of files and tensors, and what files say. Whoever wrote
-//! them must not be able to end a sentence early, to begin a line of a log, or to push the numbers out
-//! of it. So control characters are escaped, and what is long is shortened in its middle.
+//! What enters a sentence from outside: names of files and tensors, and what files say. Whoever
+//! wrote them must not be able to end a sentence early, to begin a line of a log, or to push the
+//! numbers out of it. So control characters are escaped, and what is long is shortened in its
+//! middle.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ pub(crate) fn text(text: &str) -> String {
     shown(text, TEXT)
 }
 
-/// How `c` is written where it must not act: C0, DEL and C1, line and paragraph separators, and what
-/// turns the direction of text around.
+/// How `c` is written where it must not act: C0, DEL and C1, line and paragraph separators, and
+/// what turns the direction of text around.
 fn escaped(c: char) -> Option<String> {
     match c {
         '\0' => Some("\\0".into()),

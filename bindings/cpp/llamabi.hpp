@@ -5,7 +5,8 @@
  *   llamabi::Model model("demo/meta");
  *   for (auto &ev : model.stream("Once upon a time")) std::cout << ev.text << std::flush;
  *
- * Numbers keep the names that llamabi.h documents: LLAMA_DTYPE_F32, LLAMA_FINISH_STOP, LLAMA_E_BUSY.
+ * Numbers keep the names that llamabi.h documents: LLAMA_DTYPE_F32, LLAMA_FINISH_STOP,
+ * LLAMA_E_BUSY.
  *
  * Failures are llamabi::error, with the library's status and sentence. Being cancelled is no
  * failure: what was generated until then is returned. An exception thrown in a callback stops the
@@ -232,7 +233,8 @@ struct ChatOptions {
   std::uint32_t flags = 0;
 };
 
-/// Something that happened to one sequence of a call; see `llama_event`. Its own copy of everything.
+/// Something that happened to one sequence of a call; see `llama_event`. Its own copy of
+/// everything.
 struct Event {
   /// `LLAMA_EVENT_TOKEN` or `LLAMA_EVENT_FINISH`
   std::int32_t kind = 0;
@@ -528,8 +530,8 @@ public:
   iterator begin() { return ++iterator(this); }
   iterator end() noexcept { return {}; }
 
-  /// Takes the next event. `LLAMA_OK`; `LLAMA_TIMEOUT`; for ever `LLAMA_DONE`, or `LLAMA_CANCELLED`,
-  /// once the stream has ended. A negative timeout waits as long as it takes.
+  /// Takes the next event. `LLAMA_OK`; `LLAMA_TIMEOUT`; for ever `LLAMA_DONE`, or
+  /// `LLAMA_CANCELLED`, once the stream has ended. A negative timeout waits as long as it takes.
   llama_status next(Event &ev, std::chrono::milliseconds timeout = std::chrono::milliseconds(-1)) {
     if (unopened_) return status_;
     llama_event c{};
@@ -624,7 +626,8 @@ public:
       throw error(LLAMA_CANCELLED, "loading " + ckpt_dir + " was cancelled");
   }
 
-  /// Cancels what runs and unloads; again does nothing. Calls and streams that run end as cancelled.
+  /// Cancels what runs and unloads; again does nothing. Calls and streams that run end as
+  /// cancelled.
   void close() {
     if (!handle_) return;
     handle_.get_deleter().closed->store(true);

@@ -1,4 +1,5 @@
-/* How C calls Go: with a cgo.Handle, an integer, which must never lie in a Go variable of pointer type. */
+/* How C calls Go: with a cgo.Handle, an integer, which must never lie in a Go variable of
+ * pointer type. */
 #include <llamabi.h>
 
 /* llama_build with Go's callbacks. A handle of 0: none. */

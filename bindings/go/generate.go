@@ -15,8 +15,8 @@ type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
 // not given to the model; a sentence that says so is the text. FinishUnread: nobody read the stream
-// for too long, see [WithMaxUnread]. FinishNotFinite: the model made no number that is finite, so no token was
-// possible.
+// for too long, see [WithMaxUnread]. FinishNotFinite: the model made no number that is finite, so
+// no token was possible.
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
@@ -85,13 +85,15 @@ type Result struct {
 	Stats        RequestStats
 }
 
-// Message of a dialog. Role is "system", "user" or "assistant"; with a chat template any that it takes.
+// Message of a dialog. Role is "system", "user" or "assistant"; with a chat template any that it
+// takes.
 type Message struct {
 	Role, Content string
 }
 
 // Generate continues prompts of tokens and waits for the end. The results are in the order of the
-// prompts. Cancelled by ctx or [Model.Close], it returns what was generated so far beside the error.
+// prompts. Cancelled by ctx or [Model.Close], it returns what was generated so far beside the
+// error.
 func (m *Model) Generate(ctx context.Context, prompts [][]int32, opts ...GenerateOption) ([]Result, error) {
 	tokens, lens := flatten(prompts)
 	return m.run(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
@@ -108,9 +110,9 @@ func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...Ge
 }
 
 // Chat answers dialogs of plain texts, as [Model.Generate] continues tokens: by the model's chat
-// template where there is one (see [Model.ChatMessages], which takes tools too), else in Meta's format.
-// In the Llama 2 format a dialog is perhaps a system message, then user and assistant in turn, ending
-// with user.
+// template where there is one (see [Model.ChatMessages], which takes tools too), else in Meta's
+// format. In the Llama 2 format a dialog is perhaps a system message, then user and assistant in
+// turn, ending with user.
 func (m *Model) Chat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) ([]Result, error) {
 	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		msgs, lens := cDialogs(dialogs, pin)

@@ -209,8 +209,8 @@ func WithChatNow(now time.Time) Option {
 	}
 }
 
-// WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs on
-// the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
+// WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs
+// on the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
 func WithProgress(report func(fraction float32) bool) Option {
 	return func(o *buildOptions) { o.progress = report }
 }
@@ -269,14 +269,14 @@ func Seed(seed uint64) GenerateOption {
 	return func(o *generateOptions) { o.c.seed = C.uint64_t(seed) }
 }
 
-// CacheSalt keeps prefixes apart: the call takes pages from the prefix cache only of calls with the same
-// salt. Results do not depend on it. 0: of all calls with 0.
+// CacheSalt keeps prefixes apart: the call takes pages from the prefix cache only of calls with the
+// same salt. Results do not depend on it. 0: of all calls with 0.
 func CacheSalt(salt uint64) GenerateOption {
 	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
 }
 
-// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the j-th
-// of prompt i. All share one computation of the prompt. 1.
+// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the
+// j-th of prompt i. All share one computation of the prompt. 1.
 func NumReturnSequences(n int) GenerateOption {
 	return func(o *generateOptions) {
 		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
@@ -298,8 +298,8 @@ func NoWait() GenerateOption { return flag(C.LLAMA_GEN_NO_WAIT) }
 // IgnoreEOS goes on after an end-of-sequence token, which then is part of the result.
 func IgnoreEOS() GenerateOption { return flag(C.LLAMA_GEN_IGNORE_EOS) }
 
-// Special shows special tokens in texts, where they are left out otherwise. The end-of-sequence token
-// that ends a sequence is never shown.
+// Special shows special tokens in texts, where they are left out otherwise. The end-of-sequence
+// token that ends a sequence is never shown.
 func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
 
 func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }

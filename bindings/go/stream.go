@@ -41,8 +41,8 @@ type Event struct {
 }
 
 // Stream continues prompts of tokens, event by event. The call begins when the sequence is ranged
-// over, and again each time it is; leaving the loop ends it and frees its slots. An error comes last,
-// with a zero Event.
+// over, and again each time it is; leaving the loop ends it and frees its slots. An error comes
+// last, with a zero Event.
 func (m *Model) Stream(ctx context.Context, prompts [][]int32, opts ...GenerateOption) iter.Seq2[Event, error] {
 	return m.stream(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
 		tokens, lens := flatten(prompts)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# test.sh PREFIX: the Go binding, its documentation and the Go service against the library installed at PREFIX.
+# test.sh PREFIX: the Go binding, its documentation and the Go service against the library installed
+# at PREFIX.
 set -eu
 [ $# = 1 ] || { echo "usage: $0 PREFIX" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
@@ -36,7 +37,8 @@ sed 's/:.*//' ../behaviours.txt | while read -r name; do
   grep -qx "behaviour $name ok" "$work/test.log" || { echo "test.sh: behaviour $name was not shown; see $work/test.log" >&2; exit 1; }
 done
 
-# Twice more, for what only some schedules show; and as programs are built, with every pointer checked that goes to C.
+# Twice more, for what only some schedules show; and as programs are built, with every pointer
+# checked that goes to C.
 go test -count=2 -race -gcflags=all=-d=checkptr -run 'Close|Abandon|Callers|Cancel|Progress|Cleanup' .
 GOEXPERIMENT=cgocheck2 go test -count=1 .
 

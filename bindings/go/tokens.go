@@ -21,8 +21,9 @@ func (m *Model) EncodeSpecial(ctx context.Context, text string, bos, eos bool, m
 	return m.encode(ctx, text, flags, C.size_t(max(maxTokens, 0)))
 }
 
-// EncodeBounded is [Model.Encode] for a text that anybody may have sent. It fails with [ErrTooLong] as
-// soon as there are certain to be more than maxTokens tokens, and with [ErrCancelled] when ctx is done.
+// EncodeBounded is [Model.Encode] for a text that anybody may have sent. It fails with [ErrTooLong]
+// as soon as there are certain to be more than maxTokens tokens, and with [ErrCancelled] when ctx
+// is done.
 func (m *Model) EncodeBounded(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
 	return m.encode(ctx, text, encodeFlags(bos, eos), C.size_t(max(maxTokens, 0)))
 }
@@ -44,7 +45,8 @@ func (m *Model) encode(ctx context.Context, text string, flags C.uint32_t, maxTo
 		return nil, err
 	}
 	defer release()
-	// A token is a byte or more, but for the two above and a space that the tokenizer may put in front.
+	// A token is a byte or more, but for the two above and a space that the tokenizer may put in
+	// front.
 	size := int(min(C.size_t(len(text)+3), maxTokens))
 	return fill[int32](ctx, m, size, func(buf *C.int32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
 		s := (*C.char)(unsafe.Pointer(unsafe.StringData(text)))
@@ -55,8 +57,8 @@ func (m *Model) encode(ctx context.Context, text string, flags C.uint32_t, maxTo
 	})
 }
 
-// EncodeDialog makes tokens of a dialog in Meta's Llama 2 chat format, as [Model.Chat] gives them to
-// the model. A dialog with one of the format's own tags in a message is [ErrInvalidArgument].
+// EncodeDialog makes tokens of a dialog in Meta's Llama 2 chat format, as [Model.Chat] gives them
+// to the model. A dialog with one of the format's own tags in a message is [ErrInvalidArgument].
 func (m *Model) EncodeDialog(dialog []Message) ([]int32, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -79,8 +81,8 @@ func (m *Model) Decode(tokens []int32) (string, error) {
 	return string(text), err
 }
 
-// TokenBytes is what a token contributes in the middle of a text: its text, its one byte if it stands
-// for a byte, nothing if it is a control token.
+// TokenBytes is what a token contributes in the middle of a text: its text, its one byte if it
+// stands for a byte, nothing if it is a control token.
 func (m *Model) TokenBytes(token int32) ([]byte, error) {
 	end, err := m.call()
 	if err != nil {

@@ -44,7 +44,8 @@ const args = [
   ...cflags, ...words(process.env.CXXFLAGS),
   ...readdirSync(source).filter((name) => name.endsWith('.cc')).map((name) => join(source, name)),
   '-o', join(output, 'llamabi.node'),
-  // now: a library that lacks a function is an error of require(), not the end of the process later.
+  // now: a library that lacks a function is an error of require(), not the end of the process
+  // later.
   '-Wl,-z,now', '-Wl,--enable-new-dtags', '-Wl,-rpath,' + runpath,
   ...words(process.env.LDFLAGS), ...libs,
 ];

@@ -1,5 +1,6 @@
 #!/bin/sh
-# test.sh PREFIX: the package, built and used as a user does it, against the library installed at PREFIX.
+# test.sh PREFIX: the package, built and used as a user does it, against the library installed at
+# PREFIX.
 set -eu
 [ $# -eq 1 ] && [ -e "$1/lib/pkgconfig/llamabi.pc" ] || { echo "usage: test.sh PREFIX, where llamabi is installed" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)

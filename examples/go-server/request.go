@@ -364,16 +364,16 @@ func (f *fields) maxTokens(c *common, name string, missing float64) {
 	}
 }
 
-// checkAnswer refuses an answer that would take too much memory until it is whole: one that may have
-// so many tokens, each with so many alternatives.
+// checkAnswer refuses an answer that would take too much memory until it is whole: one that may
+// have so many tokens, each with so many alternatives.
 func (s *server) checkAnswer(f *fields, stream bool, tokens, alternatives int) {
 	if tokens *= 1 + alternatives; !stream && tokens > s.maxAnswer {
 		f.fail("max_tokens", "The answer may have %d tokens and alternatives, at most %d are sent as a whole; a stream may have any number.", tokens, s.maxAnswer)
 	}
 }
 
-// mostTokens is how many tokens a sequence can have in its answer; prompt is how many of them may be
-// the prompt's.
+// mostTokens is how many tokens a sequence can have in its answer; prompt is how many of them may
+// be the prompt's.
 func (c common) mostTokens(room, prompt int) int {
 	if c.maxTokens < 0 {
 		return room

@@ -138,9 +138,9 @@ func (s *spelling) cut(space int) int {
 }
 
 // open is a text, once it is certain that no stop string begins it. The library has dropped the
-// first space of the text. It does not find a stop string of spaces alone there. One that begins with
-// the space it finds, but then it does not say that the text is cut before the space. So what the
-// model has written is compared here, too.
+// first space of the text. It does not find a stop string of spaces alone there. One that begins
+// with the space it finds, but then it does not say that the text is cut before the space. So what
+// the model has written is compared here, too.
 func (s *spelling) open(text string) string {
 	if s.opened || s.ended {
 		return text
@@ -215,5 +215,6 @@ func (s *spelling) take() []scored {
 	return taken
 }
 
-// writable is a log probability that JSON can hold: the protocol's "very unlikely" for minus infinity.
+// writable is a log probability that JSON can hold: the protocol's "very unlikely" for minus
+// infinity.
 func writable(logprob float32) float32 { return max(logprob, -9999) }

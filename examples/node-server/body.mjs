@@ -7,7 +7,8 @@ const PATIENCE = 30; // seconds that a body may take to arrive
 const MOST_NESTED = 64; // as deep as nothing is that the protocol has
 
 // A request's object. What is not JSON by its type is not read: a form of another site's page can
-// send that, without the browser asking first. Rejects with the signal's reason when that is aborted.
+// send that, without the browser asking first. Rejects with the signal's reason when that is
+// aborted.
 export async function readObject(req, res, { maxBody, timeout }, signal) {
   const type = (req.headers['content-type'] ?? '').split(';', 1)[0].trim().toLowerCase();
   if (type !== 'application/json') {

@@ -4,8 +4,8 @@ const spaces = (text) => /^ */.exec(text)[0].length;
 /** JSON has no minus infinity: the protocol's "very unlikely". */
 export const writable = (logprob) => Math.max(logprob, -9999);
 
-// The bytes of a model's tokens that have been asked for: with alternatives listed, every token of an
-// answer asks for 21.
+// The bytes of a model's tokens that have been asked for: with alternatives listed, every token of
+// an answer asks for 21.
 const known = new WeakMap();
 
 function bytesOf(model, token) {

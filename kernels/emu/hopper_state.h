@@ -1,5 +1,5 @@
-// What hopper_copies.cpp and hopper_products.cpp share of a block: its barriers, copies and products
-// under way, and shared memory as both see it.
+// What hopper_copies.cpp and hopper_products.cpp share of a block: its barriers, copies and
+// products under way, and shared memory as both see it.
 #ifndef LLAMABI_EMU_HOPPER_STATE_H
 #define LLAMABI_EMU_HOPPER_STATE_H
 

@@ -1,10 +1,10 @@
 // The insides of the emulated machine, for the files beside this one: threads, warps, blocks.
 //
 // fibers.cpp switches between threads. warp.cpp has what threads do together, hopper_copies.cpp and
-// hopper_products.cpp the same for compute capability 9.0. memory.cpp has device memory and what a launch sees of the launch
-// before it. launch.cpp runs a kernel. All of this is built without -fsanitize=thread even when the
-// kernels are built with it; EMU_TSAN then makes it announce its fibers and barriers to TSan. The
-// machine stands for hardware, so only what kernels do can race.
+// hopper_products.cpp the same for compute capability 9.0. memory.cpp has device memory and what a
+// launch sees of the launch before it. launch.cpp runs a kernel. All of this is built without
+// -fsanitize=thread even when the kernels are built with it; EMU_TSAN then makes it announce its
+// fibers and barriers to TSan. The machine stands for hardware, so only what kernels do can race.
 #ifndef LLAMABI_EMU_MACHINE_H
 #define LLAMABI_EMU_MACHINE_H
 

@@ -1,5 +1,5 @@
-//! `llamabi-info DIR|FILE [TOKENIZER]`: what a checkpoint is, what it needs, or why it would be refused.
-//! Loads no weights.
+//! `llamabi-info DIR|FILE [TOKENIZER]`: what a checkpoint is, what it needs, or why it would be
+//! refused. Loads no weights.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -101,7 +101,8 @@ pub(super) struct Buffer<T> {
 /// Check a buffer. NULL with a `cap` of 0 asks for the size.
 ///
 /// # Safety
-/// `p` is NULL or has `cap` writable elements; `n` is NULL or writable; both until [`Buffer::fill`].
+/// `p` is NULL or has `cap` writable elements; `n` is NULL or writable; both until
+/// [`Buffer::fill`].
 pub(super) unsafe fn buffer<T>(
     name: &'static str,
     p: *mut T,

@@ -2,9 +2,9 @@
 //!
 //! A signal handler may interrupt the very thread that holds the table's lock, so flags are found
 //! without one: they are cells in blocks that are never freed, and a flag's number says which cell
-//! of its process's table it is and the how-manieth flag in it. A freed flag's cell is used again with the next number, which a
-//! stale pointer does not match. What stays behind is one cell per flag that ever lived at the
-//! same time.
+//! of its process's table it is and the how-manieth flag in it. A freed flag's cell is used again
+//! with the next number, which a stale pointer does not match. What stays behind is one cell per
+//! flag that ever lived at the same time.
 #![allow(unsafe_code)]
 
 use super::guard::Outcome;
@@ -56,8 +56,8 @@ impl Cells {
     fn cell(&'static self, index: usize) -> Option<&'static Cell> {
         let (block, place) = position(index);
         let cells = self.blocks.get(block)?.load(Ordering::Acquire);
-        // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and is
-        // never freed.
+        // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and
+        // is never freed.
         (!cells.is_null()).then(|| unsafe { &*cells.add(place) })
     }
 

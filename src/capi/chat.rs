@@ -30,8 +30,8 @@ fn default_options() -> llama_chat_options {
 
 // Section: Chat templates
 
-/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX. Pass
-/// `sizeof(llama_chat_options)`, which is kept in it.
+/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX.
+/// Pass `sizeof(llama_chat_options)`, which is kept in it.
 ///
 /// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
 #[unsafe(no_mangle)]
@@ -115,15 +115,15 @@ unsafe fn prompts(
 /// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
 /// too.
 ///
-/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a length
-/// of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an array of
-/// `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a string of
-/// JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the template as they
-/// are. `c` NULL: no tools, no variables. It is one for all dialogs.
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a
+/// length of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an
+/// array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a
+/// string of JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the
+/// template as they are. `c` NULL: no tools, no variables. It is one for all dialogs.
 ///
 /// What a template writes may be special tokens, what messages hold never is (unless
-/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends within
-/// 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends
+/// within 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
 /// where a template refuses the dialog (with its sentence) or has no value for it; with
@@ -176,9 +176,9 @@ pub unsafe extern "C" fn llama_stream_open_messages(
 /// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
 /// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
 ///
-/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them where
-/// `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also from
-/// inside a callback.
+/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them
+/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also
+/// from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_render_chat(
     l: *const llama_t,
@@ -194,7 +194,8 @@ pub unsafe extern "C" fn llama_render_chat(
         let handle = scope.handle(l)?;
         // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` bytes.
         let out = unsafe { args::buffer("buf", buf.cast::<u8>(), cap, "n", n) }?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header demands.
+        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header
+        // demands.
         let (messages, around) = unsafe { (args::text("messages", messages, len)?, request(c)?) };
         let request = ChatRequest { messages, ..around };
         let rendered = handle.llama.chat().render(&request, None)?;
@@ -205,7 +206,8 @@ pub unsafe extern "C" fn llama_render_chat(
 
 /// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
 ///
-/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a callback.
+/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_chat(
     l: *const llama_t,
@@ -221,7 +223,8 @@ pub unsafe extern "C" fn llama_encode_chat(
         let handle = scope.handle(l)?;
         // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header demands.
+        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header
+        // demands.
         let (messages, around) = unsafe { (args::text("messages", messages, len)?, request(c)?) };
         let request = ChatRequest { messages, ..around };
         let (chat, tokenizer) = (handle.llama.chat(), handle.llama.tokenizer());

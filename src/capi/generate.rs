@@ -479,15 +479,16 @@ pub unsafe extern "C" fn llama_text_completion(
 
 // Section: Chat
 
-/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too. By
-/// the model's chat template where there is one (see `llama_chat`, which takes tools too), else in
-/// Meta's format for its tokenizer.
+/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too.
+/// By the model's chat template where there is one (see `llama_chat`, which takes tools too), else
+/// in Meta's format for its tokenizer.
 ///
 /// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
 /// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
 /// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
 /// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
-/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, naming message and byte.
+/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with
+/// `LLAMA_E_UTF8` as well, naming message and byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat_completion(
     l: *mut llama_t,

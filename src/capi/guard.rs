@@ -1,4 +1,5 @@
-//! What surrounds every export: panics stop here, `llama_error` is written, log lines are delivered.
+//! What surrounds every export: panics stop here, `llama_error` is written, log lines are
+//! delivered.
 #![allow(unsafe_code)]
 
 use super::handle::Handle;
@@ -194,7 +195,8 @@ pub(super) fn status(
 
 /// Run the body of an export that cannot say why it fails.
 pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
-    // Also in llama_cancel_trigger, which signal handlers call: in glibc this is one atomic exchange.
+    // Also in llama_cancel_trigger, which signal handlers call: in glibc this is one atomic
+    // exchange.
     let _uncancellable = Uncancellable::enter();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }

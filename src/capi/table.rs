@@ -9,9 +9,9 @@
 //! table carries the process it belongs to, which is compared first; a child that makes objects of
 //! its own gets a table of its own.
 //!
-//! Two copies of the library in one process have a table each. A number is a count under the table's
-//! own random key, so that what one copy gives out means nothing to the other (and what a parent
-//! gave out nothing to its child).
+//! Two copies of the library in one process have a table each. A number is a count under the
+//! table's own random key, so that what one copy gives out means nothing to the other (and what a
+//! parent gave out nothing to its child).
 
 use super::cancel::Cells;
 use super::guard::{Failure, Outcome};
@@ -25,11 +25,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Every number has this bit: so it is beyond what user space can map (x86-64 maps more than 47 bits
-/// only on request, Arm never more than 52).
+/// Every number has this bit: so it is beyond what user space can map (x86-64 maps more than 47
+/// bits only on request, Arm never more than 52).
 const NUMBER_BIT: usize = 1 << 52;
-/// What is numbered is below this, so that numbers are below 2^53: hosts that keep pointers in doubles
-/// keep these too.
+/// What is numbered is below this, so that numbers are below 2^53: hosts that keep pointers in
+/// doubles keep these too.
 const VALUES: usize = 1 << 48;
 /// Numbers look like aligned addresses: some hosts use the low bits.
 const STRIDE: usize = 16;
@@ -144,8 +144,8 @@ impl Table {
     }
 }
 
-/// This process's table, made if there is none. A table from before a fork stays behind: its lock may
-/// be held, and its objects' threads are gone.
+/// This process's table, made if there is none. A table from before a fork stays behind: its lock
+/// may be held, and its objects' threads are gone.
 pub(super) fn get_or_make() -> &'static Table {
     loop {
         let old = TABLE.load(Ordering::Acquire);

@@ -124,10 +124,10 @@ pub unsafe extern "C" fn llama_encode_text(
 
 /// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
 ///
-/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those of
-/// `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is looked
-/// at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and needs no
-/// more time and memory than the text up to there does.
+/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those
+/// of `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is
+/// looked at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and
+/// needs no more time and memory than the text up to there does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text_bounded(
     l: *const llama_t,
@@ -215,8 +215,8 @@ pub unsafe extern "C" fn llama_token_bytes(
 /// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
 /// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
-/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other errors: as in
-/// `llama_encode_text`. Any thread, also from inside a callback.
+/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
+/// errors: as in `llama_encode_text`. Any thread, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_dialog(
     l: *const llama_t,

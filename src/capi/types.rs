@@ -17,13 +17,15 @@ pub type llama_status = i32;
 pub const LLAMA_OK: llama_status = 0;
 /// `llama_stream_next`: the stream has ended; no event was written.
 pub const LLAMA_DONE: llama_status = 1;
-/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far is valid.
+/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far
+/// is valid.
 pub const LLAMA_CANCELLED: llama_status = 2;
 /// `llama_stream_next`: nothing happened within `timeout_ms`.
 pub const LLAMA_TIMEOUT: llama_status = 3;
 /// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
 pub const LLAMA_E_INVALID_ARGUMENT: llama_status = -1;
-/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library knows.
+/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library
+/// knows.
 pub const LLAMA_E_ABI: llama_status = -2;
 /// A path is missing or unreadable, or a file ended early.
 pub const LLAMA_E_IO: llama_status = -3;
@@ -31,8 +33,8 @@ pub const LLAMA_E_IO: llama_status = -3;
 pub const LLAMA_E_FORMAT: llama_status = -4;
 /// Known, but not offered by this build or machine; the message says why.
 pub const LLAMA_E_UNSUPPORTED: llama_status = -5;
-/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not
-/// give; the message has both numbers, and names the limit.
+/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`,
+/// `RLIMIT_DATA`) does not give; the message has both numbers, and names the limit.
 pub const LLAMA_E_NO_MEMORY: llama_status = -6;
 /// A device failed.
 pub const LLAMA_E_DEVICE: llama_status = -7;
@@ -63,7 +65,8 @@ pub struct llama_error {
     /// What the function returned.
     pub status: llama_status,
     /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
-    /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their middle.
+    /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their
+    /// middle.
     pub message: [c_char; 1016],
 }
 
@@ -83,8 +86,8 @@ pub const LLAMA_DEVICE_CPU: i32 = 1;
 /// `device`: an NVIDIA GPU, or the build fails.
 pub const LLAMA_DEVICE_CUDA: i32 = 2;
 
-/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`: F32 for f32
-/// weights, F16 for f16, else BF16.
+/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`:
+/// F32 for f32 weights, F16 for f16, else BF16.
 pub const LLAMA_DTYPE_AUTO: i32 = 0;
 /// IEEE binary32.
 pub const LLAMA_DTYPE_F32: i32 = 1;
@@ -92,20 +95,22 @@ pub const LLAMA_DTYPE_F32: i32 = 1;
 pub const LLAMA_DTYPE_F16: i32 = 2;
 /// bfloat16.
 pub const LLAMA_DTYPE_BF16: i32 = 3;
-/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of floats is
-/// loaded. `kv_dtype`: a scale for each head's vector.
+/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of
+/// floats is loaded. `kv_dtype`: a scale for each head's vector.
 ///
-/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one that
-/// serves as the head is INT8). Activations of generated tokens are rounded to 16-bit integers.
+/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one
+/// that serves as the head is INT8). Activations of generated tokens are rounded to 16-bit
+/// integers.
 pub const LLAMA_DTYPE_INT8: i32 = 4;
-/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights only.
+/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights
+/// only.
 pub const LLAMA_DTYPE_INT4: i32 = 5;
-/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64 along a
-/// row, whose length 64 must divide. Weights only.
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64
+/// along a row, whose length 64 must divide. Weights only.
 pub const LLAMA_DTYPE_NF4: i32 = 6;
-/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a row, f16 scales;
-/// quantised while a checkpoint of floats is loaded, head and embedding as with INT8. `kv_dtype`: a scale for each
-/// head's vector.
+/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a
+/// row, f16 scales; quantised while a checkpoint of floats is loaded, head and embedding as with
+/// INT8. `kv_dtype`: a scale for each head's vector.
 pub const LLAMA_DTYPE_FP8: i32 = 7;
 
 /// Something failed.
@@ -117,7 +122,8 @@ pub const LLAMA_LOG_INFO: i32 = 3;
 /// Details of every request.
 pub const LLAMA_LOG_DEBUG: i32 = 4;
 
-/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the loading.
+/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the
+/// loading.
 pub type llama_progress_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, fraction: f32) -> i32>;
 
@@ -139,7 +145,8 @@ pub struct llama_build_options {
     pub max_seq_len: u32,
     /// Most sequences that run at the same time; more wait, of one call or of several. 8.
     pub max_batch_size: u32,
-    /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face: 1).
+    /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face:
+    /// 1).
     pub model_parallel_size: i32,
     /// `LLAMA_DEVICE_*`.
     pub device: i32,
@@ -168,8 +175,8 @@ pub struct llama_build_options {
     /// 0.
     pub reserved0: u32,
     /// Most bytes of GPU memory that the handle allocates; what does not fit is
-    /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its context, the
-    /// kernels, CUDA graphs) is not among them.
+    /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its
+    /// context, the kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
     /// Most calls that wait: none of their sequences has begun, because every slot is taken. One
     /// more is `LLAMA_E_BUSY`. 0: 1024.
@@ -190,7 +197,8 @@ pub struct llama_build_options {
     /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
     /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
     pub stall_memory_bytes: u64,
-    /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the model's.
+    /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the
+    /// model's.
     pub chat_template: *const c_char,
     /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
     pub chat_now: i64,
@@ -260,7 +268,8 @@ pub struct llama_event {
     pub index: u32,
     /// TOKEN: its id. FINISH: -1.
     pub token: i32,
-    /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was given.
+    /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was
+    /// given.
     pub logprob: f32,
     /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
     pub finish_reason: i32,
@@ -291,7 +300,8 @@ pub struct llama_generate_options {
     pub struct_size: u32,
     /// `LLAMA_GEN_*`, or-ed.
     pub flags: u32,
-    /// Most tokens to generate per sequence; 0: none (scores the prompt). `LLAMABI_MAX_GEN_LEN_DEFAULT`.
+    /// Most tokens to generate per sequence; 0: none (scores the prompt).
+    /// `LLAMABI_MAX_GEN_LEN_DEFAULT`.
     pub max_gen_len: u32,
     /// Finite, >= 0; 0 takes the most likely token. 0.6.
     pub temperature: f32,
@@ -306,8 +316,8 @@ pub struct llama_generate_options {
     /// Same seed, same text. 0: the next draw of the handle's generator.
     pub seed: u64,
     /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
-    /// are looked for in what the model writes behind its prompt, and so with the space that a first
-    /// token may begin with and that the text comes without; spaces alone only in the text.
+    /// are looked for in what the model writes behind its prompt, and so with the space that a
+    /// first token may begin with and that the text comes without; spaces alone only in the text.
     pub stop: *const *const c_char,
     /// How many, at most 1024.
     pub n_stop: usize,
@@ -321,9 +331,9 @@ pub struct llama_generate_options {
     pub top_logprobs: u32,
     /// 0.
     pub reserved1: u32,
-    /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the same salt, so
-    /// that neither `cached_tokens` nor the time to the first token tells what others have sent. Any number;
-    /// results do not depend on it. 0: those of all who give 0.
+    /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the
+    /// same salt, so that neither `cached_tokens` nor the time to the first token tells what others
+    /// have sent. Any number; results do not depend on it. 0: those of all who give 0.
     pub cache_salt: u64,
     /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
     /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
@@ -497,8 +507,8 @@ pub struct llama_info {
     pub gpu_kernels: u32,
     /// 0.
     pub reserved0: u32,
-    /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`, `config.json`
-    /// and the tokenizer.
+    /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`,
+    /// `config.json` and the tokenizer.
     pub eos_ids: [i32; 16],
     /// How many there are.
     pub n_eos: u32,

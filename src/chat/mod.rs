@@ -89,7 +89,8 @@ pub enum Encoding {
     TooLong(usize),
 }
 
-/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with SentencePiece's.
+/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with
+/// SentencePiece's.
 fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
     tokenizer.joining() == Joining::SentencePiece
         && tokenizer.bos_id() >= 0

@@ -61,8 +61,9 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// For a model with this template, with none, or with one that is not readable, and this tokenizer. `tokens` are the special
-    /// tokens that its configuration names; where it names none, BOS and EOS are the tokenizer's. A template that cannot be read fails when it is used.
+    /// For a model with this template, with none, or with one that is not readable, and this
+    /// tokenizer. `tokens` are the special tokens that its configuration names; where it names
+    /// none, BOS and EOS are the tokenizer's. A template that cannot be read fails when it is used.
     pub fn new(
         template: Option<Result<Sources>>,
         tokens: Vec<(String, String)>,
@@ -118,10 +119,10 @@ impl Chat {
 
     /// A dialog as text, with who wrote what.
     ///
-    /// [`Error::InvalidArgument`] where messages, tools or variables are not of their shape, where the
-    /// template raises an exception or has no value for them; [`Error::Unsupported`] where there is no
-    /// template or it asks for what is not there; [`Error::Format`] where it is none or passes a
-    /// limit; [`Error::Cancelled`].
+    /// [`Error::InvalidArgument`] where messages, tools or variables are not of their shape, where
+    /// the template raises an exception or has no value for them; [`Error::Unsupported`] where
+    /// there is no template or it asks for what is not there; [`Error::Format`] where it is none or
+    /// passes a limit; [`Error::Cancelled`].
     pub fn render(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
         let own = request.template.map(Template::read).transpose();
         let own = own.map_err(|fault| of_template(&fault))?;

@@ -5,8 +5,8 @@
 //! `use_rslora`. Sums are formed in float32, before the result is rounded or quantised. A module of
 //! `modules_to_save` is replaced.
 //!
-//! A quantised matrix that an adapter changes is kept as int8: in 4 bits rounding would take away what
-//! the adapter adds.
+//! A quantised matrix that an adapter changes is kept as int8: in 4 bits rounding would take away
+//! what the adapter adds.
 
 use super::files::{Files, Finder, Source};
 use super::hugging_face::part_name;
@@ -61,8 +61,8 @@ impl Adapter {
     /// Opens a directory. `cancel` is looked at while the table of contents is read.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Config`] for an option that is not known or not possible; those of the
-    /// readers of files.
+    /// [`Error::Io`]; [`Error::Config`] for an option that is not known or not possible; those of
+    /// the readers of files.
     pub fn open(dir: &Path, scale: f32, cancel: Option<&Cancel>) -> Result<Adapter> {
         let keys = Keys::read(&dir.join("adapter_config.json"))?;
         check_options(&keys)?;

@@ -51,8 +51,8 @@ pub(super) fn by_rows<B: Backend, T: Send>(
     })
 }
 
-/// Calls `fill` for each of the pieces, with all threads. It gets the number of the piece. The error
-/// is that of the first piece that has one.
+/// Calls `fill` for each of the pieces, with all threads. It gets the number of the piece. The
+/// error is that of the first piece that has one.
 pub(super) fn on_threads<B: Backend, T: Send>(
     backend: &B,
     pieces: impl Iterator<Item = T>,

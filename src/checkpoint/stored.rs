@@ -165,8 +165,8 @@ pub trait Coded: Sync {
     /// matrix that is kept in that format gets them unchanged.
     fn native(&self) -> Option<Quant>;
 
-    /// The block format that it is kept in where none is asked for; `None`: floats. Where that is not
-    /// the native one, its numbers are rounded a second time.
+    /// The block format that it is kept in where none is asked for; `None`: floats. Where that is
+    /// not the native one, its numbers are rounded a second time.
     fn kept(&self) -> Option<Quant> {
         self.native()
     }
@@ -178,8 +178,8 @@ pub trait Coded: Sync {
 /// Reads whole rows of a [`Coded`] part, in stored order, from several threads at a time. Whatever
 /// is not finite is refused.
 pub trait Rows: Sync {
-    /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for each
-    /// row, and scales as f16 bits, [`Quant::scales`] for each. Both have as many rows.
+    /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for
+    /// each row, and scales as f16 bits, [`Quant::scales`] for each. Both have as many rows.
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
 
     /// The numbers that they stand for.
@@ -189,9 +189,9 @@ pub trait Rows: Sync {
 /// In which format each part is kept.
 ///
 /// Only weights of the layers are kept in a quantised format that was asked for. The head is then
-/// kept as int8, even beside 4-bit layers: it is a small part of a model, and its errors go straight
-/// into the logits. An embedding that is only looked up stays in 16 bits. An embedding that also
-/// serves as the head is kept once, as int8, and looked up there.
+/// kept as int8, even beside 4-bit layers: it is a small part of a model, and its errors go
+/// straight into the logits. An embedding that is only looked up stays in 16 bits. An embedding
+/// that also serves as the head is kept once, as int8, and looked up there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// The format that was asked for.

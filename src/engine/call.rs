@@ -92,7 +92,8 @@ struct State {
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
     /// The prompts that wait, in order. Their sequences count in [`Shared::occupied`] unless the
-    /// call stands aside. Cancelling the call drops them at once, whatever the engine does meanwhile.
+    /// call stands aside. Cancelling the call drops them at once, whatever the engine does
+    /// meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].

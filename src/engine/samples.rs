@@ -1,5 +1,5 @@
-//! Several sequences of one prompt. The first computes the prompt, and the others are forked from it
-//! when it has: they share its full pages, and the last page is copied. From then on they are
+//! Several sequences of one prompt. The first computes the prompt, and the others are forked from
+//! it when it has: they share its full pages, and the last page is copied. From then on they are
 //! sequences like any other.
 //!
 //! The last row of the prompt is computed once more for each, because every sequence draws from a

@@ -49,8 +49,8 @@ impl Encoding {
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`, `i8`, `u8`, `i32`, `i64`, `f8_e4m3`; ggml's own of
-    /// its blocks, `Q4_K`.
+    /// The field's short name: `f32`, `f16`, `bf16`, `i8`, `u8`, `i32`, `i64`, `f8_e4m3`; ggml's
+    /// own of its blocks, `Q4_K`.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::F32 => "f32",

@@ -45,8 +45,8 @@ impl Gguf {
     /// # Errors
     /// [`Error::Format`], [`Error::Config`] and [`Error::Tensor`] for a file that is malformed,
     /// contradicts itself or its length, or is beyond [`super::limits`]; [`Error::Unsupported`] for
-    /// version 1, big-endian files, and types of tensors that are not read; [`Error::Refused`] where
-    /// there is no memory for the table of contents.
+    /// version 1, big-endian files, and types of tensors that are not read; [`Error::Refused`]
+    /// where there is no memory for the table of contents.
     pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<Gguf> {
         let (file, len) = open_regular(path)?;
         let mut reader = Reader::new(path, &file, 0..len, cancel);

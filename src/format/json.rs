@@ -80,8 +80,8 @@ impl Read for Section<'_> {
     }
 }
 
-/// A JSON object whose keys are names of tensors: all different and at most [`MAX_TENSORS`]. Without
-/// `__metadata__`, which a safetensors header may have beside them.
+/// A JSON object whose keys are names of tensors: all different and at most [`MAX_TENSORS`].
+/// Without `__metadata__`, which a safetensors header may have beside them.
 pub(super) struct ByTensor<V>(pub BTreeMap<String, V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for ByTensor<V> {

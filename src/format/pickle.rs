@@ -9,9 +9,9 @@ use super::limits::{MAX_RANK, MAX_VALUES};
 use crate::sentence;
 use std::collections::HashMap;
 
-/// Most bytes of memory that a value takes. A value is on the stack, in a tuple, a dict or the memo,
-/// whose tables double as they grow. A tensor of [`MAX_RANK`] dimensions takes some 400, and three
-/// values are needed to make one.
+/// Most bytes of memory that a value takes. A value is on the stack, in a tuple, a dict or the
+/// memo, whose tables double as they grow. A tensor of [`MAX_RANK`] dimensions takes some 400, and
+/// three values are needed to make one.
 pub(super) const WORK_PER_VALUE: usize = 200;
 
 /// A tensor as the pickle describes it. Nothing of it is checked against the storage yet.

@@ -1,4 +1,5 @@
-//! PyTorch's `.pth`: a stored zip whose `data.pkl` describes the tensors and whose `data/N` hold them.
+//! PyTorch's `.pth`: a stored zip whose `data.pkl` describes the tensors and whose `data/N` hold
+//! them.
 //!
 //! The records of the archive: `torch/serialization.py`, `_save` and `_load`.
 
@@ -12,8 +13,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-/// Open a file and validate everything it says about its tensors; reads none of their data. `cancel`
-/// is looked at between its parts and before each tensor.
+/// Open a file and validate everything it says about its tensors; reads none of their data.
+/// `cancel` is looked at between its parts and before each tensor.
 ///
 /// [`Error::Format`] and [`Error::Tensor`] for a file that is malformed, contradicts itself or is
 /// beyond [`super::limits`]; [`Error::Refused`] where there is no memory for its table of contents.
@@ -29,8 +30,8 @@ pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<TensorFile> {
 
 /// Open the shards that a `pytorch_model.bin.index.json` names.
 ///
-/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and errors:
-/// as in [`open`].
+/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and
+/// errors: as in [`open`].
 pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorFile>> {
     let mut open = |path: &Path| open(path, cancel);
     super::index::open(index, ("a PyTorch index", ".bin"), &mut open, cancel)

@@ -24,8 +24,9 @@ struct Entry {
 /// Open a file and validate everything its header says; reads no tensor's data. `cancel` is looked
 /// at every few kilobytes.
 ///
-/// [`Error::Format`] and [`Error::Tensor`] for a header that is malformed, contradicts itself or the
-/// file's length, or is beyond [`super::limits`]; [`Error::Refused`] where there is no memory for it.
+/// [`Error::Format`] and [`Error::Tensor`] for a header that is malformed, contradicts itself or
+/// the file's length, or is beyond [`super::limits`]; [`Error::Refused`] where there is no memory
+/// for it.
 pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<TensorFile> {
     open_with_room(path, &mut { MAX_HEADER }, cancel)
 }
@@ -165,8 +166,8 @@ fn convert(path: &Path, name: &str, entry: Entry, start: u64) -> Result<TensorIn
 
 /// Open the shards that a `model.safetensors.index.json` names.
 ///
-/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and errors:
-/// as in [`open`].
+/// Every tensor of the index must be in its shard, and no tensor may be in two. `cancel` and
+/// errors: as in [`open`].
 pub fn open_sharded(index: &Path, cancel: Option<&Cancel>) -> Result<Vec<TensorFile>> {
     let mut room = MAX_HEADER;
     let mut open = |path: &Path| open_with_room(path, &mut room, cancel);

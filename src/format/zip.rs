@@ -26,7 +26,8 @@ const LOCAL: u32 = 0x0403_4b50;
 const LOCAL_LEN: u64 = 30;
 
 /// Most bytes of memory that a byte of the directory turns into: an entry has at least 46 bytes and
-/// takes some 150 in a map. A map cannot be told that there is no memory, so it is asked for beforehand.
+/// takes some 150 in a map. A map cannot be told that there is no memory, so it is asked for
+/// beforehand.
 const WORK_PER_BYTE: usize = 4;
 
 /// What the directory says about one entry.

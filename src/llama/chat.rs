@@ -15,8 +15,8 @@ const MAX_CONFIG: u64 = 16 << 20;
 /// As for other configuration files.
 const WORK_PER_BYTE: usize = 100;
 
-/// How a handle renders dialogs. What is wrong with a template is a line of the log; it fails the calls
-/// that need it.
+/// How a handle renders dialogs. What is wrong with a template is a line of the log; it fails the
+/// calls that need it.
 pub(super) fn chat(
     options: &BuildOptions,
     checkpoint: &dyn Checkpoint,

@@ -78,8 +78,8 @@ impl Llama {
         completion::collect(&stream, n, logprobs, top, on_event)
     }
 
-    /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and the
-    /// text's tokens.
+    /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and
+    /// the text's tokens.
     ///
     /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
     pub fn text_prompts(&self, texts: &[&str], cancel: Option<&Cancel>) -> Result<Vec<Prompt>> {
@@ -104,9 +104,9 @@ impl Llama {
         &self.chat
     }
 
-    /// Prompts for [`Llama::generate`] from dialogs of plain texts, by the model's chat template or in
-    /// Meta's format. In the Llama 2 format a dialog with a special tag in a message is answered with
-    /// the reference's sentence. Fails as [`Llama::text_prompts`] and [`Chat::encode`].
+    /// Prompts for [`Llama::generate`] from dialogs of plain texts, by the model's chat template or
+    /// in Meta's format. In the Llama 2 format a dialog with a special tag in a message is answered
+    /// with the reference's sentence. Fails as [`Llama::text_prompts`] and [`Chat::encode`].
     pub fn chat_prompts(
         &self,
         dialogs: &[&[Turn<'_>]],

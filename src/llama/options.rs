@@ -32,15 +32,15 @@ pub struct BuildOptions {
     pub device: Device,
     /// Which one of several; the CPU is 0.
     pub device_index: usize,
-    /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for itself (its context, the
-    /// kernels, CUDA graphs) is not among them.
+    /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for
+    /// itself (its context, the kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
     /// 0: as many as affinity and cgroup allow.
     pub n_threads: usize,
     /// `None`: as stored.
     pub weights_dtype: Option<Dtype>,
-    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] and [`Dtype::Fp8`] have a
-    /// scale per vector.
+    /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] and [`Dtype::Fp8`] have
+    /// a scale per vector.
     pub kv_dtype: Option<Dtype>,
     /// Seed of the handle's generator.
     pub seed: u64,
@@ -57,8 +57,8 @@ pub struct BuildOptions {
     /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`:
     /// as many as the KV pool has.
     pub stall_memory_bytes: Option<u64>,
-    /// Directories of LoRA adapters, which are merged into the weights in this order, and by how much
-    /// each is weighted.
+    /// Directories of LoRA adapters, which are merged into the weights in this order, and by how
+    /// much each is weighted.
     pub adapters: Vec<(PathBuf, f32)>,
     /// A chat template instead of the model's.
     pub chat_template: Option<String>,

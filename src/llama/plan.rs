@@ -45,7 +45,8 @@ impl MemoryPlan {
         (self.place.no_memory)(what, self.needed(), self.place.available)
     }
 
-    /// A device that refuses what was planned for (others use it too): the plan belongs to the message.
+    /// A device that refuses what was planned for (others use it too): the plan belongs to the
+    /// message.
     pub fn explain(&self, error: Error) -> Error {
         match error {
             Error::DeviceMemory {

@@ -96,8 +96,8 @@ pub const HEAD: Matrix = Matrix {
     cols: Width::Dim,
 };
 
-/// The matrices of a layer, in the order of [`crate::backend::Layer`]'s fields: `wqkv`, `wo`, `w13`,
-/// `w2`.
+/// The matrices of a layer, in the order of [`crate::backend::Layer`]'s fields: `wqkv`, `wo`,
+/// `w13`, `w2`.
 pub const LAYER: [Matrix; 4] = [
     Matrix {
         parts: &[Part::Q, Part::K, Part::V],

@@ -1,4 +1,5 @@
-//! Added tokens: texts that are one token wherever they stand, cut out before anything else happens.
+//! Added tokens: texts that are one token wherever they stand, cut out before anything else
+//! happens.
 
 use super::Run;
 use super::scan::is_word;
@@ -7,8 +8,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Most bytes of all added tokens' texts. The largest in use have some 20 KiB; the automaton takes up
-/// to a hundred times as much.
+/// Most bytes of all added tokens' texts. The largest in use have some 20 KiB; the automaton takes
+/// up to a hundred times as much.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// One added token, as tokenizers describes it.
@@ -73,8 +74,8 @@ impl Matcher {
 }
 
 impl Added {
-    /// `normalise` is what happens to a text before those with `normalized` are looked for. The error
-    /// is a sentence about the tokens.
+    /// `normalise` is what happens to a text before those with `normalized` are looked for. The
+    /// error is a sentence about the tokens.
     pub fn new(
         tokens: Vec<AddedToken>,
         normalise: impl Fn(&str) -> Result<String>,
@@ -169,7 +170,8 @@ impl Added {
 }
 
 impl AddedToken {
-    /// What of `text` it takes where its text stands at `at`; nothing before `from` is left to take.
+    /// What of `text` it takes where its text stands at `at`; nothing before `from` is left to
+    /// take.
     fn bounds(&self, text: &str, at: Range<usize>, from: usize) -> Option<Range<usize>> {
         let Range { mut start, mut end } = at;
         if start < from {

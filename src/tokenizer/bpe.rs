@@ -1,5 +1,6 @@
-//! Byte-pair encoding by rank: two neighbours that a merge joins become one, the merge of the lowest
-//! rank first, the leftmost of equal ones (Sennrich, Haddow, Birch 2016; as tiktoken and tokenizers).
+//! Byte-pair encoding by rank: two neighbours that a merge joins become one, the merge of the
+//! lowest rank first, the leftmost of equal ones (Sennrich, Haddow, Birch 2016; as tiktoken and
+//! tokenizers).
 
 use super::hash::Key;
 use super::vocabulary::{Index, Vocabulary};
@@ -231,7 +232,8 @@ impl Bpe {
         before.extend((0..n as u32).map(|i| i.wrapping_sub(1)));
         after.extend((1..n as u32).chain([NONE]));
         ranks.resize(n, NONE);
-        // Each merge takes one pair out before it queues two, and there are fewer merges than symbols.
+        // Each merge takes one pair out before it queues two, and there are fewer merges than
+        // symbols.
         queue.clear();
         let most = 2 * n;
         let room = queue.try_reserve(most);

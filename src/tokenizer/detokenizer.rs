@@ -34,7 +34,8 @@ impl Detokenizer {
         }
     }
 
-    /// Append to `out` what `token` makes certain; bytes that may still become a code point are held.
+    /// Append to `out` what `token` makes certain; bytes that may still become a code point are
+    /// held.
     pub fn push(&mut self, token: Token, out: &mut String) {
         self.joiner
             .push(piece(&*self.tokenizer, self.with_special, token), out);
@@ -59,7 +60,8 @@ fn piece(tokenizer: &dyn Tokenizer, with_special: bool, token: Token) -> Piece<'
     special.map_or_else(|| tokenizer.piece(token), Piece::Literal)
 }
 
-/// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel` decoder.
+/// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel`
+/// decoder.
 pub(super) struct Joiner {
     joining: Joining,
     /// Whether a leading space of the next piece is dropped.
@@ -108,7 +110,8 @@ impl Joiner {
         while self.n_held > 0
             && let Some((first, rest)) = bytes.split_first()
         {
-            // What is held is always a proper prefix of a code point, so there is room for one byte.
+            // What is held is always a proper prefix of a code point, so there is room for one
+            // byte.
             self.held[self.n_held] = *first;
             let (held, len) = (self.held, self.n_held + 1);
             self.n_held = 0;
@@ -139,8 +142,8 @@ impl Joiner {
         }
     }
 
-    /// `n` bytes, a maximal part that is no code point. SentencePiece looks again behind the first of
-    /// them, where another invalid part begins, so it ends up with as many U+FFFD.
+    /// `n` bytes, a maximal part that is no code point. SentencePiece looks again behind the first
+    /// of them, where another invalid part begins, so it ends up with as many U+FFFD.
     fn emit_invalid(&mut self, n: usize, out: &mut String) {
         let n = match self.joining {
             Joining::SentencePiece => n,

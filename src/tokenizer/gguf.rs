@@ -24,8 +24,8 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Special tokens that end a turn in some family. Most files name one EOS, though the model was taught
-/// to end turns with another; llama.cpp goes by these texts too.
+/// Special tokens that end a turn in some family. Most files name one EOS, though the model was
+/// taught to end turns with another; llama.cpp goes by these texts too.
 const TURN_ENDS: [&str; 6] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -47,8 +47,8 @@ pub struct GgufVocabulary {
     pub tokens: Vec<String>,
     /// `scores`: one for each token, of `llama`; empty where the key is missing.
     pub scores: Vec<f32>,
-    /// `token_type`: one for each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
-    /// byte); empty where the key is missing.
+    /// `token_type`: one for each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused,
+    /// 6 byte); empty where the key is missing.
     pub types: Vec<i32>,
     /// `merges`: of `gpt2`, two tokens with a space between them; the first has the lowest rank.
     pub merges: Vec<String>,
@@ -83,7 +83,8 @@ impl Pre {
         let (expressions, ignore_merges, nfc): (&[&str], bool, bool) = match name {
             "llama-bpe" | "llama3" | "llama-v3" | "falcon3" => (&[split::LLAMA3], true, false),
             "smaug-bpe" | "dbrx" => (&[split::LLAMA3], false, false),
-            // These models were trained with NFC. A GGUF cannot say it, and llama.cpp leaves it out.
+            // These models were trained with NFC. A GGUF cannot say it, and llama.cpp leaves it
+            // out.
             "qwen2" | "deepseek-r1-qwen" => (&[split::QWEN2], false, true),
             "qwen35" => (&[split::QWEN35], false, true),
             "gpt-2" | "olmo" => (&[split::GPT2], false, false),
@@ -105,8 +106,8 @@ impl Pre {
 impl GgufVocabulary {
     /// The tokenizer; `path` is for the messages.
     ///
-    /// [`Error::Unsupported`] for models and splits that are not known, [`Error::Format`] for lists that
-    /// contradict each other.
+    /// [`Error::Unsupported`] for models and splits that are not known, [`Error::Format`] for lists
+    /// that contradict each other.
     pub fn tokenizer(&self, path: &Path) -> Result<Arc<dyn Tokenizer>> {
         self.check(path)?;
         match &self.model[..] {
@@ -218,8 +219,8 @@ impl GgufVocabulary {
         let first_unknown = self.types.iter().position(|&kind| kind == UNKNOWN);
         let unk = self.unk_id.or(first_unknown.map(|id| id as u32));
         for (id, (text, score)) in (0..).zip(self.tokens.iter().zip(&self.scores)) {
-            // Neither added tokens nor holes are ever merged. Control pieces are not either, and unlike
-            // unused ones they need not be taken apart again.
+            // Neither added tokens nor holes are ever merged. Control pieces are not either, and
+            // unlike unused ones they need not be taken apart again.
             let hidden = match text.chars().nth(1) {
                 Some(_) => Type::Control,
                 None => Type::Unused,

@@ -20,13 +20,14 @@ impl BuildHasher for Key {
     }
 }
 
-/// A hash of few instructions for each eight bytes: a lookup for every two neighbours is most of the
-/// work of an encoding.
+/// A hash of few instructions for each eight bytes: a lookup for every two neighbours is most of
+/// the work of an encoding.
 pub(super) struct Fold(u64);
 
 impl Fold {
     fn fold(&mut self, word: u64) {
-        // 2^64 / golden ratio; the high half of the product depends on all bits, the low half on few.
+        // 2^64 / golden ratio; the high half of the product depends on all bits, the low half on
+        // few.
         let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = product as u64 ^ (product >> 64) as u64;
     }

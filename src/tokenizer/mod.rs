@@ -46,7 +46,8 @@ pub enum Piece<'a> {
 /// What becomes of bytes that are no characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joining {
-    /// Each is U+FFFD. A [`Piece::Control`] ends a run of bytes: a character cannot continue behind it.
+    /// Each is U+FFFD. A [`Piece::Control`] ends a run of bytes: a character cannot continue behind
+    /// it.
     SentencePiece,
     /// Each maximal part that cannot become a character is one U+FFFD, as in Rust, Python and
     /// tiktoken. A [`Piece::Control`] is as if it were not there.
@@ -130,8 +131,8 @@ pub trait Tokenizer: Send + Sync {
         true
     }
 
-    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. Ends early
-    /// where `bound` says so; what was appended until then is of no use.
+    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. Ends
+    /// early where `bound` says so; what was appended until then is of no use.
     ///
     /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take
     /// (the implementation says how long that is), with [`Error::Refused`] where there is no memory
@@ -149,8 +150,8 @@ pub trait Tokenizer: Send + Sync {
     /// Append the ids of a rendered chat to `tokens`, without a BOS that the text does not spell.
     ///
     /// The texts of added tokens (`<|eot_id|>`) become these tokens where the template wrote all of
-    /// their bytes, and with `parse_all` everywhere; elsewhere they are words. The lengths of `runs`
-    /// add up to the text's. Ends early and fails as [`Tokenizer::encode_onto`], and with
+    /// their bytes, and with `parse_all` everywhere; elsewhere they are words. The lengths of
+    /// `runs` add up to the text's. Ends early and fails as [`Tokenizer::encode_onto`], and with
     /// [`Error::InvalidArgument`] where the runs are not this text's.
     ///
     /// The default is for a tokenizer without added tokens.
@@ -194,7 +195,8 @@ pub trait Tokenizer: Send + Sync {
     fn strips_leading_space(&self) -> bool;
 
     /// Whether it goes on doing so, with the leading space of each following piece, for as long as
-    /// the text stays empty. Only looked at where [`strips_leading_space`](Self::strips_leading_space).
+    /// the text stays empty. Only looked at where
+    /// [`strips_leading_space`](Self::strips_leading_space).
     fn strips_every_leading_space(&self) -> bool {
         false
     }

@@ -207,7 +207,8 @@ impl Checked {
                     "{what}_id is {id}, expected -1 to {} for {n_pieces} pieces",
                     n_pieces - 1
                 )),
-                // SentencePiece goes by the name. For the padding it is customary to have only that.
+                // SentencePiece goes by the name. For the padding it is customary to have only
+                // that.
                 Some(id) if id != found && what != "pad" => Err(format!(
                     "{what}_id is {id}, but the control piece {name:?} has id {found}"
                 )),

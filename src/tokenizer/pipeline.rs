@@ -1,5 +1,5 @@
-//! The way of a text through a tokenizer that merges by rank: added tokens, normaliser, added tokens
-//! again, the cut into pieces, merges. Readers of files fill in a [`Pipeline`].
+//! The way of a text through a tokenizer that merges by rank: added tokens, normaliser, added
+//! tokens again, the cut into pieces, merges. Readers of files fill in a [`Pipeline`].
 
 use super::added::{Added, Pass};
 use super::bpe::{Bpe, Scratch};

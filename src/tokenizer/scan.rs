@@ -18,8 +18,8 @@ const WHITE: u8 = 4;
 const WORD: u8 = 8;
 const LINE_END: u8 = 16;
 
-/// What a character is to the expressions, by Unicode's tables as regex-syntax has them. Blocks of 256
-/// characters, equal ones once.
+/// What a character is to the expressions, by Unicode's tables as regex-syntax has them. Blocks of
+/// 256 characters, equal ones once.
 struct Classes {
     block_of: Vec<u16>,
     blocks: Vec<[u8; 256]>,

@@ -1,10 +1,11 @@
-//! Byte-pair encoding of one word by the scores of pieces: what SentencePiece's `bpe::Model` gives, without its detours.
+//! Byte-pair encoding of one word by the scores of pieces: what SentencePiece's `bpe::Model` gives,
+//! without its detours.
 //!
-//! Characters (or user-defined symbols) are joined pair by pair; the pair whose union has the highest
-//! score comes first, the leftmost of equal ones. SentencePiece does that to a whole text with one
-//! queue, at a microsecond a byte. Here the caller has cut the text where no pair can be joined, so
-//! that the queue is as short as a word. What is joined is looked up by its text, as there: two
-//! characters that are no pieces may be one together.
+//! Characters (or user-defined symbols) are joined pair by pair; the pair whose union has the
+//! highest score comes first, the leftmost of equal ones. SentencePiece does that to a whole text
+//! with one queue, at a microsecond a byte. Here the caller has cut the text where no pair can be
+//! joined, so that the queue is as short as a word. What is joined is looked up by its text, as
+//! there: two characters that are no pieces may be one together.
 
 use super::hash::Key;
 use super::model_proto::{ModelProto, Type, byte_of};
@@ -110,7 +111,8 @@ impl ScoredBpe {
     pub fn encode(&self, word: &str, scratch: &mut Scratch, ids: &mut Vec<Token>) -> Result<()> {
         let Scratch { symbols, queue } = scratch;
         self.split(word, symbols)?;
-        // Each merge takes one pair out before it queues two, and there are fewer merges than symbols.
+        // Each merge takes one pair out before it queues two, and there are fewer merges than
+        // symbols.
         let most = 2 * symbols.len();
         queue.clear();
         let room = queue.try_reserve(most);

@@ -1,9 +1,10 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`ScoredBpe`] where it can do that,
-//! as with all of Llama's tokenizers; both are tested against the library. Where it cannot, the library
-//! encodes. It gets the message that [`Checked`] vouches for, encoded again, rather than the file: so
-//! it is no matter if its parser reads a crafted file differently than ours does.
+//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`ScoredBpe`] where it can
+//! do that, as with all of Llama's tokenizers; both are tested against the library. Where it
+//! cannot, the library encodes. It gets the message that [`Checked`] vouches for, encoded again,
+//! rather than the file: so it is no matter if its parser reads a crafted file differently than
+//! ours does.
 
 use super::added::{Added, AddedToken, Pass};
 use super::model_proto::{Checked, ModelProto, Type, byte_of};
@@ -19,10 +20,12 @@ use std::path::Path;
 
 const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
 
-/// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between two,
-/// and little memory is needed at a time. (The library takes some hundred bytes for each byte of text.)
+/// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between
+/// two, and little memory is needed at a time. (The library takes some hundred bytes for each byte
+/// of text.)
 const PART_BYTES: usize = 8 << 10;
-/// Most bytes of a part. A text has this many bytes without a place to cut it only if it was made to.
+/// Most bytes of a part. A text has this many bytes without a place to cut it only if it was made
+/// to.
 pub const MAX_PART_BYTES: usize = 1 << 20;
 /// Most bytes of a text where characters without a piece become `<unk>`: the library's time grows
 /// with the square of a run of them. Llama's tokenizers make bytes of them instead.
@@ -99,8 +102,8 @@ enum Parts {
 }
 
 impl SentencePiece {
-    /// The tokenizer of a checked model; `path` is for the messages, `extras` are what the files beside
-    /// it say.
+    /// The tokenizer of a checked model; `path` is for the messages, `extras` are what the files
+    /// beside it say.
     ///
     /// [`Error::Format`] where these contradict it.
     pub(super) fn from_checked(path: &Path, checked: Checked, extras: &Extras) -> Result<Self> {

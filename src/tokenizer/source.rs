@@ -16,7 +16,8 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Bytes that SentencePiece takes to read a file: Llama 2's half megabyte takes some ten megabytes.
 const PROTO_WORK_PER_BYTE: usize = 32;
 const PROTO_WORK: usize = 2 << 20;
-/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added tokens.
+/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added
+/// tokens.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Most bytes of memory that a byte of such a file turns into.
 const WORK_PER_BYTE: usize = 32;
@@ -76,8 +77,9 @@ fn hint(dir: &Path) -> &'static str {
 
 /// Open a tokenizer file of any kind we know, and the files beside it that say more of it.
 ///
-/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for a tokenizer of a
-/// kind that is known and not supported, [`Error::Format`] for anything else that is no tokenizer.
+/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for a tokenizer of
+/// a kind that is known and not supported, [`Error::Format`] for anything else that is no
+/// tokenizer.
 pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
     let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
     with_extras(path, &bytes)

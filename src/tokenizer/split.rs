@@ -1,8 +1,9 @@
 //! Cutting a text into the pieces that are merged each by itself: the pre-tokenizers' expressions.
 //!
 //! The expressions of the field use one look-ahead, in an ending `\s+(?!\S)|\s+`. Without it they
-//! are regular, and a lazy DFA finds their matches in linear time whatever the text is. So the ending
-//! becomes a second expression, `\s+`, and a rule about the length of its matches ([`Expression`]).
+//! are regular, and a lazy DFA finds their matches in linear time whatever the text is. So the
+//! ending becomes a second expression, `\s+`, and a rule about the length of its matches
+//! ([`Expression`]).
 
 use super::scan::{self, Scanner};
 use crate::Result;
@@ -14,16 +15,56 @@ use regex_syntax::{ast, hir::Hir};
 pub(super) const GPT2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Llama 3's.
-pub(super) const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 /// Qwen2's: Llama 3's with single digits.
-pub(super) const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 
 /// Qwen3.5's: marks are letters.
-pub(super) const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
+    r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|",
+    r"\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 /// GPT-4o's.
-pub(super) const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 /// Mistral's Tekken: GPT-4o's without contractions, with single digits.
-pub(super) const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 /// DeepSeek-Coder's, one after the other.
 pub(super) const DEEPSEEK_CODER: [&str; 5] = [
     r"[\r\n]",
@@ -63,8 +104,8 @@ const LINE_ENDING_SPACE: &str = r"\s+$";
 
 /// The ending with a look-ahead that is known.
 const ENDING: &str = r"|\s+(?!\S)|\s+";
-/// Most bytes of an expression's NFA, and of the lazy DFA that a thread's searches make of it. With 2 MiB
-/// GPT-4o's expression fills it over and over in Chinese text, at a tenth of the speed.
+/// Most bytes of an expression's NFA, and of the lazy DFA that a thread's searches make of it. With
+/// 2 MiB GPT-4o's expression fills it over and over in Chinese text, at a tenth of the speed.
 const NFA_BYTES: usize = 1 << 20;
 const DFA_BYTES: usize = 16 << 20;
 /// Most bytes of an expression; the longest in use has a few thousand.
@@ -80,8 +121,8 @@ enum Search {
     Scanner(Scanner),
     Regex {
         regex: Box<Regex>,
-        /// The second pattern is `\s+`. Where its match has two characters or more and does not reach
-        /// the end of the text, its last character is left to what follows.
+        /// The second pattern is `\s+`. Where its match has two characters or more and does not
+        /// reach the end of the text, its last character is left to what follows.
         ending: bool,
     },
 }
@@ -192,7 +233,8 @@ pub(super) fn split(
     }
 }
 
-/// What an expression means. Refuses what means something else to Oniguruma, for which it was written.
+/// What an expression means. Refuses what means something else to Oniguruma, for which it was
+/// written.
 fn parse(text: &str) -> std::result::Result<Hir, String> {
     let tree = ast::parse::ParserBuilder::new()
         .nest_limit(NESTING)

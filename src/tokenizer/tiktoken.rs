@@ -1,7 +1,7 @@
 //! Llama 3's `tokenizer.model`: lines of a token in base64 and its rank, as tiktoken writes them.
 //!
-//! A file has no merges: any two tokens whose bytes together are a token may be joined, and the rank
-//! of the joined one is the merge's. Special tokens are not in the file; they are Meta's
+//! A file has no merges: any two tokens whose bytes together are a token may be joined, and the
+//! rank of the joined one is the merge's. Special tokens are not in the file; they are Meta's
 //! (llama-models, `models/llama3/tokenizer.py`).
 
 use super::Joining;

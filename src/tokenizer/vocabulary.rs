@@ -136,7 +136,8 @@ impl Vocabulary {
     }
 }
 
-/// Finds the id of a text. An open-addressing table of ids: the texts themselves stay where they are.
+/// Finds the id of a text. An open-addressing table of ids: the texts themselves stay where they
+/// are.
 pub(super) struct Index {
     /// The high bits of a text's hash beside its id, which is [`FREE`] where there is none.
     slots: Vec<(u32, u32)>,

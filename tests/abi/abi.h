@@ -1,4 +1,5 @@
-/* What the test programs share. Each runs as `program MODEL_DIR` and prints its number of checks. */
+/* What the test programs share. Each runs as `program MODEL_DIR` and prints its number of
+ * checks. */
 #ifndef ABI_H
 #define ABI_H
 

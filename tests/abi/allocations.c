@@ -1,11 +1,11 @@
 /* Every allocation of a call fails once, alone or with all that follow it: the call says
  * LLAMA_E_NO_MEMORY, or succeeds without it. Only a call's own records, which stable Rust cannot
- * allocate fallibly, and what fails together with the words for it, may end the process, and then as
- * Rust ends it, with the line that the header announces. Never another way, never a hang, and nothing
- * is leaked.
+ * allocate fallibly, and what fails together with the words for it, may end the process, and then
+ * as Rust ends it, with the line that the header announces. Never another way, never a hang, and
+ * nothing is leaked.
  *
- * `allocations MODEL_DIR [SCENARIO [FIRST]]`; a scenario runs in children, which go on where the one
- * before them ended. */
+ * `allocations MODEL_DIR [SCENARIO [FIRST]]`; a scenario runs in children, which go on where the
+ * one before them ended. */
 #include "abi.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* ---- an allocator that can be told to fail; the library's calls land here, the program comes first ---- */
+/* ---- an allocator that can be told to fail; the library's calls land here, the program comes
+ * first ---- */
 
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);

@@ -1,4 +1,5 @@
-/* llama_encode_text_bounded: text that anybody may have sent costs no more than its bounds allow. */
+/* llama_encode_text_bounded: text that anybody may have sent costs no more than its bounds
+ * allow. */
 #include "abi.h"
 
 enum { MIB = 1 << 20 };
@@ -66,7 +67,8 @@ static void *trigger(void *cancel) {
   return NULL;
 }
 
-/* Tens of megabytes: refused at once where only a few tokens are wanted, left at once when told to. */
+/* Tens of megabytes: refused at once where only a few tokens are wanted, left at once when told
+ * to. */
 static void large(const llama_t *l, size_t len) {
   char *text = malloc(len);
   int32_t token;

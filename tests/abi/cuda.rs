@@ -1,6 +1,6 @@
 //! The shared library with a driver in the library path: one that stands in for NVIDIA's and runs
-//! the kernels on the CPU (`kernels/emu/cuda`). What `tests/gpu/cuda.rs` cannot see: which driver is
-//! opened, and when.
+//! the kernels on the CPU (`kernels/emu/cuda`). What `tests/gpu/cuda.rs` cannot see: which driver
+//! is opened, and when.
 
 use super::{compile, link_dir, root, succeed};
 use crate::emu::{build, standin};

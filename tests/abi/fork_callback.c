@@ -100,7 +100,8 @@ static void on_log(void *user_data, int32_t level, const char *msg, size_t msg_l
   fork_here();
 }
 
-/* The end of a call that has forked. In the child: it is refused, and the child can work for itself. */
+/* The end of a call that has forked. In the child: it is refused, and the child can work for
+ * itself. */
 static void end(llama_status status, llama_status expected, const llama_error *err) {
   int how = -1;
   if (child == 0) {

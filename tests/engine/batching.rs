@@ -325,8 +325,8 @@ fn figures_are_of_the_request() {
     assert_eq!((timings.generated_tokens, timings.steps), (4, 4));
 }
 
-/// Where the model takes it, the next step is submitted before the answer of the last one is collected, for as long
-/// as only the tokens can be news; what is seen of it is nothing.
+/// Where the model takes it, the next step is submitted before the answer of the last one is
+/// collected, for as long as only the tokens can be news; what is seen of it is nothing.
 #[test]
 fn the_next_step_is_under_way_when_a_token_is_read() {
     let answer = ids("wxyz");
@@ -338,8 +338,8 @@ fn the_next_step_is_under_way_when_a_token_is_read() {
         repetition_penalty: 1.5,
         ..length(4)
     };
-    // The prompt; a step for each token but the first, all of them one ahead; and where only the token says that it
-    // is the last one, a step in vain.
+    // The prompt; a step for each token but the first, all of them one ahead; and where only the
+    // token says that it is the last one, a step in vain.
     for (options, order, ends) in [
         (length(4), "<><<><>>", true),
         (length(2), "<><>", true),
@@ -383,7 +383,8 @@ fn steps_ahead_end_where_somebody_comes_or_goes() {
     probe.release();
     assert_eq!(collect(&second, 1).unwrap().0[0].text, "lmno");
     assert_eq!(collect(&first, 1).unwrap().0[0].text, "bcdefghij");
-    // The step of the second's prompt begins when what was under way is over; three together; and the first alone.
+    // The step of the second's prompt begins when what was under way is over; three together; and
+    // the first alone.
     assert_eq!(probe.order(), "<><<><>><><<><>><>");
     let follows: Vec<_> = probe.steps().iter().map(|step| step.follows).collect();
     let want = [false, false, true, true, false, false, true, true, false];

@@ -1,5 +1,5 @@
-//! Chat templates: what transformers renders, what jinja2 makes of random templates, and what hostile
-//! ones may cost.
+//! Chat templates: what transformers renders, what jinja2 makes of random templates, and what
+//! hostile ones may cost.
 
 use crate::account::measure;
 use llamabi::Cancel;
@@ -254,8 +254,8 @@ fn a_byte_has_the_origin_of_who_wrote_it() {
     }
 }
 
-/// Bytes that a rendering may hold: 256 for each byte of the template are asked for before it is read,
-/// and buffers may be twice as large as what was made.
+/// Bytes that a rendering may hold: 256 for each byte of the template are asked for before it is
+/// read, and buffers may be twice as large as what was made.
 const BESIDE: usize = 5 * (64 << 20);
 
 #[test]

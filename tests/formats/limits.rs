@@ -185,8 +185,8 @@ fn tensors_of_memos(n: usize) -> Vec<u8> {
     pickle
 }
 
-/// What is asked for beforehand, as the allocator of C++ and Rust's collections cannot be told no, is
-/// at least what is used: the constants of `format` are repeated here.
+/// What is asked for beforehand, as the allocator of C++ and Rust's collections cannot be told no,
+/// is at least what is used: the constants of `format` are repeated here.
 #[test]
 fn memory_is_in_proportion() {
     let dir = TempDir::new();

@@ -510,7 +510,8 @@ fn dangerous_or_contradictory_models_are_refused() {
     // Two bytes of file per piece.
     let error = format_error(&[0x0a, 0].repeat(3 << 20));
     assert!(error.contains("3145728 pieces"), "{error}");
-    // Something empty is there in files of newer trainers, and an absent default is no contradiction.
+    // Something empty is there in files of newer trainers, and an absent default is no
+    // contradiction.
     Both::new(&small_with(|proto| {
         proto.denormalizer_spec = Some(vec![]);
         trainer(proto).pad_id = None;

@@ -863,9 +863,10 @@ fn events_joined_are_the_decoded_text() {
     }
 }
 
-/// The libraries themselves on random texts, where Python has them: `LLAMABI_TOKENIZERS_PYTHON` names
-/// an interpreter with tokenizers and tiktoken of PyPI. `LLAMABI_TOKENIZERS_TEXTS`: how many texts for
-/// each file, 1,000 unless said. `LLAMABI_TOKENIZERS_FILES`: a folder of more files, for real ones.
+/// The libraries themselves on random texts, where Python has them: `LLAMABI_TOKENIZERS_PYTHON`
+/// names an interpreter with tokenizers and tiktoken of PyPI. `LLAMABI_TOKENIZERS_TEXTS`: how many
+/// texts for each file, 1,000 unless said. `LLAMABI_TOKENIZERS_FILES`: a folder of more files, for
+/// real ones.
 #[test]
 fn random_texts_as_the_libraries_encode_them() {
     let Some(python) = std::env::var_os("LLAMABI_TOKENIZERS_PYTHON") else {

@@ -72,8 +72,8 @@ impl Rng {
     }
 }
 
-/// Pieces, halves of pieces, characters of all kinds and runs of one: what merges, nearly merges, and
-/// does not.
+/// Pieces, halves of pieces, characters of all kinds and runs of one: what merges, nearly merges,
+/// and does not.
 fn random_text(rng: &mut Rng, proto: &ModelProto, parts: usize) -> String {
     let mut text = String::new();
     for _ in 0..parts {
@@ -130,8 +130,8 @@ fn texts_of_this_project_are_what_the_library_makes_of_them() {
     }
 }
 
-/// Vocabularies that train never makes: equal scores, both zeros, nested user-defined symbols, unions of
-/// characters that are no pieces, pieces that contain each other.
+/// Vocabularies that train never makes: equal scores, both zeros, nested user-defined symbols,
+/// unions of characters that are no pieces, pieces that contain each other.
 #[test]
 fn odd_vocabularies_are_what_the_library_makes_of_them() {
     let mut rng = Rng(7);

@@ -185,8 +185,8 @@ fn more_memory_than_there_is() {
     );
 }
 
-/// Every thread of the CPU backend has scratch buffers of its own, and the memory plan counts those of the
-/// threads that were asked for, not those that the machine could run.
+/// Every thread of the CPU backend has scratch buffers of its own, and the memory plan counts those
+/// of the threads that were asked for, not those that the machine could run.
 #[test]
 fn the_plan_counts_the_threads_asked_for() {
     let scratch = |n_threads| {

@@ -205,7 +205,8 @@ fn scales_of_quantised_checkpoints_are_numbers() {
             &[0, 0, 0xc0, 0x7f],
             format!("tensor `{w}.nested_offset`: expected finite numbers, found NaN at index 0"),
         ),
-        // A number, but not as a scale: the first block of the tensor is not as far as 1e30 from the mean.
+        // A number, but not as a scale: the first block of the tensor is not as far as 1e30 from
+        // the mean.
         (
             Quant::Nf4,
             ".nested_absmax",
@@ -250,9 +251,9 @@ fn scales_of_quantised_checkpoints_are_numbers() {
 /// The token whose sequences overflow.
 const BAD: i32 = 77;
 
-/// A model of finite weights. Column 0 of the embedding outweighs all others, with a minus for every
-/// token but one; gate and up of the first layer make infinity of it where it is positive, and nothing
-/// where it is negative.
+/// A model of finite weights. Column 0 of the embedding outweighs all others, with a minus for
+/// every token but one; gate and up of the first layer make infinity of it where it is positive,
+/// and nothing where it is negative.
 fn overflowing() -> Patched {
     let p = Patched::of("mha-f32/meta");
     let embedding = "tok_embeddings.weight";

@@ -23,8 +23,8 @@ fn open(dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions) -> Result<
 }
 
 /// 16-bit weights stay what they are; a 16-bit KV cache moves log probabilities by the amounts
-/// measured when the tolerances were set (f16 0.004, bf16 0.03; here with room to spare). Where prompts
-/// are multiplied with bfloat16 tiles, their activations are rounded too (0.1).
+/// measured when the tolerances were set (f16 0.004, bf16 0.03; here with room to spare). Where
+/// prompts are multiplied with bfloat16 tiles, their activations are rounded too (0.1).
 fn tolerance(model: &Model, name: &str) -> f32 {
     let device = model.info().device_name.map(|c| c as u8);
     let tiles = device.windows(3).any(|word| word == b"AMX");

@@ -1,5 +1,5 @@
-//! Names that files bring along, in the sentences of the C API: nothing in them acts, nothing cuts the
-//! sentence, and however long they are, what was expected and what was found stay in it.
+//! Names that files bring along, in the sentences of the C API: nothing in them acts, nothing cuts
+//! the sentence, and however long they are, what was expected and what was found stay in it.
 
 use crate::common::*;
 use llamabi::capi::*;
@@ -31,7 +31,8 @@ fn assert_says(sentence: &str, words: &[&str]) {
     }
 }
 
-/// A copy of a checkpoint whose weights are a safetensors file with one tensor of this name too many.
+/// A copy of a checkpoint whose weights are a safetensors file with one tensor of this name too
+/// many.
 fn with_tensor(dir: &Path, name: &str) -> PathBuf {
     let source = reference("mha-f32/hf");
     fs::create_dir_all(dir).unwrap();

@@ -12,7 +12,8 @@ export const launch = () =>
     args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
 
-/** A page that fails the test when the playground throws or complains; a refused request is no complaint. */
+/** A page that fails the test when the playground throws or complains; a refused request is no
+ * complaint. */
 export async function openPage(browser, url, { theme = 'light', width = 1280, height = 800 } = {}) {
   const page = await browser.newPage({ viewport: { width, height }, colorScheme: theme });
   page.setDefaultTimeout(15_000);
@@ -31,7 +32,8 @@ export async function post(url, path, body) {
   return response.json();
 }
 
-/** Runs every check, so that one failure does not hide the next; throws at the end if there was one. */
+/** Runs every check, so that one failure does not hide the next; throws at the end if there was
+ * one. */
 export async function runAll(title, checks) {
   let failed = 0;
   for (const [name, check] of Object.entries(checks)) {
@@ -60,7 +62,8 @@ export function shooter(folder) {
   return (page, name) => page.screenshot({ path: join(folder, `${name}.png`), fullPage: true });
 }
 
-/** The service through a proxy that passes `events` events of a stream, then waits for `go()`, or ends with `cut()`. */
+/** The service through a proxy that passes `events` events of a stream, then waits for `go()`,
+ * or ends with `cut()`. */
 export async function holdingProxy(url, events) {
   let held = null;
   const target = new URL(url);

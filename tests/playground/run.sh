@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh PREFIX: the Node service, and its playground in headless Chromium. Screenshots: build/playground.
+# run.sh PREFIX: the Node service, and its playground in headless Chromium. Screenshots:
+# build/playground.
 set -eu
 [ $# -eq 1 ] && [ -e "$1/lib/pkgconfig/llamabi.pc" ] || { echo "usage: run.sh PREFIX, where llamabi is installed" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)

@@ -1,4 +1,5 @@
-// The Node service beyond what the official clients send: its flags, odd requests, clients that leave.
+// The Node service beyond what the official clients send: its flags, odd requests, clients that
+// leave.
 //
 //   node service.mjs SERVER.MJS CHECKPOINT
 import assert from 'node:assert/strict';

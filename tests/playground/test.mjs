@@ -1,4 +1,5 @@
-// The playground in headless Chromium: type, stream, read a token's alternatives, move the sliders, stop.
+// The playground in headless Chromium: type, stream, read a token's alternatives, move the sliders,
+// stop.
 //
 //   node test.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS SCREENSHOT_FOLDER
 import assert from 'node:assert/strict';
@@ -168,7 +169,8 @@ async function stop(page) {
   await slide(page, 'temperature', 0);
   await page.fill('#max_tokens', '4000');
   await page.click('#go');
-  // Playwright's own click waits for quiet frames: on a busy machine all 4,000 tokens are there by then.
+  // Playwright's own click waits for quiet frames: on a busy machine all 4,000 tokens are there by
+  // then.
   await page.waitForFunction(() => document.querySelectorAll('#text .token').length > 20 && (document.querySelector('#stop').click(), true));
   await idle(page);
   assert.equal(await page.textContent('#status'), 'Stopped');

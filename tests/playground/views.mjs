@@ -1,5 +1,5 @@
-// Every view of the playground, light and dark, on a desk and on a telephone: axe finds nothing, fingers hit
-// everything, nothing sticks out, and how a text ended is on the screen.
+// Every view of the playground, light and dark, on a desk and on a telephone: axe finds nothing,
+// fingers hit everything, nothing sticks out, and how a text ended is on the screen.
 //
 //   node views.mjs URL SCREENSHOT_FOLDER
 import assert from 'node:assert/strict';
@@ -12,7 +12,8 @@ const shot = shooter(SHOTS);
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const SIZES = { desk: { width: 1280, height: 800 }, telephone: { width: 390, height: 844 } };
 
-// Rules of every WCAG version and axe's own advice; the size of targets is not among them unless asked for.
+// Rules of every WCAG version and axe's own advice; the size of targets is not among them unless
+// asked for.
 async function axe(page) {
   if (!(await page.evaluate(() => 'axe' in window))) await page.evaluate(AXE);
   const found = await page.evaluate(async () => {

@@ -1,4 +1,5 @@
-// What the playground says when something does not work, what its fields refuse, and its bars under the keyboard.
+// What the playground says when something does not work, what its fields refuse, and its bars under
+// the keyboard.
 //
 //   node words.mjs URL URL_OF_A_MODEL_THAT_NEVER_STOPS URL_OF_A_SERVER_WITH_THE_KEY_open-sesame
 import assert from 'node:assert/strict';
@@ -9,7 +10,8 @@ const browser = await launch();
 const ROOM = 512; // of the model at URL
 const focus = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.closest('li')?.dataset.token);
 
-// The lengths of an error, which the page reads: whole, or where counting on would take long, at least.
+// The lengths of an error, which the page reads: whole, or where counting on would take long, at
+// least.
 async function body() {
   for (const [path, prompt, least] of [
     ['/playground/next', 'x '.repeat(1501), 3004],
@@ -129,7 +131,8 @@ async function key() {
   await page.close();
 }
 
-// The keyboard reads a text that is longer than its place: each token's tooltip stays, and Escape takes it away.
+// The keyboard reads a text that is longer than its place: each token's tooltip stays, and Escape
+// takes it away.
 async function reading() {
   const page = await openPage(browser, ENDLESS, { height: 640 });
   await slide(page, 'temperature', 0);
@@ -148,7 +151,8 @@ async function reading() {
   await page.close();
 }
 
-// The last token begins a character that never ends: what the library held back comes without a token.
+// The last token begins a character that never ends: what the library held back comes without a
+// token.
 async function half() {
   const prompt = '12345678901234567890';
   const options = { model: 'meta', prompt, max_tokens: 60, temperature: 0.8, top_p: 0.95, echo: true };

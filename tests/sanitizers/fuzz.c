@@ -4,10 +4,10 @@
  * arguments, free what others use, inside callbacks too, and fork. Buffers end at a guard page. The
  * calls of a thread depend on the seed alone, those of one thread can be replayed exactly.
  *
- * What is checked: statuses (a call with valid arguments on the lasting handle succeeds; none says that
- * the library has a bug), llama_error, what results and events point to, and whatever the sanitizer
- * that this is built with has to say. LLAMABI_PLANTED is `race` or `overflow`: a mistake in the
- * library's own build for it to find. */
+ * What is checked: statuses (a call with valid arguments on the lasting handle succeeds; none says
+ * that the library has a bug), llama_error, what results and events point to, and whatever the
+ * sanitizer that this is built with has to say. LLAMABI_PLANTED is `race` or `overflow`: a mistake
+ * in the library's own build for it to find. */
 #include "fuzz.h"
 
 #define INVALID LLAMA_E_INVALID_ARGUMENT

@@ -1,5 +1,6 @@
-//! Mistakes for the sanitizers to find. Compiled into the library only with `--cfg llamabi_planted`, as
-//! `tests/sanitizers/run.sh` does: so it is certain that they look at the library's own code.
+//! Mistakes for the sanitizers to find. Compiled into the library only with `--cfg
+//! llamabi_planted`, as `tests/sanitizers/run.sh` does: so it is certain that they look at the
+//! library's own code.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

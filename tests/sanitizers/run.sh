@@ -3,8 +3,8 @@
 # (fuzz.c): tests/sanitizers/run.sh [--calls N] [--seed S] [--threads N] [address] [thread]
 #
 # The library's crate is built once for each, with the stable compiler's own sanitizers
-# (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it depends
-# on is not instrumented, and is what `make build` has built.
+# (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it
+# depends on is not instrumented, and is what `make build` has built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -48,8 +48,8 @@ runtime() { # runtime SANITIZER: the archive that Rust brings along
 flags=(-C opt-level=0 -Z inline-mir=yes -Z mir-opt-level=2 -C debuginfo=0 -C unsafe-allow-abi-mismatch=sanitizer)
 
 # A target directory whose parts are those of `make build`, so that no dependency is built again.
-# Cargo keeps the crate itself apart for each compiler wrapper of the workspace; what it leaves in the
-# upper directory, which would be the library of `make build`, is apart by the directory.
+# Cargo keeps the crate itself apart for each compiler wrapper of the workspace; what it leaves in
+# the upper directory, which would be the library of `make build`, is apart by the directory.
 instrument() { # instrument SANITIZER FLAG...: target/sanitizers/SANITIZER/release/libllamabi.a
   local dir=$target/$1 part
   mkdir -p "$dir/release" "$built"/{deps,build,.fingerprint}

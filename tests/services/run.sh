@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with the
-# official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (5).
+# run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with
+# the official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (5).
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: $0 PREFIX [SECONDS]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)

@@ -1,4 +1,5 @@
-//! Tokenizer files of 32,000 pieces, with what SentencePiece's own encoder makes of texts and dialogs.
+//! Tokenizer files of 32,000 pieces, with what SentencePiece's own encoder makes of texts and
+//! dialogs.
 
 #![allow(dead_code)] // each test binary uses its part
 
@@ -34,8 +35,8 @@ impl Cases {
     }
 }
 
-/// The project's tokenizer, and Llama 2's where LLAMABI_LLAMA2_TOKENIZER names that file. Meta's licence
-/// keeps it out of this repository.
+/// The project's tokenizer, and Llama 2's where LLAMABI_LLAMA2_TOKENIZER names that file. Meta's
+/// licence keeps it out of this repository.
 pub fn all_cases() -> Vec<Cases> {
     let mut all = vec![Cases {
         tokenizer: WIDE.into(),

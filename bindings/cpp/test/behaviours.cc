@@ -1,4 +1,5 @@
-// bindings/behaviours.txt, each line a test of that name (reference.cc and test.sh have the others).
+// bindings/behaviours.txt, each line a test of that name (reference.cc and test.sh have the
+// others).
 #include "test.hpp"
 
 #include <fstream>

@@ -1,4 +1,5 @@
-// What only C++ has: exceptions out of callbacks, moves, overloads, stop tokens; and prefixes apart.
+// What only C++ has: exceptions out of callbacks, moves, overloads, stop tokens; and prefixes
+// apart.
 #include "test.hpp"
 
 #include <array>
@@ -81,7 +82,8 @@ TEST(exception_in_log) {
   CHECK(lines > 0);
 }
 
-/// Lines of LLAMA_LOG_DEBUG tell of each sequence's end, in whichever call on the model comes first.
+/// Lines of LLAMA_LOG_DEBUG tell of each sequence's end, in whichever call on the model comes
+/// first.
 TEST(log_while_generating) {
   std::mutex mutex;
   std::vector<std::string> lines;

@@ -1,4 +1,5 @@
-// jsonl < ANSWERS: of each line of the worker's JSON "LINE FINISH TOKENS" or "LINE STATUS", in the order of lines.
+// jsonl < ANSWERS: of each line of the worker's JSON "LINE FINISH TOKENS" or "LINE STATUS", in the
+// order of lines.
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -25,8 +25,8 @@ private:
   bool posted = false; // guarded by Env::mutex
 };
 
-// A task with a thread of its own, neither the event loop's nor one of libuv's pool: those are four,
-// and a generation that takes minutes would starve file system and DNS.
+// A task with a thread of its own, neither the event loop's nor one of libuv's pool: those are
+// four, and a generation that takes minutes would starve file system and DNS.
 struct Call : Task {
   explicit Call(std::shared_ptr<Env> env) : env(std::move(env)) {}
   // The thread. Must end with `finish`.

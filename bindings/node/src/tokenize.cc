@@ -31,7 +31,8 @@ Tokenize::~Tokenize() { llama_cancel_free(cancel_); }
 
 void Tokenize::stop() { llama_cancel_trigger(cancel_); }
 
-// Calls `f` with a buffer of the size that most inputs need, and again where C says that it needs more.
+// Calls `f` with a buffer of the size that most inputs need, and again where C says that it needs
+// more.
 template <class T, class F> void Tokenize::fill(std::vector<T> &out, size_t size, F f) {
   size_t n = 0;
   out.resize(size);

@@ -92,7 +92,8 @@ export function tokenOf({ text, delta, logprobs }, isFirst) {
     logprob = logprobs.token_logprobs[0];
     top = Object.entries(logprobs.top_logprobs[0]);
   }
-  // The library begins a completion without the first token's space; behind a prompt it belongs there.
+  // The library begins a completion without the first token's space; behind a prompt it belongs
+  // there.
   if (isFirst && !delta && name === ` ${text}`) text = name;
   text ??= delta.content ?? '';
   top = top.map(([name, l]) => ({ text: name === '' ? '<end>' : name, p: Math.exp(l) })).sort((a, b) => b.p - a.p);

@@ -1,4 +1,5 @@
-// The four figures of a text that is being made: by this page's clock, and at its end by the server's.
+// The four figures of a text that is being made: by this page's clock, and at its end by the
+// server's.
 
 const BURST = 200; // ms; tokens of a fast model arrive together, and a first burst is no rate
 

@@ -73,7 +73,8 @@ function drawText() {
   tidyTip();
 }
 
-// Tokens come faster than a screen is drawn, and a layout for each would leave no time for the Stop button.
+// Tokens come faster than a screen is drawn, and a layout for each would leave no time for the Stop
+// button.
 let fresh = [];
 let frame = null;
 function append(token, drawn) {

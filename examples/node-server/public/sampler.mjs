@@ -1,5 +1,5 @@
-// What the library does to a distribution before it draws, in the order that it does it: temperature,
-// top-k, top-p. Temperature 0 takes the likeliest token.
+// What the library does to a distribution before it draws, in the order that it does it:
+// temperature, top-k, top-p. Temperature 0 takes the likeliest token.
 
 /**
  * @param {number[]} logprobs of the whole vocabulary, likeliest first; ties in the order of their ids

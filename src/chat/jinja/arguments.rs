@@ -16,8 +16,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The values of the parameters `names`, in their order; none where one is not given. `what` names
-    /// the function in a sentence.
+    /// The values of the parameters `names`, in their order; none where one is not given. `what`
+    /// names the function in a sentence.
     pub fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Result<[Option<Value>; N]> {
         let given = self.positional.len();
         if given > N {

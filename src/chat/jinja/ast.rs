@@ -1,5 +1,5 @@
-//! A template as a tree. What jinja2 nests to the left (`a + b + c`, `a.b.c`, `a | f | g`) is a list
-//! here, so the depth of the tree is the nesting that the parser counts.
+//! A template as a tree. What jinja2 nests to the left (`a + b + c`, `a.b.c`, `a | f | g`) is a
+//! list here, so the depth of the tree is the nesting that the parser counts.
 
 /// An index into [`Tree::names`].
 pub type Name = u32;

@@ -8,8 +8,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use std::cell::RefCell;
 use std::fmt;
 
-/// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of the
-/// JSON where it is none; numbers of more than 64 bits are floats.
+/// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of
+/// the JSON where it is none; numbers of more than 64 bits are floats.
 pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
     let state = State {
         meter: RefCell::new(meter),

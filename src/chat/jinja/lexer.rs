@@ -121,7 +121,8 @@ impl<'s> Lexer<'s> {
         self.tokens.push(Token { line, tok });
     }
 
-    /// Text before a tag that begins at `tag`, which is no comment's, block's or raw's where `print`.
+    /// Text before a tag that begins at `tag`, which is no comment's, block's or raw's where
+    /// `print`.
     fn data(&mut self, tag: usize, sign: Option<u8>, print: bool) {
         let text = &self.source[self.at..tag];
         let kept = match sign {

@@ -1,8 +1,8 @@
 //! What a template may use, and the meter that counts it.
 //!
-//! A template is a program that came with a download. It ends within [`MAX_STEPS`] steps and has made
-//! at most [`MADE`] bytes, plus [`MADE_PER_INPUT`] for each byte of its input. What is made counts
-//! when it is made and is never given back, so a loop that makes and drops texts ends too.
+//! A template is a program that came with a download. It ends within [`MAX_STEPS`] steps and has
+//! made at most [`MADE`] bytes, plus [`MADE_PER_INPUT`] for each byte of its input. What is made
+//! counts when it is made and is never given back, so a loop that makes and drops texts ends too.
 
 use super::fault::{Fault, Kind, Result};
 use crate::Cancel;

@@ -1,16 +1,17 @@
 //! Chat templates: Jinja as far as they use it, with jinja2's meaning in the environment of
-//! transformers' `apply_chat_template` (`trim_blocks`, `lstrip_blocks`, `loopcontrols`, `generation`,
-//! `raise_exception`, `strftime_now`, its `tojson`, jinja2's sandbox).
+//! transformers' `apply_chat_template` (`trim_blocks`, `lstrip_blocks`, `loopcontrols`,
+//! `generation`, `raise_exception`, `strftime_now`, its `tojson`, jinja2's sandbox).
 //!
 //! A template comes with a download and is a program, so two things are unlike other evaluators:
-//! - [`limits`]: steps, bytes made, nesting and output are bounded, and all that a template can make
-//!   large is charged before there is memory for it;
-//! - [`Run`]s: what is rendered says which of its bytes the template wrote, so that a message cannot
-//!   spell a special token.
+//! - [`limits`]: steps, bytes made, nesting and output are bounded, and all that a template can
+//!   make large is charged before there is memory for it;
+//! - [`Run`]s: what is rendered says which of its bytes the template wrote, so that a message
+//!   cannot spell a special token.
 //!
-//! Unlike jinja2: `include`, `import`, `extends`, `block` and `autoescape` are not there; integers have
-//! 128 bits; `map`, `select` and their like go through their elements at once; `escape` gives a plain
-//! text; a variable that is set behind its first use in an inner block has the caller's value before.
+//! Unlike jinja2: `include`, `import`, `extends`, `block` and `autoescape` are not there; integers
+//! have 128 bits; `map`, `select` and their like go through their elements at once; `escape` gives
+//! a plain text; a variable that is set behind its first use in an inner block has the caller's
+//! value before.
 
 mod arguments;
 mod ast;

@@ -150,8 +150,8 @@ impl<'s> Parser<'s> {
         index
     }
 
-    /// Statements up to a block that begins with one of `ends`, which stays unread, or to the end of
-    /// the template where there are none.
+    /// Statements up to a block that begins with one of `ends`, which stays unread, or to the end
+    /// of the template where there are none.
     fn statements(&mut self, ends: &[&str]) -> Result<Vec<Stmt>> {
         let mut body = Vec::new();
         loop {
@@ -189,7 +189,8 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// A body behind the head of a block: statements up to one of `ends`. `lenient`: inside of `if`.
+    /// A body behind the head of a block: statements up to one of `ends`. `lenient`: inside of
+    /// `if`.
     fn body(&mut self, ends: &[&str], lenient: bool) -> Result<Vec<Stmt>> {
         self.skip_op(":");
         self.expect(Tok::BlockEnd)?;

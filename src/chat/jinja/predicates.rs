@@ -151,7 +151,8 @@ fn remainder(e: &mut Evaluator<'_, '_>, value: &Value, of: &Value, wanted: i128)
     equal(&rest, &Value::Int(wanted), &mut e.meter)
 }
 
-/// Python's `is`, which for texts and numbers depends on who made them: equal ones are the same here.
+/// Python's `is`, which for texts and numbers depends on who made them: equal ones are the same
+/// here.
 fn same(e: &mut Evaluator<'_, '_>, a: &Value, b: &Value) -> Result<bool> {
     Ok(match (a, b) {
         (Value::Undefined(_), _) | (_, Value::Undefined(_)) => false,

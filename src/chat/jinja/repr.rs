@@ -382,8 +382,9 @@ fn json_float(f: f64) -> String {
     }
 }
 
-/// The items in the order of their keys, equal ones in the order they had: Python's `sorted`. An order
-/// that contradicts itself (NaN) gives some order, where the standard library's sort may panic.
+/// The items in the order of their keys, equal ones in the order they had: Python's `sorted`. An
+/// order that contradicts itself (NaN) gives some order, where the standard library's sort may
+/// panic.
 pub fn sorted<T: Clone>(
     meter: &mut Meter<'_>,
     items: &[T],

@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 
-/// A value. Lists and dicts are never changed; what can change lives in tables of the evaluator and is
-/// an index here, so that values hold no cycles.
+/// A value. Lists and dicts are never changed; what can change lives in tables of the evaluator and
+/// is an index here, so that values hold no cycles.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -153,7 +153,8 @@ fn hash(key: &Value, meter: &mut Meter<'_>) -> Result<u64> {
 }
 
 impl Dict {
-    /// A dict of pairs that have been charged: of equal keys the first's place and the last's value.
+    /// A dict of pairs that have been charged: of equal keys the first's place and the last's
+    /// value.
     pub fn new(meter: &mut Meter<'_>, mut entries: Vec<(Value, Value)>) -> Result<Dict> {
         let mut depth = 0;
         for (key, value) in &entries {

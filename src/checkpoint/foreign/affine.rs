@@ -120,8 +120,8 @@ impl Affine<'_> {
         Ok(unpacked)
     }
 
-    /// GPTQ's zero points as they are meant. Files of version 1 store them less 1. Some files say that
-    /// they are of version 1 and are of version 2, which symmetric ones show.
+    /// GPTQ's zero points as they are meant. Files of version 1 store them less 1. Some files say
+    /// that they are of version 1 and are of version 2, which symmetric ones show.
     fn complete(&self, source: &Source<'_>, more: Option<u8>, zeros: &mut [u8]) -> Result<()> {
         let middle = self.format.middle();
         let stored = zeros[0];

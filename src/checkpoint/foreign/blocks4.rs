@@ -1,5 +1,5 @@
-//! Matrices of bitsandbytes' 4-bit codes: blocks of any size over the whole tensor, row by row, with
-//! scales that may be quantised themselves.
+//! Matrices of bitsandbytes' 4-bit codes: blocks of any size over the whole tensor, row by row,
+//! with scales that may be quantised themselves.
 
 use super::{bytes, check_finite, floats};
 use crate::checkpoint::files::Source;

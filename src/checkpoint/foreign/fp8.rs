@@ -68,8 +68,8 @@ impl Method for Fp8 {
     }
 }
 
-/// A matrix of 8-bit numbers, with the scales in the tensor of this suffix: one for each block, or, as
-/// their shape says, for each row or for all.
+/// A matrix of 8-bit numbers, with the scales in the tensor of this suffix: one for each block, or,
+/// as their shape says, for each row or for all.
 pub(super) fn scaled<'a>(
     finder: &mut Finder<'a>,
     wanted: &Wanted<'_>,

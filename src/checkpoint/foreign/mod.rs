@@ -1,8 +1,8 @@
 //! Checkpoints of Hugging Face's form whose weights another program quantised.
 //!
 //! `quantization_config` of `config.json` (`compression_config` in older files,
-//! `quantize_config.json` beside it of old GPTQ) says how. Which modules are quantised, their tensors
-//! say: a module has a `weight` of floats, or all tensors of the format.
+//! `quantize_config.json` beside it of old GPTQ) says how. Which modules are quantised, their
+//! tensors say: a module has a `weight` of floats, or all tensors of the format.
 //!
 //! | file | `quant_method` |
 //! |---|---|
@@ -61,8 +61,8 @@ impl Foreign {
     /// What `options` of the method `name` say of the weights of `floats`.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option that is not known or not possible; [`Error::Unsupported`] for
-    /// a method that is not read.
+    /// [`Error::Config`] for an option that is not known or not possible; [`Error::Unsupported`]
+    /// for a method that is not read.
     pub(super) fn new(floats: HuggingFace, options: &Keys, name: &str) -> Result<Foreign> {
         let method = method(options, name)?;
         Ok(Foreign { floats, method })

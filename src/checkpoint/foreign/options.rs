@@ -1,4 +1,5 @@
-//! Options of quantised checkpoints: which have no effect on the numbers, and that others are errors.
+//! Options of quantised checkpoints: which have no effect on the numbers, and that others are
+//! errors.
 
 use crate::Result;
 use crate::checkpoint::keys::Keys;

@@ -67,9 +67,10 @@ impl Set {
         }
     }
 
-    /// Open a file and, where it is the first of several, the others beside it. `cancel` and errors:
-    /// as in [`Gguf::open`]; besides, [`Error::InvalidArgument`] for a file that is not the first of
-    /// its set, [`Error::Io`] where one is missing, [`Error::Format`] where they do not agree.
+    /// Open a file and, where it is the first of several, the others beside it. `cancel` and
+    /// errors: as in [`Gguf::open`]; besides, [`Error::InvalidArgument`] for a file that is not the
+    /// first of its set, [`Error::Io`] where one is missing, [`Error::Format`] where they do not
+    /// agree.
     pub fn open(path: &Path, cancel: Option<&Cancel>) -> Result<Set> {
         const COUNT: &str = "split.count";
         let first = Gguf::open(path, cancel)?;

@@ -1,5 +1,5 @@
-//! The JSON of a tokenizer.json. Vocabulary and merges are borrowed from the file's bytes; what else
-//! there is has few of them.
+//! The JSON of a tokenizer.json. Vocabulary and merges are borrowed from the file's bytes; what
+//! else there is has few of them.
 
 use super::unsupported;
 use crate::{Error, Result, reserve};

@@ -387,8 +387,8 @@ impl<'a> Entries<'a> {
         Ok(bpe)
     }
 
-    /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole, or
-    /// if what is unknown on both sides would be one token.
+    /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole,
+    /// or if what is unknown on both sides would be one token.
     fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
         let is_byte = |id: u64| bpe.bytes.contains(&Some(id as u32));
         let mut pairs = bpe.merges.keys();
@@ -454,8 +454,8 @@ impl Merges<'_> {
     }
 }
 
-/// The byte that a character of GPT-2's byte alphabet stands for: printable ones for themselves, the
-/// others in order from U+0100 on.
+/// The byte that a character of GPT-2's byte alphabet stands for: printable ones for themselves,
+/// the others in order from U+0100 on.
 pub(super) fn byte_of_char(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),

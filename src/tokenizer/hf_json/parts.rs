@@ -1,5 +1,5 @@
-//! The parts of a tokenizer.json around its model. Each has a `type`, and one that is not known, or a
-//! field of it that would change ids or texts, is an error that names its place in the JSON.
+//! The parts of a tokenizer.json around its model. Each has a `type`, and one that is not known, or
+//! a field of it that would change ids or texts, is an error that names its place in the JSON.
 
 use crate::tokenizer::normalizer::{Normalizer, Step};
 use crate::tokenizer::pairs::SPACE_SYMBOL;

@@ -1,5 +1,5 @@
-//! What the engine's tests share: a toy tokenizer, a model that checks what it is given, and a plain
-//! simulation to compare with.
+//! What the engine's tests share: a toy tokenizer, a model that checks what it is given, and a
+//! plain simulation to compare with.
 
 mod model;
 mod simulate;

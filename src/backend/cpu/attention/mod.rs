@@ -255,10 +255,10 @@ impl Plan {
     }
 
     /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal, over at most
-    /// `window` keys (at least 1); `y, q: [rows, q_dim]`. Chunks that lie before the window of a row
-    /// do not count for it; keys before it in its first chunk are masked. With `tiles` and a processor that has them: prompt rows use bfloat16 tiles, and
-    /// generated rows are computed in two parts ([`split`]) if the cache's numbers are exact in
-    /// bfloat16.
+    /// `window` keys (at least 1); `y, q: [rows, q_dim]`. Chunks that lie before the window of a
+    /// row do not count for it; keys before it in its first chunk are masked. With `tiles` and a
+    /// processor that has them: prompt rows use bfloat16 tiles, and generated rows are computed in
+    /// two parts ([`split`]) if the cache's numbers are exact in bfloat16.
     #[allow(clippy::too_many_arguments)] // what attention is made of
     pub fn attend(
         &mut self,
