@@ -68,6 +68,7 @@ func run() error {
 	server := &http.Server{
 		Handler:           s.routes(),
 		BaseContext:       func(net.Listener) context.Context { return requests },
+		ConnContext:       boundSendBuffer,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -121,6 +122,18 @@ func run() error {
 		}
 	}
 	return nil
+}
+
+// sendBuffer bounds what the system takes for a client that does not read. By itself it takes up to
+// 4 MiB: 20,000 chunks of a stream, all of which are generated before the model hears that nobody
+// reads.
+const sendBuffer = 128 << 10
+
+func boundSendBuffer(ctx context.Context, connection net.Conn) context.Context {
+	if tcp, isTCP := connection.(*net.TCPConn); isTCP {
+		tcp.SetWriteBuffer(sendBuffer) // where that fails the connection is as good as any
+	}
+	return ctx
 }
 
 // connections are those on which no request has come yet. Shutdown waits for them, if only for five

@@ -155,6 +155,7 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	one("llamabi_sequences_running", "gauge", "Sequences that run now.", now.Running)
 	one("llamabi_sequences_waiting", "gauge", "Sequences that wait for a slot.", now.Waiting)
+	one("llamabi_sequences_parked", "gauge", "Sequences that have given their slots up: nobody reads their answers.", now.Parked)
 	one("llamabi_kv_pages_used", "gauge", "Pages of the KV cache that sequences hold.", now.PagesUsed)
 	one("llamabi_kv_pages", "gauge", "Pages of the KV cache.", now.PagesTotal)
 	one("llamabi_prompt_tokens_total", "counter", "Prompt tokens of all requests.", now.PromptTokens)

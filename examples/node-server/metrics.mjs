@@ -69,6 +69,7 @@ export class Metrics {
     };
     one('llamabi_sequences_running', 'gauge', 'Sequences that run now.', now.running);
     one('llamabi_sequences_waiting', 'gauge', 'Sequences that wait for a slot.', now.waiting);
+    one('llamabi_sequences_parked', 'gauge', 'Sequences that have given their slots up: nobody reads their answers.', now.parked);
     one('llamabi_kv_pages_used', 'gauge', 'Pages of the KV cache that sequences hold.', now.pagesUsed);
     one('llamabi_kv_pages', 'gauge', 'Pages of the KV cache.', now.pagesTotal);
     one('llamabi_prompt_tokens_total', 'counter', 'Prompt tokens of all requests.', now.promptTokens);

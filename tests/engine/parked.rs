@@ -162,6 +162,38 @@ fn a_slow_reader_holds_nobody_up() {
     });
 }
 
+/// However many streams go unread, who comes behind them waits for no more than what their queues
+/// hold and for `max_stall_ms` of each: whether memory keeps what they have, or they end.
+#[test]
+fn many_unread_streams_bound_the_wait_of_others() {
+    const STREAMS: usize = 32;
+    for stall_memory_bytes in [u64::MAX, 0] {
+        let setup = Setup {
+            max_seq_len: 4096,
+            n_pages: 4096,
+            max_stall_ms: 5,
+            stall_memory_bytes,
+            ..setup()
+        };
+        let (host, _) = setup.start(hash_think);
+        let unread: Vec<Stream> = (0..STREAMS)
+            .map(|_| host.submit(vec![prompt("ab")], long(4000)).unwrap())
+            .collect();
+        assert!(host.one(prompt("k"), short()).tokens.len() <= 3);
+        // Behind is who has more than 1,024 events. Once somebody waits, nobody runs on without a
+        // reader, so the others cannot have generated more than that before it.
+        let timings = host.engine.timings();
+        let most = (STREAMS * 1025 + 3) as u64;
+        assert!(timings.generated_tokens <= most, "{timings:?}");
+        if stall_memory_bytes > 0 {
+            assert!(timings.parked as usize > STREAMS - 5, "{timings:?}");
+        }
+        drop(unread);
+        until(&host, "they are gone", |host| parked(host) == 0);
+        host.assert_empty();
+    }
+}
+
 /// Nobody waits: nobody gives up anything.
 #[test]
 fn without_others_a_slot_is_kept() {
