@@ -294,6 +294,13 @@ typedef struct llama_build_options {
   const char *chat_template;
   /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
   int64_t chat_now;
+  /// Directories of LoRA adapters as peft writes them, NUL-terminated, merged into the weights in
+  /// this order while they are read; NULL where there are none.
+  const char *const *adapters;
+  /// By how much each is weighted, finite; NULL: 1 for all.
+  const float *adapter_scales;
+  /// How many, at most 256.
+  size_t n_adapters;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
@@ -956,6 +963,11 @@ typedef struct llama_info {
   uint32_t n_eos;
   /// What chat calls make of messages: `LLAMA_CHAT_*`.
   uint32_t chat_format;
+  /// The model's family, as Hugging Face's `model_type` has it ("llama", "qwen2"); NUL-terminated.
+  char model_type[32];
+  /// What most of the weights are stored as ("bf16", "GGUF Q4_K", "gptq 4 bits"), whatever
+  /// `weights_dtype` they are kept in; NUL-terminated.
+  char stored_format[32];
 } llama_info;
 
 /// Totals of a handle since it was built.

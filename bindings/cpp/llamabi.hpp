@@ -219,6 +219,9 @@ struct Options {
   std::string chat_template{};
   /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
   std::int64_t chat_now = detail::build_defaults().chat_now;
+  /// Directories of LoRA adapters, merged into the weights in this order, and by how much each is
+  /// weighted.
+  std::vector<std::pair<std::string, float>> adapters{};
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -603,6 +606,15 @@ public:
     o.stall_memory_bytes = options.stall_memory_bytes;
     if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
     o.chat_now = options.chat_now;
+    std::vector<const char *> adapters;
+    std::vector<float> scales;
+    for (const auto &[dir, scale] : options.adapters) {
+      adapters.push_back(detail::c_string(dir, "adapters"));
+      scales.push_back(scale);
+    }
+    o.adapters = adapters.data();
+    o.adapter_scales = scales.data();
+    o.n_adapters = adapters.size();
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;

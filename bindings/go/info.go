@@ -29,6 +29,9 @@ type Info struct {
 	EosIDs []int32
 	// ChatFormat is what chat calls make of messages.
 	ChatFormat ChatFormat
+	// ModelType is the model's family ("llama", "qwen2"), and StoredFormat what most of its weights
+	// are stored as ("bf16", "GGUF Q4_K", "gptq 4 bits").
+	ModelType, StoredFormat string
 }
 
 // ChatFormat is what chat calls make of messages.
@@ -85,10 +88,12 @@ func (m *Model) Info() (Info, error) {
 		BosID: int32(i.bos_id), EosID: int32(i.eos_id), PadID: int32(i.pad_id),
 		Device: Device(i.device), WeightsDtype: Dtype(i.weights_dtype), KVDtype: Dtype(i.kv_dtype),
 		WeightBytes: uint64(i.weight_bytes), KVBytes: uint64(i.kv_bytes),
-		DeviceName: C.GoString((*C.char)(unsafe.Pointer(&i.device_name))),
-		GPUKernels: i.gpu_kernels != 0,
-		EosIDs:     eosIDs,
-		ChatFormat: ChatFormat(i.chat_format),
+		DeviceName:   C.GoString((*C.char)(unsafe.Pointer(&i.device_name))),
+		GPUKernels:   i.gpu_kernels != 0,
+		EosIDs:       eosIDs,
+		ChatFormat:   ChatFormat(i.chat_format),
+		ModelType:    C.GoString((*C.char)(unsafe.Pointer(&i.model_type))),
+		StoredFormat: C.GoString((*C.char)(unsafe.Pointer(&i.stored_format))),
 	}, nil
 }
 

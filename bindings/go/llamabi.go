@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"sync"
+	"unsafe"
 )
 
 // Model is weights, tokenizer and KV cache, ready to generate. All methods may be called from any
@@ -55,6 +56,17 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if o.template != "" {
 		o.c.chat_template = o.path("chat_template", o.template)
 		pin.Pin(o.c.chat_template)
+	}
+	if len(o.adapters) > 0 {
+		for _, dir := range o.adapters {
+			o.path("adapters", dir) // for its check
+		}
+		dirs, _ := cStrings(o.adapters, &pin)
+		pin.Pin(unsafe.SliceData(dirs))
+		pin.Pin(unsafe.SliceData(o.scales))
+		o.c.adapters = unsafe.SliceData(dirs)
+		o.c.adapter_scales = (*C.float)(unsafe.SliceData(o.scales))
+		o.c.n_adapters = C.size_t(len(dirs))
 	}
 	if o.err != nil {
 		return nil, o.err

@@ -54,6 +54,8 @@ type buildOptions struct {
 	c         C.llama_build_options
 	tokenizer string
 	template  string
+	adapters  []string
+	scales    []float32
 	progress  func(float32) bool
 	log       func(LogLevel, string)
 	err       error
@@ -206,6 +208,15 @@ func WithChatNow(now time.Time) Option {
 		if !now.IsZero() {
 			o.c.chat_now = C.int64_t(now.Unix())
 		}
+	}
+}
+
+// WithAdapter merges the LoRA adapter in dir into the weights, weighted by scale; several are merged
+// in their order.
+func WithAdapter(dir string, scale float32) Option {
+	return func(o *buildOptions) {
+		o.adapters = append(o.adapters, dir)
+		o.scales = append(o.scales, scale)
 	}
 }
 

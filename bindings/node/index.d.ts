@@ -98,6 +98,8 @@ export interface OpenOptions {
   chatTemplate?: string;
   /** What `strftime_now` of a template sees, in seconds since 1970; 0: the clock. */
   chatNow?: number;
+  /** LoRA adapters, directories, merged into the weights in this order; `scale` (1) weights one. */
+  adapters?: (string | { dir: string; scale?: number })[];
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
@@ -326,6 +328,10 @@ export interface Info {
   eosIds: number[];
   /** What chat calls make of messages. */
   chatFormat: 'none' | 'llama2' | 'llama3' | 'template';
+  /** The model's family: 'llama', 'qwen2'. */
+  modelType: string;
+  /** What most of the weights are stored as: 'bf16', 'GGUF Q4_K', 'gptq 4 bits'. */
+  storedFormat: string;
 }
 
 export interface Timings {

@@ -10,13 +10,16 @@ use crate::log::{Level, Log};
 use crate::{Dtype, Llama};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most threads that `n_threads` may ask for: beyond it a number is a mistake.
 const MAX_THREADS: u32 = 1024;
+
+/// Most adapters that are merged.
+const MAX_ADAPTERS: usize = 256;
 
 /// The object behind `llama_t`.
 pub(super) struct Handle {
@@ -99,6 +102,9 @@ fn default_build_options() -> llama_build_options {
         stall_memory_bytes: 0,
         chat_template: ptr::null(),
         chat_now: 0,
+        adapters: ptr::null(),
+        adapter_scales: ptr::null(),
+        n_adapters: 0,
     }
 }
 
@@ -183,7 +189,9 @@ pub unsafe extern "C" fn llama_build(
         }
         // SAFETY: the contract is that it is NULL or NUL-terminated.
         let chat_template = unsafe { template(given.chat_template) }?;
-        let (log, options) = build_options(&given, chat_template)?;
+        // SAFETY: the contract is arrays of n_adapters elements, the first of NUL-terminated strings.
+        let adapters = unsafe { adapters(&given) }?;
+        let (log, options) = build_options(&given, chat_template, adapters)?;
         // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
             args::check_pointer("ckpt_dir", ckpt_dir)?;
@@ -265,9 +273,38 @@ unsafe fn template(p: *const c_char) -> Outcome<Option<String>> {
     Ok(Some(text.to_owned()))
 }
 
+/// Copies of `adapters` with their scales.
+///
+/// # Safety
+/// Both arrays are NULL or have `n_adapters` elements, `adapters` of NUL-terminated strings or NULL.
+unsafe fn adapters(o: &llama_build_options) -> Outcome<Vec<(PathBuf, f32)>> {
+    let n = o.n_adapters;
+    if n > MAX_ADAPTERS {
+        return Err(Failure::invalid(format!(
+            "n_adapters is {n}, must be at most {MAX_ADAPTERS}"
+        )));
+    }
+    // SAFETY: by this function's contract.
+    let dirs = unsafe { args::slice("adapters", o.adapters, n) }?;
+    let scales = match o.adapter_scales.is_null() {
+        true => &[],
+        // SAFETY: by this function's contract.
+        false => unsafe { args::slice("adapter_scales", o.adapter_scales, n) }?,
+    };
+    let mut adapters = Vec::with_capacity(n);
+    for (i, &dir) in dirs.iter().enumerate() {
+        args::check_pointer(format!("adapters[{i}]"), dir)?;
+        // SAFETY: not NULL, and NUL-terminated by this function's contract.
+        let dir = unsafe { path(dir) }.to_owned();
+        adapters.push((dir, scales.get(i).copied().unwrap_or(1.0)));
+    }
+    Ok(adapters)
+}
+
 fn build_options(
     o: &llama_build_options,
     chat_template: Option<String>,
+    adapters: Vec<(PathBuf, f32)>,
 ) -> Outcome<(LogSink, BuildOptions)> {
     let not_negative = |name: &str, n: i32| {
         usize::try_from(n)
@@ -312,7 +349,7 @@ fn build_options(
         max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
-        adapters: Vec::new(),
+        adapters,
         chat_template,
         chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,

@@ -24,11 +24,6 @@ pub unsafe extern "C" fn llama_get_info(
         let info = handle.llama.info();
         let tokenizer = handle.llama.tokenizer();
         let shape = &info.config.shape;
-        let mut device_name = [0; 128];
-        let name = &info.device_name[..info.device_name.floor_char_boundary(127)];
-        for (to, &from) in device_name.iter_mut().zip(name.as_bytes()) {
-            *to = from as c_char;
-        }
         let mut eos_ids = [0; 16];
         for (to, &from) in eos_ids.iter_mut().zip(&info.eos_ids) {
             *to = from;
@@ -52,15 +47,27 @@ pub unsafe extern "C" fn llama_get_info(
             kv_dtype: dtype_number(info.kv_dtype),
             weight_bytes: info.weight_bytes,
             kv_bytes: info.kv_bytes,
-            device_name,
+            device_name: c_text(&info.device_name),
             gpu_kernels: u32::from(info.gpu_kernels),
             reserved0: 0,
             eos_ids,
             n_eos: number(info.eos_ids.len()),
             chat_format: handle.llama.chat().format() as u32,
+            model_type: c_text(info.config.family.model_type),
+            stored_format: c_text(&info.stored_format),
         });
         Ok(LLAMA_OK)
     })
+}
+
+/// As much of a text as there is room for, NUL-terminated.
+fn c_text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut to = [0; N];
+    let text = &text[..text.floor_char_boundary(N - 1)];
+    for (to, &from) in to.iter_mut().zip(text.as_bytes()) {
+        *to = from as c_char;
+    }
+    to
 }
 
 fn number(n: usize) -> u32 {

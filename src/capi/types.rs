@@ -202,6 +202,13 @@ pub struct llama_build_options {
     pub chat_template: *const c_char,
     /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
     pub chat_now: i64,
+    /// Directories of LoRA adapters as peft writes them, NUL-terminated, merged into the weights in
+    /// this order while they are read; NULL where there are none.
+    pub adapters: *const *const c_char,
+    /// By how much each is weighted, finite; NULL: 1 for all.
+    pub adapter_scales: *const f32,
+    /// How many, at most 256.
+    pub n_adapters: usize,
 }
 
 // Section: Generating
@@ -514,6 +521,11 @@ pub struct llama_info {
     pub n_eos: u32,
     /// What chat calls make of messages: `LLAMA_CHAT_*`.
     pub chat_format: u32,
+    /// The model's family, as Hugging Face's `model_type` has it ("llama", "qwen2"); NUL-terminated.
+    pub model_type: [c_char; 32],
+    /// What most of the weights are stored as ("bf16", "GGUF Q4_K", "gptq 4 bits"), whatever
+    /// `weights_dtype` they are kept in; NUL-terminated.
+    pub stored_format: [c_char; 32],
 }
 
 /// Totals of a handle since it was built.

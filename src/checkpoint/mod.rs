@@ -109,6 +109,18 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     }
 }
 
+/// What most of a checkpoint's weights are stored as, in words: `bf16`, `GGUF Q4_K`, `gptq 4 bits`.
+pub fn stored_format(checkpoint: &dyn Checkpoint, files: &Files) -> String {
+    let format = match checkpoint.quantised() {
+        Some(format) => format,
+        None => files.most_floats().name(),
+    };
+    match checkpoint.form() {
+        form @ "GGUF" => format!("{form} {format}"),
+        _ => format.to_owned(),
+    }
+}
+
 /// The checkpoint itself, or the same with weights that we quantised.
 fn quantised(
     floats: impl Checkpoint + 'static,

@@ -218,6 +218,7 @@ impl<'a> Build<'a> {
             cancel: options.cancel.as_ref(),
             progress,
         };
+        let stored_format = checkpoint::stored_format(&*checkpoint, &files);
         let weights =
             weights::load(&backend, &weights_plan, &mut control).map_err(|e| plan.explain(e))?;
         drop(weights_plan);
@@ -234,6 +235,7 @@ impl<'a> Build<'a> {
             kv_dtype,
             weight_bytes,
             kv_bytes,
+            stored_format,
             device_name,
             gpu_kernels: !Images::embedded().fatbins.is_empty(),
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,

@@ -119,6 +119,8 @@ pub struct Info {
     pub weight_bytes: u64,
     /// Bytes of the KV pool.
     pub kv_bytes: u64,
+    /// What most of the weights are stored as: [`stored_format`](crate::checkpoint::stored_format).
+    pub stored_format: String,
     /// The device in words.
     pub device_name: String,
     /// Whether this library was built with GPU kernels.

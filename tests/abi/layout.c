@@ -43,7 +43,10 @@ FIELD(llama_build_options, reserved2, 116, 4);
 FIELD(llama_build_options, stall_memory_bytes, 120, 8);
 FIELD(llama_build_options, chat_template, 128, 8);
 FIELD(llama_build_options, chat_now, 136, 8);
-SIZE(llama_build_options, 144);
+FIELD(llama_build_options, adapters, 144, 8);
+FIELD(llama_build_options, adapter_scales, 152, 8);
+FIELD(llama_build_options, n_adapters, 160, 8);
+SIZE(llama_build_options, 168);
 
 FIELD(llama_chat_options, struct_size, 0, 4);
 FIELD(llama_chat_options, flags, 4, 4);
@@ -122,7 +125,9 @@ FIELD(llama_info, reserved0, 212, 4);
 FIELD(llama_info, eos_ids, 216, 64);
 FIELD(llama_info, n_eos, 280, 4);
 FIELD(llama_info, chat_format, 284, 4);
-SIZE(llama_info, 288);
+FIELD(llama_info, model_type, 288, 32);
+FIELD(llama_info, stored_format, 320, 32);
+SIZE(llama_info, 352);
 
 FIELD(llama_timings, struct_size, 0, 4);
 FIELD(llama_timings, running, 4, 4);

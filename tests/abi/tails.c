@@ -61,7 +61,7 @@ static void errors(void) {
 static void options(void) {
   uint32_t size;
   llama_t *l;
-  for (size = 0; size <= 4200; size += size < 140 ? 1 : 97) {
+  for (size = 0; size <= 4200; size += size < 200 ? 1 : 97) {
     memset(&box, 0xAA, sizeof box);
     llama_build_options_init(&box.build, size, 7);
     if (size > 4096) {
@@ -134,7 +134,7 @@ static void with_model(const char *dir) {
     }
   }
 
-  for (size = 8; size <= 300; size++) {
+  for (size = 8; size <= 400; size++) {
     clear((uint32_t)size);
     EXPECT(LLAMA_OK, llama_get_info(l, &box.info, err));
     CHECK(untouched_from(size) && zero_between(sizeof box.info, size));

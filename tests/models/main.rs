@@ -1,5 +1,6 @@
 //! Whole models on the CPU, from their directory to their tokens, most through the C API.
 
+mod adapters;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 #[path = "../support/common.rs"]

@@ -40,6 +40,7 @@ int main() {
   o.stall_memory_bytes = 5000000111;
   o.chat_template = "a";
   o.chat_now = 5000000112;
+  o.adapters = {{"a", 1.0F}, {"b", 0.5F}};
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;

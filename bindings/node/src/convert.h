@@ -66,9 +66,15 @@ std::vector<llama_message> borrow(const std::vector<Message> &messages);
 struct BuildOptions {
   std::string ckpt_dir, tokenizer_path, chat_template;
   bool has_tokenizer_path = false;
+  std::vector<std::string> adapters;
+  std::vector<const char *> adapter_pointers;
+  std::vector<float> adapter_scales;
   llama_build_options c;
   BuildOptions(napi_env env, napi_value options);
   BuildOptions(const BuildOptions &) = delete;
+
+private:
+  void adapter(napi_env env, napi_value value);
 };
 // What surrounds the messages of a chat; texts of JSON.
 struct ChatOptions {

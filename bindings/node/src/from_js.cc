@@ -248,6 +248,26 @@ static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
           {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
 }
 
+// A directory, or an object that has it and a scale.
+void BuildOptions::adapter(napi_env env, napi_value value) {
+  const std::string name = "adapters[" + std::to_string(adapters.size()) + "]";
+  napi_valuetype type;
+  check(env, napi_typeof(env, value, &type));
+  if (type != napi_object) {
+    adapters.push_back(to_c_text(env, value, name));
+    adapter_scales.push_back(1);
+    return;
+  }
+  napi_value dir;
+  check(env, napi_get_named_property(env, value, "dir", &dir));
+  adapters.push_back(to_c_text(env, dir, name + ".dir"));
+  adapter_scales.push_back(1);
+  each_option(env, value, [&](const std::string &key, napi_value v) {
+    if (key == "scale") adapter_scales.back() = to_float(env, v, "scale");
+    return key == "scale" || key == "dir";
+  });
+}
+
 BuildOptions::BuildOptions(napi_env env, napi_value options) {
   llama_build_options_init(&c, sizeof c, LLAMABI_ABI_VERSION);
   bool has_ckpt_dir = false;
@@ -294,7 +314,10 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
       c.chat_template = chat_template.c_str();
     } else if (name == "chatNow")
       c.chat_now = static_cast<int64_t>(to_double(env, v, "chatNow"));
-    else if (name == "logLevel")
+    else if (name == "adapters") {
+      for (napi_value element : to_elements(env, v, "adapters", "an array of directories"))
+        adapter(env, element);
+    } else if (name == "logLevel")
       c.log_level = to_number(env, v, "logLevel",
           {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN},
               {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
@@ -303,6 +326,10 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     return true;
   });
   if (!has_ckpt_dir) throw_type_error(env, "ckptDir is missing");
+  for (const std::string &dir : adapters) adapter_pointers.push_back(dir.c_str());
+  c.adapters = adapter_pointers.data();
+  c.adapter_scales = adapter_scales.data();
+  c.n_adapters = adapters.size();
 }
 
 ChatOptions::ChatOptions(napi_env env, napi_value options) {

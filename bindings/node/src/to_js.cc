@@ -181,6 +181,8 @@ napi_value to_js(napi_env env, const llama_info &i) {
   set(env, v, "eosIds", ids);
   static const char *const formats[] = {"none", "llama2", "llama3", "template"};
   set(env, v, "chatFormat", string(env, i.chat_format < 4 ? formats[i.chat_format] : "unknown"));
+  set(env, v, "modelType", string(env, i.model_type));
+  set(env, v, "storedFormat", string(env, i.stored_format));
   return v;
 }
 

@@ -62,7 +62,8 @@ behaviour('every_field', async () => {
       await Model.open({ ckptDir: 'say', maxSeqLen: 101, maxBatchSize: 102, modelParallelSize: 103, device: 'cuda', deviceIndex: 104,
         nThreads: 105, weightsDtype: 'nf4', kvDtype: 'int8', seed: 5000000106n, signal, onProgress: () => {}, onLog: () => {},
         logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, maxStallMs: 109, maxUnreadMs: 110,
-        stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112 }).catch(say('llama_build_options'));
+        stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112,
+        adapters: ['a', { dir: 'b', scale: 0.5 }] }).catch(say('llama_build_options'));
       const model = await Model.open('a model');
       await model.textCompletion('a', { maxGenLen: 201, temperature: 0.5, topP: 0.25, topK: 202, minP: 0.125,
         repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, cacheSalt: 5000000205n, numReturnSequences: 206, echo: true, logprobs: true, noWait: true,
