@@ -16,6 +16,7 @@
 
 use super::hf_rope;
 use super::keys::Keys;
+use super::multipliers::Multipliers;
 use super::sizes::*;
 use crate::backend::Shape;
 use crate::model::Config;
@@ -44,64 +45,40 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
     for key in ["dtype", "torch_dtype"] {
         keys.optional_name(key, &["float32", "float16", "bfloat16"])?;
     }
-    let multipliers = Multipliers::read(keys, family)?;
+    let multipliers = multipliers(keys, family)?;
     let shape = shape(keys, family, &multipliers)?;
     let mut eos_ids = Vec::new();
     for keys in [Some(keys), generation].into_iter().flatten() {
         add_eos(keys, shape.vocab_size, &mut eos_ids)?;
     }
     let rope = hf_rope::read(keys, family, shape.head_dim)?;
-    Ok(Config {
+    Ok(multipliers.put_into(Config {
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
         rotary_dim: rope.rotary_dim,
-        // Scores are `attention q k`, and ours are `(scale q) (scale k) / sqrt(head_dim)`.
-        qk_scale: match multipliers.attention {
-            Some(attention) => (attention * (shape.head_dim as f64).sqrt()).sqrt(),
-            None => 1.0,
-        },
         biases: biases(keys, family)?,
         windows: windows(keys, family, shape.n_layers)?,
-        residual_scale: (multipliers.residual / multipliers.embedding) as f32,
-        logits_scale: (1.0 / multipliers.logits) as f32,
         tied_embeddings: keys.flag("tie_word_embeddings")?,
         eos_ids,
         ..Config::plain(family, shape)
-    })
+    }))
 }
 
-/// Granite's. The residual stream is kept divided by `embedding`, so that the embedding is used as
-/// it is stored: every norm has the same output if its epsilon is divided by the square, and what is
-/// added is divided too.
-struct Multipliers {
-    embedding: f64,
-    residual: f64,
-    /// `None`: 1 / sqrt(head_dim).
-    attention: Option<f64>,
-    logits: f64,
-}
-
-impl Multipliers {
-    fn read(keys: &Keys, family: &Family) -> Result<Multipliers> {
-        let number = |key| {
-            if !family.multipliers {
-                return Ok::<f64, crate::Error>(1.0);
-            }
-            let range = 1e-6..=1e6;
-            let number =
-                keys.optional_number(key, "a number from 1e-6 to 1e6", |x| range.contains(&x))?;
-            Ok(number.unwrap_or(1.0))
-        };
-        Ok(Multipliers {
-            embedding: number("embedding_multiplier")?,
-            residual: number("residual_multiplier")?,
-            attention: match family.multipliers {
-                true => Some(number("attention_multiplier")?),
-                false => None,
-            },
-            logits: number("logits_scaling")?,
-        })
+fn multipliers(keys: &Keys, family: &Family) -> Result<Multipliers> {
+    if !family.multipliers {
+        return Ok(Multipliers::NONE);
     }
+    let number = |key| {
+        let expected = "a number from 1e-6 to 1e6";
+        let number = keys.optional_number(key, expected, |x| Multipliers::RANGE.contains(&x))?;
+        Ok::<f64, crate::Error>(number.unwrap_or(1.0))
+    };
+    Ok(Multipliers {
+        embedding: number("embedding_multiplier")?,
+        residual: number("residual_multiplier")?,
+        attention: Some(number("attention_multiplier")?),
+        logits: number("logits_scaling")?,
+    })
 }
 
 fn shape(keys: &Keys, family: &Family, multipliers: &Multipliers) -> Result<Shape> {
@@ -117,12 +94,12 @@ fn shape(keys: &Keys, family: &Family, multipliers: &Multipliers) -> Result<Shap
     if !n_heads.is_multiple_of(n_kv_heads) {
         return Err(not_a_divisor(keys, kv_heads, n_heads));
     }
-    let eps = norm_eps(keys, "rms_norm_eps", None)?;
-    let square = multipliers.embedding * multipliers.embedding;
-    let divided = (f64::from(eps) / square) as f32;
-    if !divided.is_normal() {
+    let eps = "rms_norm_eps";
+    let norm_eps = multipliers.norm_eps(norm_eps(keys, eps, None)?);
+    if !norm_eps.is_normal() {
+        let square = multipliers.embedding * multipliers.embedding;
         let expected = format!("a number that is one when it is divided by {square}");
-        return Err(keys.wrong("rms_norm_eps", expected));
+        return Err(keys.wrong(eps, expected));
     }
     Ok(Shape {
         dim,
@@ -132,10 +109,7 @@ fn shape(keys: &Keys, family: &Family, multipliers: &Multipliers) -> Result<Shap
         head_dim: head_dim(keys, explicit, dim, ("num_attention_heads", n_heads))?,
         ffn_dim: keys.size("intermediate_size", MAX_WIDTH)?,
         vocab_size: keys.size("vocab_size", MAX_VOCAB)?,
-        norm_eps: match multipliers.embedding {
-            1.0 => eps,
-            _ => divided,
-        },
+        norm_eps,
     })
 }
 

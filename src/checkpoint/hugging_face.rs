@@ -103,12 +103,8 @@ impl Checkpoint for HuggingFace {
         let within = fused
             .zip(name.split_once('.'))
             .map(|((fused, parts), (module, _))| {
-                let rows = |part: &Part| part.rows().of(&config.shape);
-                Within {
-                    name: full_name(&format!("{module}.{fused}"), layer),
-                    first: parts.iter().take_while(|&&p| p != part).map(rows).sum(),
-                    rows: parts.iter().map(rows).sum(),
-                }
+                let name = full_name(&format!("{module}.{fused}"), layer);
+                Within::new(name, parts, part, &config.shape)
             });
         StoredPart {
             name: part_name(part, layer),

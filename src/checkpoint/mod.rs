@@ -13,7 +13,7 @@
 //! | `hf_config`, `hf_rope` | what its configuration means, family by family |
 //! | [`llamabi`] | either of them with weights that we quantised |
 //! | [`adapter`] | LoRA adapters, which are merged into the weights |
-//! | `keys`, `sizes` | JSON configurations: typed keys, and bounds of the sizes |
+//! | `keys`, `sizes`, `multipliers` | configurations: typed keys of JSON, bounds of the sizes, Granite's multipliers |
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
@@ -31,6 +31,7 @@ pub mod hugging_face;
 mod keys;
 pub mod llamabi;
 pub mod meta;
+mod multipliers;
 pub mod plan;
 mod sizes;
 mod slabs;

@@ -308,6 +308,7 @@ impl<'a> Planner<'a, '_> {
             part,
             usage,
             name,
+            within: stored.within.as_ref(),
             rows,
             cols,
         };

@@ -12,7 +12,7 @@
 
 use super::files::{Files, Finder, Source};
 use super::gguf::GgufCheckpoint;
-use crate::backend::{MatUse, RowOrder};
+use crate::backend::{MatUse, RowOrder, Shape};
 use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
 use crate::quant::Quant;
@@ -135,6 +135,18 @@ pub struct Within {
     pub rows: usize,
 }
 
+impl Within {
+    /// The place of `part` in the tensor `name`, which holds `parts` in this order.
+    pub fn new(name: String, parts: &[Part], part: Part, shape: &Shape) -> Within {
+        let rows = |part: &Part| part.rows().of(shape);
+        Within {
+            name,
+            first: parts.iter().take_while(|&&p| p != part).map(rows).sum(),
+            rows: parts.iter().map(rows).sum(),
+        }
+    }
+}
+
 /// A part for which a form is asked whether it has it in codes.
 pub struct Wanted<'a> {
     /// Which one.
@@ -143,6 +155,8 @@ pub struct Wanted<'a> {
     pub usage: MatUse,
     /// [`StoredPart::name`].
     pub name: &'a str,
+    /// [`StoredPart::within`].
+    pub within: Option<&'a Within>,
     /// Its rows.
     pub rows: usize,
     /// Its columns.

@@ -81,6 +81,7 @@ fn coded_parts_are_read_by_rows() {
             part: Part::Q,
             usage: MatUse::Product,
             name: &part.name,
+            within: None,
             rows,
             cols,
         };

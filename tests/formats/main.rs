@@ -11,6 +11,7 @@ mod forms;
 mod fuzz;
 mod fuzz_tokenizer;
 mod gguf;
+mod gguf_config;
 mod jinja;
 mod limits;
 mod quantised;

@@ -8,6 +8,7 @@ mod common;
 mod demo;
 mod failures;
 mod finite;
+mod gguf_families;
 mod invariance;
 mod llama3;
 mod reference;

@@ -375,7 +375,7 @@ pub fn families(place: &Place) {
     assert_eq!(refused, place.refused, "refused");
 }
 
-fn assert_family_case(model: &Model, case: &Value, tolerance: f32, name: &str) {
+pub fn assert_family_case(model: &Model, case: &Value, tolerance: f32, name: &str) {
     let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
     let what = format!("{name}, {} tokens", prompt.len());
     let logprobs = [floats(&case["prompt_logprobs"]), floats(&case["logprobs"])].concat();
@@ -387,7 +387,7 @@ fn assert_family_case(model: &Model, case: &Value, tolerance: f32, name: &str) {
     assert_close(&got[1..], &logprobs[1..], tolerance, &what);
 }
 
-fn assert_family_greedy(model: &Model, case: &Value, name: &str) {
+pub fn assert_family_greedy(model: &Model, case: &Value, name: &str) {
     let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
     let what = format!("{name}, {} tokens", prompt.len());
     if case.get("last_logits").is_some() {
