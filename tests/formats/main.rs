@@ -20,4 +20,5 @@ mod tokenizer_ranks;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
+mod torch_bin;
 mod weights;
