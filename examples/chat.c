@@ -1,7 +1,9 @@
-/* A chat in the terminal, in Meta's Llama 2 chat format.
+/* A chat in the terminal, in the format that the model's chat template makes. Each turn sends the
+ * whole conversation; what its earlier prompts computed is found in the prefix cache.
  *
+ *   make chat (fetches a model), or
  *   make examples
- *   build/chat --ckpt_dir DIR [--system TEXT]
+ *   build/chat --ckpt_dir DIR|FILE.gguf [--system TEXT]
  *
  * /reset forgets the conversation, /quit or the end of the input ends, Ctrl-C stops an answer.
  */
@@ -10,7 +12,7 @@
 #include <signal.h>
 
 static const char usage[] =
-    "usage: chat --ckpt_dir DIR [option value]...\n"
+    "usage: chat --ckpt_dir DIR|FILE.gguf [option value]...\n"
     "\n"
     "  --system TEXT             what the model should know or be\n"
     "  --max_seq_len N           room for the conversation, in tokens (2048)\n" COMMON_USAGE "\n"

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define COMMON_USAGE                                                                               \
-  "  --ckpt_dir DIR            Meta's form (params.json, consolidated.*.pth) or Hugging Face's\n"  \
-  "                            (config.json, *.safetensors)\n"                                     \
-  "  --tokenizer_path FILE     default: DIR/tokenizer.model\n"                                     \
+  "  --ckpt_dir DIR            Meta's form (params.json, consolidated.*.pth), Hugging Face's\n"    \
+  "                            (config.json, *.safetensors), or a .gguf file\n"                    \
+  "  --tokenizer_path FILE     default: the checkpoint's own\n"                                    \
   "  --temperature T           0: always the most likely token (0.6)\n"                            \
   "  --top_p P                 nucleus; 1: off (0.9)\n"                                            \
   "  --top_k K                 keep the K most likely tokens; 0: off (0)\n"                        \

@@ -16,6 +16,7 @@ mod reference;
 mod reference_cases;
 mod samples;
 mod sentences;
+mod smollm2;
 mod stored;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
