@@ -7,7 +7,8 @@ import (
 )
 
 // form is how a model writes tool calls: a marker, then JSON that begins with open, then perhaps
-// closing. Without its marker a call of a bare form may still begin the answer, or follow another call.
+// closing. Without its marker a call of a bare form may still begin the answer, or follow another
+// call.
 type form struct {
 	marker  string
 	open    byte
@@ -30,9 +31,9 @@ const (
 // call is one that the model makes; arguments is JSON of an object.
 type call struct{ name, arguments string }
 
-// callReader takes an answer's text as it comes, and parts it into calls and the rest. A call is given
-// out once it is whole. What turns out to be none is part of the rest, unchanged. White space before a
-// call, or between a call and the end, belongs to the call.
+// callReader takes an answer's text as it comes, and parts it into calls and the rest. A call is
+// given out once it is whole. What turns out to be none is part of the rest, unchanged. White space
+// before a call, or between a call and the end, belongs to the call.
 type callReader struct {
 	form  form
 	names []string // the request's tools: a bare call must be of one of them

@@ -18,7 +18,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	f.checkNames(append(shared, "messages", "max_completion_tokens", "logprobs", "top_logprobs")...)
+	f.checkNames(append(shared, "messages", "max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice", "chat_template_kwargs")...)
 	request := f.common(s)
 	// The second is the newer name of the same.
 	f.maxTokens(&request, f.either("max_tokens", "max_completion_tokens"), -1)
@@ -26,7 +26,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if f.body["top_logprobs"] != nil && !logprobs {
 		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
-	dialog, begun := f.dialog()
+	prompt := s.chatPrompt(f)
 	s.checkAnswer(f, request.stream, request.n*request.mostTokens(s.room, 0), top)
 	if f.err != nil {
 		writeError(w, f.err)
@@ -37,20 +37,70 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	}
 	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	s.serve(w, r, job{
-		common: request, sequences: request.n, continues: []bool{begun != ""}, logprobs: logprobs, shape: chatShape{},
-		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
-			if begun == "" {
-				return s.model.StreamChat(ctx, slices.Repeat([][]llamabi.Message{dialog}, request.n), request.opts...)
-			}
-			return s.streamBegun(ctx, dialog, begun, request)
-		},
+		common: request, sequences: request.n, continues: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
+		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] { return prompt.stream(ctx, request) },
 	})
 }
 
-// streamBegun answers a dialog with an answer that begins as given.
-func (s *server) streamBegun(ctx context.Context, dialog []llamabi.Message, begun string, c common) iter.Seq2[llamabi.Event, error] {
+// chatPrompt is what a chat asks the model.
+type chatPrompt struct {
+	begun  bool     // the answer continues a text
+	tools  *toolUse // nil: the answer is a text
+	stream func(context.Context, common) iter.Seq2[llamabi.Event, error]
+}
+
+// chatPrompt reads tools and messages: for the model's template, or for Meta's Llama 2 format,
+// which has no tools, where the model has no template.
+func (s *server) chatPrompt(f *fields) chatPrompt {
+	if s.noChat {
+		f.fail("messages", "The model has no chat template; it continues texts (/v1/completions).")
+		return chatPrompt{}
+	}
+	tools, texts := f.tools(s.template)
+	variables := f.variables(s.template)
+	if s.template == nil {
+		dialog, begun := f.dialog()
+		return chatPrompt{begun: begun != "", stream: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
+			if begun == "" {
+				return s.model.StreamChat(ctx, slices.Repeat([][]llamabi.Message{dialog}, c.n), c.opts...)
+			}
+			return s.streamEncoded(ctx, c, func() ([]int32, error) { return s.begin(ctx, dialog, begun) })
+		}}
+	}
+	messages, begun := f.conversation(s.template)
+	request := llamabi.ChatRequest{Messages: messages, ContinueFinal: begun}
+	if texts != nil {
+		request.Tools = texts
+	}
+	if variables != nil {
+		request.Variables = variables
+	}
+	return chatPrompt{begun: begun, tools: tools, stream: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
+		if tools != nil && tools.marker >= 0 {
+			c.opts = append(c.opts, llamabi.Special())
+		}
+		if c.n == 1 {
+			return s.model.StreamMessages(ctx, request, c.opts...)
+		}
+		return s.streamEncoded(ctx, c, func() ([]int32, error) {
+			bytes := 0
+			for _, m := range messages {
+				if m.Content != nil {
+					bytes += len(*m.Content)
+				}
+			}
+			if err := s.checkLength(bytes); err != nil {
+				return nil, err
+			}
+			return s.model.EncodeChat(request)
+		})
+	}}
+}
+
+// streamEncoded answers tokens, each of n times.
+func (s *server) streamEncoded(ctx context.Context, c common, encode func() ([]int32, error)) iter.Seq2[llamabi.Event, error] {
 	return func(yield func(llamabi.Event, error) bool) {
-		tokens, err := s.begin(ctx, dialog, begun)
+		tokens, err := encode()
 		if err != nil {
 			yield(llamabi.Event{}, err)
 			return
@@ -59,16 +109,24 @@ func (s *server) streamBegun(ctx context.Context, dialog []llamabi.Message, begu
 	}
 }
 
-// begin is the tokens of a dialog and of the beginning of its answer. What is far too long is not
-// encoded, which can take seconds and would not end with the request.
+// checkLength refuses so much text. What is far too long is not encoded, which can take seconds and
+// would not end with the request.
+func (s *server) checkLength(bytes int) error {
+	if bytes <= s.mostBytes {
+		return nil
+	}
+	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "messages", code: "context_length_exceeded",
+		message: fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
+}
+
+// begin is the tokens of a dialog and of the beginning of its answer.
 func (s *server) begin(ctx context.Context, dialog []llamabi.Message, begun string) ([]int32, error) {
 	bytes := len(begun)
 	for _, m := range dialog {
 		bytes += len(m.Content)
 	}
-	if bytes > s.mostBytes {
-		return nil, &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "messages", code: "context_length_exceeded",
-			message: fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
+	if err := s.checkLength(bytes); err != nil {
+		return nil, err
 	}
 	tokens, err := s.model.EncodeDialog(dialog)
 	if err != nil {
@@ -102,6 +160,16 @@ func (chatShape) delta(p piece) map[string]any {
 
 func (chatShape) choice(p piece) map[string]any {
 	message := map[string]any{"role": "assistant", "content": p.text, "refusal": nil}
+	if len(p.calls) > 0 {
+		calls := slices.Clone(p.calls)
+		for i := range calls {
+			calls[i].Index = nil // which only a stream has
+		}
+		message["tool_calls"] = calls
+		if p.text == "" {
+			message["content"] = nil
+		}
+	}
 	return map[string]any{"message": message, "logprobs": rows(p.tokens), "finish_reason": p.finish}
 }
 

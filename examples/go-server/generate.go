@@ -23,6 +23,7 @@ type job struct {
 	echo      bool
 	logprobs  bool
 	shape     shape
+	tools     *toolUse // that the answers may call; nil: none
 }
 
 // shape is what differs between the two protocols' answers.
@@ -39,6 +40,7 @@ type shape interface {
 type piece struct {
 	text   string
 	tokens []scored
+	calls  []toolCall
 	finish any // a text in the last one, else nil
 }
 
@@ -47,8 +49,10 @@ type progress struct {
 	seen     bool // it has had an event
 	last     time.Time
 	spelling *spelling
+	reader   *answerReader // nil: all is text
 	text     strings.Builder
 	tokens   []scored
+	calls    []toolCall
 	finish   any
 }
 
@@ -165,6 +169,10 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		c := &choices[ev.Index]
 		if c.spelling == nil {
 			c.spelling = newSpelling(s.model, j.continues[ev.Index/j.n], j.logprobs, j.stops)
+			if j.tools != nil {
+				c.spelling.marker, c.spelling.markerBytes = j.tools.marker, j.tools.form.marker
+				c.reader = j.tools.begin()
+			}
 		}
 		var p piece
 		if ev.Kind == llamabi.EventFinish {
@@ -207,6 +215,9 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			}
 		}
 		c.seen = true
+		if c.reader != nil {
+			p = c.reader.read(p)
+		}
 		if j.stream {
 			if err := out.chunk(ev.Index, p); err != nil {
 				return err
@@ -215,6 +226,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		}
 		c.text.WriteString(p.text)
 		c.tokens = append(c.tokens, p.tokens...)
+		c.calls = append(c.calls, p.calls...)
 		c.finish = p.finish
 	}
 	return out.end(choices, total, first)
@@ -259,7 +271,7 @@ func (o *sink) chunk(index int, p piece) error {
 			}
 		}
 	}
-	if p.text == "" && len(p.tokens) == 0 && p.finish == nil {
+	if p.text == "" && len(p.tokens) == 0 && len(p.calls) == 0 && p.finish == nil {
 		return nil
 	}
 	last := p.finish
@@ -272,6 +284,13 @@ func (o *sink) chunk(index int, p piece) error {
 		p.finish = nil
 		if err := o.sendChoice(index, o.job.shape.delta(p)); err != nil {
 			return err
+		}
+	}
+	for _, call := range p.calls {
+		for _, delta := range call.deltas() {
+			if err := o.sendChoice(index, map[string]any{"delta": delta, "logprobs": nil, "finish_reason": nil}); err != nil {
+				return err
+			}
 		}
 	}
 	if last != nil {
@@ -335,7 +354,7 @@ func (o *sink) end(choices []progress, total usage, first *timings) error {
 	whole.Usage, whole.Timings = figures, first
 	for i := range choices {
 		c := &choices[i]
-		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, finish: c.finish})
+		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, calls: c.calls, finish: c.finish})
 		choice["index"] = i
 		whole.Choices = append(whole.Choices, choice)
 	}

@@ -23,15 +23,7 @@ const tagsRefused = "Error: special tags are not allowed as part of the prompt."
 // messages, wherever they are, become one, and so do messages of one role in a row: with a blank
 // line between them. An assistant's message at the end is what the answer begins with.
 func (f *fields) dialog() (dialog []llamabi.Message, begun string) {
-	list, ok := f.body["messages"].([]any)
-	switch {
-	case f.body["messages"] == nil:
-		f.fail("messages", "You must provide a 'messages' parameter.")
-	case !ok:
-		f.fail("messages", "'messages' must be an array of messages, not %s.", kind(f.body["messages"]))
-	case len(list) == 0:
-		f.fail("messages", "messages is empty: it must have at least one message.")
-	}
+	list := f.messages()
 	type turn struct {
 		role  string
 		texts []string
@@ -79,6 +71,20 @@ func (f *fields) dialog() (dialog []llamabi.Message, begun string) {
 	return dialog[:len(dialog)-1], begun
 }
 
+// messages are a request's, at least one.
+func (f *fields) messages() []any {
+	list, ok := f.body["messages"].([]any)
+	switch {
+	case f.body["messages"] == nil:
+		f.fail("messages", "You must provide a 'messages' parameter.")
+	case !ok:
+		f.fail("messages", "'messages' must be an array of messages, not %s.", kind(f.body["messages"]))
+	case len(list) == 0:
+		f.fail("messages", "messages is empty: it must have at least one message.")
+	}
+	return list
+}
+
 // message is role and text of one message.
 func (f *fields) message(name string, value any) (role, text string) {
 	message, ok := value.(map[string]any)
@@ -86,22 +92,25 @@ func (f *fields) message(name string, value any) (role, text string) {
 		f.fail(name, "'%s' must be an object with a 'role' and a 'content', not %s.", name, kind(value))
 		return
 	}
-	switch v := message["role"].(type) {
-	case nil:
-		f.fail(name+".role", "'%s.role' is missing.", name)
-	case string:
-		role = v
-	default:
-		f.fail(name+".role", "'%s.role' must be a string, not %s.", name, kind(v))
-	}
-	if role == "developer" { // the newer name of the same
-		role = "system"
-	}
+	role = f.role(name, message)
 	if role != "system" && role != "user" && role != "assistant" {
 		f.fail(name+".role", "'%s.role' is '%.100s'; the model's chat format has 'system' (or 'developer'), 'user' and 'assistant'.", name, role)
 	}
 	f.onlyHas(name, message, "role", "content")
 	return role, f.content(name+".content", message["content"])
+}
+
+func (f *fields) role(name string, message map[string]any) string {
+	role, ok := message["role"].(string)
+	switch {
+	case message["role"] == nil:
+		f.fail(name+".role", "'%s.role' is missing.", name)
+	case !ok:
+		f.fail(name+".role", "'%s.role' must be a string, not %s.", name, kind(message["role"]))
+	case role == "developer": // the newer name of the same
+		return "system"
+	}
+	return role
 }
 
 // onlyHas refuses other fields of a part of a request, unless they are null or empty.

@@ -62,6 +62,7 @@ const (
 // fields reads a request's object, and keeps the first thing that is wrong with it.
 type fields struct {
 	body map[string]any
+	text []byte // of the request
 	err  error
 }
 
@@ -228,7 +229,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
 	if !ok {
 		return nil, badRequest("", "The request must be a JSON object, not %s.", kind(value))
 	}
-	return &fields{body: object}, nil
+	return &fields{body: object, text: body}, nil
 }
 
 func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {

@@ -24,9 +24,11 @@ type server struct {
 	model      *llamabi.Model // set before loaded is
 	name       string
 	created    int64
-	vocabSize  int // this and the next two by measure
-	room       int // most tokens of a sequence
-	mostBytes  int // of a text that can fit
+	vocabSize  int           // this and what follows up to noChat by measure
+	room       int           // most tokens of a sequence
+	mostBytes  int           // of a text that can fit
+	template   *chatTemplate // nil: chats have Meta's Llama 2 format
+	noChat     bool          // or none
 	maxBody    int64
 	maxAnswer  int           // tokens, with alternatives, of an answer that is sent as a whole
 	slots      int           // sequences that run at the same time
@@ -63,7 +65,11 @@ func (s *server) measure() error {
 		longest = max(longest, len(bytes))
 	}
 	s.vocabSize, s.room, s.mostBytes = info.VocabSize, info.MaxSeqLen, longest*info.MaxSeqLen
-	return nil
+	s.noChat = info.ChatFormat == llamabi.ChatNone
+	if !s.noChat && info.ChatFormat != llamabi.ChatLlama2 {
+		s.template, err = probeTemplate(s.model)
+	}
+	return err
 }
 
 // serving is the table of routes, by path and method. Paths are compared as they were sent.

@@ -30,6 +30,9 @@ type spelling struct {
 	continues bool
 	listed    bool     // the tokens are asked for
 	stops     []string // see open
+	// A token that has a text here and no bytes of its own; -1: none.
+	marker      int32
+	markerBytes string
 
 	silent []int32 // tokens before the text's first, which have added nothing to it
 	begun  bool    // there is a token that has
@@ -47,7 +50,7 @@ type spelling struct {
 
 // newSpelling has the call's stop strings.
 func newSpelling(model *llamabi.Model, continues, listed bool, stops []string) *spelling {
-	s := &spelling{model: model, continues: continues, listed: listed}
+	s := &spelling{model: model, continues: continues, listed: listed, marker: -1}
 	if continues {
 		for _, stop := range stops {
 			if stop[0] == ' ' {
@@ -120,6 +123,9 @@ func (s *spelling) finish(text string) piece {
 // look is what a token adds in the middle of a text, and how many spaces of that it does not add
 // here.
 func (s *spelling) look(token int32) (bytes []byte, space int, err error) {
+	if token == s.marker {
+		return []byte(s.markerBytes), 0, nil
+	}
 	bytes, err = s.model.TokenBytes(token)
 	if err != nil || s.begun || len(bytes) == 0 || bytes[0] != ' ' {
 		return bytes, 0, err

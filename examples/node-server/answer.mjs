@@ -3,6 +3,7 @@ import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
 import { Spelling, writable } from './spelling.mjs';
+import { AnswerReader, deltasOf } from './tools.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
@@ -24,8 +25,13 @@ const SHAPES = {
     object: 'chat.completion',
     chunkObject: 'chat.completion.chunk',
     start: { delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null },
-    choice: (text, scored, finish) => ({
-      message: { role: 'assistant', content: text, refusal: null },
+    choice: (text, scored, finish, calls) => ({
+      message: {
+        role: 'assistant',
+        content: text === '' && calls.length > 0 ? null : text,
+        refusal: null,
+        ...(calls.length > 0 && { tool_calls: calls.map(({ index, ...call }) => call) }), // only a stream has the index
+      },
       logprobs: rows(scored),
       finish_reason: finish,
     }),
@@ -73,16 +79,16 @@ export async function answer(service, job, res, signal) {
     system_fingerprint: service.fingerprint,
   };
   const out = job.stream ? new EventStream(res, base, shape, job) : null;
-  const choices = Array.from({ length: job.sequences }, () => ({ text: '', seen: 0, spelling: null, scored: [], finish: null, last: null }));
+  const choices = Array.from({ length: job.sequences }, () => ({ text: '', seen: 0, spelling: null, reader: null, scored: [], calls: [], finish: null, last: null }));
   const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
   let timings;
 
-  const input = job.begun ? Array(job.n).fill(await begun(service, { dialog: job.input[0], answer: job.begun }, signal)) : job.input;
-  for await (const event of model.stream(input, { ...job.options, cacheSalt: job.cacheSalt, signal })) {
+  for await (const event of await streamOf(service, job, signal)) {
     const choice = choices[event.index];
     const continues = job.continues[Math.floor(event.index / job.n)];
-    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, stops: job.options.stop });
+    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, stops: job.options.stop, tools: job.tools });
+    if (job.tools) choice.reader ??= new AnswerReader(job.tools);
     let piece;
     if (event.type === 'finish') {
       metrics.sequence(event.stats);
@@ -103,17 +109,34 @@ export async function answer(service, job, res, signal) {
       piece = choice.spelling.token(event, !job.echo || choice.seen > 0);
       choice.seen++;
     }
+    let { text } = piece;
+    let calls = [];
+    if (choice.reader) ({ text, calls, finish: choice.finish } = choice.reader.read(text, choice.finish));
     if (out) {
-      await out.event(event.index, piece.text, job.logprobs ? piece.tokens : null, choice.finish);
+      await out.event(event.index, text, job.logprobs ? piece.tokens : null, calls, choice.finish);
     } else {
-      choice.text += piece.text;
+      choice.text += text;
       choice.scored.push(...piece.tokens);
+      choice.calls.push(...calls);
     }
   }
 
   if (out) return out.end(usage, timings);
-  const whole = choices.map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish) }));
+  const whole = choices.map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
   sendJson(res, 200, { ...base, choices: whole, usage, timings });
+}
+
+// The events of a job's sequences.
+async function streamOf(service, { input, request, begun, n, options: asked, cacheSalt }, signal) {
+  const { model } = service;
+  const options = { ...asked, cacheSalt, signal };
+  if (request && n === 1) return model.streamChat(request, options);
+  if (request) {
+    checkLength(service, request.messages);
+    return model.stream(Array(n).fill(await model.encodeChatAsync(request)), options);
+  }
+  if (!begun) return model.stream(input, options);
+  return model.stream(Array(n).fill(await tokensBegun(service, { dialog: input[0], answer: begun }, signal)), options);
 }
 
 // Adds a sequence's figures; those of its prompt only for the first choice that it has.
@@ -132,7 +155,7 @@ class EventStream {
   }
 
   // Headers go with the first event: until then an error can have a status of its own.
-  async event(index, text, scored, finish) {
+  async event(index, text, scored, calls, finish) {
     if (!this.res.headersSent) {
       this.res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
       if (this.shape.start) for (let i = 0; i < this.job.sequences; i++) await this.#choice(i, this.shape.start);
@@ -140,6 +163,7 @@ class EventStream {
     // A chunk has one token.
     while (scored?.length > 1) await this.#choice(index, this.shape.chunk('', [scored.shift()], null));
     if (text !== '' || scored?.length) await this.#choice(index, this.shape.chunk(text, scored, null));
+    for (const delta of calls.flatMap(deltasOf)) await this.#choice(index, { delta, logprobs: null, finish_reason: null });
     if (finish !== null) await this.#choice(index, this.shape.chunk('', null, finish));
   }
 
@@ -182,7 +206,7 @@ export async function nextToken(service, job, res, signal) {
   let call;
   if (!job.dialog) call = model.textCompletion(job.prompt, options);
   else if (job.answer === '') call = model.chatCompletion(job.dialog, options);
-  else call = model.generate(await begun(service, job, signal), options);
+  else call = model.generate(await tokensBegun(service, job, signal), options);
   const { text, top, stats, finishReason } = await call;
   Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
   if (finishReason === 'cancelled') throw signal.reason;
@@ -201,15 +225,21 @@ export async function nextToken(service, job, res, signal) {
   });
 }
 
+// Refuses messages of so much text. What is far too long is not encoded, which can take seconds and
+// would not end with the request.
+function checkLength({ mostBytes, room }, messages) {
+  const bytes = messages.reduce((sum, { content }) => sum + Buffer.byteLength(content ?? ''), 0);
+  if (bytes <= mostBytes) return;
+  throw new ApiError(400, `'messages' has ${bytes} bytes of text, more than the ${room} tokens that the model has room for.`, {
+    param: 'messages',
+    code: 'context_length_exceeded',
+  });
+}
+
 // The tokens of a dialog and of the beginning of its answer.
-async function begun({ model, mostBytes, room }, { dialog, answer }, signal) {
-  const bytes = [answer, ...dialog.map((m) => m.content)].reduce((sum, text) => sum + Buffer.byteLength(text), 0);
-  if (bytes > mostBytes) {
-    throw new ApiError(400, `'messages' has ${bytes} bytes of text, more than the ${room} tokens that the model has room for.`, {
-      param: 'messages',
-      code: 'context_length_exceeded',
-    });
-  }
+async function tokensBegun(service, { dialog, answer }, signal) {
+  const { model } = service;
+  checkLength(service, [...dialog, { content: answer }]);
   return [...(await model.encodeDialogAsync(dialog)), ...(await model.encodeAsync(answer, { signal }))];
 }
 

@@ -1,10 +1,9 @@
 // Requests' bodies: of JSON, not too long, not too deep.
 import { isUtf8 } from 'node:buffer';
 import { ApiError, badRequest } from './http.mjs';
-import { isObject, kind } from './json.mjs';
+import { isObject, kind, MOST_NESTED, nestedTooDeep, source } from './json.mjs';
 
 const PATIENCE = 30; // seconds that a body may take to arrive
-const MOST_NESTED = 64; // as deep as nothing is that the protocol has
 
 // A request's object. What is not JSON by its type is not read: a form of another site's page can
 // send that, without the browser asking first. Rejects with the signal's reason when that is
@@ -25,12 +24,14 @@ export async function readObject(req, res, { maxBody, timeout }, signal) {
   if (!isUtf8(bytes)) throw badRequest(null, 'The request is not UTF-8.');
   if (nestedTooDeep(bytes)) throw badRequest(null, `The request is nested more than ${MOST_NESTED} deep.`);
   let body;
+  const text = bytes.toString();
   try {
-    body = JSON.parse(bytes.toString());
+    body = JSON.parse(text);
   } catch (error) {
     throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
   }
   if (!isObject(body)) throw badRequest(null, `The request must be a JSON object, not ${kind(body)}.`);
+  body[source] = text;
   return body;
 }
 
@@ -71,23 +72,4 @@ async function inTime(reading, res, seconds, signal) {
     clearTimeout(timer);
     signal.removeEventListener('abort', onAbort);
   }
-}
-
-const [QUOTE, BACKSLASH, OPEN, CLOSE] = Buffer.from('"\\[]');
-const BRACE = 0x20; // from a bracket to a brace
-
-// Deep JSON takes far longer to parse than flat JSON, and nothing else can happen meanwhile.
-function nestedTooDeep(bytes) {
-  let depth = 0;
-  let quoted = false;
-  for (let i = 0; i < bytes.length; i++) {
-    const byte = bytes[i];
-    if (byte === BACKSLASH) i++;
-    else if (byte === QUOTE) quoted = !quoted;
-    else if (quoted) continue;
-    else if ((byte | BRACE) === (OPEN | BRACE)) {
-      if (++depth > MOST_NESTED) return true;
-    } else if ((byte | BRACE) === (CLOSE | BRACE)) depth--;
-  }
-  return false;
 }

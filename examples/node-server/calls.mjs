@@ -1,9 +1,9 @@
 // Tool calls in an answer's text, in the forms that chat templates ask for.
-import { isObject, rawParts, wellFormed } from './json.mjs';
+import { isObject, MOST_NESTED, rawParts, wellFormed } from './json.mjs';
 
 /**
- * How models write calls: a marker, then JSON that begins with `open`, then perhaps `close`. Without
- * its marker a call of a `bare` form may still begin the answer, or follow another call.
+ * How models write calls: a marker, then JSON that begins with `open`, then perhaps `close`.
+ * Without its marker a call of a `bare` form may still begin the answer, or follow another call.
  */
 export const FORMS = {
   hermes: { marker: '<tool_call>', open: '{', close: '</tool_call>', bare: false }, // Hermes, Qwen
@@ -11,16 +11,15 @@ export const FORMS = {
   llama: { marker: '<|python_tag|>', open: '{', close: ';', bare: true }, // Llama 3.1
 };
 
-const MOST_NESTED = 64; // as in requests
 const SPACES = ' \t\n\r';
 const OUTSIDE_STRINGS = `${SPACES},:+-.0123456789truefalsnE`; // what JSON has there, but for brackets
 
 const isSpace = (text, i) => SPACES.includes(text[i]);
 
 /**
- * Takes an answer's text as it comes, and parts it into calls and the rest. A call is given out once
- * it is whole. What turns out to be none is part of the rest, unchanged. White space before a call, or
- * between a call and the end, belongs to the call.
+ * Takes an answer's text as it comes, and parts it into calls and the rest. A call is given out
+ * once it is whole. What turns out to be none is part of the rest, unchanged. White space before a
+ * call, or between a call and the end, belongs to the call.
  */
 export class CallReader {
   #form;

@@ -1,5 +1,10 @@
 // What JSON's values are, and how they were written.
 
+export const MOST_NESTED = 64; // as deep as nothing is that the protocol has
+
+/** The text that a request's object was parsed from. */
+export const source = Symbol('source');
+
 export const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** What a JSON value is, in words. */
@@ -36,4 +41,23 @@ export function rawParts(json) {
     }
   }
   return parts;
+}
+
+const [QUOTE, BACKSLASH, OPEN, CLOSE] = Buffer.from('"\\[]');
+const BRACE = 0x20; // from a bracket to a brace
+
+/** Deep JSON takes far longer to parse than flat JSON, and nothing else can happen meanwhile. */
+export function nestedTooDeep(bytes) {
+  let depth = 0;
+  let quoted = false;
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes[i];
+    if (byte === BACKSLASH) i++;
+    else if (byte === QUOTE) quoted = !quoted;
+    else if (quoted) continue;
+    else if ((byte | BRACE) === (OPEN | BRACE)) {
+      if (++depth > MOST_NESTED) return true;
+    } else if ((byte | BRACE) === (CLOSE | BRACE)) depth--;
+  }
+  return false;
 }

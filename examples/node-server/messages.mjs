@@ -7,8 +7,8 @@ import { isObject, kind, wellFormed } from './json.mjs';
 const TAGS = ['[INST]', '[/INST]', '<<SYS>>', '<</SYS>>'];
 const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.'; // as the library has it
 
-// Refuses other fields of a part of a request, unless they are null or empty.
-function onlyHas(name, object, known) {
+/** Refuses other fields of a part of a request, unless they are null or empty. */
+export function onlyHas(name, object, known) {
   for (const key of Object.keys(object).sort()) {
     const value = object[key];
     if (known.includes(key) || value === null || (Array.isArray(value) && value.length === 0)) continue;
@@ -16,8 +16,8 @@ function onlyHas(name, object, known) {
   }
 }
 
-// A text, or a list of parts that are texts.
-function contentOf(name, content) {
+/** A text, or a list of parts that are texts. */
+export function contentOf(name, content) {
   if (typeof content === 'string') return wellFormed(content);
   if (!Array.isArray(content)) throw badRequest(name, `'${name}' must be a string or an array of parts, not ${kind(content)}.`);
   const texts = content.map((part, i) => {
@@ -31,18 +31,30 @@ function contentOf(name, content) {
   return texts.join('');
 }
 
+export function roleOf(name, { role = null }) {
+  if (role === null) throw badRequest(`${name}.role`, `'${name}.role' is missing.`);
+  if (typeof role !== 'string') throw badRequest(`${name}.role`, `'${name}.role' must be a string, not ${kind(role)}.`);
+  return role === 'developer' ? 'system' : role; // the newer name of the same
+}
+
 // Role and text of one message.
 function messageOf(name, message) {
   if (!isObject(message)) throw badRequest(name, `'${name}' must be an object with a 'role' and a 'content', not ${kind(message)}.`);
-  const { role = null, content } = message;
-  if (role === null) throw badRequest(`${name}.role`, `'${name}.role' is missing.`);
-  if (typeof role !== 'string') throw badRequest(`${name}.role`, `'${name}.role' must be a string, not ${kind(role)}.`);
-  if (!['system', 'developer', 'user', 'assistant'].includes(role)) {
+  const role = roleOf(name, message);
+  if (!['system', 'user', 'assistant'].includes(role)) {
     const shown = [...role].slice(0, 100).join('');
     throw badRequest(`${name}.role`, `'${name}.role' is '${shown}'; the model's chat format has 'system' (or 'developer'), 'user' and 'assistant'.`);
   }
   onlyHas(name, message, ['role', 'content']);
-  return { role: role === 'developer' ? 'system' : role, text: contentOf(`${name}.content`, content) };
+  return { role, text: contentOf(`${name}.content`, message.content) };
+}
+
+/** A request's messages, at least one. */
+export function listOf(messages) {
+  if (messages === undefined || messages === null) throw badRequest('messages', "You must provide a 'messages' parameter.");
+  if (!Array.isArray(messages)) throw badRequest('messages', `'messages' must be an array of messages, not ${kind(messages)}.`);
+  if (messages.length === 0) throw badRequest('messages', 'messages is empty: it must have at least one message.');
+  return messages;
 }
 
 /**
@@ -53,9 +65,7 @@ function messageOf(name, message) {
  * line between them. An assistant's message at the end is what the answer begins with.
  */
 export function dialogOf(messages) {
-  if (messages === undefined || messages === null) throw badRequest('messages', "You must provide a 'messages' parameter.");
-  if (!Array.isArray(messages)) throw badRequest('messages', `'messages' must be an array of messages, not ${kind(messages)}.`);
-  if (messages.length === 0) throw badRequest('messages', 'messages is empty: it must have at least one message.');
+  listOf(messages);
   const system = [];
   const turns = [];
   let last;

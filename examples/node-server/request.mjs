@@ -5,6 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
 import { dialogOf } from './messages.mjs';
+import { conversationOf, toolsOf, variablesOf } from './tools.mjs';
 
 const INT32 = 2 ** 31 - 1;
 const FLOAT32 = (2 - 2 ** -23) * 2 ** 127;
@@ -209,16 +210,31 @@ export function completion(service, body) {
 
 export function chat(service, body) {
   const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
-  const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs'];
+  const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs', 'tools', 'tool_choice', 'chat_template_kwargs'];
   const job = common(service, body, own, integer(body, limit, undefined, 0, INT32));
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
-  const { dialog, begun } = dialogOf(body.messages);
+  const prompt = chatPrompt(service, body, job.n);
   checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
-  Object.assign(job.options, { logprobs, topLogprobs: top });
-  const input = Array(job.n).fill(dialog);
-  return { ...job, input, begun, sequences: job.n, continues: [begun !== ''], logprobs, echo: false, kind: 'chat', param: 'messages' };
+  Object.assign(job.options, { logprobs, topLogprobs: top, special: prompt.tools?.marker != null });
+  return { ...job, ...prompt, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+}
+
+// Tools and messages: for the model's template, as `request`, or for Meta's Llama 2 format, which
+// has no tools, as `input` and what is `begun` of the answer.
+function chatPrompt({ model, template }, body, n) {
+  if (model.info().chatFormat === 'none') {
+    throw badRequest('messages', 'The model has no chat template; it continues texts (/v1/completions).');
+  }
+  const tools = toolsOf(body, template);
+  const variables = variablesOf(body, template);
+  if (template === null) {
+    const { dialog, begun } = dialogOf(body.messages);
+    return { tools, begun, input: Array(n).fill(dialog), continues: [begun !== ''] };
+  }
+  const { messages, begun } = conversationOf(body.messages, template);
+  return { tools, request: { messages, tools: tools?.json, variables, continueFinal: begun }, continues: [begun] };
 }
 
 // Of the playground: what may follow a text, or a dialog and the beginning of its answer.

@@ -34,8 +34,8 @@ export class Service {
 
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
-    // name, fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached, accessLog,
-    // log
+    // template, name, fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached,
+    // accessLog, log
     Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));

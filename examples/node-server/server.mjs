@@ -8,10 +8,12 @@
 //
 // server.mjs starts and stops (flags.mjs: the command line, drain.mjs: the end of connections);
 // routes.mjs has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and
-// request.mjs read requests, messages.mjs the messages of chats; answer.mjs runs and answers them
-// (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that spell
-// them; http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write
-// down; public/ is the page.
+// request.mjs read requests, messages.mjs the messages of chats (tools.mjs: those with tools, for
+// the model's chat template, which template.mjs asks what it can do); answer.mjs runs and answers
+// them (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that
+// spell them, calls.mjs finds tool calls in them; json.mjs reads JSON as it was written; http.mjs
+// has the form of answers and errors; metrics.mjs and access.mjs count and write down; public/ is
+// the page.
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';
@@ -22,6 +24,7 @@ import { Drain } from './drain.mjs';
 import { readFlags } from './flags.mjs';
 import { notLoaded } from './http.mjs';
 import { Service } from './routes.mjs';
+import { probeTemplate } from './template.mjs';
 
 const log = (line) => console.error(`node-server: ${line}`);
 
@@ -67,8 +70,10 @@ async function main() {
   });
   process.off('SIGTERM', stopLoading).off('SIGINT', stopLoading);
 
+  const template = ['none', 'llama2'].includes(model.info().chatFormat) ? null : await probeTemplate(model);
   const { address, family, port } = server.address();
   service = new Service(model, {
+    template,
     name: f.model_name || basename(resolve(f.ckpt_dir)),
     fingerprint: `llamabi-${version}`,
     queue: f.queue,

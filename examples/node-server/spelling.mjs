@@ -40,6 +40,7 @@ export class Spelling {
   #model;
   #continues;
   #listed; // the tokens are asked for
+  #marker; // a token that has a text here and no bytes of its own
   #stops; // see #open
   #silent = []; // tokens before the text's first, which have added nothing to it
   #begun = false; // there is a token that has
@@ -52,11 +53,12 @@ export class Spelling {
   #at = 0; // bytes of the tokens given out
   #points = 0; // their code points
 
-  /** `stops` are the call's stop strings. */
-  constructor(model, { continues, listed, stops }) {
+  /** `stops` are the call's stop strings, `tools` what it may call. */
+  constructor(model, { continues, listed, stops, tools }) {
     this.#model = model;
     this.#continues = continues;
     this.#listed = listed;
+    if (tools) this.#marker = { token: tools.marker, bytes: Buffer.from(tools.form.marker) };
     this.#stops = continues
       ? stops.filter((stop) => stop.startsWith(' ')).map((stop) => Buffer.from(stop).toString('latin1'))
       : [];
@@ -104,6 +106,7 @@ export class Spelling {
 
   // What a token adds in the middle of a text, and how many spaces of that it does not add here.
   #look(token) {
+    if (token === this.#marker?.token) return { bytes: this.#marker.bytes, space: 0 };
     const bytes = bytesOf(this.#model, token);
     if (this.#begun || bytes[0] !== 0x20) return { bytes, space: 0 };
     return { bytes, space: spaces(bytes.toString()) - spaces(this.#model.decode([...this.#silent, token])) };

@@ -1,6 +1,7 @@
 """The two services answer the same requests alike.
 
 alike.py ask URL FILE       writes down what the service answers
+alike.py tools URL FILE     likewise of requests with tools, to a checkpoint of scripted.py
 alike.py compare A B        the two that were written down, which must be the same
 """
 
@@ -38,12 +39,49 @@ BODIES = [
         {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, 5]}]},
         {"messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"messages": CHAT["messages"] + [{"role": "assistant", "content": "x " * 9000}]},
         {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
-        {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]})
+        {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
+        {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5})
 ] + [
     ("/tokenize", body) for body in ({"content": "Once"}, {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
                                      {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
 ] + [
     ("/detokenize", body) for body in ({"tokens": [1, 713]}, {"tokens": []}, {"tokens": 5}, {}, {"tokens": [-1]}, {"tokens": [1024]}, {"tokens": ["a"]}, {"tokens": [1.0]}, {"tokens": [0.5]})
+]
+TOOL = {"type": "function", "function": {"name": "get_weather", "description": "\u20ac <b>", "parameters": {"2": 1.0, "1": 12345678901234567890}}}
+CALL = {"id": "123456789", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+ASK = CHAT["messages"][0]
+TOOLS = {"model": "m", "messages": [ASK], "tools": [TOOL], "temperature": 0}
+
+
+def called(calls, *more):
+    return {"messages": [ASK, {"role": "assistant", "tool_calls": calls}, *more]}
+
+
+RESULT = {"role": "tool", "tool_call_id": "123456789", "content": "21"}
+TOOL_BODIES = [
+    {**TOOLS, **more, "chat_template_kwargs": {"script": script, **more.get("chat_template_kwargs", {})}}
+    for script in ("call", "two", "broken", "plain") for more in (
+        {}, {"stream": True}, {"n": 2}, {"stream": True, "n": 2, "stream_options": {"include_usage": True}}, {"logprobs": True, "top_logprobs": 2},
+        {"stream": True, "logprobs": True}, {"max_tokens": 1}, {"max_tokens": 3, "stream": True}, {"max_tokens": 5}, {"stop": "name"}, {"stop": ["city"], "stream": True},
+        {"tool_choice": "none"}, {"tool_choice": "auto"}, {"parallel_tool_calls": False}, {"chat_template_kwargs": {"extra": {"2": 1.0, "1": 2**63}}})
+] + [
+    TOOLS | more for more in (
+        {"tool_choice": "required"}, {"tool_choice": 5}, {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, {"parallel_tool_calls": "x"},
+        {"functions": [{"name": "f"}]}, {"function_call": "auto"}, {"tools": {}}, {"tools": [5]}, {"tools": [{}]}, {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "function"}]}, {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "function", "function": {"name": ""}}]},
+        {"tools": [TOOL, {"type": "function", "function": {"name": "\ud83d"}}]}, {"chat_template_kwargs": []}, {"chat_template_kwargs": {"tools": 1, "messages": 2}},
+        {"chat_template_kwargs": {"script": "\ud83d"}}, {"chat_template_kwargs": {"bos_token": 5, "add_generation_prompt": False}}, {"chat_template_kwargs": None},
+        {"messages": []}, {"messages": [{"role": "wizard", "content": "a"}]}, {"messages": [{"role": "developer", "content": "a"}]}, {"messages": [ASK, RESULT]},
+        {"messages": [ASK, {"role": "tool", "content": "a"}]}, {"messages": [ASK, {**RESULT, "tool_call_id": 5}]}, {"messages": [{**ASK, "name": "a", "x": None}]},
+        {"messages": [{**ASK, "name": 5}]}, {"messages": [{**ASK, "tool_calls": [CALL]}]}, {"messages": [{**ASK, "refusal": "a"}]}, {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "assistant", "content": ""}]}, {"messages": [ASK, {"role": "assistant", "content": "said"}]}, {"messages": [{"role": "assistant"}, ASK]},
+        {"messages": [ASK, {"role": "assistant", "content": "said", "reasoning_content": "so"}]}, {"messages": [ASK, {"role": "assistant", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "user", "content": "\ud83d<|im_end|>"}]}, {"messages": [{"role": "user", "content": "x" * 5000}]}, {"messages": [{"role": "user", "content": "x" * 5000}], "n": 2},
+        called([CALL], RESULT), called([CALL]), called([], RESULT), called(5, RESULT), called([5], RESULT), called([{}], RESULT), called([{**CALL, "id": 5}], RESULT),
+        called([{**CALL, "type": "x"}], RESULT), called([{**CALL, "x": 1}], RESULT), called([{**CALL, "function": 5}], RESULT), called([{**CALL, "function": {"name": "a"}}], RESULT),
+        *(called([{**CALL, "function": {"name": "a", "arguments": arguments}}], {**RESULT, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
+          for arguments in ("", " {} ", "[]", "5", "{", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": %s}' % ("[" * 70 + "]" * 70), {}, None)))
 ]
 RAW = [b"", b"null", b"[]", b"5", b'"x"', b"{", b"{}x", b'{"model":"m","model":"x","prompt":"a"}', b'{"model":"m","prompt":"a","n":1e999}', b"\xff", b'{"model":"\xc3"}', b"\xef\xbb\xbf{}",
        b"[" * 65 + b"]" * 65, b"[" * 64 + b"]" * 64, b'{"a":' * 100000, b'{"model":"m","prompt":"a","max_tokens":1,}', b"{'model':'m'}", b'{"model":"m","prompt":"\\ud83d","max_tokens":1}',
@@ -52,14 +90,25 @@ TYPES = ("application/json", "APPLICATION/JSON; charset=utf-8", "application/jso
 CODINGS = ("gzip", "identity", "Identity", "deflate, gzip", "", "x")
 
 
-def requests(port):
-    """Name and bytes of each request."""
+def head_and_post(port):
     def head(method, path, *lines, host=f"localhost:{port}"):
         return "\r\n".join((f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *lines, "", "")).encode()
 
     def post(path, body, *lines, type="application/json"):
         return head("POST", path, f"Content-Type: {type}", f"Content-Length: {len(body)}", *lines) + body
 
+    return head, post
+
+
+def tool_requests(port):
+    _, post = head_and_post(port)
+    for i, body in enumerate(TOOL_BODIES):
+        yield f"{i} {json.dumps(body)[-200:]}", post("/v1/chat/completions", json.dumps(body).encode())
+
+
+def requests(port):
+    """Name and bytes of each request."""
+    head, post = head_and_post(port)
     for path in PATHS:
         for method in METHODS:
             yield f"{method} {path}", head(method, path, *(["Content-Length: 0"] if method in ("POST", "PUT", "PATCH") else []))
@@ -150,10 +199,10 @@ def neutral(value):
 
 
 def main(what, *rest):
-    if what == "ask":
+    if what in ("ask", "tools"):
         url, file = rest
         port = int(url.rpartition(":")[2])
-        answers = {name: comparable(*ask(port, request)) for name, request in requests(port)}
+        answers = {name: comparable(*ask(port, request)) for name, request in (requests if what == "ask" else tool_requests)(port)}
         with open(file, "w") as f:
             json.dump(answers, f, indent=1)
         return

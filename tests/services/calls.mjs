@@ -1,6 +1,6 @@
 // The tool calls of calls.json in node-server's hands. (go-server: calls_test.go, the same table.)
-// A row has an answer's `text` in a `form`, of a request with `tools`, and what it is: the rest of the
-// text as `content`, and names and arguments of `calls`.
+// A row has an answer's `text` in a `form`, of a request with `tools`, and what it is: the rest of
+// the text as `content`, and names and arguments of `calls`.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { CallReader, FORMS } from '../../examples/node-server/calls.mjs';

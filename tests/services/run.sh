@@ -96,6 +96,15 @@ check() { # check NAME COMMAND [COMMAND under load]
   node "$here/finite.mjs" check "$url"
   kill -TERM $pid
   ended
+  for form in hermes mistral llama; do
+    python3 "$here/scripted.py" $form "$work/scripted/$form"
+    start $2 --ckpt_dir "$work/scripted/$form" --model_name m --max_seq_len 4096
+    "$work/venv/bin/python" "$here/tools.py" "$url" $form
+    node "$here/tools.mjs" "$url"
+    [ $form != hermes ] || "$work/venv/bin/python" "$here/alike.py" tools "$url" "$work/${1%% *}-tools.json"
+    kill -TERM $pid
+    ended
+  done
   "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
   "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
@@ -123,6 +132,7 @@ if [ -d "$root/examples/node-server" ]; then
   (cd "$work/node-server" && npm install --silent --no-audit --no-fund "$work"/llamabi-*.tgz)
   check "Node service" "node $work/node-server/server.mjs"
   "$work/venv/bin/python" "$here/alike.py" compare "$work/Go.json" "$work/Node.json"
+  "$work/venv/bin/python" "$here/alike.py" compare "$work/Go-tools.json" "$work/Node-tools.json"
 else
   echo "tests/services/run.sh: there is no examples/node-server, its part is skipped"
 fi
