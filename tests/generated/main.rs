@@ -1,5 +1,6 @@
 //! Files of the repository that are made from others are as these make them.
 
+mod docs;
 mod header;
 mod sections;
 mod since;
