@@ -18,7 +18,7 @@ fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, us
     let checkpoint = checkpoint::open(dir)?;
     let config = checkpoint.config(0)?;
     let files = checkpoint.open(None)?;
-    let plan = Plan::new(&*checkpoint, &files, &config, Some(weights), &[])?;
+    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, Some(weights), &[])?;
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
     let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?;
     let mut control = LoadControl {

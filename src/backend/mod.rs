@@ -10,7 +10,7 @@ pub mod gpu;
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
 
 use crate::quant::Quant;
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Result};
 use std::ops::Range;
 
 /// The sizes of a model that every operation needs.
@@ -301,19 +301,11 @@ impl MatSpec {
         rows.fold(0, usize::saturating_add)
     }
 
-    /// The format of all parts.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where they have several. The loader never plans such a matrix yet.
-    pub fn dtype(&self) -> Result<Dtype> {
+    /// The format of all parts, if they have one.
+    pub fn dtype(&self) -> Option<Dtype> {
         let first = self.parts[0].dtype;
-        match self.parts.iter().find(|part| part.dtype != first) {
-            None => Ok(first),
-            Some(other) => Err(Error::Unsupported(format!(
-                "a matrix with parts in {first} and in {}",
-                other.dtype
-            ))),
-        }
+        let same = self.parts.iter().all(|part| part.dtype == first);
+        same.then_some(first)
     }
 }
 
@@ -440,6 +432,9 @@ pub trait Backend: Sized + Send {
     fn takes(_needs: &Needs) -> Result<()> {
         Ok(())
     }
+    /// Changes the formats in which the parts of a matrix are to be kept, where there are no
+    /// kernels for them: to int8, or to float32 beside floats.
+    fn settle(_parts: &mut [PartSpec]) {}
     /// Bytes that [`Backend::new_mat`] would take.
     fn mat_bytes(spec: &MatSpec) -> u64;
     /// Bytes that one page takes on all layers together.

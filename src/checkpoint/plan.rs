@@ -93,13 +93,13 @@ impl Stored<'_> {
 }
 
 impl<'a> Plan<'a> {
-    /// Finds all tensors. `asked`: the format in which weights are to be kept; `None`: as they are
-    /// stored. `adapters` are merged in this order.
+    /// Finds all tensors, for `B`. `asked`: the format in which weights are to be kept; `None`: as
+    /// they are stored. `adapters` are merged in this order.
     ///
     /// # Errors
     /// [`crate::Error::Tensor`] for a tensor that is missing, misshapen or surplus;
     /// [`crate::Error::Unsupported`] for a format that this checkpoint cannot be kept in.
-    pub fn new(
+    pub fn new<B: Backend>(
         checkpoint: &dyn Checkpoint,
         files: &'a Files,
         config: &Config,
@@ -110,6 +110,7 @@ impl<'a> Plan<'a> {
             checkpoint,
             config,
             keep: checkpoint.keep(config, files, asked)?,
+            settle: B::settle,
             finder: Finder::new(files),
             adapters: adapters.iter().map(Merging::new).collect(),
         };
@@ -193,22 +194,12 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Gives all parts of a matrix one format, as long as not every backend has matrices of several: int8
-/// if all are quantised, else float32, which holds the numbers of all.
-fn agree(parts: &mut [PartSpec]) {
-    let first = parts[0].dtype;
-    if parts.iter().all(|part| part.dtype == first) {
-        return;
-    }
-    let quantised = parts.iter().all(|part| part.dtype.quant().is_some());
-    let dtype = if quantised { Dtype::Int8 } else { Dtype::F32 };
-    parts.iter_mut().for_each(|part| part.dtype = dtype);
-}
-
 struct Planner<'a, 'c> {
     checkpoint: &'c dyn Checkpoint,
     config: &'c Config,
     keep: Keep,
+    /// [`Backend::settle`].
+    settle: fn(&mut [PartSpec]),
     finder: Finder<'a>,
     adapters: Vec<Merging<'a>>,
 }
@@ -286,7 +277,7 @@ impl<'a> Planner<'a, '_> {
             spec.bias |= plan.bias.is_some();
             parts.push(plan);
         }
-        agree(&mut spec.parts);
+        (self.settle)(&mut spec.parts);
         Ok(MatPlan { spec, parts })
     }
 

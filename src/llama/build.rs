@@ -194,7 +194,7 @@ impl<'a> Build<'a> {
         B::takes(&config.needs(options.max_seq_len))?;
         let adapters = self.adapters()?;
         let asked = options.weights_dtype;
-        let weights_plan = Plan::new(&*checkpoint, &files, &config, asked, &adapters)?;
+        let weights_plan = Plan::new::<B>(&*checkpoint, &files, &config, asked, &adapters)?;
         let setting = setting::<B>(options, &config, &weights_plan);
         let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
         let weights_dtype = setting.weights_dtypes[0];

@@ -2,7 +2,7 @@
 
 use super::BuildOptions;
 use super::build::{cpu_memory, tokenizer_of};
-use crate::backend::cpu::available_bytes;
+use crate::backend::cpu::{Cpu, available_bytes};
 use crate::checkpoint::{self, Plan};
 use crate::model::Config;
 use crate::{Dtype, Result, sentence};
@@ -43,7 +43,7 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         None => format!("floats, most of them {}", files.most_floats()),
     };
     line("form", format!("{}, {stored}", checkpoint.form()));
-    let plan = Plan::new(&*checkpoint, &files, &config, None, &[])?;
+    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, None, &[])?;
     let bytes = plan.read_bytes();
     line(
         "files",
@@ -71,7 +71,7 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
     for asked in DTYPES {
         let name = asked.map_or("auto", Dtype::name);
         write!(text, "\n{name:<8}").expect("a String takes all text");
-        let plan = Plan::new(&*checkpoint, &files, &config, asked, &[]);
+        let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, asked, &[]);
         for max_seq_len in CONTEXTS {
             let options = BuildOptions {
                 max_seq_len,

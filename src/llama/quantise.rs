@@ -56,7 +56,7 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
     };
     let config = checkpoint.config(vocab_size)?;
     let files = checkpoint.open(None)?;
-    let plan = Plan::new(&*checkpoint, &files, &config, Some(quant.dtype()), &[])?;
+    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, Some(quant.dtype()), &[])?;
     if let Err(e) = std::fs::create_dir(to) {
         return Err(Error::io(to, &e));
     }

@@ -47,7 +47,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 /// What a matrix keeps of its floats.
 fn kept(mat: &Mat) -> Vec<u32> {
-    let round = |x: &f32| match mat.dtype {
+    let round = |x: &f32| match mat.dtype() {
         Dtype::Bf16 => half::bf16::from_f32(*x).to_f32(),
         Dtype::F16 => half::f16::from_f32(*x).to_f32(),
         _ => *x,
@@ -57,13 +57,13 @@ fn kept(mat: &Mat) -> Vec<u32> {
 
 fn assert_same(a: &Weights<Collect>, b: &Weights<Collect>, what: &str) {
     for (a, b) in matrices(a).into_iter().zip(matrices(b)) {
-        assert_eq!(a.dtype, b.dtype, "{what}");
+        assert_eq!(a.dtypes, b.dtypes, "{what}");
         assert!(a.codes == b.codes && a.scales == b.scales, "{what}");
         assert!(
             kept(a) == kept(b) && bits(&a.bias) == bits(&b.bias),
             "{what}"
         );
-        if a.dtype.quant().is_some() {
+        if a.dtype().quant().is_some() {
             assert!(a.packed.iter().flatten().all(|&packed| packed), "{what}");
         }
     }
@@ -115,9 +115,9 @@ fn written_checkpoints_are_what_loading_quantises() {
                 &what,
             );
             let layer = &at_load.layers[0].wqkv;
-            assert_eq!(layer.dtype, quant.dtype());
+            assert_eq!(layer.dtype(), quant.dtype());
             let head = at_load.head.as_ref().unwrap_or(&at_load.embedding);
-            assert_eq!(head.dtype, Dtype::Int8, "{what}");
+            assert_eq!(head.dtype(), Dtype::Int8, "{what}");
         }
     }
 }

@@ -37,7 +37,7 @@ fn runner<B: Backend + 'static>(
     let checkpoint = checkpoint::open(&dir).unwrap();
     let config = checkpoint.config(512).unwrap();
     let files = checkpoint.open(None).unwrap();
-    let plan = Plan::new(&*checkpoint, &files, &config, Some(weights), &[]).unwrap();
+    let plan = Plan::new::<B>(&*checkpoint, &files, &config, Some(weights), &[]).unwrap();
     let limits = Limits {
         page_size: PAGE,
         n_pages: POSITIONS / PAGE,

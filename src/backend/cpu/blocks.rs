@@ -15,7 +15,7 @@
 //! bytes of an int16: [`Blocks::words`].
 
 use super::element::{Data, Weights, half_bits};
-use super::mat::CpuMat;
+use super::mat::Run;
 use super::pool::{Grid, Pool};
 use super::rows::K_BLOCK;
 use super::simd::{LANES, Simd};
@@ -54,7 +54,7 @@ pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
     cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
 }
 
-impl CpuMat {
+impl Run {
     /// Places rows of codes or scales.
     pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
         let Some(quant) = self.dtype.quant() else {

@@ -12,29 +12,37 @@ use super::detect::Tier;
 use super::element::{Bf16, Data, Element, F16, F32, half_bits, half_bits_mut, with_element};
 use super::pool::{Grid, Pool};
 use super::simd::{Kernel, LANES, Simd};
-use crate::backend::{Block, MatSpec, MatUse, PartSpec};
+use crate::backend::{Block, MatSpec, MatUse, PartSpec, QuantBlock};
 use crate::{Dtype, Error, Result};
 use std::marker::PhantomData;
 
-/// Packed weights.
+/// Packed weights, as runs of neighbouring parts with one dtype.
 #[derive(Debug)]
 pub struct CpuMat {
-    pub(super) parts: Vec<Part>,
-    pub(super) cols: usize,
-    pub(super) dtype: Dtype,
-    pub(super) usage: MatUse,
-    pub(super) data: Data,
-    /// Padded like the rows; empty where there is none.
-    pub(super) bias: Vec<f32>,
+    pub(super) runs: Vec<Run>,
     /// [`MatSpec::scale`].
     pub(super) scale: f32,
+}
+
+/// Neighbouring parts with one dtype: what one kernel multiplies.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Strips of the matrix before this run.
+    pub first: usize,
+    pub parts: Vec<Part>,
+    pub cols: usize,
+    pub dtype: Dtype,
+    pub usage: MatUse,
+    pub data: Data,
+    /// Padded like the rows; empty where there is none.
+    pub bias: Vec<f32>,
 }
 
 /// Rows that were given as one part.
 #[derive(Debug)]
 pub(super) struct Part {
     pub rows: usize,
-    /// Strips before this part; rows before it in a [`MatUse::Lookup`].
+    /// Strips of the run before this part; rows before it in a [`MatUse::Lookup`].
     pub first: usize,
 }
 
@@ -72,9 +80,18 @@ fn units(rows: usize, usage: MatUse) -> usize {
     }
 }
 
+/// How a part is laid out: quantised weights have no other layout than strips.
+fn layout(dtype: Dtype, usage: MatUse) -> MatUse {
+    match dtype.quant() {
+        Some(_) => MatUse::Product,
+        None => usage,
+    }
+}
+
 /// Numbers (words of a quantised format) that a part takes; `None` if no machine could hold them.
 fn part_len(part: PartSpec, spec: &MatSpec) -> Option<usize> {
-    units(part.rows, spec.usage).checked_mul(match spec.usage {
+    let usage = layout(part.dtype, spec.usage);
+    units(part.rows, usage).checked_mul(match usage {
         MatUse::Lookup => spec.cols,
         MatUse::Product => strip_len(part.dtype, spec.cols)?,
     })
@@ -95,37 +112,105 @@ pub(super) fn bytes(spec: &MatSpec) -> u64 {
 impl CpuMat {
     /// A matrix of zeros.
     pub(super) fn new(spec: &MatSpec) -> Result<CpuMat> {
-        let dtype = spec.dtype()?;
+        let (mut runs, mut first) = (Vec::new(), 0);
+        for parts in spec.parts.chunk_by(|a, b| a.dtype == b.dtype) {
+            let run = Run::new(spec, parts, first)?;
+            first += run.strips();
+            runs.push(run);
+        }
+        let scale = spec.scale;
+        Ok(CpuMat { runs, scale })
+    }
+
+    /// The run of a part, and the part's number in it.
+    fn place(&mut self, mut part: usize) -> (&mut Run, usize) {
+        for run in &mut self.runs {
+            match part.checked_sub(run.parts.len()) {
+                Some(rest) => part = rest,
+                None => return (run, part),
+            }
+        }
+        panic!("a part outside its matrix")
+    }
+
+    /// Rows and first strip of every part.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.runs.iter().flat_map(|run| {
+            let parts = run.parts.iter();
+            parts.map(|part| (part.rows, run.first + part.first))
+        })
+    }
+
+    /// Whether `f` says yes to the formats of all runs.
+    pub(super) fn all(&self, f: impl Fn(Dtype) -> bool) -> bool {
+        self.runs.iter().all(|run| f(run.dtype))
+    }
+
+    /// Sets the bias of a part.
+    pub(super) fn set_bias(&mut self, part: usize, values: &[f32]) {
+        let (run, part) = self.place(part);
+        let at = run.parts[part].first * LANES;
+        run.bias[at..at + values.len()].copy_from_slice(values);
+    }
+
+    /// Row `row` of the only part, as f32.
+    pub(super) fn lookup(&self, tier: Tier, row: usize, to: &mut [f32]) {
+        self.runs[0].lookup(tier, row, to);
+    }
+
+    /// Converts and places a rectangle of a stored tensor.
+    pub(super) fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
+        let (run, part) = self.place(block.part);
+        run.pack(pool, tier, &Block { part, ..*block });
+    }
+
+    /// Places rows of codes or scales.
+    pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
+        let (run, part) = self.place(block.part);
+        run.pack_quantised(pool, &QuantBlock { part, ..*block });
+    }
+}
+
+impl Run {
+    /// Zeros; `first` strips of the matrix lie before them.
+    fn new(spec: &MatSpec, run: &[PartSpec], first: usize) -> Result<Run> {
+        let dtype = run[0].dtype;
         if dtype == Dtype::Fp8 {
             return Err(Error::Unsupported("the CPU has no weights in fp8".into()));
         }
-        let mut lens = spec.parts.iter().map(|&part| part_len(part, spec));
+        let usage = layout(dtype, spec.usage);
+        let mut lens = run.iter().map(|&part| part_len(part, spec));
         let len = lens.try_fold(0usize, |sum, n| sum.checked_add(n?));
         let (what, len) = ("a weight matrix", len.unwrap_or(usize::MAX));
         let data = match dtype.quant() {
             Some(_) => Data::Half(Mem::zeroed(what, len)?),
             None => Data::zeroed(what, dtype, len)?,
         };
-        let mut parts = Vec::with_capacity(spec.parts.len());
-        let mut first = 0;
-        for &PartSpec { rows, .. } in &spec.parts {
-            parts.push(Part { rows, first });
-            first += units(rows, spec.usage);
+        let (mut parts, mut total) = (Vec::with_capacity(run.len()), 0);
+        for &PartSpec { rows, .. } in run {
+            parts.push(Part { rows, first: total });
+            total += units(rows, usage);
         }
         let bias = if spec.bias {
-            vec![0.0; first * LANES]
+            vec![0.0; total * LANES]
         } else {
             Vec::new()
         };
-        Ok(CpuMat {
+        Ok(Run {
+            first,
             parts,
             cols: spec.cols,
             dtype,
-            usage: spec.usage,
+            usage,
             data,
             bias,
-            scale: spec.scale,
         })
+    }
+
+    /// Strips of all parts; rows in a [`MatUse::Lookup`].
+    pub(super) fn strips(&self) -> usize {
+        let last = self.parts.last();
+        last.map_or(0, |part| part.first + units(part.rows, self.usage))
     }
 
     /// The words of a quantised format.
@@ -143,14 +228,7 @@ impl CpuMat {
         strip_len(self.dtype, self.cols).expect("a strip that there is")
     }
 
-    /// Sets the bias of a part.
-    pub(super) fn set_bias(&mut self, part: usize, values: &[f32]) {
-        let at = self.parts[part].first * LANES;
-        self.bias[at..at + values.len()].copy_from_slice(values);
-    }
-
-    /// Row `row` of the only part, as f32.
-    pub(super) fn lookup(&self, tier: Tier, row: usize, to: &mut [f32]) {
+    fn lookup(&self, tier: Tier, row: usize, to: &mut [f32]) {
         assert!(
             row < self.parts[0].rows,
             "row {row} of {}",
@@ -179,8 +257,7 @@ impl CpuMat {
         });
     }
 
-    /// Converts and places a rectangle of a stored tensor.
-    pub(super) fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
+    fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
         with_element!(self.dtype, E => match block.dtype {
             Dtype::F32 => self.pack_as::<E, F32>(pool, tier, block),
             Dtype::F16 => self.pack_as::<E, F16>(pool, tier, block),

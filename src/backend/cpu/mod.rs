@@ -58,10 +58,11 @@ use crate::quant::Quant;
 use crate::{Error, Result};
 use buf::Mem;
 use detect::Tier;
+use mat::Run;
 #[cfg(target_arch = "x86_64")]
 use panels_amx::TilePanels;
 use pool::{Grid, Pool};
-use product::{Finish, product};
+use product::{Finish, Target, product};
 use product_i16::IntRows;
 use rows::{Norm, Panels};
 use std::sync::{Mutex, MutexGuard};
@@ -302,12 +303,34 @@ impl Cpu {
         )
     }
 
-    /// Multiply rows of `x`: prompt rows with tiles where there are tiles and the weights allow it,
-    /// generated rows as integers where the weights are quantised, all others in float32.
+    /// Multiplies rows of `x`, one run of weights after another.
     fn multiply(
         &mut self,
         out: &mut CpuBuf,
         w: &CpuMat,
+        x: Rows<'_>,
+        norm: Option<Norm<'_>>,
+        finish: Finish,
+    ) {
+        match (finish, &w.runs[..]) {
+            (Finish::SwiGlu, [gate, up]) => {
+                self.multiply_run(out, gate, x, norm, Finish::Store);
+                self.multiply_run(out, up, x, norm, Finish::Gated);
+            }
+            (_, runs) => {
+                for run in runs {
+                    self.multiply_run(out, run, x, norm, finish);
+                }
+            }
+        }
+    }
+
+    /// Prompt rows with tiles where there are tiles and the weights allow it, generated rows as
+    /// integers where the weights are quantised, all others in float32.
+    fn multiply_run(
+        &mut self,
+        out: &mut CpuBuf,
+        w: &Run,
         x: Rows<'_>,
         norm: Option<Norm<'_>>,
         finish: Finish,
@@ -326,6 +349,11 @@ impl Cpu {
         #[cfg(target_arch = "x86_64")]
         let tiled = out.tiled;
         let out = &mut out.data[..picks[ALL].to.len() * stride];
+        let first = match finish {
+            Finish::Gated => 0,
+            _ => w.first * simd::LANES,
+        };
+        let columns = first..stride.min(first + w.strips() * simd::LANES);
         let workers = Workers {
             pool,
             tier: *tier,
@@ -354,7 +382,12 @@ impl Cpu {
                     ),
                     false => (
                         if x.buf.tiled { &*hidden } else { &*tiles },
-                        product_amx::Destination::Rows { to, out, stride },
+                        product_amx::Destination::Rows(Target {
+                            to,
+                            out,
+                            stride,
+                            columns: columns.clone(),
+                        }),
                     ),
                 };
                 product_amx::product(workers, amx, w, tiles, finish, into);
@@ -365,7 +398,14 @@ impl Cpu {
             let Picks { from, to } = &picks[generated];
             if !to.is_empty() {
                 integers.fill(pool, *tier, quant, to.len(), |i| row(from[i]), norm);
-                product_i16::product(workers, w, quant, integers, to, finish, out, stride);
+                let columns = columns.clone();
+                let target = Target {
+                    to,
+                    out,
+                    stride,
+                    columns,
+                };
+                product_i16::product(workers, w, quant, integers, target, finish);
             }
         }
         let Picks { from, to } = match left {
@@ -377,12 +417,19 @@ impl Cpu {
         if !to.is_empty() {
             let side = product::side(*tier, w, to.len());
             panels.fill(pool, *tier, side, to.len(), |i| row(from[i]), norm);
-            product(workers, w, panels, to, finish, out, stride);
+            let target = Target {
+                to,
+                out,
+                stride,
+                columns,
+            };
+            product(workers, w, panels, target, finish);
         }
     }
 }
 
 /// Rows of a buffer: all of the step, or those whose logits are wanted.
+#[derive(Clone, Copy)]
 struct Rows<'a> {
     buf: &'a CpuBuf,
     wanted: bool,

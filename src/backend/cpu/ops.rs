@@ -130,12 +130,16 @@ impl Backend for Cpu {
         };
         self.multiply(&mut qkv, &layer.wqkv, x, Some(norm), Finish::Store);
         let stride = qkv.width;
-        let at = [0, 1, 2].map(|part| layer.wqkv.parts[part].first * simd::LANES);
-        for (norm, (&at, part)) in layer.head_norms.iter().flatten().zip(at.iter().zip(0..)) {
+        let mut at = [0; 3];
+        for (at, (_, first)) in at.iter_mut().zip(layer.wqkv.parts()) {
+            *at = first * simd::LANES;
+        }
+        let parts = at.iter().zip(layer.wqkv.parts());
+        for (norm, (&at, (rows, _))) in layer.head_norms.iter().flatten().zip(parts) {
             let heads = kv::Heads {
                 rows: &mut qkv.data[..self.step.positions.len() * stride],
                 stride,
-                columns: at..at + layer.wqkv.parts[part].rows,
+                columns: at..at + rows,
             };
             let norm = Norm {
                 weight: &norm.data,
@@ -173,7 +177,7 @@ impl Backend for Cpu {
         };
         // No tiles in two cases: float32 weights mean float32 throughout, and numbers of a float32
         // cache would be rounded once more.
-        let tiles = layer.wqkv.dtype != Dtype::F32 && kv.dtype != Dtype::F32;
+        let tiles = layer.wqkv.all(|dtype| dtype != Dtype::F32) && kv.dtype != Dtype::F32;
         let (q, y) = (&q.data, &mut y.data);
         let window = layer.window.unwrap_or(usize::MAX);
         plan.attend(workers, tiles, &step.pages, kv, layer.index, window, q, y);
@@ -199,7 +203,8 @@ impl Backend for Cpu {
         #[cfg(target_arch = "x86_64")]
         {
             h.tiled = self.tier.has_tiles()
-                && [&layer.w13, &layer.w2].map(|w| product_amx::takes(w.dtype)) == [true; 2];
+                && [&layer.w13, &layer.w2].map(|w| w.all(product_amx::takes)) == [true; 2]
+                && layer.w13.runs.len() == 1;
         }
         self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
     }

@@ -17,10 +17,10 @@ use super::Workers;
 use super::blocks::with_blocks;
 use super::detect::Tier;
 use super::element::{Weights, with_element};
-use super::mat::CpuMat;
+use super::mat::Run;
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Simd};
-pub(super) use super::strips::{Finish, Strips};
+pub(super) use super::strips::{Finish, Strips, Target};
 use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
 /// Pairs of k in a block when there are many rows.
@@ -44,58 +44,47 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 
 /// How many rows lie side by side in the panels for a product of `rows` rows. Quantised weights
 /// always go through [`Task::many`].
-pub(super) fn side(tier: Tier, mat: &CpuMat, rows: usize) -> usize {
+pub(super) fn side(tier: Tier, weights: &Run, rows: usize) -> usize {
     let most = match tier.registers() {
         32 => 8,
         8 => 6,
         _ => 3,
     };
     let groups = rows.div_ceil(most);
-    if groups <= FEW_GROUPS && mat.dtype.is_float() {
+    if groups <= FEW_GROUPS && weights.dtype.is_float() {
         rows.div_ceil(groups.max(1)).max(1)
     } else {
         most
     }
 }
 
-/// Computes `mat * panels`. Row `i` goes into row `to[i]` of `out`, combined as `finish` says; rows
-/// of `out` are `stride` long.
+/// Computes `weights * panels`, combined as `finish` says.
 pub(super) fn product(
     workers: Workers<'_>,
-    mat: &CpuMat,
+    weights: &Run,
     panels: &Panels,
-    to: &[u32],
+    target: Target<'_>,
     finish: Finish,
-    out: &mut [f32],
-    stride: usize,
 ) {
-    debug_assert_eq!(panels.cols, mat.cols.next_multiple_of(2));
-    debug_assert_eq!(panels.rows, to.len());
+    debug_assert_eq!(panels.cols, weights.cols.next_multiple_of(2));
+    debug_assert_eq!(panels.rows, target.to.len());
     let tier = workers.tier;
-    tasks(
-        workers,
-        mat,
-        to,
-        finish,
-        out,
-        stride,
-        |cut, scratch, write| {
-            macro_rules! run {
-                ($W:ty) => {
-                    tier.run(Task::<$W> {
-                        weights: Strips::cut(mat, cut),
-                        panels,
-                        scratch,
-                        write,
-                    })
-                };
-            }
-            match mat.dtype.quant() {
-                None => with_element!(mat.dtype, E => run!(E)),
-                Some(quant) => with_blocks!(quant, Q => run!(Q)),
-            }
-        },
-    );
+    tasks(workers, weights, target, finish, |cut, scratch, write| {
+        macro_rules! run {
+            ($W:ty) => {
+                tier.run(Task::<$W> {
+                    weights: Strips::cut(weights, cut),
+                    panels,
+                    scratch,
+                    write,
+                })
+            };
+        }
+        match weights.dtype.quant() {
+            None => with_element!(weights.dtype, E => run!(E)),
+            Some(quant) => with_blocks!(quant, Q => run!(Q)),
+        }
+    });
 }
 
 struct Task<'a, W: Weights> {

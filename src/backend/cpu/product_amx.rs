@@ -25,10 +25,10 @@ use super::blocks::{Int4, Int8, Nf4};
 use super::buf::as_u16;
 use super::element::{Bf16, F16, Weights};
 use super::exp::silu;
-use super::mat::CpuMat;
+use super::mat::Run;
 use super::panels_amx::{BLOCK, BLOCK_K, GROUP, TilePanels};
 use super::pool::{Grid, Rect};
-use super::product::{Finish, Strips};
+use super::product::{Finish, Strips, Target};
 use super::rows::K_BLOCK;
 use super::simd::{Kernel, LANES, Simd};
 use super::{Workers, lock};
@@ -81,12 +81,8 @@ pub(super) fn takes(dtype: Dtype) -> bool {
 
 /// Where the results of a product go.
 pub(super) enum Destination<'a> {
-    /// Row `i` into row `to[i]` of `out`, whose rows are `stride` long.
-    Rows {
-        to: &'a [u32],
-        out: &'a mut [f32],
-        stride: usize,
-    },
+    /// Into rows of float32.
+    Rows(Target<'a>),
     /// Into tiles for the next product, which has `cols` columns.
     Panels {
         out: &'a mut TilePanels,
@@ -94,11 +90,11 @@ pub(super) enum Destination<'a> {
     },
 }
 
-/// Computes `mat * panels`, combined as `finish` says.
+/// Computes `weights * panels`, combined as `finish` says.
 pub(super) fn product(
     workers: Workers<'_>,
     amx: Amx,
-    mat: &CpuMat,
+    weights: &Run,
     panels: &TilePanels,
     finish: Finish,
     into: Destination<'_>,
@@ -108,13 +104,13 @@ pub(super) fn product(
         tier,
         scratch,
     } = workers;
-    debug_assert_eq!(panels.cols, mat.cols);
+    debug_assert_eq!(panels.cols, weights.cols);
     let cols = match &into {
-        Destination::Rows { stride, .. } => *stride,
+        Destination::Rows(target) => target.columns.len(),
         Destination::Panels { cols, .. } => *cols,
     };
     let strips = cols.div_ceil(LANES);
-    let second = (finish == Finish::SwiGlu).then(|| mat.parts[1].first);
+    let second = (finish == Finish::SwiGlu).then(|| weights.parts[1].first);
     let most = match second {
         Some(_) => TASK_STRIPS / 2,
         None => TASK_STRIPS,
@@ -128,38 +124,43 @@ pub(super) fn product(
         let count = task_strips.min(strips - first);
         macro_rules! run {
             ($E:ty) => {{
-                let weights = Strips::<$E>::new(mat, first, count, second);
                 tier.run_conversions(Task::<$E> {
                     amx,
                     panels,
                     scratch: &mut scratch,
                     write: Write {
                         finish,
-                        bias: mat.bias.as_chunks().0,
+                        bias: weights.bias.as_chunks().0,
                         first,
                         second,
                         cols: cols - first * LANES,
                         out,
                     },
-                    weights,
+                    weights: Strips::new(weights, first, count, second),
                 })
             }};
         }
-        match mat.dtype {
+        match weights.dtype {
             Dtype::Bf16 => run!(Bf16),
             Dtype::F16 => run!(F16),
             Dtype::Int8 => run!(Int8),
             Dtype::Int4 => run!(Int4),
             Dtype::Nf4 => run!(Nf4),
-            Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", mat.dtype),
+            Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", weights.dtype),
         }
     };
     match into {
-        Destination::Rows { to, out, stride } => {
+        Destination::Rows(target) => {
+            let Target {
+                to,
+                out,
+                stride,
+                columns,
+            } = target;
             // So many tasks that threads share them evenly, each with an even number of strips.
             let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
             let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
-            let grid = Grid::columns(out, stride, task_strips * LANES);
+            let grid = Grid::some_columns(out, stride, columns, task_strips * LANES);
             pool.run(grid, |task, thread, out| {
                 run(task_strips, task, thread, Out::Rows { out, to });
             });
@@ -400,6 +401,7 @@ impl Write<'_> {
                 let out = &mut out.row(to[row] as usize)[column..];
                 let y = match self.finish {
                     Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
+                    Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
                     Finish::Store | Finish::SwiGlu => y,
                 };
                 s.store_partial(y, out);

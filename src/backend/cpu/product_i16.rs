@@ -15,11 +15,11 @@ use super::blocks::{Blocks, GROUP_K, PADDED_K, WORDS, with_blocks};
 use super::buf::Mem;
 use super::detect::Tier;
 use super::element::Weights;
-use super::mat::CpuMat;
+use super::mat::Run;
 use super::pool::{Grid, Pool, Rect};
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
-use super::strips::{Finish, Strips, TASK_STRIPS, WriteOut, tasks};
+use super::strips::{Finish, Strips, TASK_STRIPS, Target, WriteOut, tasks};
 use crate::Result;
 use crate::quant::Quant;
 
@@ -211,30 +211,26 @@ fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32
     (whole, unit + odd)
 }
 
-/// Computes `mat * x`. Row `i` goes into row `to[i]` of `out`, combined as `finish` says; rows of
-/// `out` are `stride` long.
-#[expect(clippy::too_many_arguments)]
+/// Computes `weights * x`, combined as `finish` says.
 pub(super) fn product(
     workers: Workers<'_>,
-    mat: &CpuMat,
+    weights: &Run,
     quant: Quant,
     x: &IntRows,
-    to: &[u32],
+    target: Target<'_>,
     finish: Finish,
-    out: &mut [f32],
-    stride: usize,
 ) {
-    debug_assert_eq!(x.groups, groups(mat.cols));
+    debug_assert_eq!(x.groups, groups(weights.cols));
     let tier = workers.tier;
     let run = |cut, scratch: &mut [f32], write: WriteOut<'_>| {
         with_blocks!(quant, Q => tier.run_integers(Task::<Q> {
-            weights: Strips::cut(mat, cut),
+            weights: Strips::cut(weights, cut),
             x,
             scratch,
             write,
         }));
     };
-    tasks(workers, mat, to, finish, out, stride, run);
+    tasks(workers, weights, target, finish, run);
 }
 
 struct Task<'a, Q: Weights> {

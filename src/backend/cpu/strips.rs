@@ -3,10 +3,11 @@
 
 use super::element::Weights;
 use super::exp::silu;
-use super::mat::CpuMat;
+use super::mat::Run;
 use super::pool::{Grid, Rect};
 use super::simd::{LANES, Simd};
 use super::{Workers, lock};
+use std::ops::Range;
 
 /// What happens to the sums of a product.
 #[derive(Clone, Copy, PartialEq)]
@@ -17,6 +18,19 @@ pub(super) enum Finish {
     Add { scale: f32 },
     /// `out = silu(first part) * second part`.
     SwiGlu,
+    /// `out = silu(out) * (y + bias)`: SwiGLU where the parts have different formats. The product
+    /// of the first one was stored.
+    Gated,
+}
+
+/// Where results go: row `i` into row `to[i]` of `out`.
+pub(super) struct Target<'a> {
+    pub to: &'a [u32],
+    pub out: &'a mut [f32],
+    /// Distance between rows of `out`.
+    pub stride: usize,
+    /// Columns of `out` that the strips of the product fill.
+    pub columns: Range<usize>,
 }
 
 /// Strips of output that one task computes.
@@ -38,21 +52,25 @@ pub(super) struct Cut {
 /// its sums.
 pub(super) fn tasks(
     workers: Workers<'_>,
-    mat: &CpuMat,
-    to: &[u32],
+    run: &Run,
+    target: Target<'_>,
     finish: Finish,
-    out: &mut [f32],
-    stride: usize,
     f: impl Fn(Cut, &mut [f32], WriteOut<'_>) + Sync,
 ) {
     let Workers { pool, scratch, .. } = workers;
-    let strips = stride.div_ceil(LANES);
+    let Target {
+        to,
+        out,
+        stride,
+        columns,
+    } = target;
+    let strips = columns.len().div_ceil(LANES);
     let (each, second) = match finish {
-        Finish::SwiGlu => (TASK_STRIPS / 2, Some(mat.parts[1].first)),
+        Finish::SwiGlu => (TASK_STRIPS / 2, Some(run.parts[1].first)),
         _ => (TASK_STRIPS, None),
     };
     let threads = pool.n_threads();
-    let grid = Grid::columns(out, stride, each * LANES);
+    let grid = Grid::some_columns(out, stride, columns, each * LANES);
     pool.run(grid, |task, thread, out| {
         let first = task * each;
         let next = each * threads;
@@ -63,7 +81,7 @@ pub(super) fn tasks(
             next: if first + next < strips { next } else { 0 },
         };
         let write = WriteOut {
-            bias: &mat.bias,
+            bias: &run.bias,
             finish,
             to,
             out,
@@ -85,17 +103,17 @@ pub(super) struct Strips<'a, W: Weights> {
 }
 
 impl<'a, W: Weights> Strips<'a, W> {
-    pub fn cut(mat: &'a CpuMat, cut: Cut) -> Self {
+    pub fn cut(run: &'a Run, cut: Cut) -> Self {
         Self {
             next: cut.next,
-            ..Self::new(mat, cut.first, cut.count, cut.second)
+            ..Self::new(run, cut.first, cut.count, cut.second)
         }
     }
 
-    pub fn new(mat: &'a CpuMat, first: usize, count: usize, second: Option<usize>) -> Self {
+    pub fn new(run: &'a Run, first: usize, count: usize, second: Option<usize>) -> Self {
         Self {
-            bits: W::array(&mat.data),
-            len: mat.strip_len(),
+            bits: W::array(&run.data),
+            len: run.strip_len(),
             first,
             count,
             second,
@@ -149,6 +167,7 @@ impl Finish {
             Finish::Store => y,
             Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
             Finish::SwiGlu => s.mul(silu(s, y), second),
+            Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
         };
         s.store_partial(y, out);
     }

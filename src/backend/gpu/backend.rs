@@ -8,7 +8,7 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, Needs, QuantBlock, Shape, Step,
+    Answer, Backend, Block, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock, Shape, Step,
 };
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
@@ -54,6 +54,10 @@ impl<D: Device> Backend for Gpu<D> {
             ))),
             None => Ok(()),
         }
+    }
+
+    fn settle(parts: &mut [PartSpec]) {
+        mat::settle(parts);
     }
 
     fn mat_bytes(spec: &MatSpec) -> u64 {

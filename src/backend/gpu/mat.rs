@@ -4,7 +4,7 @@
 use super::device::{BOX, Device, Memory, TensorMap};
 use super::pad32;
 use super::quantised;
-use crate::backend::{Block, MatSpec, QuantBlock, QuantData, RowOrder};
+use crate::backend::{Block, MatSpec, PartSpec, QuantBlock, QuantData, RowOrder};
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -50,6 +50,18 @@ fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
         Some(quant) => (quantised::stride(quant, cols), quantised::UNIT),
         None => (pad32(cols), dtype.size()),
     }
+}
+
+/// [`crate::backend::Backend::settle`]: quantised q, k and v may have several formats. The parts
+/// of other matrices are all int8 then, or float32 if one of them is a float.
+pub(super) fn settle(parts: &mut [PartSpec]) {
+    let one = parts.iter().all(|part| part.dtype == parts[0].dtype);
+    let quantised = parts.iter().all(|part| part.dtype.quant().is_some());
+    if one || quantised && parts.len() == 3 {
+        return;
+    }
+    let dtype = if quantised { Dtype::Int8 } else { Dtype::F32 };
+    parts.iter_mut().for_each(|part| part.dtype = dtype);
 }
 
 /// Rows and dtype of each part.

@@ -124,7 +124,8 @@ pub fn quant_config(data: &[u8]) -> Result<()> {
         let checkpoint = checkpoint::open(&dir.0)?;
         let config = checkpoint.config(0)?;
         let files = checkpoint.open(None)?;
-        let plan = Plan::new(&*checkpoint, &files, &config, None, &[])?;
+        let plan =
+            Plan::new::<llamabi::backend::cpu::Cpu>(&*checkpoint, &files, &config, None, &[])?;
         assert!(plan.read_bytes() <= data.len() as u64);
         Ok(())
     })

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use llamabi::backend::{
     Answer, Backend, Block, Layer, Limits, MatSpec, PartSpec, QuantBlock, QuantData, Shape, Step,
 };
+use llamabi::quant::Quant;
 use llamabi::{Dtype, Result};
 use std::cell::Cell;
 
@@ -15,20 +16,53 @@ pub struct Mat {
     pub values: Vec<f32>,
     /// Empty, or one per row.
     pub bias: Vec<f32>,
-    /// Of a quantised matrix, `[sum of parts, ..]`: codes, and scales as f16 bits; which rows have
-    /// them.
+    /// Of quantised parts, one after another: codes, and scales as f16 bits; which rows of the
+    /// matrix have them.
     pub codes: Vec<u8>,
     pub scales: Vec<u16>,
     pub packed: [Vec<bool>; 2],
-    pub dtype: Dtype,
+    /// Of each part.
+    pub dtypes: Vec<Dtype>,
 }
 
 impl Mat {
+    /// The format of all parts.
+    pub fn dtype(&self) -> Dtype {
+        assert!(self.dtypes.iter().all(|&dtype| dtype == self.dtypes[0]));
+        self.dtypes[0]
+    }
+
+    /// Codes and scales of a row of a part.
+    fn widths(&self, part: usize) -> [usize; 2] {
+        widths(self.dtypes[part], self.cols)
+    }
+
+    /// Codes and scales of a quantised part.
+    pub fn coded(&self, part: usize) -> (&[u8], &[u16]) {
+        let [codes, scales] = self.places(part);
+        let (rows, [code_bytes, n_scales]) = (self.parts[part], self.widths(part));
+        (
+            &self.codes[codes..][..rows * code_bytes],
+            &self.scales[scales..][..rows * n_scales],
+        )
+    }
+
+    /// Where codes and scales of a part begin.
+    fn places(&self, part: usize) -> [usize; 2] {
+        let before = (0..part).map(|p| self.widths(p).map(|n| n * self.parts[p]));
+        before.fold([0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
     /// Rows of one part.
     pub fn part(&self, part: usize) -> &[f32] {
         let first: usize = self.parts[..part].iter().sum();
         &self.values[first * self.cols..(first + self.parts[part]) * self.cols]
     }
+}
+
+fn widths(dtype: Dtype, cols: usize) -> [usize; 2] {
+    let of = |quant: Quant| [quant.code_bytes(cols), quant.scales(cols)];
+    dtype.quant().map_or([0; 2], of)
 }
 
 #[derive(Default)]
@@ -67,16 +101,19 @@ impl Backend for Collect {
         unreachable!("nothing runs on this backend")
     }
     fn new_mat(&self, spec: &MatSpec) -> Result<Mat> {
-        let (rows, dtype) = (spec.rows(), spec.dtype()?);
+        let rows = spec.rows();
+        let widths = |part: &PartSpec| widths(part.dtype, spec.cols).map(|n| n * part.rows);
+        let sizes = spec.parts.iter().map(widths);
+        let [codes, scales] = sizes.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
         Ok(Mat {
             parts: spec.parts.iter().map(|part| part.rows).collect(),
             cols: spec.cols,
             values: vec![f32::NAN; rows * spec.cols],
             bias: vec![f32::NAN; if spec.bias { rows } else { 0 }],
-            codes: vec![0; dtype.quant().map_or(0, |q| rows * q.code_bytes(spec.cols))],
-            scales: vec![0; dtype.quant().map_or(0, |q| rows * q.scales(spec.cols))],
+            codes: vec![0; codes],
+            scales: vec![0; scales],
             packed: [vec![false; rows], vec![false; rows]],
-            dtype,
+            dtypes: spec.parts.iter().map(|part| part.dtype).collect(),
         })
     }
     fn pack(&self, mat: &mut Mat, block: &Block<'_>) {
@@ -101,10 +138,9 @@ impl Backend for Collect {
     fn pack_quantised(&self, mat: &mut Mat, block: &QuantBlock<'_>) {
         fn place<T: Copy>(
             (rows, order): (usize, impl Fn(usize) -> usize),
-            (from, to): (&[T], &mut [T]),
+            (from, to, width): (&[T], &mut [T], usize),
             packed: &mut [bool],
         ) {
-            let width = to.len() / packed.len();
             assert_eq!(from.len() % width, 0, "whole rows");
             for (i, from) in from.chunks_exact(width).enumerate() {
                 let row = order(rows + i);
@@ -113,11 +149,19 @@ impl Backend for Collect {
             }
         }
         let first: usize = mat.parts[..block.part].iter().sum();
-        let order = |row| first + block.order.destination(row);
-        let [codes, scales] = &mut mat.packed;
+        let rows = (block.row, |row| block.order.destination(row));
+        let [codes, scales] = mat.places(block.part);
+        let [code_bytes, n_scales] = mat.widths(block.part);
+        let [has_codes, has_scales] = &mut mat.packed;
         match block.data {
-            QuantData::Codes(c) => place((block.row, order), (c, &mut mat.codes), codes),
-            QuantData::Scales(s) => place((block.row, order), (s, &mut mat.scales), scales),
+            QuantData::Codes(c) => {
+                let to = (c, &mut mat.codes[codes..], code_bytes);
+                place(rows, to, &mut has_codes[first..]);
+            }
+            QuantData::Scales(s) => {
+                let to = (s, &mut mat.scales[scales..], n_scales);
+                place(rows, to, &mut has_scales[first..]);
+            }
         }
     }
     fn set_bias(&self, mat: &mut Mat, part: usize, values: &[f32]) {

@@ -6,6 +6,7 @@ pub mod collect;
 pub mod gguf;
 pub mod write;
 
+use llamabi::backend::cpu::Cpu;
 use llamabi::backend::{Backend, Weights};
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Checkpoint, Files, Plan};
@@ -86,7 +87,11 @@ impl Opened {
     }
 
     pub fn plan(&self, asked: Option<Dtype>) -> Result<Plan<'_>> {
-        Plan::new(&*self.checkpoint, &self.files, &self.config, asked, &[])
+        self.plan_for::<Cpu>(asked)
+    }
+
+    fn plan_for<B: Backend>(&self, asked: Option<Dtype>) -> Result<Plan<'_>> {
+        Plan::new::<B>(&*self.checkpoint, &self.files, &self.config, asked, &[])
     }
 
     pub fn load<B: Backend>(
@@ -95,6 +100,6 @@ impl Opened {
         asked: Option<Dtype>,
         control: &mut LoadControl<'_>,
     ) -> Result<Weights<B>> {
-        load(backend, &self.plan(asked)?, control)
+        load(backend, &self.plan_for::<B>(asked)?, control)
     }
 }

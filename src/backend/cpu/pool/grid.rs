@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Something that falls into parts which can be written at the same time.
 ///
@@ -25,6 +26,8 @@ pub unsafe trait Split: Sync {
 pub struct Grid<'a, T> {
     at: *mut T,
     stride: usize,
+    /// Columns from `at` on that are cut.
+    width: usize,
     block: usize,
     blocks: usize,
     /// Where the bands begin, and where the last one ends.
@@ -40,11 +43,32 @@ enum Cuts<'a> {
 // SAFETY: a grid only hands out disjoint parts of memory that it borrows exclusively.
 unsafe impl<T: Send> Sync for Grid<'_, T> {}
 
-impl<'a, T> Grid<'a, T> {
+impl<'a, T: Send> Grid<'a, T> {
     /// All rows of `data`, which are `stride` long, in blocks of `block` columns.
     pub fn columns(data: &'a mut [T], stride: usize, block: usize) -> Self {
         let rows = data.len().checked_div(stride).unwrap_or(0);
         Self::cut(data, stride, block, Cuts::One(rows))
+    }
+
+    /// As [`Grid::columns`], of these columns only.
+    pub fn some_columns(
+        data: &'a mut [T],
+        stride: usize,
+        columns: Range<usize>,
+        block: usize,
+    ) -> Self {
+        assert!(
+            columns.start <= columns.end && columns.end <= stride,
+            "columns outside the rows"
+        );
+        let mut grid = Self::columns(data, stride, block);
+        if grid.count() > 0 {
+            // SAFETY: there is a row, and the column is in it or right behind it.
+            grid.at = unsafe { grid.at.add(columns.start) };
+        }
+        grid.width = columns.len();
+        grid.blocks = grid.width.div_ceil(block);
+        grid
     }
 
     /// Consecutive pieces of `data`, each `len` long, the last perhaps shorter.
@@ -73,6 +97,7 @@ impl<'a, T> Grid<'a, T> {
         Self {
             at: data.as_mut_ptr(),
             stride,
+            width: stride,
             block,
             blocks,
             cuts,
@@ -104,7 +129,7 @@ unsafe impl<'a, T: Send> Split for Grid<'a, T> {
             at: unsafe { self.at.add(rows.start * self.stride + column) },
             rows: rows.len(),
             stride: self.stride,
-            cols: self.block.min(self.stride - column),
+            cols: self.block.min(self.width - column),
             _borrow: PhantomData,
         }
     }

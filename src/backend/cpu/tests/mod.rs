@@ -53,6 +53,9 @@ fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
 /// Every number of a packed matrix, `[rows of all parts, cols]`, read back one by one.
 fn unpack(mat: &CpuMat) -> Vec<f32> {
     let mut out = Vec::new();
+    let [mat] = &mat.runs[..] else {
+        panic!("several runs")
+    };
     for part in &mat.parts {
         for row in 0..part.rows {
             for k in 0..mat.cols {
@@ -515,6 +518,7 @@ impl Kernel for Transpose<'_> {
 }
 
 mod attention;
+mod parts;
 mod quantised;
 mod suite;
 
@@ -543,6 +547,8 @@ macro_rules! ops_match_scalar {
             packing_places_every_number
             products_match
             products_of_bad_numbers
+            parts_keep_their_own_formats
+            gate_and_up_of_two_formats
             norms_match
             forward_matches
             long_sequences_match
@@ -664,10 +670,10 @@ fn bytes_said_are_bytes_taken() {
         usage: MatUse::Product,
     };
     let mat = cpu.new_mat(&spec).unwrap();
-    let m = mat.words();
+    let run = &mat.runs[0];
     assert_eq!(
         Cpu::mat_bytes(&spec),
-        (2 * m.len() + 4 * mat.bias.len()) as u64
+        (2 * run.words().len() + 4 * run.bias.len()) as u64
     );
     assert_eq!(Cpu::mat_bytes(&spec), 2 * 3 * 16 * 32 + 4 * 48);
     let kv = cpu.new_kv(3, Dtype::F32).unwrap();

@@ -1,6 +1,7 @@
 //! The suite: each `fn` takes a tier.
 
 pub use super::attention::generated_rows_attend;
+pub use super::parts::{gate_and_up_of_two_formats, parts_keep_their_own_formats};
 pub use super::quantised::{
     quantised_company_changes_nothing, quantised_forward_matches, quantised_products_match,
     quantised_products_of_bad_numbers, quantised_strips_hold_what_the_format_says,
