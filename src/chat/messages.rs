@@ -23,7 +23,7 @@ pub struct Turn<'a> {
 pub(super) fn wrong(name: &str, fault: Box<Fault>) -> Error {
     match fault.kind {
         Kind::Cancelled => Error::Cancelled,
-        Kind::Memory => Error::refused(format!("reading {name}"), 0),
+        Kind::Memory => Error::refused(format!("reading {name}"), fault.bytes),
         _ => Error::invalid(name, "JSON that can be read", fault.message),
     }
 }

@@ -364,12 +364,13 @@ fn of_template(fault: &Fault) -> Error {
         kind,
         line,
         message,
+        bytes,
     } = fault;
     match kind {
         Kind::Unsupported => {
             Error::Unsupported(format!("the chat template, line {line}: {message}"))
         }
-        Kind::Memory => Error::refused("the chat template", 0),
+        Kind::Memory => Error::refused("the chat template", *bytes),
         _ => Error::format("the chat template", format!("line {line}: {message}")),
     }
 }
@@ -380,6 +381,7 @@ fn of_run(fault: &Fault) -> Error {
         kind,
         line,
         message,
+        ..
     } = fault;
     match kind {
         Kind::Raised => Error::invalid(

@@ -23,13 +23,26 @@ static void allow(size_t bytes) {
 
 static int refused;
 
+/* A dialog of many small values. */
+static char messages[1 << 22];
+
+static void fill_messages(void) {
+  size_t n = (size_t)snprintf(messages, sizeof messages, "[{\"role\":\"user\",\"content\":\"a\"");
+  unsigned i;
+  for (i = 0; n < sizeof messages - 64; i++)
+    n += (size_t)snprintf(messages + n, sizeof messages - n, ",\"%u\":[[],\"\"]", i);
+  snprintf(messages + n, sizeof messages - n, "}]");
+}
+
 static void try_all(llama_t *l, const char *dir, const char *text, size_t len, int32_t *tokens,
     char *back, int enough) {
   llama_error err_, *err = &err_;
   llama_message message = {"user", text, SIZE_MAX, len};
   llama_generate_options o = generate_defaults();
   llama_result_t *result = NULL;
-  llama_status status[7];
+  llama_status status[8];
+  llama_chat_options c;
+  char out[64];
   char big_tokenizer[4096];
   size_t n = 0, i, one = 1;
   llama_t *second = NULL;
@@ -62,7 +75,13 @@ static void try_all(llama_t *l, const char *dir, const char *text, size_t len, i
   status[6] = llama_build(dir, big_tokenizer, &b, &second, err);
   CHECK(status[6] == LLAMA_E_FORMAT || status[6] == LLAMA_E_NO_MEMORY);
   CHECK(!enough || status[6] == LLAMA_E_FORMAT);
-  for (i = 0; i < 7; i++) {
+  llama_chat_options_init(&c, sizeof c);
+  c.chat_template = "{{ messages | length }}";
+  status[7] = llama_render_chat(l, messages, SIZE_MAX, &c, out, sizeof out, &n, err);
+  CHECK(status[7] == LLAMA_OK || status[7] == LLAMA_E_NO_MEMORY);
+  CHECK(status[7] == LLAMA_OK || strstr(err->message, "needs 0 bytes") == NULL);
+  CHECK(!enough || (status[7] == LLAMA_OK && n == 1 && *out == '1'));
+  for (i = 0; i < 8; i++) {
     if (i < 4) CHECK(status[i] == LLAMA_OK || status[i] == LLAMA_E_NO_MEMORY);
     if (enough && i < 6 && i != 4) CHECK(status[i] == LLAMA_OK);
     refused += status[i] == LLAMA_E_NO_MEMORY;
@@ -74,6 +93,7 @@ int main(int argc, char **argv) {
   size_t len = 1 << 20, i, extra;
   char *text = malloc(len), *back = malloc(8 * len);
   int32_t *tokens = malloc(len * sizeof *tokens);
+  fill_messages();
   CHECK(text != NULL && back != NULL && tokens != NULL);
   for (i = 0; i < len; i++) text[i] = " etaoin"[i * i % 7];
   for (extra = 4 * MIB; extra <= 256 * MIB; extra *= 2) {

@@ -396,6 +396,22 @@ fn hostile_templates_end_within_the_limits() {
     ] {
         sources.push((source.to_owned(), Some(kind)));
     }
+    // Looks through many names: of variables, attributes, arguments and a dict's keys.
+    let numbered = |n: usize, one: fn(usize) -> String| (0..n).map(one).collect::<String>();
+    let again = "{% for i in range(99999) %}{% for j in range(50) %}{% if";
+    let sets = numbered(50_000, |i| format!("{{% set a{i}=1%}}"));
+    let end = "%}{% endif %}{% endfor %}{% endfor %}";
+    sources.push((format!("{sets}{again} zz {end}"), Some(Kind::Limit)));
+    let sets = numbered(40_000, |i| format!("{{% set n.a{i}=1%}}"));
+    let source = format!("{{% set n=namespace() %}}{sets}{again} n.zz {end}");
+    sources.push((source, Some(Kind::Limit)));
+    let named = numbered(100_000, |i| format!("a{i}=1,"));
+    sources.push((format!("{{{{ dict({named}) }}}}"), Some(Kind::Limit)));
+    let pairs = numbered(1001, |i| format!("'a{i}':1,"));
+    sources.push((format!("{{{{ dict(**{{{pairs}}}) }}}}"), Some(Kind::Limit)));
+    let pairs = numbered(20_000, |i| format!("'a{i}':1,"));
+    let keys = "%(a19999)s".repeat(70_000);
+    sources.push((format!("{{{{ '{keys}' % {{{pairs}}} }}}}"), None));
     for (source, kind) in sources {
         let shown: String = source.chars().take(90).collect();
         let (result, used) = measure(usize::MAX, || render(&source, "{}"));

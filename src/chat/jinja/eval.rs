@@ -141,26 +141,31 @@ impl<'t, 'c> Evaluator<'t, 'c> {
     }
 
     /// A variable, a function of the environment, or undefined.
-    pub(super) fn variable(&mut self, name: Name) -> Value {
+    pub(super) fn variable(&mut self, name: Name) -> Result<Value> {
         let mut scope = Some(self.scope);
+        let mut passed = 0;
         while let Some(at) = scope {
             let Scope { parent, vars, .. } = &self.scopes[at];
+            passed += 1 + vars.len();
             if let Some((_, value)) = vars.iter().find(|(other, _)| *other == name) {
-                return value.clone();
+                self.meter.look_through(passed)?;
+                return Ok(value.clone());
             }
             scope = *parent;
         }
-        match self.functions[name as usize] {
+        self.meter.look_through(passed)?;
+        Ok(match self.functions[name as usize] {
             Some(function) => Value::Function(function),
             None => {
                 let name = self.tree.names[name as usize].clone();
                 Value::Undefined(Rc::new(Missing::Name(name)))
             }
-        }
+        })
     }
 
     fn set(&mut self, name: Name, value: Value) -> Result<()> {
         let vars = &mut self.scopes[self.scope].vars;
+        self.meter.look_through(vars.len())?;
         match vars.iter_mut().find(|(other, _)| *other == name) {
             Some((_, old)) => {
                 *old = value;
@@ -351,7 +356,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         match target {
             Target::Name(name) => self.set(*name, value),
             Target::Attr(name, attr) => {
-                let Value::Namespace(index) = self.variable(*name) else {
+                let Value::Namespace(index) = self.variable(*name)? else {
                     return evaluation("an attribute is set on what is no namespace");
                 };
                 let attr = self.literal(*attr)?;

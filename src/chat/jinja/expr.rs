@@ -4,6 +4,7 @@ use super::arguments::Arguments;
 use super::ast::*;
 use super::eval::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
+use super::limits::MAX_NAMED;
 use super::text::Builder;
 use super::value::{Value, equal, order};
 use super::{filters, functions, ops, predicates, repr};
@@ -19,7 +20,7 @@ impl<'t> Evaluator<'t, '_> {
             ExprKind::Int(i) => Value::Int(*i),
             ExprKind::Float(f) => Value::Float(*f),
             ExprKind::Text(index) => Value::Text(self.literal(*index)?),
-            ExprKind::Name(name) => self.variable(*name),
+            ExprKind::Name(name) => self.variable(*name)?,
             kind => {
                 self.line = expr.line;
                 return self.deeper(|e| e.compound(kind));
@@ -265,6 +266,11 @@ impl<'t> Evaluator<'t, '_> {
                 let Value::Text(key) = key else {
                     return evaluation("names of arguments must be texts");
                 };
+                if keyword.len() == MAX_NAMED {
+                    let message = format!("a call with more than {MAX_NAMED} named arguments");
+                    return Err(Fault::at(0, Kind::Limit, message));
+                }
+                self.meter.look_through(keyword.len())?;
                 if keyword
                     .iter()
                     .any(|(name, _)| name.as_str() == key.as_str())

@@ -28,6 +28,8 @@ pub struct Fault {
     pub line: u32,
     /// A sentence without the line; it may hold words of the template and of messages.
     pub message: String,
+    /// [`Kind::Memory`]: how many bytes there were not.
+    pub bytes: u64,
 }
 
 /// `Result` of this module. Boxed, because every step of the evaluator returns one.
@@ -40,6 +42,7 @@ impl Fault {
             kind,
             line,
             message: message.into(),
+            bytes: 0,
         })
     }
 }

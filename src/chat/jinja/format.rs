@@ -109,7 +109,8 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
                 let Value::Dict(dict) = args else {
                     return evaluation("a format with keys needs a dict");
                 };
-                match dict.get_text(key) {
+                let wanted = Value::Text(Text::copy(&mut e.meter, key, true)?);
+                match dict.get(&mut e.meter, &wanted)? {
                     Some(value) => value.clone(),
                     None => return evaluation(format!("a format has no value for `{key}`")),
                 }

@@ -1,7 +1,7 @@
 //! JSON that a caller gives, as values: keys in their order, a repeated key's last value.
 
 use super::fault::{Fault, Kind, Result};
-use super::limits::Meter;
+use super::limits::{Meter, room};
 use super::text::Text;
 use super::value::Value;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -11,6 +11,8 @@ use std::fmt;
 /// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of
 /// the JSON where it is none; numbers of more than 64 bits are floats.
 pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
+    // serde_json puts a text with escapes together in a buffer of its own.
+    room(2 * json.len())?;
     let state = State {
         meter: RefCell::new(meter),
         fault: RefCell::new(None),

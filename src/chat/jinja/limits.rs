@@ -30,8 +30,23 @@ pub const MAX_OUTPUT: usize = 64 << 20;
 /// Most elements of a `range`, as in jinja2's sandbox.
 pub const MAX_RANGE: i128 = 100_000;
 
+/// Most arguments of a call that are given by name. They are compared with each other.
+pub const MAX_NAMED: usize = 1000;
+
 /// Steps between two looks at the cancel flag.
 const LOOK: u64 = 1000;
+/// Names that are passed on the way to one of them without a step of their own.
+const NAMES_FREE: usize = 16;
+/// What a name on the way counts as, in bytes that are looked at.
+const NAME_BYTES: usize = 16;
+
+// Values are reference-counted, and stable Rust cannot allocate such an object fallibly. So memory
+// is asked for and given back before objects have taken so much.
+const UNASKED: usize = 1 << 20;
+/// At least what a call of `make` comes with: a text or a list and what counts its references.
+const OBJECT_BYTES: usize = 256;
+/// More than objects take until memory is asked for again.
+const HEADROOM: usize = 2 * UNASKED;
 
 /// Counts steps and bytes down.
 pub struct Meter<'c> {
@@ -40,6 +55,8 @@ pub struct Meter<'c> {
     look: u64,
     bytes: u64,
     all_bytes: u64,
+    /// What may be made until memory is asked for.
+    unasked: usize,
     cancel: Option<&'c Cancel>,
 }
 
@@ -52,6 +69,7 @@ impl<'c> Meter<'c> {
             look: MAX_STEPS,
             bytes,
             all_bytes: bytes,
+            unasked: 0,
             cancel,
         }
     }
@@ -71,6 +89,15 @@ impl<'c> Meter<'c> {
     #[inline]
     pub fn look_at(&mut self, bytes: usize) -> Result<()> {
         self.steps(1 + (bytes / STEP_BYTES) as u64)
+    }
+
+    /// The steps of looking through `n` names.
+    #[inline]
+    pub fn look_through(&mut self, n: usize) -> Result<()> {
+        match n > NAMES_FREE {
+            true => self.look_at(n.saturating_mul(NAME_BYTES)),
+            false => Ok(()),
+        }
     }
 
     #[inline]
@@ -116,10 +143,20 @@ impl<'c> Meter<'c> {
                 ));
             }
         }
+        match self.unasked.checked_sub(n.saturating_add(OBJECT_BYTES)) {
+            Some(left) => self.unasked = left,
+            None => self.ask()?,
+        }
         match n < STEP_BYTES {
             true => Ok(()),
             false => self.look_at(n),
         }
+    }
+
+    #[cold]
+    fn ask(&mut self) -> Result<()> {
+        self.unasked = UNASKED;
+        room(HEADROOM)
     }
 
     /// An empty list with room for `n` elements, charged.
@@ -128,7 +165,7 @@ impl<'c> Meter<'c> {
         let mut list = Vec::new();
         match list.try_reserve_exact(n) {
             Ok(()) => Ok(list),
-            Err(_) => Err(no_memory()),
+            Err(_) => Err(no_memory(n.saturating_mul(size_of::<T>()))),
         }
     }
 
@@ -137,7 +174,8 @@ impl<'c> Meter<'c> {
     pub fn push<T>(&mut self, list: &mut Vec<T>, element: T) -> Result<()> {
         self.make(size_of::<T>())?;
         if list.len() == list.capacity() {
-            list.try_reserve(1).map_err(|_| no_memory())?;
+            let more = 2 * list.len().max(4) * size_of::<T>();
+            list.try_reserve(1).map_err(|_| no_memory(more))?;
         }
         list.push(element);
         Ok(())
@@ -148,7 +186,8 @@ impl<'c> Meter<'c> {
     pub fn write(&mut self, text: &mut String, more: &str) -> Result<()> {
         self.make(more.len())?;
         if text.capacity() - text.len() < more.len() {
-            text.try_reserve(more.len()).map_err(|_| no_memory())?;
+            let bytes = text.len() + more.len();
+            text.try_reserve(more.len()).map_err(|_| no_memory(bytes))?;
         }
         text.push_str(more);
         Ok(())
@@ -158,17 +197,23 @@ impl<'c> Meter<'c> {
     pub fn fill(&mut self, text: &mut String, c: char, n: usize) -> Result<()> {
         let bytes = n.saturating_mul(c.len_utf8());
         self.make(bytes)?;
-        text.try_reserve(bytes).map_err(|_| no_memory())?;
+        text.try_reserve(bytes).map_err(|_| no_memory(bytes))?;
         text.extend(std::iter::repeat_n(c, n));
         Ok(())
     }
 }
 
+/// Asks for `bytes` and gives them back, for what cannot be told that memory is short.
+pub fn room(bytes: usize) -> Result<()> {
+    Vec::<u8>::new()
+        .try_reserve_exact(bytes)
+        .map_err(|_| no_memory(bytes))
+}
+
 /// The fault for memory that the system does not give.
-pub fn no_memory() -> Box<Fault> {
-    Fault::at(
-        0,
-        Kind::Memory,
-        "the system refuses memory for the chat template",
-    )
+pub fn no_memory(bytes: usize) -> Box<Fault> {
+    let message = "the system refuses memory for the chat template";
+    let mut fault = Fault::at(0, Kind::Memory, message);
+    fault.bytes = bytes as u64;
+    fault
 }

@@ -73,12 +73,7 @@ impl Template {
         }
         // A byte becomes at most a token and a node. Both lists cannot be told that memory is
         // short, so it is asked for beforehand.
-        let mut probe = Vec::<u8>::new();
-        let room = source.len().saturating_mul(256);
-        probe
-            .try_reserve_exact(room)
-            .map_err(|_| limits::no_memory())?;
-        drop(probe);
+        limits::room(source.len().saturating_mul(256))?;
         let source = lexer::normalised(source);
         let tokens = lexer::tokens(&source)?;
         let tree = parser::parse(&tokens)?;

@@ -207,6 +207,7 @@ pub fn set_attr(
         return evaluation(format!("a namespace has no attribute `{name}`"));
     }
     let attrs = &mut e.namespaces[namespace];
+    e.meter.look_through(attrs.len())?;
     match attrs
         .iter_mut()
         .find(|(other, _)| other.as_str() == name.as_str())
@@ -224,6 +225,7 @@ fn own_attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &str) -> Result<Opti
     match value {
         Value::Undefined(missing) => return evaluation(missing.sentence()),
         Value::Namespace(id) => {
+            e.meter.look_through(e.namespaces[*id].len())?;
             let attrs = e.namespaces[*id].iter();
             let mut found = attrs.filter(|(other, _)| other.as_str() == name);
             return Ok(found.next().map(|(_, value)| value.clone()));

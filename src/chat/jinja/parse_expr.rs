@@ -1,8 +1,9 @@
 //! Expressions of the grammar, from the loosest binding to the tightest.
 
 use super::ast::*;
-use super::fault::Result;
+use super::fault::{Fault, Kind, Result};
 use super::lexer::Tok;
+use super::limits::MAX_NAMED;
 use super::parser::Parser;
 
 impl<'s> Parser<'s> {
@@ -363,6 +364,10 @@ impl<'s> Parser<'s> {
                 self.skip();
                 self.skip();
                 let key = self.text(name);
+                if args.keyword.len() == MAX_NAMED {
+                    let message = format!("a call with more than {MAX_NAMED} named arguments");
+                    return Err(Fault::at(self.line(), Kind::Limit, message));
+                }
                 if args.keyword.iter().any(|(other, _)| *other == key) {
                     return self.fail(format!("the argument `{name}` is given twice"));
                 }

@@ -186,6 +186,6 @@ pub fn short(text: impl Into<String>) -> Text {
 /// A `String` with room for `n` bytes that have been charged.
 pub fn room(n: usize) -> Result<String> {
     let mut text = String::new();
-    text.try_reserve(n).map_err(|_| no_memory())?;
+    text.try_reserve(n).map_err(|_| no_memory(n))?;
     Ok(text)
 }
