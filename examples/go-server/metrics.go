@@ -66,6 +66,11 @@ func (s *server) count(routeOf func(*http.Request) string, handle func(http.Resp
 			m.durations[rec.Route] = &h
 		}
 		m.durations[rec.Route].observe(took)
+		if rec.Status == statusLeft {
+			// Cuts the connection. Whoever has only closed its own half of that, which counts as leaving,
+			// would get an empty 200 otherwise, or a stream with an end.
+			panic(http.ErrAbortHandler)
+		}
 	})
 }
 

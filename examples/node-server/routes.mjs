@@ -78,6 +78,7 @@ export class Service {
     req.socket.once('close', gone);
     res.once('close', () => req.socket.off('close', gone));
     try {
+      if (req.headersDistinct.host?.length > 1) throw badRequest(null, 'The request has more than one Host header.');
       this.auth.checkHost(host);
       const decoded = decodedPath(path);
       if (this.auth.cors(req, res)) return;

@@ -143,7 +143,33 @@ def leaving():
         assert metric(service, "llamabi_abandoned_requests_total") == 3
 
 
-CHECKS = [many_prompts, bodies, leaving]
+def halves():
+    """Whoever closes its own half of a connection has left: it gets no answer, rather than an empty one."""
+    with Service(COMMAND, ENDLESS, "--max_seq_len", "100000") as service:
+        for n, stream in enumerate((False, True)):
+            with opened(service, "/v1/completions", {**ENDLESS_STORY, "stream": stream}, None, f"X-Request-Id: half-{n}") as connection:
+                wait(lambda: metric(service, "llamabi_sequences_running") == 1, 30, "it runs")
+                connection.shutdown(socket.SHUT_WR)
+                answer = b""
+                try:
+                    while more := connection.recv(1 << 16):
+                        answer += more
+                except ConnectionResetError:
+                    pass
+            assert (stream or answer == b"") and not answer.endswith(b"0\r\n\r\n"), answer[-200:]
+            logged(service, request_id=f"half-{n}", status=499)
+
+
+def heads():
+    """Two hosts are none: a proxy may have looked at the other one."""
+    with Service(COMMAND, DEMO) as service:
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+            answer = connection.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+
+
+CHECKS = [many_prompts, bodies, leaving, halves, heads]
 ran = [check for check in CHECKS if os.environ.get("ONLY", check.__name__) == check.__name__]
 for check in ran:
     check()
