@@ -1,7 +1,7 @@
 //! Pointers and lengths to slices and text. Lengths are checked before memory is touched.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, Outcome};
+use super::failure::{Failure, Outcome};
 use super::types::LLAMA_E_UTF8;
 use std::ffi::{CStr, c_char};
 use std::fmt::Display;
@@ -43,6 +43,13 @@ pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> 
             "{name} has {n} elements, at most {MAX_LEN} can be"
         ))),
     }
+}
+
+/// Text for the host.
+pub(super) fn with_nul(text: String) -> Vec<u8> {
+    let mut bytes = text.into_bytes();
+    bytes.push(0);
+    bytes
 }
 
 /// Text of the caller's: `len` bytes, or up to the NUL where `len` is SIZE_MAX.

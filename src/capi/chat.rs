@@ -1,8 +1,8 @@
 //! `llama_chat`, `llama_stream_open_messages`, `llama_render_chat`, `llama_encode_chat`.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, Outcome};
-use super::handle::Handle;
+use super::failure::{Failure, Outcome};
+use super::object::Handle;
 use super::types::*;
 use super::{args, generate, layout, stream};
 use crate::chat::{ChatRequest, Encoding, UNSAFE_ERROR};

@@ -1,8 +1,10 @@
 //! `llama_generate`, `llama_text_completion`, `llama_chat_completion`.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, InCallback, Outcome, Scope};
-use super::handle::Handle;
+use super::callback::InCallback;
+use super::failure::{Failure, Outcome};
+use super::guard::Scope;
+use super::object::Handle;
 use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, layout, table};

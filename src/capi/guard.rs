@@ -2,14 +2,14 @@
 //! delivered.
 #![allow(unsafe_code)]
 
-use super::handle::Handle;
+use super::failure::{Outcome, status_text};
 use super::layout::MAX_STRUCT_SIZE;
+use super::object::Handle;
 use super::table;
 use super::types::*;
 use crate::Error;
 use crate::error::panic_text;
 use crate::process::Process;
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,61 +25,6 @@ macro_rules! guard {
     ($err:expr, |$scope:ident| $body:block) => {
         $crate::capi::guard::status($err, |$scope| $body)
     };
-}
-
-/// Why a call fails: the status it returns and the sentence that explains it.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub status: llama_status,
-    pub message: String,
-}
-
-/// What a body returns: success or outcome, or why not.
-pub(super) type Outcome<T> = Result<T, Failure>;
-
-impl Failure {
-    pub fn new(status: llama_status, message: impl Into<String>) -> Self {
-        Failure {
-            status,
-            message: message.into(),
-        }
-    }
-
-    pub fn invalid(message: impl Into<String>) -> Self {
-        Failure::new(LLAMA_E_INVALID_ARGUMENT, message)
-    }
-}
-
-impl Error {
-    /// The `llama_status` of the C API.
-    pub fn code(&self) -> llama_status {
-        match self {
-            Error::Cancelled => LLAMA_CANCELLED,
-            Error::InvalidArgument { .. } | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
-            Error::Io { .. } => LLAMA_E_IO,
-            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
-            Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
-            Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => {
-                LLAMA_E_NO_MEMORY
-            }
-            Error::Device(_) => LLAMA_E_DEVICE,
-            Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
-            Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
-            Error::Batch { .. } | Error::Samples { .. } => LLAMA_E_BATCH,
-            Error::Busy { .. } | Error::Waiting { .. } => LLAMA_E_BUSY,
-            Error::Poisoned(_) => LLAMA_E_POISONED,
-            Error::Internal(_) => LLAMA_E_INTERNAL,
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure {
-            status: error.code(),
-            message: error.to_string(),
-        }
-    }
 }
 
 /// What one call holds on to while it runs. A panic in it poisons the handle it works with.
@@ -199,67 +144,6 @@ pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     // exchange.
     let _uncancellable = Uncancellable::enter();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
-}
-
-thread_local! {
-    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Lives while one of the host's callbacks runs on this thread.
-pub(super) struct InCallback(());
-
-impl InCallback {
-    pub fn enter() -> Self {
-        CALLBACKS.with(|n| n.set(n.get() + 1));
-        InCallback(())
-    }
-
-    /// Whether this thread is inside a callback.
-    pub fn now() -> bool {
-        CALLBACKS.with(|n| n.get() > 0)
-    }
-
-    /// Refuse a function that may wait: what it would wait for may be what the callback holds up.
-    pub fn refuse(function: &str) -> Outcome<()> {
-        if Self::now() {
-            return Err(Failure::invalid(format!(
-                "{function} was called from inside a callback, where only llama_cancel_trigger \
-                 and functions that take a const llama_t * may be called"
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for InCallback {
-    fn drop(&mut self) {
-        CALLBACKS.with(|n| n.set(n.get() - 1));
-    }
-}
-
-/// The name and meaning of a status.
-pub(super) fn status_text(status: llama_status) -> &'static std::ffi::CStr {
-    match status {
-        LLAMA_OK => c"ok",
-        LLAMA_DONE => c"the stream has ended",
-        LLAMA_CANCELLED => c"cancelled",
-        LLAMA_TIMEOUT => c"nothing happened within the time",
-        LLAMA_E_INVALID_ARGUMENT => c"invalid argument",
-        LLAMA_E_ABI => c"a struct is not of a layout this library knows",
-        LLAMA_E_IO => c"input/output error",
-        LLAMA_E_FORMAT => c"malformed file",
-        LLAMA_E_UNSUPPORTED => c"not supported",
-        LLAMA_E_NO_MEMORY => c"not enough memory",
-        LLAMA_E_DEVICE => c"device failure",
-        LLAMA_E_DEVICE_MEMORY => c"not enough device memory",
-        LLAMA_E_TOO_LONG => c"the prompt is longer than max_seq_len",
-        LLAMA_E_BATCH => c"no prompts, or too many sequences",
-        LLAMA_E_UTF8 => c"text is not valid UTF-8",
-        LLAMA_E_BUSY => c"no free slot",
-        LLAMA_E_POISONED => c"the handle is unusable since an earlier failure",
-        LLAMA_E_INTERNAL => c"internal error",
-        _ => c"unknown status",
-    }
 }
 
 fn check_error_struct(err: *mut llama_error) -> Result<(), llama_status> {

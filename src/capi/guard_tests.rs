@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::capi::callback::InCallback;
+use crate::capi::failure::Failure;
 use crate::capi::*;
 use std::ptr;
 

@@ -1,14 +1,15 @@
 //! `llama_build`, `llama_free`, versions and defaults.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, InCallback, Outcome, status_text};
-use super::result::with_nul;
+use super::callback::InCallback;
+use super::failure::{Failure, Outcome, status_text};
+use super::object::{Handle, LogSink};
 use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::llama::{BuildOptions, Device};
 use crate::log::{Level, Log};
 use crate::{Dtype, Llama};
-use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -20,58 +21,6 @@ const MAX_THREADS: u32 = 1024;
 
 /// Most adapters that are merged.
 const MAX_ADAPTERS: usize = 256;
-
-/// The object behind `llama_t`.
-pub(super) struct Handle {
-    pub llama: Llama,
-    log: LogSink,
-    /// `llama_free` has been called: the host's log callback may be gone.
-    freed: AtomicBool,
-}
-
-/// The host's log callback.
-#[derive(Clone)]
-struct LogSink {
-    log: Arc<Log>,
-    function: llama_log_fn,
-    user_data: *mut c_void,
-}
-
-// SAFETY: `user_data` is only handed back to the host, whose callback is documented to run on any
-// thread that is inside a call, on several at once.
-unsafe impl Send for LogSink {}
-// SAFETY: as above.
-unsafe impl Sync for LogSink {}
-
-impl LogSink {
-    fn deliver(&self) {
-        let Some(function) = self.function else {
-            return;
-        };
-        self.log.drain(|level, line| {
-            let line = with_nul(line.to_owned());
-            let _inside = InCallback::enter();
-            // SAFETY: the host's function with the host's data; `line` is NUL-terminated.
-            unsafe {
-                function(
-                    self.user_data,
-                    level as i32,
-                    line.as_ptr().cast(),
-                    line.len() - 1,
-                );
-            }
-        });
-    }
-}
-
-impl Handle {
-    /// Give queued log lines to the host. Not from inside a callback, which could be the log's own.
-    pub fn deliver_log(&self) {
-        if !InCallback::now() && !self.freed.load(Ordering::Acquire) {
-            self.log.deliver();
-        }
-    }
-}
 
 fn default_build_options() -> llama_build_options {
     let defaults = BuildOptions::default();

@@ -5,7 +5,7 @@
 //! caller's, everything unknown must be zero, because a zero always means the old behaviour.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, Outcome};
+use super::failure::{Failure, Outcome};
 use super::types::*;
 
 /// A `struct_size` above this is taken for garbage; nothing is read or written.

@@ -6,10 +6,13 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `types.rs` | every constant and struct of the header, by its sections |
-//! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines, callbacks |
+//! | `failure.rs` | why a call fails: its status and its sentence |
+//! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines |
+//! | `callback.rs` | whether a thread is inside a callback |
 //! | `layout.rs` | `struct_size`: what is read of a caller's struct and written to it |
 //! | `args.rs` | pointers and lengths to slices and text |
 //! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
+//! | `object.rs`, `cells.rs` | what is behind `llama_t`, and behind cancel flags |
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
@@ -30,12 +33,16 @@
 #[macro_use]
 mod guard;
 mod args;
+mod callback;
 mod cancel;
+mod cells;
 mod chat;
+mod failure;
 mod generate;
 mod handle;
 mod info;
 mod layout;
+mod object;
 mod result;
 mod stream;
 mod table;

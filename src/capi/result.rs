@@ -1,10 +1,10 @@
 //! `llama_result_*`: what a call has generated.
 #![allow(unsafe_code)]
 
-use super::args;
-use super::guard::{Failure, Outcome};
+use super::args::{self, with_nul};
+use super::failure::{Failure, Outcome};
 use super::layout;
-use super::table;
+use super::table::{self, Kind};
 use super::types::*;
 use crate::engine::{Alternative, RequestStats};
 use crate::llama::{Completion, Sequence};
@@ -18,6 +18,10 @@ pub(super) struct ResultData {
     sequences: Vec<Sequence>,
     /// Each sequence's text with a NUL behind it.
     texts: Vec<Vec<u8>>,
+}
+
+impl Kind for ResultData {
+    const NAME: &'static str = "llama_result_t";
 }
 
 impl ResultData {
@@ -39,12 +43,6 @@ impl ResultData {
             ))
         })
     }
-}
-
-pub(super) fn with_nul(text: String) -> Vec<u8> {
-    let mut bytes = text.into_bytes();
-    bytes.push(0);
-    bytes
 }
 
 /// NULL where there is nothing: an empty Vec's own pointer means nothing to C.

@@ -1,8 +1,10 @@
 //! `llama_stream_*`: events to be pulled, waited for or polled.
 #![allow(unsafe_code)]
 
-use super::guard::{Failure, InCallback, Outcome, Scope};
-use super::handle::Handle;
+use super::callback::InCallback;
+use super::failure::{Failure, Outcome};
+use super::guard::Scope;
+use super::object::Handle;
 use super::types::*;
 use super::{args, generate, layout, result, table};
 use crate::engine::{Event, Next, Prompt, RequestStats, Stream};
@@ -22,6 +24,10 @@ pub(super) struct StreamData {
     /// Figures of the sequences whose end has been given.
     ends: Mutex<Vec<Option<RequestStats>>>,
     freed: AtomicBool,
+}
+
+impl table::Kind for StreamData {
+    const NAME: &'static str = "llama_stream_t";
 }
 
 /// What the last event's pointers point to.

@@ -13,13 +13,11 @@
 //! table's own random key, so that what one copy gives out means nothing to the other (and what a
 //! parent gave out nothing to its child).
 
-use super::cancel::Cells;
-use super::guard::{Failure, Outcome};
-use super::handle::Handle;
-use super::result::ResultData;
-use super::stream::StreamData;
+use super::cells::Cells;
+use super::failure::{Failure, Outcome};
 use crate::process::Process;
 use crate::reserve;
+use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -60,39 +58,13 @@ impl Key {
 }
 
 /// An object behind an opaque pointer.
-pub(super) enum Object {
-    Handle(Arc<Handle>),
-    Stream(Arc<StreamData>),
-    Result(Arc<ResultData>),
-}
+type Object = Arc<dyn Any + Send + Sync>;
 
 /// A type of object.
-pub(super) trait Kind: Sized {
+pub(super) trait Kind: Any + Send + Sync {
     /// As the header calls it.
     const NAME: &'static str;
-    fn wrap(this: Arc<Self>) -> Object;
-    fn of(object: &Object) -> Option<&Arc<Self>>;
 }
-
-macro_rules! kind {
-    ($type:ident, $variant:ident, $name:literal) => {
-        impl Kind for $type {
-            const NAME: &'static str = $name;
-            fn wrap(this: Arc<Self>) -> Object {
-                Object::$variant(this)
-            }
-            fn of(object: &Object) -> Option<&Arc<Self>> {
-                match object {
-                    Object::$variant(this) => Some(this),
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-kind!(Handle, Handle, "llama_t");
-kind!(StreamData, Stream, "llama_stream_t");
-kind!(ResultData, Result, "llama_result_t");
 
 /// What changes under the lock.
 pub(super) struct Live {
@@ -179,7 +151,7 @@ pub(super) fn insert<T: Kind>(object: T) -> Outcome<usize> {
     let table = get_or_make();
     let number = table.key.number(table.next.fetch_add(1, Ordering::Relaxed));
     reserve::headroom(T::NAME, size_of::<T>() + 2 * size_of::<usize>())?;
-    let object = T::wrap(Arc::new(object));
+    let object: Object = Arc::new(object);
     let objects = &mut table.lock().objects;
     if objects.try_reserve(1).is_err() {
         return Err(reserve::refused::<Object>(T::NAME, objects.len(), 1).into());
@@ -195,9 +167,8 @@ pub(super) fn get<T: Kind>(name: &str, number: usize) -> Outcome<Arc<T>> {
     }
     match existing() {
         Ok(table) => {
-            let live = table.lock();
-            let object = live.objects.get(&number).and_then(T::of).cloned();
-            drop(live);
+            let object = table.lock().objects.get(&number).cloned();
+            let object = object.and_then(|object| object.downcast().ok());
             object.ok_or_else(|| not_live(name, T::NAME))
         }
         Err(why) => Err(no_table(why, name, T::NAME)),
@@ -226,11 +197,12 @@ pub(super) fn no_table(why: NoTable, name: &str, kind: &str) -> Failure {
 /// the object can be dropped.
 pub(super) fn remove<T: Kind>(number: usize) -> Option<Arc<T>> {
     let mut live = existing().ok()?.lock();
-    let object = live.objects.get(&number).and_then(T::of)?.clone();
-    let entry = live.objects.remove(&number);
+    if !live.objects.get(&number)?.is::<T>() {
+        return None;
+    }
+    let object = live.objects.remove(&number)?;
     drop(live);
-    drop(entry);
-    Some(object)
+    object.downcast().ok()
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //! `llama_encode_dialog`.
 #![allow(unsafe_code)]
 
+use super::failure::{Failure, Outcome};
 use super::generate::read_messages;
-use super::guard::{Failure, Outcome};
-use super::handle::Handle;
+use super::object::Handle;
 use super::types::*;
 use super::{args, cancel};
 use crate::chat::{self, Encoding};

@@ -11,8 +11,7 @@
 use super::files::{Files, Finder, Source};
 use super::hugging_face::part_name;
 use super::keys::Keys;
-use super::plan::{Piece, Stored};
-use super::stored::{Coded, Rows};
+use super::stored::{Coded, Piece, Rows, Stored};
 use super::{finite, slabs};
 use crate::backend::RowOrder;
 use crate::file::zeros;

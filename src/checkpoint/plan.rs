@@ -2,12 +2,11 @@
 
 use super::adapter::{Adapter, Merging};
 use super::files::{Files, Finder, Source};
-use super::stored::{Checkpoint, Coded, Cut, Keep, StoredPart, Wanted};
+use super::stored::{Checkpoint, Cut, Keep, Piece, Stored, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
 use crate::model::Config;
 use crate::model::matrices::{self, Matrix, Norm, Part};
 use crate::{Dtype, Result};
-use std::ops::Range;
 
 /// Where every byte of the weights comes from, and where it goes.
 pub struct Plan<'a> {
@@ -51,45 +50,6 @@ pub(crate) struct PartPlan<'a> {
     /// How its stored rows, and the numbers of its bias, become ours.
     pub order: RowOrder,
     pub bias: Option<Source<'a>>,
-}
-
-/// How a part is stored.
-pub(crate) enum Stored<'a> {
-    /// As floats; in order of row and column.
-    Floats(Vec<Piece<'a>>),
-    /// As codes.
-    Codes(Box<dyn Coded + 'a>),
-}
-
-/// Rows of a tensor of floats that are a rectangle of a part.
-pub(crate) struct Piece<'a> {
-    pub source: Source<'a>,
-    /// Which rows of the tensor.
-    pub rows: Range<usize>,
-    /// Its first row and column in the part.
-    pub row: usize,
-    pub col: usize,
-}
-
-impl Stored<'_> {
-    /// Bytes of its tensors.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Stored::Floats(pieces) => {
-                let bytes = |p: &Piece| p.rows.len() as u64 * p.source.row_bytes() as u64;
-                pieces.iter().map(bytes).sum()
-            }
-            Stored::Codes(coded) => coded.bytes(),
-        }
-    }
-
-    /// The tensor that messages name.
-    pub fn source(&self) -> &Source<'_> {
-        match self {
-            Stored::Floats(pieces) => &pieces[0].source,
-            Stored::Codes(coded) => coded.source(),
-        }
-    }
 }
 
 impl<'a> Plan<'a> {

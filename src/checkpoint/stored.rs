@@ -17,6 +17,7 @@ use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
 use crate::quant::Quant;
 use crate::{Cancel, Dtype, Result};
+use std::ops::Range;
 use std::path::Path;
 
 /// A checkpoint of one of the forms that [`super::open`] knows.
@@ -198,6 +199,45 @@ pub trait Rows: Sync {
 
     /// The numbers that they stand for.
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()>;
+}
+
+/// How a part is stored.
+pub(crate) enum Stored<'a> {
+    /// As floats; in order of row and column.
+    Floats(Vec<Piece<'a>>),
+    /// As codes.
+    Codes(Box<dyn Coded + 'a>),
+}
+
+/// Rows of a tensor of floats that are a rectangle of a part.
+pub(crate) struct Piece<'a> {
+    pub source: Source<'a>,
+    /// Which rows of the tensor.
+    pub rows: Range<usize>,
+    /// Its first row and column in the part.
+    pub row: usize,
+    pub col: usize,
+}
+
+impl Stored<'_> {
+    /// Bytes of its tensors.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Stored::Floats(pieces) => {
+                let bytes = |p: &Piece| p.rows.len() as u64 * p.source.row_bytes() as u64;
+                pieces.iter().map(bytes).sum()
+            }
+            Stored::Codes(coded) => coded.bytes(),
+        }
+    }
+
+    /// The tensor that messages name.
+    pub fn source(&self) -> &Source<'_> {
+        match self {
+            Stored::Floats(pieces) => &pieces[0].source,
+            Stored::Codes(coded) => coded.source(),
+        }
+    }
 }
 
 /// In which format each part is kept.

@@ -6,11 +6,11 @@
 
 use super::files::Source;
 use super::finite;
-use super::plan::{MatPlan, NormPlan, PartPlan, Piece, Plan, Stored};
+use super::plan::{MatPlan, NormPlan, PartPlan, Plan};
 use super::slabs::{
     PIECES, Progress, by_rows, float, on_threads, read, slab_rows, to_f16, to_f32, zeros_f32,
 };
-use super::stored::Coded;
+use super::stored::{Coded, Piece, Stored};
 use crate::backend::{Backend, Block, Layer, MatSpec, QuantBlock, QuantData, Weights};
 use crate::file::zeros;
 use crate::quant::{Quant, nf4::DoubleQuant};

@@ -2,7 +2,8 @@
 
 use crate::backend::cpu::Cpu;
 use crate::checkpoint::files::Source;
-use crate::checkpoint::plan::{Plan, Stored};
+use crate::checkpoint::plan::Plan;
+use crate::checkpoint::stored::Stored;
 use crate::checkpoint::weights::{LoadControl, Loader};
 use crate::checkpoint::{self, llamabi};
 use crate::file::read_small;

@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use super::kernels::Kernel;
-use super::params::GPU_BOX_ROWS;
 use crate::{Dtype, Error, Result};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub struct TensorMap(pub [u64; 16]);
 
 /// Rows and columns of a box of weights or activations in a [`TensorMap`]. A box of the cache has
 /// as many rows as a page.
-pub const BOX: [u32; 2] = [GPU_BOX_ROWS, 64];
+pub const BOX: [u32; 2] = [64, 64];
 
 /// `x[m, n] = y[m, k] w[n, k]ᵀ`, or `+=`: x float32, y and w of `dtype`, all row-major.
 #[derive(Clone, Copy, Debug)]

@@ -11,10 +11,8 @@
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
 use super::device::TensorMap;
-use super::preflight::Reason;
-use crate::Error;
+use super::reason::{Failed, Reason};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::fmt;
 
 /// File names of the driver's library: first what the driver installs; second a name that link-time
 /// stubs have, too.
@@ -91,30 +89,6 @@ pub(super) struct LaunchConfig {
     pub stream: Handle,
     pub attributes: *mut LaunchAttribute,
     pub n_attributes: c_uint,
-}
-
-/// A call that the driver refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// The function.
-    pub function: &'static str,
-    /// Its CUresult.
-    pub code: u32,
-    /// The driver's name for it, if it has one.
-    pub name: Option<String>,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name.as_deref().unwrap_or("an error without a name");
-        write!(f, "{}: {name} ({})", self.function, self.code)
-    }
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Error {
-        Error::Device(failed.to_string())
-    }
 }
 
 pub(super) type Outcome = Result<(), Failed>;

@@ -7,7 +7,7 @@
 //! without nvcc, and it lets kernels be changed, or compiled for a profiler, without building the
 //! library.
 
-use super::preflight::Reason;
+use super::reason::Reason;
 use std::borrow::Cow;
 use std::path::Path;
 

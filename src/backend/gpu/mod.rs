@@ -31,6 +31,7 @@ pub mod driver;
 pub mod images;
 pub mod kernels;
 pub mod preflight;
+pub mod reason;
 
 mod answer;
 mod backend;

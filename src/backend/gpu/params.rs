@@ -2,7 +2,7 @@
 //! from there. Addresses are addresses of device memory. (U)
 #![allow(unsafe_code)]
 
-use super::device::TensorMap;
+use super::device::{BOX, TensorMap};
 use crate::Dtype;
 use crate::backend::Step;
 
@@ -23,7 +23,7 @@ mod constants {
 }
 pub(super) use constants::*;
 
-const _: () = assert!(GPU_NO_SLOT == Step::NO_SLOT);
+const _: () = assert!(GPU_NO_SLOT == Step::NO_SLOT && GPU_BOX_ROWS == BOX[0]);
 
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {

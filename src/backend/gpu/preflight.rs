@@ -1,9 +1,9 @@
 //! Finds out whether there is a GPU that this build can use and, if not, why. (U)
 #![allow(unsafe_code)]
 
-use super::driver::{COMPUTE_CAPABILITY, Driver, Failed, NO_DEVICE, STUB_LIBRARY};
+use super::driver::{COMPUTE_CAPABILITY, Driver, NO_DEVICE, STUB_LIBRARY};
 use super::images::{BUILT, Images};
-use crate::Error;
+use super::reason::{Failed, Reason};
 use std::ffi::{CStr, c_char, c_int};
 
 /// The oldest driver interface that has every function that `cuda` calls.
@@ -11,85 +11,6 @@ const MIN_DRIVER: i32 = 12_020;
 
 /// The oldest architecture the kernels are written for.
 pub const MIN_ARCH: (i32, i32) = (8, 0);
-
-/// Why there is no usable GPU.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// This library was built without kernels, and no others are named.
-    #[error("this library was {BUILT}")]
-    NoKernels,
-    /// The kernels cannot be used.
-    #[error("the GPU kernels cannot be used: {0}")]
-    Kernels(String),
-    /// The driver's library cannot be opened.
-    #[error("no NVIDIA driver: {0}")]
-    NoDriver(String),
-    /// The library that was found is the toolkit's link-time stub, or is no driver for another
-    /// reason.
-    #[error("{library} is not a driver: {detail}")]
-    Stub {
-        /// The file.
-        library: String,
-        /// How that was noticed.
-        detail: String,
-    },
-    /// The driver is there and refuses to start.
-    #[error("the NVIDIA driver does not start: {0}")]
-    InitFailed(Failed),
-    /// The driver finds no GPU (or CUDA_VISIBLE_DEVICES hides them all).
-    #[error("the NVIDIA driver finds no GPU")]
-    NoDevice,
-    /// The driver cannot load what this build's nvcc made, or it lacks functions.
-    #[error(
-        "the NVIDIA driver is too old: it offers CUDA {}, this build needs CUDA {}",
-        version(*have),
-        version(*need)
-    )]
-    DriverTooOld {
-        /// As `cuDriverGetVersion` gives it: 1000 major + 10 minor.
-        have: i32,
-        /// The same for what is needed.
-        need: i32,
-    },
-    /// The GPU is older than the kernels.
-    #[error(
-        "{name} has compute capability {}.{}, this build has kernels for {}.{} and newer",
-        have.0, have.1, need.0, need.1
-    )]
-    NoImage {
-        /// The GPU.
-        name: String,
-        /// Its compute capability.
-        have: (i32, i32),
-        /// The lowest compute capability for which there are kernels.
-        need: (i32, i32),
-    },
-    /// `device_index` names a GPU that is not there.
-    #[error("device_index is {index}, the driver finds {count} GPUs")]
-    NoSuchDevice {
-        /// What was asked for.
-        index: usize,
-        /// What is there.
-        count: usize,
-    },
-}
-
-impl From<Reason> for Error {
-    fn from(reason: Reason) -> Error {
-        match reason {
-            Reason::NoSuchDevice { index, count } => Error::invalid(
-                "device_index",
-                format!("less than {count}, the GPUs there are"),
-                index,
-            ),
-            reason => Error::Unsupported(format!("device is CUDA: {reason}")),
-        }
-    }
-}
-
-fn version(v: i32) -> String {
-    format!("{}.{}", v / 1000, v % 1000 / 10)
-}
 
 /// A GPU that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +31,7 @@ pub fn preflight(
     index: usize,
 ) -> Result<(Driver, Found), Reason> {
     if images.fatbins.is_empty() {
-        return Err(Reason::NoKernels);
+        return Err(Reason::NoKernels(BUILT));
     }
     let driver = Driver::open(libraries)?;
     let stub = |detail: String| Reason::Stub {
@@ -181,6 +102,7 @@ fn describe(driver: &Driver, index: c_int) -> Result<(String, (i32, i32)), Faile
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use crate::backend::gpu::driver::{FUNCTIONS, LIBRARIES};
     use std::path::PathBuf;
     use std::process::Command;
@@ -316,6 +238,6 @@ mod tests {
             fatbins: Vec::new(),
         };
         let error = preflight(&images, &LIBRARIES, 0).unwrap_err();
-        assert_eq!(error, Reason::NoKernels);
+        assert_eq!(error, Reason::NoKernels(BUILT));
     }
 }

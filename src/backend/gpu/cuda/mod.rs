@@ -110,7 +110,7 @@ impl Cuda {
     /// can be opened.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with a [`super::preflight::Reason`] if there is no usable GPU,
+    /// [`Error::Unsupported`] with a [`super::reason::Reason`] if there is no usable GPU,
     /// [`Error::Device`] if the driver refuses something.
     pub fn open(libraries: &[&str], images: &Images, index: usize) -> Result<Cuda> {
         let (driver, found) = preflight(images, libraries, index)?;
