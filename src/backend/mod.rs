@@ -428,7 +428,7 @@ pub trait Backend: Sized + Send {
     /// Whether there are kernels for a model that needs these.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with what is lacking.
+    /// [`crate::Error::Unsupported`] with what is lacking.
     fn takes(_needs: &Needs) -> Result<()> {
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! In two passes: a [`Plan`] finds and checks every tensor and refuses what is left over; then a
 //! `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on the way
-//! ([`super::finite`]).
+//! (`finite.rs`).
 
 use super::files::Source;
 use super::finite;

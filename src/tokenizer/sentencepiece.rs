@@ -1,6 +1,6 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! Pieces are joined by [`super::detokenizer`], and texts are encoded by [`ScoredBpe`] where it can
+//! Pieces are joined by [`super::detokenizer`], and texts are encoded by `ScoredBpe` where it can
 //! do that, as with all of Llama's tokenizers; both are tested against the library. Where it
 //! cannot, the library encodes. It gets the message that [`Checked`] vouches for, encoded again,
 //! rather than the file: so it is no matter if its parser reads a crafted file differently than
