@@ -16,7 +16,7 @@ CKPT, *COMMAND = sys.argv[1:]
 
 def fails(*flags):
     """What it says when it ends by itself, which it must do soon and with a status."""
-    process = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=10)
+    process = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60)
     assert process.returncode > 0, process
     return process.stderr
 
@@ -31,7 +31,7 @@ def serve(*flags):
     request = urllib.request.Request(f"{url}/v1/completions", body.encode(), {"Content-Type": "application/json"})
     text = json.load(urllib.request.urlopen(request))["choices"][0]["text"]
     process.send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=10)[1]
+    log = process.communicate(timeout=60)[1]
     assert process.returncode == 0, log
     return text, log
 

@@ -32,7 +32,7 @@ def metric(service, name):
 
 
 def logged(service, **expected):
-    wait(lambda: any(expected.items() <= line.items() for line in service.requests()), 10, f"{expected} is in the access log")
+    wait(lambda: any(expected.items() <= line.items() for line in service.requests()), 60, f"{expected} is in the access log")
 
 
 def many_prompts():
@@ -90,7 +90,7 @@ def bodies():
         with opened(service, "/v1/completions", b'{"model"', 1000) as connection:
             begin = time.monotonic()
             answer = connection.makefile("rb").read()
-            assert 0.5 < time.monotonic() - begin < 10 and b" 408 " in answer and b"longer than 1 s to arrive" in answer, answer
+            assert 0.5 < time.monotonic() - begin < 25 and b" 408 " in answer and b"longer than 1 s to arrive" in answer, answer
         logged(service, status=408)
         with opened(service, "/v1/completions", b'{"model"', 1000):
             pass
@@ -99,21 +99,21 @@ def bodies():
             status, headers, text = service.send("/v1/completions", b"\x1f\x8b", content_encoding=coding)
             assert status == 415 and "Content-Encoding" in json.loads(text)["error"]["message"] and headers["accept-encoding"] == "identity", text
         assert service.send("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 1}, content_encoding="identity")[0] == 200
-    with Service(COMMAND, DEMO, "--grace", "1") as service:
+    with Service(COMMAND, DEMO, "--grace", "40") as service:
         idle = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(3)]  # one says nothing,
         idle[1].sendall(b"GET / HT")  # one less than a line,
         idle[2].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")  # and one less than a head
         assert service.send("/healthz")[0] == 200
-        assert service.stop() < 3
+        assert service.stop(60) < 35
         for connection in idle:
             connection.close()
     with Service(COMMAND, DEMO, "--grace", "1") as service:
         with opened(service, "/v1/completions", b'{"model"', 1000) as connection:
-            wait(lambda: service.send("/healthz")[0] == 200, 5, "it is read")
+            wait(lambda: service.send("/healthz")[0] == 200, 60, "it is read")
             time.sleep(0.2)
             took = service.stop()
             answer = connection.makefile("rb").read()
-            assert 0.5 < took < 3.5, took
+            assert 0.5 < took < 5.5, took  # 6 s where it is cut
             assert b" 503 " in answer and b"shutting_down" in answer, answer
 
 
@@ -122,13 +122,13 @@ def leaving():
     with Service(COMMAND, ENDLESS, "--max_seq_len", "100000", "--max_body", "32M") as service:
         for n, stream in enumerate((False, True), 1):
             with opened(service, "/v1/completions", {**ENDLESS_STORY, "stream": stream}, None, f"X-Request-Id: left-{n}") as connection:
-                wait(lambda: metric(service, "llamabi_sequences_running") == 1, 10, "it runs")
+                wait(lambda: metric(service, "llamabi_sequences_running") == 1, 60, "it runs")
                 if stream:
                     assert b" 200 " in connection.recv(4096)
             logged(service, request_id=f"left-{n}", status=499)
             assert metric(service, "llamabi_abandoned_requests_total") == n
             assert metric(service, 'llamabi_requests_total{route="/v1/completions",code="499"}') == n
-            wait(lambda: metric(service, "llamabi_sequences_running") == 0, 10, "nothing runs")
+            wait(lambda: metric(service, "llamabi_sequences_running") == 0, 60, "nothing runs")
         # A text that takes long is not encoded to its end.
         text = "Once upon a time, there was a fox. " * 400_000
         begin = time.monotonic()

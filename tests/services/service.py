@@ -46,7 +46,7 @@ class Service:
     def said(self):
         return "".join(self.out + self.err)
 
-    def stop(self, seconds=20):
+    def stop(self, seconds=60):
         """Ends it; how long that took."""
         begin = time.monotonic()
         if self.process.poll() is None:
