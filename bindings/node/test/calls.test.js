@@ -353,15 +353,19 @@ test('the event loop and libuv\'s pool stay free', async () => {
   const all = Promise.all(calls).then(() => (ended = true));
   const { stat } = require('node:fs/promises');
   let turns = 0;
+  let longest = 0;
+  const begin = performance.now();
   while (!ended) {
     const start = performance.now();
     await stat(root('README.md')); // four threads of the pool, eight calls
-    const took = performance.now() - start;
-    assert(took < 1000, `stat took ${took} ms`);
+    longest = Math.max(longest, performance.now() - start);
     turns++;
     await sleep(5);
   }
+  const whole = performance.now() - begin;
   assert(turns > 10, `${turns} turns of the loop`);
+  // One that waited for a call to end would take about as long as all of them.
+  assert(longest < whole / 2, `a stat took ${longest} of ${whole} ms`);
   await all;
   await model.close();
 });
