@@ -27,6 +27,8 @@ fn main() {
         // Calls of ours to functions that we export never land in another library of the same
         // process.
         "-Wl,-Bsymbolic".into(),
+        // What dependencies export for C (llguidance does) stays inside.
+        "-Wl,--exclude-libs,ALL".into(),
         // dlclose would unmap code that Rust's thread-local destructors still point to.
         "-Wl,-z,nodelete".into(),
     ] {

@@ -12,7 +12,8 @@
  *    7. Streams         pull a call's events instead of waiting for its end
  *    8. Tokens          encode and decode
  *    9. Chat templates  messages and tools as JSON, and the text made of them
- *   10. Figures         what was loaded, and totals since then
+ *   10. Grammars        languages that generated text is kept in
+ *   11. Figures         what was loaded, and totals since then
  *
  * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
  *
@@ -29,8 +30,8 @@
  * share batches. Callbacks run on the calling thread, never after the call has returned; inside
  * one, call nothing but llama_cancel_trigger and functions that take a const llama_t *.
  *
- * Handles, results, streams and cancel flags: opaque numbers. One that is NULL, freed, from before
- * a fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
+ * Handles, results, streams, grammars and cancel flags: opaque numbers. One that is NULL, freed, from
+ * before a fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
  * ignored; it is never dereferenced. A child after fork may build handles of its own; a call whose
  * callback forked ends in the child with LLAMA_E_INVALID_ARGUMENT.
  *
@@ -67,6 +68,7 @@ typedef struct llama llama_t;               /* weights, tokenizer, KV cache, eng
 typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
 typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
+typedef struct llama_grammar llama_grammar_t; /* a compiled language, immutable */
 
 #ifdef __cplusplus
 extern "C" {
@@ -481,6 +483,12 @@ typedef struct llama_generate_options {
   uint32_t num_return_sequences;
   /// 0.
   uint32_t reserved2;
+  /// The returned text is of this language: of `llama_grammar_new` with this handle; NULL: none.
+  /// A text ends with `LLAMA_FINISH_STOP` where the model ends it or where nothing can follow; one
+  /// that something else ends (`max_gen_len`, a stop string) may not be of the language.
+  /// Not with `LLAMA_GEN_IGNORE_EOS`. A text that is too complex for the parser ends the call
+  /// with `LLAMA_E_INVALID_ARGUMENT`.
+  const llama_grammar_t *grammar;
 } llama_generate_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
@@ -897,7 +905,64 @@ llama_status llama_encode_chat(const llama_t *l,
                                size_t *n,
                                struct llama_error *err);
 
-/* ==== 10. Figures: what was loaded, and totals since then ==== */
+/* ==== 10. Grammars: languages that generated text is kept in ==== */
+
+/// The JSON values of a JSON Schema.
+#define LLAMA_GRAMMAR_JSON_SCHEMA 1
+
+/// Any JSON object; without a source.
+#define LLAMA_GRAMMAR_JSON 2
+
+/// A regular expression, in the syntax of Rust's regex crate, that matches the whole text.
+#define LLAMA_GRAMMAR_REGEX 3
+
+/// A grammar in llguidance's dialect of Lark.
+#define LLAMA_GRAMMAR_LARK 4
+
+/// One of the strings of a JSON array: distinct, none empty.
+#define LLAMA_GRAMMAR_CHOICE 5
+
+/// Compile a grammar for a handle's tokenizer.
+///
+/// `kind` is a `LLAMA_GRAMMAR_*`; `source` is UTF-8 of `len` bytes, at most 1 MiB; SIZE_MAX:
+/// NUL-terminated. NULL for `LLAMA_GRAMMAR_JSON`. `*out` is the grammar, immutable, for any number
+/// of calls on this handle at a time; free it with `llama_grammar_free`. A grammar may outlive its
+/// handle, and then fits none. Calls keep what they were given: it may be freed while they run.
+///
+/// The first grammar of a handle takes up to a second for a large vocabulary, later ones
+/// milliseconds. The work is done on a thread of the library's with a stack of its own. Any thread,
+/// also from inside a callback.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, with the parser's sentence where it refuses the source or
+/// where that is too complex; `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`; `*out` is not written then.
+llama_status llama_grammar_new(const llama_t *l,
+                               int32_t kind,
+                               const char *source,
+                               size_t len,
+                               llama_grammar_t **out,
+                               struct llama_error *err);
+
+/// Free a grammar. NULL, a stale pointer or one of another library's does nothing. Calls and streams
+/// that were given it go on with it.
+void llama_grammar_free(llama_grammar_t *g);
+
+/// Which tokens may follow `n` generated tokens: bit `t % 32` of `mask[t / 32]` for id `t`. A token
+/// that ends a sequence may follow where the text is of the language.
+///
+/// `mask` has room for `words` words, `*needed` is how many there are: one for every 32 ids of the
+/// model's vocabulary. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT` is returned with the number
+/// needed in `*needed` and `mask` untouched; `mask` NULL with 0 `words` asks for it and succeeds.
+/// A token that the grammar does not allow where it stands is `LLAMA_E_INVALID_ARGUMENT` too, and so
+/// is a text that is too complex for the parser. Any thread, also from inside a callback.
+llama_status llama_grammar_mask(const llama_grammar_t *g,
+                                const int32_t *tokens,
+                                size_t n,
+                                uint32_t *mask,
+                                size_t words,
+                                size_t *needed,
+                                struct llama_error *err);
+
+/* ==== 11. Figures: what was loaded, and totals since then ==== */
 
 /// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
 #define LLAMA_CHAT_NONE 0
@@ -998,6 +1063,12 @@ typedef struct llama_timings {
   uint64_t pages_used;
   /// Pages of the KV cache.
   uint64_t pages_total;
+  /// Masks of grammars that were computed.
+  uint64_t masks;
+  /// Time that computing them took, on a thread of its own.
+  double mask_ms;
+  /// Of that, time that generation waited for.
+  double mask_wait_ms;
 } llama_timings;
 
 /// What was loaded. Set `info->struct_size` first; no more than that is written.

@@ -158,6 +158,9 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// A grammar that the parser refuses, or that is too much for it.
+    #[error("the grammar: {}", sentence::text(.0))]
+    Grammar(String),
     /// No prompts, or too many.
     #[error("the call has {n} sequences, must be 1 to {max}")]
     Batch {

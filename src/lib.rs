@@ -9,6 +9,7 @@
 //! | [`mod@llama`] | the handle: a checkpoint, its tokenizer and its engine, put together |
 //! | [`chat`] | messages -> prompt, by a Jinja template or in a format of Meta's |
 //! | [`tokenizer`] | text <-> token ids, and the streaming detokeniser |
+//! | [`grammar`] | which tokens keep a text in a language: llguidance with our tokenizers |
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
 //! | [`checkpoint`] | what was downloaded, a file for each form: to configuration and weights |
@@ -17,7 +18,7 @@
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
 //! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
 //!
-//! Dependencies point one way: `capi -> llama -> engine -> {kv, tokenizer}`, `llama -> chat ->
+//! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama -> chat ->
 //! tokenizer` and `llama -> checkpoint -> {format -> quant, model -> backend -> quant}`. A backend
 //! knows nothing above [`backend::Step`]; the engine knows a model only as [`backend::Run`].
 //!
@@ -56,6 +57,7 @@ pub mod engine;
 pub mod error;
 mod file;
 pub mod format;
+pub mod grammar;
 pub mod kv;
 pub mod llama;
 pub mod log;
@@ -68,6 +70,7 @@ pub mod quant;
 mod reserve;
 mod rlimit;
 mod sentence;
+mod thread;
 pub mod tokenizer;
 
 pub use cancel::Cancel;

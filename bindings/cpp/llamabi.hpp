@@ -236,6 +236,41 @@ struct ChatOptions {
   std::uint32_t flags = 0;
 };
 
+class Model;
+
+/// A language that generated text is kept in; see `llama_grammar_new`. For the model that it was
+/// made for, and any number of its calls at a time.
+class Grammar {
+public:
+  /// The JSON values of a JSON Schema, which is a text.
+  static Grammar json_schema(const Model &model, std::string_view schema) {
+    return Grammar(model, LLAMA_GRAMMAR_JSON_SCHEMA, schema);
+  }
+  /// Any JSON object.
+  static Grammar json(const Model &model) { return Grammar(model, LLAMA_GRAMMAR_JSON, {}); }
+  /// The texts that a regular expression matches as a whole.
+  static Grammar regex(const Model &model, std::string_view expression) {
+    return Grammar(model, LLAMA_GRAMMAR_REGEX, expression);
+  }
+  /// A grammar in llguidance's dialect of Lark.
+  static Grammar lark(const Model &model, std::string_view grammar) {
+    return Grammar(model, LLAMA_GRAMMAR_LARK, grammar);
+  }
+  /// The strings of a JSON array.
+  static Grammar choice(const Model &model, std::string_view strings) {
+    return Grammar(model, LLAMA_GRAMMAR_CHOICE, strings);
+  }
+
+  /// Which tokens may follow: bit `t % 32` of word `t / 32`; see `llama_grammar_mask`.
+  std::vector<std::uint32_t> mask(const std::vector<Token> &tokens = {}) const;
+
+  llama_grammar_t *get() const noexcept { return grammar_.get(); }
+
+private:
+  Grammar(const Model &model, std::int32_t kind, std::string_view source);
+  std::shared_ptr<llama_grammar_t> grammar_;
+};
+
 /// Something that happened to one sequence of a call; see `llama_event`. Its own copy of
 /// everything.
 struct Event {
@@ -274,6 +309,8 @@ struct GenerateOptions {
   std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
   /// Completions of each prompt, which share its computation; for calls with a list of prompts.
   std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
+  /// The text is of this language; made for the model that is called.
+  std::optional<Grammar> grammar{};
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
@@ -367,6 +404,7 @@ public:
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
     c_.num_return_sequences = o.num_return_sequences;
+    if (o.grammar) c_.grammar = o.grammar->get();
     for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();
@@ -891,6 +929,22 @@ private:
 
   std::unique_ptr<llama_t, detail::Destroy> handle_;
 };
+
+inline Grammar::Grammar(const Model &model, std::int32_t kind, std::string_view source) {
+  const bool none = kind == LLAMA_GRAMMAR_JSON;
+  const char *text = none ? nullptr : source.data() == nullptr ? "" : source.data();
+  llama_grammar_t *grammar = nullptr;
+  detail::Call call;
+  call.finish(llama_grammar_new(model.get(), kind, text, source.size(), &grammar, call.err()));
+  grammar_.reset(grammar, llama_grammar_free);
+}
+
+inline std::vector<std::uint32_t> Grammar::mask(const std::vector<Token> &tokens) const {
+  return detail::filled<std::vector<std::uint32_t>>(
+      4096, [&](std::uint32_t *buf, std::size_t cap, std::size_t *n, llama_error *err) {
+        return llama_grammar_mask(get(), tokens.data(), tokens.size(), buf, cap, n, err);
+      });
+}
 
 } // namespace llamabi
 

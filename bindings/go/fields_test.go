@@ -62,6 +62,7 @@ func everyField(t *testing.T) {
 	_, err = model.TextCompletion(ctx, []string{"a"}, llamabi.MaxGenLen(201), llamabi.Temperature(0.5), llamabi.TopP(0.25),
 		llamabi.TopK(202), llamabi.MinP(0.125), llamabi.RepetitionPenalty(1.5), llamabi.Seed(5000000203),
 		llamabi.Stop("a", "b"), llamabi.TopLogprobs(204), llamabi.CacheSalt(5000000205), llamabi.NumReturnSequences(206),
+		llamabi.WithGrammar(must(model.NewGrammarJSON())(t)),
 		llamabi.Echo(), llamabi.Logprobs(), llamabi.NoWait(), llamabi.IgnoreEOS(), llamabi.Special())
 	fmt.Println("llama_generate_options", sentence(err))
 

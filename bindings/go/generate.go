@@ -143,6 +143,7 @@ func (m *Model) run(ctx context.Context, opts []GenerateOption,
 	var result *C.llama_result_t
 	var cerr cError
 	status := generate(&pin, o, &result, cerr.init())
+	runtime.KeepAlive(opts) // a grammar among them
 	defer C.llama_result_free(result)
 	results := resultsOf(result)
 	if status != C.LLAMA_OK {

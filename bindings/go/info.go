@@ -56,6 +56,10 @@ type Timings struct {
 	PromptTokens, CachedTokens, GeneratedTokens, Steps uint64
 	// PagesUsed of PagesTotal pages of the KV cache are held by sequences.
 	PagesUsed, PagesTotal uint64
+	// Masks of grammars were computed in Mask, on a thread of their own; generation waited for them
+	// for MaskWait of that.
+	Masks          uint64
+	Mask, MaskWait time.Duration
 }
 
 // RequestStats are figures of one sequence.
@@ -115,6 +119,7 @@ func (m *Model) Timings() (Timings, error) {
 		PromptTokens: uint64(t.prompt_tokens), CachedTokens: uint64(t.cached_tokens),
 		GeneratedTokens: uint64(t.generated_tokens), Steps: uint64(t.steps),
 		PagesUsed: uint64(t.pages_used), PagesTotal: uint64(t.pages_total),
+		Masks: uint64(t.masks), Mask: milliseconds(t.mask_ms), MaskWait: milliseconds(t.mask_wait_ms),
 	}, nil
 }
 

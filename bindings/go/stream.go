@@ -99,7 +99,9 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream
 		if err != nil {
 			return err
 		}
-		if status := open(&pin, o, &stream, cerr.init()); status != C.LLAMA_OK {
+		status := open(&pin, o, &stream, cerr.init())
+		runtime.KeepAlive(opts) // a grammar among them, to which the stream holds on
+		if status != C.LLAMA_OK {
 			return cerr.toError(ctx, status, m.handle)
 		}
 		return nil

@@ -99,7 +99,7 @@ func (m *Model) TokenBytes(token int32) ([]byte, error) {
 }
 
 // fill calls get with a buffer of size, and again with one of the size that C says is needed.
-func fill[T int32 | byte, CT C.int32_t | C.char](ctx context.Context, m *Model, size int, get func(*CT, C.size_t, *C.size_t, *C.llama_error) C.llama_status) ([]T, error) {
+func fill[T int32 | byte | uint32, CT C.int32_t | C.char | C.uint32_t](ctx context.Context, m *Model, size int, get func(*CT, C.size_t, *C.size_t, *C.llama_error) C.llama_status) ([]T, error) {
 	end, err := m.call()
 	if err != nil {
 		return nil, err

@@ -136,6 +136,8 @@ export interface GenerateOptions {
   cacheSalt?: number | bigint;
   /** Completions of each prompt, at most maxBatchSize, which share its computation; for calls with a list of prompts: result i * n + j is the j-th of prompt i. 1. */
   numReturnSequences?: number;
+  /** The text is of this language. Given inline, it is compiled once for as long as it is among the last 64. */
+  grammar?: Grammar | GrammarSource;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
@@ -144,6 +146,26 @@ export interface GenerateOptions {
   special?: boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
   signal?: Signal;
+}
+
+/** A language, by one of these. */
+export type GrammarSource =
+  /** JSON values of a JSON Schema: the schema, or its text. */
+  | { jsonSchema: object | boolean | string }
+  /** Any JSON object. */
+  | { json: true }
+  /** Texts that a regular expression (of Rust's regex crate) matches as a whole. */
+  | { regex: string }
+  /** A grammar in llguidance's dialect of Lark. */
+  | { lark: string }
+  /** One of these texts. */
+  | { choice: readonly string[] };
+
+/** A language that texts are kept in, made by `model.grammar()`. */
+export declare class Grammar {
+  private constructor();
+  /** Which tokens may follow these generated ones: bit t % 32 of word t >> 5. */
+  mask(tokens?: Tokens): Uint32Array;
 }
 
 export interface Message {
@@ -284,6 +306,9 @@ export class Model {
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
   tokenBytes(token: number): Uint8Array;
 
+  /** Compile a grammar, so that calls need not. Rejects with LLAMA_E_INVALID_ARGUMENT where it is none. */
+  grammar(source: GrammarSource): Promise<Grammar>;
+
   info(): Info;
   /** Totals since the model was opened. */
   timings(): Timings;
@@ -352,4 +377,8 @@ export interface Timings {
   steps: number;
   pagesUsed: number;
   pagesTotal: number;
+  /** Masks of grammars that were computed, the time that took, and how much of it generation waited for. */
+  masks: number;
+  maskMs: number;
+  maskWaitMs: number;
 }

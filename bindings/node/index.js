@@ -100,6 +100,38 @@ function kindOf(input) {
   throw new TypeError('input must be a text, tokens, messages, or an array of these');
 }
 
+// A language that texts are kept in, for the model that made it.
+class Grammar {
+  #mask;
+
+  constructor(key, kind, source, mask) {
+    if (key !== native) throw new TypeError('a Grammar is made by model.grammar()');
+    this.source = [kind, source];
+    this.#mask = mask;
+    Object.freeze(this.source);
+    Object.freeze(this);
+  }
+
+  mask(tokens = []) {
+    const bytes = this.#mask(tokens);
+    return new Uint32Array(Uint8Array.from(bytes).buffer);
+  }
+}
+
+// [kind, source] of a Grammar, or of what makes one.
+function sourceOf(spec) {
+  if (spec instanceof Grammar) return spec.source;
+  const kinds = { jsonSchema: 1, json: 2, regex: 3, lark: 4, choice: 5 };
+  const [name, ...more] = Object.keys(typeof spec === 'object' && spec !== null ? spec : {});
+  if (!Object.hasOwn(kinds, name ?? '') || more.length > 0)
+    throw new TypeError('grammar must be a Grammar or have one of jsonSchema, json, regex, lark, choice');
+  const value = spec[name];
+  if (name === 'json') return [kinds.json, ''];
+  const isText = typeof value === 'string';
+  if (isText || name === 'regex' || name === 'lark') return [kinds[name], value];
+  return [kinds[name], JSON.stringify(value)];
+}
+
 class Model {
   #open;
   #onLog; // the addon holds it weakly
@@ -134,6 +166,7 @@ class Model {
 
   #start(input, options, streaming) {
     const { signal, ...rest } = options ?? {};
+    if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
     const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {});
     const off = onAbort(signal, () => native.stop(call));
     return { call, off };
@@ -234,6 +267,13 @@ class Model {
     return native.tokenBytes(this.#handle, token);
   }
 
+  async grammar(spec) {
+    const [kind, source] = sourceOf(spec);
+    const handle = this.#handle;
+    await traced(native.promise(native.compile(handle, kind, source)));
+    return new Grammar(native, kind, source, (tokens) => native.grammarMask(this.#handle, kind, source, tokens));
+  }
+
   info() {
     return native.info(this.#handle);
   }
@@ -329,4 +369,4 @@ const hidden = (value) => ({ value, writable: true, configurable: true });
 Object.defineProperty(Model.prototype, asyncDispose, hidden(function () { return this.close(); }));
 Object.defineProperty(Stream.prototype, asyncDispose, hidden(async function () { await this.return(); }));
 
-module.exports = { Model, LlamaError, version: addon.version, abiVersion: addon.abiVersion };
+module.exports = { Model, Grammar, LlamaError, version: addon.version, abiVersion: addon.abiVersion };

@@ -1,4 +1,4 @@
 import llamabi from './index.js';
 
-export const { Model, LlamaError, version, abiVersion } = llamabi;
+export const { Model, Grammar, LlamaError, version, abiVersion } = llamabi;
 export default llamabi;

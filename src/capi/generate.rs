@@ -7,7 +7,7 @@ use super::guard::Scope;
 use super::object::Handle;
 use super::result::{ResultData, alternatives};
 use super::types::*;
-use super::{args, cancel, layout, table};
+use super::{args, cancel, grammar, layout, table};
 use crate::chat::{Format, Role, Turn};
 use crate::engine::request::{MAX_SEQUENCES, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
@@ -47,6 +47,7 @@ pub(super) fn default_options() -> llama_generate_options {
         cache_salt: defaults.cache_salt,
         num_return_sequences: 0,
         reserved2: 0,
+        grammar: ptr::null(),
     }
 }
 
@@ -136,6 +137,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         top_logprobs: o.top_logprobs as usize,
         cache_salt: o.cache_salt,
         num_return_sequences: samples(o),
+        grammar: grammar::grammar(o.grammar)?,
         cancel: cancel::flag(o.cancel)?,
         ..GenerateOptions::default()
     })

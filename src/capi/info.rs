@@ -103,6 +103,9 @@ pub unsafe extern "C" fn llama_get_timings(
             steps: timings.steps,
             pages_used: timings.pages_used,
             pages_total: timings.pages_total,
+            masks: timings.masks,
+            mask_ms: timings.mask_ms,
+            mask_wait_ms: timings.mask_wait_ms,
         });
         Ok(LLAMA_OK)
     })

@@ -60,7 +60,7 @@ layout!(llama_build_options {
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
-    cache_salt, num_return_sequences, reserved2
+    cache_salt, num_return_sequences, reserved2, grammar
 } reserved1 reserved2);
 layout!(llama_chat_options {
     struct_size,
@@ -125,7 +125,10 @@ layout!(llama_timings {
     generated_tokens,
     steps,
     pages_used,
-    pages_total
+    pages_total,
+    masks,
+    mask_ms,
+    mask_wait_ms
 });
 layout!(llama_request_stats {
     struct_size,

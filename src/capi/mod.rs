@@ -16,7 +16,7 @@
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
-//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `info.rs` | the functions of these names |
+//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `grammar.rs`, `info.rs` | the functions of these names |
 //!
 //! Opaque pointers are numbers that are never given out twice, not addresses: they are looked up,
 //! never followed. So a stale, foreign or doubly freed one is an error message (or, where it is to
@@ -39,6 +39,7 @@ mod cells;
 mod chat;
 mod failure;
 mod generate;
+mod grammar;
 mod handle;
 mod info;
 mod layout;
@@ -52,6 +53,7 @@ mod types;
 pub use cancel::*;
 pub use chat::*;
 pub use generate::*;
+pub use grammar::*;
 pub use handle::*;
 pub use info::*;
 pub use result::*;

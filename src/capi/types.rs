@@ -349,6 +349,12 @@ pub struct llama_generate_options {
     pub num_return_sequences: u32,
     /// 0.
     pub reserved2: u32,
+    /// The returned text is of this language: of `llama_grammar_new` with this handle; NULL: none.
+    /// A text ends with `LLAMA_FINISH_STOP` where the model ends it or where nothing can follow; one
+    /// that something else ends (`max_gen_len`, a stop string) may not be of the language.
+    /// Not with `LLAMA_GEN_IGNORE_EOS`. A text that is too complex for the parser ends the call
+    /// with `LLAMA_E_INVALID_ARGUMENT`.
+    pub grammar: *const llama_grammar_t,
 }
 
 // Section: Results
@@ -456,6 +462,26 @@ pub struct llama_chat_options {
     pub chat_template_len: usize,
 }
 
+// Section: Grammars
+
+/// A compiled grammar.
+pub struct llama_grammar {
+    _opaque: [u8; 0],
+}
+/// A compiled grammar.
+pub type llama_grammar_t = llama_grammar;
+
+/// The JSON values of a JSON Schema.
+pub const LLAMA_GRAMMAR_JSON_SCHEMA: i32 = 1;
+/// Any JSON object; without a source.
+pub const LLAMA_GRAMMAR_JSON: i32 = 2;
+/// A regular expression, in the syntax of Rust's regex crate, that matches the whole text.
+pub const LLAMA_GRAMMAR_REGEX: i32 = 3;
+/// A grammar in llguidance's dialect of Lark.
+pub const LLAMA_GRAMMAR_LARK: i32 = 4;
+/// One of the strings of a JSON array: distinct, none empty.
+pub const LLAMA_GRAMMAR_CHOICE: i32 = 5;
+
 // Section: Figures
 
 /// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
@@ -558,4 +584,10 @@ pub struct llama_timings {
     pub pages_used: u64,
     /// Pages of the KV cache.
     pub pages_total: u64,
+    /// Masks of grammars that were computed.
+    pub masks: u64,
+    /// Time that computing them took, on a thread of its own.
+    pub mask_ms: f64,
+    /// Of that, time that generation waited for.
+    pub mask_wait_ms: f64,
 }

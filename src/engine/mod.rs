@@ -7,6 +7,7 @@
 //! - `worker`: the thread: admit, plan, run, absorb; catches its own panics
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
+//! - `guide`: the masks of sequences that follow a grammar, on a thread of their own
 //! - `line`: who waits for a slot
 //! - `samples`: sequences that share the computation of one prompt
 //! - `parked`: sequences that gave their slots up, because their readers are behind
@@ -15,10 +16,11 @@
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
 //! - `call`, [`stream`]: events -> the caller
-//! - `os`: eventfd and signals
+//! - `os`: eventfd
 
 mod branch;
 mod call;
+mod guide;
 mod line;
 mod os;
 mod output;
@@ -43,6 +45,7 @@ pub use stream::{
 use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
 use crate::process::Process;
+use crate::thread::without_signals;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use call::{Call, Waiting};
@@ -99,6 +102,12 @@ pub struct Timings {
     pub generated_tokens: u64,
     /// Steps run.
     pub steps: u64,
+    /// Masks of grammars computed.
+    pub masks: u64,
+    /// Time spent computing them, mostly while the model computed the rows that needed them.
+    pub mask_ms: f64,
+    /// Of that, time that the engine waited for them.
+    pub mask_wait_ms: f64,
     /// Pages that sequences hold now (pages only the prefix cache remembers count as free).
     pub pages_used: u64,
     /// Pages of the pool.
@@ -139,7 +148,7 @@ impl Engine {
         let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
         let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
-        let thread = os::without_signals(|| {
+        let thread = without_signals(|| {
             std::thread::Builder::new()
                 .name("llamabi-engine".into())
                 .spawn(move || worker::work(run, scheduler, plans, &thread_shared))

@@ -1,4 +1,4 @@
-//! What the engine needs of the system directly: an eventfd, and a thread without signals.
+//! What the engine needs of the system directly: an eventfd.
 #![allow(unsafe_code)]
 
 /// A descriptor that is readable while it is set. Linux only.
@@ -53,41 +53,4 @@ impl EventFd {
     }
     pub fn set(&self) {}
     pub fn clear(&self) {}
-}
-
-/// Run `spawn` with all signals blocked, so that the thread it starts inherits that and the host's
-/// handlers never run on it. Signals that a faulting instruction raises stay as they are: blocking
-/// those would only take the host's crash handler out of the way.
-#[cfg(unix)]
-pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    const FAULTS: [i32; 6] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGSYS,
-    ];
-    // SAFETY: a sigset_t is plain data that sigfillset initialises.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: both sets are ours and live through the calls.
-    let blocked = unsafe {
-        libc::sigfillset(&mut all);
-        for signal in FAULTS {
-            libc::sigdelset(&mut all, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) == 0
-    };
-    let result = spawn();
-    if blocked {
-        // SAFETY: `before` was filled by the successful call above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    }
-    result
-}
-
-#[cfg(not(unix))]
-pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    spawn()
 }

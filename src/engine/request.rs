@@ -1,6 +1,8 @@
 //! Raw options to a checked request: whoever holds a [`Request`] need not check again.
 
+use crate::grammar::Grammar;
 use crate::{Cancel, Error, Result, Token};
+use std::sync::Arc;
 
 /// Most bytes of a stop string: far more than anything that is searched for, and little enough that
 /// the tables of all of them are small.
@@ -46,6 +48,8 @@ pub struct GenerateOptions {
     /// Sequences that continue each prompt, as if it stood that often in the call; they share one
     /// prefill. Sequence `i * num_return_sequences + j` of the call is the j-th of prompt i.
     pub num_return_sequences: usize,
+    /// The returned text is of this language, unless something else ends it early.
+    pub grammar: Option<Arc<Grammar>>,
     /// Texts that end the generation and are cut off.
     pub stop: Vec<String>,
     /// Alternatives reported per token; at most the vocabulary.
@@ -76,6 +80,7 @@ impl Default for GenerateOptions {
             repetition_penalty: 1.0,
             seed: 0,
             num_return_sequences: 1,
+            grammar: None,
             stop: Vec::new(),
             top_logprobs: 0,
             cache_salt: 0,
@@ -166,6 +171,10 @@ impl GenerateOptions {
         if self.top_logprobs > limits.vocab_size {
             let expected = format!("at most the vocabulary, {}", limits.vocab_size);
             return Err(Error::invalid("top_logprobs", expected, self.top_logprobs));
+        }
+        if self.grammar.is_some() && self.ignore_eos {
+            let expected = "off with a grammar, which says where a text ends";
+            return Err(Error::invalid("IGNORE_EOS", expected, "set"));
         }
         if let Some(i) = self.stop.iter().position(|s| s.len() > MAX_STOP_BYTES) {
             return Err(Error::invalid(

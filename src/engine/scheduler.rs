@@ -3,6 +3,7 @@
 use super::EngineOptions;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
+use super::guide::{Guide, Guides};
 use super::line::{Line, Next};
 use super::output::Output;
 use super::pace::Pace;
@@ -12,6 +13,7 @@ use super::sampler::{Sampler, picked};
 use super::sequence::{Extent, Sequence};
 use super::shared::{Shared, lock};
 use super::stream::FinishReason;
+use crate::backend::choice::mask_words;
 use crate::backend::{Answer, Limits, RowKind, Run, Span, Step};
 use crate::kv::{Hit, Pool};
 use crate::tokenizer::Tokenizer;
@@ -68,6 +70,7 @@ pub(super) struct Scheduler {
     ended: Vec<Sequence>,
     /// Pages to be copied, (from, to); at most one for each slot.
     pub(super) copies: Vec<(u32, u32)>,
+    guides: Guides,
     pub(super) parked: Parked,
     /// Sequences that were admitted so far.
     pub(super) admitted: u64,
@@ -100,6 +103,7 @@ impl Scheduler {
             running: reserve::room(slots, options.max_batch_size)?,
             ended: reserve::room(slots, options.max_batch_size)?,
             copies: reserve::room(slots, options.max_batch_size)?,
+            guides: Guides::new(options.max_batch_size)?,
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size)?,
@@ -167,13 +171,18 @@ impl Scheduler {
                 true => Vec::new(),
                 false => pool.find_all(options.cache_salt, &tokens[..extent.prefill_len()])?,
             };
+            if options.grammar.is_some() {
+                self.guides.start()?;
+            }
             let mut samples = reserve::room("the samples of a prompt", width)?;
             for index in (*index..).take(width) {
+                let guide = options.grammar.as_ref();
+                let guide = guide.map(|grammar| Guide::new(grammar, self.n_tokens, !options.echo));
                 let output = Output::new(call.clone(), index, self.tokenizer.clone())?;
                 let most = tokens.len() + extent.max_new();
                 let mut own = reserve::room("the tokens of a sequence", most)?;
                 own.extend_from_slice(tokens);
-                samples.push((own, output));
+                samples.push((own, output, guide.transpose()?));
             }
             let total = extent.most_positions().div_ceil(pool.page_size());
             let tables = pool.reserve_all(width, &hits, total)?;
@@ -190,7 +199,7 @@ impl Scheduler {
         };
         self.line.has_begun();
         let mut first = None;
-        for ((tokens, output), pages) in samples {
+        for ((tokens, output, guide), pages) in samples {
             self.admitted += 1;
             let mut branch = Branch::new(tokens, pages, options.cache_salt);
             for Hit { node, .. } in &hits {
@@ -203,6 +212,7 @@ impl Scheduler {
                 sequence.finish(FinishReason::Length);
                 continue;
             }
+            sequence.guide = guide;
             sequence.first = first;
             first = first.or(Some(sequence.id));
             self.running.push(sequence);
@@ -219,6 +229,14 @@ impl Scheduler {
             reserve::vec("the tokens for penalties", &mut plan.step.history, history)
         {
             for sequence in self.running.iter_mut().filter(|s| s.history_len() > 0) {
+                sequence.end = Some(Err(error.clone()));
+            }
+            self.retire();
+        }
+        let guided = self.running.iter().filter(|s| s.guide.is_some()).count();
+        let words = guided * mask_words(self.n_tokens);
+        if let Err(error) = reserve::vec("the masks of a step", &mut plan.step.masks, words) {
+            for sequence in self.running.iter_mut().filter(|s| s.guide.is_some()) {
                 sequence.end = Some(Err(error.clone()));
             }
             self.retire();
@@ -252,6 +270,39 @@ impl Scheduler {
                     budget -= self.plan_prefill(at, budget, plan);
                 }
             }
+        }
+        self.ask_for_masks(plan);
+    }
+
+    /// Have the masks computed of the rows whose sequences follow a grammar. They come with
+    /// [`Scheduler::collect_masks`]; until then no token can be chosen of these rows.
+    fn ask_for_masks(&mut self, plan: &mut Plan) {
+        let Plan { step, whose } = plan;
+        let mut row = 0;
+        for (span, id) in step.spans.iter().zip(whose) {
+            let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
+                continue;
+            };
+            for (choice, wanted) in step.choices.iter_mut().zip(&step.wanted) {
+                let is_its = span.rows.contains(&(*wanted as usize));
+                if is_its && choice.given.is_none() && sequence.guide.is_some() {
+                    choice.mask = Some(row as u32);
+                    self.guides.ask(sequence, row);
+                    row += 1;
+                }
+            }
+        }
+        step.masks.resize(row * mask_words(self.n_tokens), 0);
+    }
+
+    /// Wait for the masks of a step that the model has computed.
+    pub fn collect_masks(&mut self, plan: &mut Plan) {
+        let times = self.guides.collect(&mut plan.step, &mut self.running);
+        if times.masks > 0 {
+            let mut totals = lock(&self.shared.totals);
+            totals.masks += times.masks;
+            totals.mask_ms += times.ms;
+            totals.mask_wait_ms += times.wait_ms;
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::branch::Branch;
 use super::call::Call;
+use super::guide::Guide;
 use super::output::Output;
 use super::policy::Policy;
 use super::request::GenerateOptions;
@@ -68,6 +69,8 @@ pub(super) struct Sequence {
     pub policy: Policy,
     pub output: Output,
     pub extent: Extent,
+    /// Where its text is in its grammar, if it has one. Away while its mask is computed.
+    pub guide: Option<Box<Guide>>,
     /// The sequence, by its id, that computes the prompt for this one too, until it has done so.
     pub first: Option<u64>,
     /// Prompt tokens that were not computed because their pages were found or shared.
@@ -86,6 +89,7 @@ impl Sequence {
             policy,
             output,
             extent,
+            guide: None,
             first: None,
             cached: 0,
             sits_out: false,
@@ -107,9 +111,11 @@ impl Sequence {
     }
 
     /// Whether it goes on after the row of decode that is under way, unless the token or a reader
-    /// ends it: then all but that token is known of its next row.
+    /// ends it: then all but that token is known of its next row. Of one that follows a
+    /// grammar, that token's successors are not known either.
     pub fn goes_on(&self) -> bool {
-        !self.branch.in_prefill() && self.branch.generated() + 1 < self.extent.max_new
+        let more = self.branch.generated() + 1 < self.extent.max_new;
+        !self.branch.in_prefill() && more && self.call().options.grammar.is_none()
     }
 
     /// Most tokens of it that its next token is chosen by.
@@ -153,7 +159,13 @@ impl Sequence {
                 self.output.echo_token(&self.branch.tokens, next, score)?;
             }
             Some((token, score)) => self.append(token, score, eos_ids)?,
-            None => self.end = Some(Ok(FinishReason::NotFinite)),
+            None => {
+                let may_end = self.guide.as_ref().is_some_and(|guide| guide.accepts());
+                self.end = Some(Ok(match may_end {
+                    true => FinishReason::Stop,
+                    false => FinishReason::NotFinite,
+                }));
+            }
         }
         Ok(())
     }
@@ -164,8 +176,14 @@ impl Sequence {
             return Ok(());
         }
         self.branch.tokens.push(token);
+        let complete = match &mut self.guide {
+            Some(guide) => guide.take(token)?,
+            None => false,
+        };
         if self.output.generated(token, score)? {
             self.end = Some(Ok(FinishReason::StopString));
+        } else if complete {
+            self.end = Some(Ok(FinishReason::Stop));
         } else if self.branch.generated() == self.extent.max_new {
             self.end = Some(Ok(FinishReason::Length));
         }

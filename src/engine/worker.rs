@@ -93,6 +93,7 @@ fn serve(
                 "the model gave {got} {what} for {rows} rows of {vocab_size}"
             )));
         }
+        scheduler.collect_masks(&mut now);
         scheduler.absorb(&now, answer, seconds);
         scheduler.copy_pages(run)?;
         // The step that follows it is under way, if there is one.

@@ -8,6 +8,7 @@ use crate::backend::{Backend, Limits, RopeTable, Run};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
+use crate::grammar::Grammars;
 use crate::log::Level;
 use crate::model::{Config, Runner, rope};
 use crate::tokenizer::{self, Tokenizer};
@@ -247,6 +248,7 @@ impl<'a> Build<'a> {
             engine,
             tokenizer,
             chat,
+            grammars: Grammars::new(info.config.shape.vocab_size, info.eos_ids.clone()),
             info,
         })
     }

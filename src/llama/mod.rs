@@ -24,6 +24,7 @@ pub use options::{BuildOptions, Device, Info};
 use crate::chat::{Chat, ChatRequest, Encoding, Turn, UNSAFE_ERROR};
 use crate::engine::request::RequestLimits;
 use crate::engine::{Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings};
+use crate::grammar::{Grammar, Grammars, Source};
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
 use crate::{Cancel, Error, Result, reserve};
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub struct Llama {
     tokenizer: Arc<dyn Tokenizer>,
     chat: Chat,
     info: Info,
+    grammars: Grammars,
 }
 
 impl Llama {
@@ -46,6 +48,12 @@ impl Llama {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &dyn Tokenizer {
         &*self.tokenizer
+    }
+
+    /// Compile a grammar for this handle. The first one takes longer than others, up to a second for
+    /// a large vocabulary. Fails as [`Grammars::compile`].
+    pub fn grammar(&self, source: Source<'_>) -> Result<Grammar> {
+        self.grammars.compile(&*self.tokenizer, source)
     }
 
     /// Totals of the handle.
@@ -60,6 +68,12 @@ impl Llama {
 
     /// Start a call and pull its events.
     pub fn stream(&self, prompts: Vec<Prompt>, options: GenerateOptions) -> Result<Stream> {
+        if let Some(grammar) = &options.grammar
+            && !self.grammars.made(grammar)
+        {
+            let expected = "one that was made for this handle";
+            return Err(Error::invalid("grammar", expected, "another handle's"));
+        }
         self.engine
             .submit(Request::new(prompts, options, &self.request_limits())?)
     }

@@ -120,6 +120,10 @@ pub trait Tokenizer: Send + Sync {
     fn eos_id(&self) -> Token;
     /// Padding id, -1 where there is none.
     fn pad_id(&self) -> Token;
+    /// Id that stands for text without a token and is no special token, -1 where there is none.
+    fn unk_id(&self) -> Token {
+        -1
+    }
 
     /// Ids beside [`eos_id`](Self::eos_id) that end a sequence: Llama 3's end of a turn.
     fn stop_ids(&self) -> &[Token] {

@@ -55,6 +55,7 @@ pub struct SentencePiece {
     bos_id: Token,
     eos_id: Token,
     pad_id: Token,
+    unk_id: Token,
     stop_ids: Vec<Token>,
     adds_bos: bool,
     strips: bool,
@@ -152,11 +153,15 @@ impl SentencePiece {
 
         let added = added_tokens(&proto, extras).map_err(format)?;
         let mut texts = Texts::default();
+        let mut unk_id = -1;
         for (id, piece) in (0..).zip(&proto.pieces) {
             let text = std::str::from_utf8(piece.piece()).unwrap_or_default();
             match (piece.r#type(), added.get(&id)) {
                 (_, Some(token)) if token.special => texts.special(text),
-                (Type::Unknown, _) => texts.push(&unk_surface, true),
+                (Type::Unknown, _) => {
+                    unk_id = id as Token;
+                    texts.push(&unk_surface, true);
+                }
                 (_, Some(_)) => texts.push(text, true),
                 (Type::Control, None) => texts.entries.push(Entry::Absent),
                 (Type::Byte, _) => texts.byte(byte_of(text)),
@@ -207,6 +212,7 @@ impl SentencePiece {
             bos_id,
             eos_id,
             pad_id,
+            unk_id,
             stop_ids: extras.stop_ids.clone(),
             adds_bos: extras.add_bos.unwrap_or(true) && bos_id >= 0,
             strips: add_dummy_prefix || remove_extra_whitespaces,
@@ -491,6 +497,9 @@ impl Tokenizer for SentencePiece {
 
     fn pad_id(&self) -> Token {
         self.pad_id
+    }
+    fn unk_id(&self) -> Token {
+        self.unk_id
     }
 
     fn encode_onto(

@@ -93,7 +93,8 @@ FIELD(llama_generate_options, reserved1, 84, 4);
 FIELD(llama_generate_options, cache_salt, 88, 8);
 FIELD(llama_generate_options, num_return_sequences, 96, 4);
 FIELD(llama_generate_options, reserved2, 100, 4);
-SIZE(llama_generate_options, 104);
+FIELD(llama_generate_options, grammar, 104, 8);
+SIZE(llama_generate_options, 112);
 
 FIELD(llama_message, role, 0, 8);
 FIELD(llama_message, content, 8, 8);
@@ -142,7 +143,10 @@ FIELD(llama_timings, generated_tokens, 56, 8);
 FIELD(llama_timings, steps, 64, 8);
 FIELD(llama_timings, pages_used, 72, 8);
 FIELD(llama_timings, pages_total, 80, 8);
-SIZE(llama_timings, 88);
+FIELD(llama_timings, masks, 88, 8);
+FIELD(llama_timings, mask_ms, 96, 8);
+FIELD(llama_timings, mask_wait_ms, 104, 8);
+SIZE(llama_timings, 112);
 
 FIELD(llama_request_stats, struct_size, 0, 4);
 FIELD(llama_request_stats, prompt_tokens, 4, 4);

@@ -182,8 +182,8 @@ macro_rules! programs {
 // children for minutes; what `fork` tests is the table, which neither would see more of. Both need
 // more address space than `memory` and `quantise` leave them.
 programs! {
-    plain = Nothing: null tails dl copies text chat bounded stream cancel callback threads fork fork_callback pcancel memory limits allocations quantise;
-    sanitizers = Sanitizers: null tails dl text chat bounded stream cancel callback threads;
+    plain = Nothing: null tails dl copies text chat bounded grammar stream cancel callback threads fork fork_callback pcancel memory limits allocations quantise;
+    sanitizers = Sanitizers: null tails dl text chat bounded grammar stream cancel callback threads;
     valgrind = Valgrind: null tails dl text stream cancel callback threads;
 }
 

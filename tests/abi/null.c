@@ -284,6 +284,8 @@ static void with_model(const char *dir) {
   WITH(n_stop, SIZE_MAX / 8 + 1, INVALID);
   WITH(cancel, (llama_cancel_t *)FOREIGN, INVALID);
   WITH(cancel, (llama_cancel_t *)(void *)l, INVALID);
+  WITH(grammar, (llama_grammar_t *)FOREIGN, INVALID);
+  WITH(grammar, (llama_grammar_t *)(void *)l, INVALID);
   WITH(top_logprobs, UINT32_MAX, INVALID);
   WITH(reserved1, 1, LLAMA_E_ABI);
   WITH(reserved2, 1, LLAMA_E_ABI);

@@ -120,6 +120,11 @@ llama_status llama_get_timings(const llama_t *l, llama_timings *o, llama_error *
   give_timings(o);
   return LLAMA_OK;
 }
+llama_status llama_grammar_new(const llama_t *l, int32_t kind, const char *source, size_t len, llama_grammar_t **out, llama_error *err) {
+  (void)l, (void)kind, (void)source, (void)len, (void)err;
+  *out = HANDLE(llama_grammar_t, 64);
+  return LLAMA_OK;
+}
 llama_cancel_t *llama_cancel_new(void) { return HANDLE(llama_cancel_t, 48); }
 size_t llama_result_count(const llama_result_t *r) { (void)r; return 0; }
 END

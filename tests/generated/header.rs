@@ -8,8 +8,9 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 9] = [
-    "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "info",
+const SOURCES: [&str; 10] = [
+    "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "grammar",
+    "info",
 ];
 
 fn root() -> &'static Path {
@@ -36,6 +37,7 @@ typedef struct llama llama_t;               /* weights, tokenizer, KV cache, eng
 typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
 typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
+typedef struct llama_grammar llama_grammar_t; /* a compiled language, immutable */
 "
     )
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Titles in the order of the header, and what a reader finds there.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("First things", "versions, status and errors"),
     ("Models", "load one, free it"),
     ("Generating", "continue texts or tokens: options, events"),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, &str); 10] = [
         "Chat templates",
         "messages and tools as JSON, and the text made of them",
     ),
+    ("Grammars", "languages that generated text is kept in"),
     ("Figures", "what was loaded, and totals since then"),
 ];
 

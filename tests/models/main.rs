@@ -9,6 +9,8 @@ mod demo;
 mod failures;
 mod finite;
 mod gguf_families;
+mod grammar;
+mod grammar_masks;
 mod invariance;
 mod llama3;
 mod reference;

@@ -365,6 +365,33 @@ BEHAVIOUR(chat_templates) {
   THROWS(LLAMA_E_INVALID_ARGUMENT, "line 1 column", model.render_chat("["));
 }
 
+BEHAVIOUR(grammar) {
+  const auto model = test::demo_model();
+  llamabi::GenerateOptions o;
+  o.seed = 1;
+  o.max_gen_len = 60;
+  o.grammar = llamabi::Grammar::regex(model, "(ab){2}[0-9]");
+  const auto answer = model.text_completion("Once", o);
+  CHECK(answer.text.substr(0, 4) == "abab" && answer.text.size() == 5);
+  CHECK(answer.finish_reason == LLAMA_FINISH_STOP);
+  CHECK(collect(model.stream("Once", o), 1).at(0).text == answer.text);
+  o.grammar = llamabi::Grammar::choice(model, "[\"yes\",\"no\"]");
+  const std::string chosen = model.text_completion("Once", o).text;
+  CHECK(chosen == "yes" || chosen == "no");
+  o.grammar = llamabi::Grammar::json_schema(model, "{\"const\": 17}");
+  CHECK(model.text_completion("Once", o).text == "17");
+  o.grammar = llamabi::Grammar::lark(model, "start: \"x\"");
+  CHECK(model.text_completion("Once", o).text == "x");
+  const auto mask = llamabi::Grammar::json(model).mask();
+  CHECK(mask.size() == (model.info().vocab_size + 31) / 32);
+  const Token brace = model.encode("{").back(), other = model.encode("x").back();
+  CHECK((mask[brace / 32] >> brace % 32 & 1U) == 1 && (mask[other / 32] >> other % 32 & 1U) == 0);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the grammar: ", llamabi::Grammar::regex(model, "(a"));
+  const auto stranger = test::demo_model();
+  o.grammar = llamabi::Grammar::json(stranger);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "another handle's", model.text_completion("Once", o));
+}
+
 BEHAVIOUR(use_after_close) {
   auto model = test::demo_model();
   model.close();

@@ -1,5 +1,6 @@
 #include "calls.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -259,6 +260,55 @@ void Close::on_loop(napi_env env) {
   settle(env, [&] { return undefined(env); });
 }
 
+// --- grammars ---
+
+std::shared_ptr<llama_grammar_t> Handle::grammar(
+    int32_t kind, const std::string &source, llama_status &status, llama_error &err) {
+  std::lock_guard<std::mutex> lock(compiling_);
+  const auto is_it = [&](const Compiled &c) { return c.kind == kind && c.source == source; };
+  const auto found = std::find_if(grammars_.begin(), grammars_.end(), is_it);
+  status = LLAMA_OK;
+  if (found != grammars_.end()) {
+    Compiled compiled = std::move(*found);
+    grammars_.erase(found);
+    grammars_.push_front(std::move(compiled));
+    return grammars_.front().grammar;
+  }
+  const bool none = kind == LLAMA_GRAMMAR_JSON;
+  llama_grammar_t *made = nullptr;
+  status =
+      llama_grammar_new(llama, kind, none ? nullptr : source.data(), source.size(), &made, &err);
+  if (status != LLAMA_OK) return nullptr;
+  std::shared_ptr<llama_grammar_t> grammar(made, llama_grammar_free);
+  grammars_.push_front({kind, source, grammar});
+  if (grammars_.size() > kMostGrammars) grammars_.pop_back();
+  return grammar;
+}
+
+Compile::Compile(
+    std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, int32_t kind, std::string source)
+    : Awaited(std::move(owner)), handle_(std::move(handle)), kind_(kind),
+      source_(std::move(source)) {
+  err_.struct_size = sizeof err_;
+}
+
+void Compile::run() noexcept {
+  try {
+    handle_->grammar(kind_, source_, status_, err_);
+  } catch (const std::bad_alloc &) {
+    out_of_memory(status_, err_);
+  }
+  finished();
+}
+
+void Compile::on_loop(napi_env env) {
+  this->env->finish(self());
+  settle(env, [&] {
+    check(env, status_, err_);
+    return undefined(env);
+  });
+}
+
 // --- generate ---
 
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
@@ -307,7 +357,14 @@ void Generation::run() noexcept {
   };
   try {
     handle_->enter(this);
-    if (streaming) {
+    std::shared_ptr<llama_grammar_t> grammar;
+    if (options_.grammar_kind != 0) {
+      grammar = handle_->grammar(options_.grammar_kind, options_.grammar_source, status_, err_);
+      options_.c.grammar = grammar.get();
+    }
+    if (status_ != LLAMA_OK) {
+      // The grammar's sentence is the call's.
+    } else if (streaming) {
       llama_stream_t *opened = nullptr;
       status_ = call(llama_stream_open, llama_stream_open_text, llama_stream_open_chat,
           llama_stream_open_messages, &opened);

@@ -38,6 +38,11 @@ struct Handle {
   void stop();
   void wait();
 
+  // Any thread: a grammar of this model, compiled unless it is one of the last 64. Null where that
+  // fails.
+  std::shared_ptr<llama_grammar_t> grammar(
+      int32_t kind, const std::string &source, llama_status &status, llama_error &err);
+
   // Stays as it is after `llama_destroy`: the library knows a handle that is gone, and says so.
   llama_t *llama = nullptr;
   std::shared_ptr<Log> log;      // outlives the calls of the handle
@@ -47,6 +52,15 @@ private:
   std::mutex mutex_;
   std::condition_variable left_;
   std::set<Generation *> inside_;
+
+  struct Compiled {
+    int32_t kind;
+    std::string source;
+    std::shared_ptr<llama_grammar_t> grammar;
+  };
+  static constexpr size_t kMostGrammars = 64;
+  std::mutex compiling_;
+  std::deque<Compiled> grammars_; // the last used in front
 };
 
 // A call that somebody awaits.
@@ -113,6 +127,20 @@ struct Close final : Awaited {
 
 private:
   std::shared_ptr<Handle> handle_;
+};
+
+// Compiles a grammar, so that calls find it.
+struct Compile final : Awaited {
+  Compile(
+      std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, int32_t kind, std::string source);
+  void run() noexcept override;
+  void stop() override {}
+  void on_loop(napi_env env) override;
+
+private:
+  std::shared_ptr<Handle> handle_;
+  const int32_t kind_;
+  const std::string source_;
 };
 
 struct Generation final : Awaited {

@@ -85,6 +85,8 @@ struct ChatOptions {
 };
 struct GenerateOptions {
   std::vector<std::string> stop;
+  int32_t grammar_kind = 0; // LLAMA_GRAMMAR_*; 0: none
+  std::string grammar_source;
   std::vector<const char *> stop_pointers;
   llama_generate_options c;
   GenerateOptions(napi_env env, napi_value options);

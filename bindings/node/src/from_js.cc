@@ -406,6 +406,10 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       else
         for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts"))
           stop.push_back(to_c_text(env, element, "stop[" + std::to_string(stop.size()) + "]"));
+    } else if (name == "grammar") { // [kind, source], of index.js
+      const auto parts = to_elements(env, v, "grammar");
+      grammar_kind = to_int(env, parts.at(0), "grammar");
+      grammar_source = to_text(env, parts.at(1), "grammar");
     } else
       return false;
     return true;

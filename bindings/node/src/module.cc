@@ -90,6 +90,12 @@ static napi_value tokenize(napi_env env, const Arguments &a) {
                           max_tokens(env, a[6]), a[7]));
 }
 
+// compile(handle, kind, source) -> call, after which generations find the grammar
+static napi_value compile(napi_env env, const Arguments &a) {
+  return started(env, std::make_shared<Compile>(Env::of(env), handle_of(env, a[0]),
+                          to_int(env, a[1], "grammar"), to_text(env, a[2], "grammar")));
+}
+
 static napi_value promise(napi_env env, const Arguments &a) {
   return call_of(env, a[0])->promise(env);
 }
@@ -158,6 +164,26 @@ static napi_value decode(napi_env env, const Arguments &a) {
   return string(env, text.data(), text.size());
 }
 
+// grammarMask(handle, kind, source, tokens) -> Uint32Array's bytes, as a Buffer
+static napi_value grammar_mask(napi_env env, const Arguments &a) {
+  const auto handle = handle_of(env, a[0]);
+  const std::string source = to_text(env, a[2], "grammar");
+  std::vector<int32_t> tokens;
+  to_tokens(env, a[3], tokens);
+  llama_error err = new_error();
+  llama_status status;
+  const auto grammar = handle->grammar(to_int(env, a[1], "grammar"), source, status, err);
+  check(env, status, err);
+  const auto words =
+      filled<uint32_t>(env, [&](uint32_t *buf, size_t cap, size_t *n, llama_error *err) {
+        return llama_grammar_mask(grammar.get(), tokens.data(), tokens.size(), buf, cap, n, err);
+      });
+  napi_value buffer;
+  check(env,
+      napi_create_buffer_copy(env, words.size() * sizeof words[0], words.data(), nullptr, &buffer));
+  return buffer;
+}
+
 // tokenBytes(handle, token) -> Buffer
 static napi_value token_bytes(napi_env env, const Arguments &a) {
   llama_error err = new_error();
@@ -203,6 +229,8 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<close>(env, functions, "close");
   define<generate>(env, functions, "generate");
   define<tokenize>(env, functions, "tokenize");
+  define<compile>(env, functions, "compile");
+  define<grammar_mask>(env, functions, "grammarMask");
   define<promise>(env, functions, "promise");
   define<stop>(env, functions, "stop");
   define<next>(env, functions, "next");

@@ -200,6 +200,9 @@ napi_value to_js(napi_env env, const llama_timings &t) {
   set(env, v, "steps", number(env, static_cast<double>(t.steps)));
   set(env, v, "pagesUsed", number(env, static_cast<double>(t.pages_used)));
   set(env, v, "pagesTotal", number(env, static_cast<double>(t.pages_total)));
+  set(env, v, "masks", number(env, static_cast<double>(t.masks)));
+  set(env, v, "maskMs", number(env, t.mask_ms));
+  set(env, v, "maskWaitMs", number(env, t.mask_wait_ms));
   return v;
 }
 

@@ -463,3 +463,43 @@ test('a stream whose reader is slower than the model leaves the event loop its t
   assert(turns > 60, `${turns} turns`); // 800 ms of reading, 5 ms each; about ten without
   await model.close();
 });
+
+behaviour('grammar', async () => {
+  const model = await demo();
+  const one = async (grammar) => {
+    const options = { grammar, seed: 1, maxGenLen: 60 };
+    const answer = await model.textCompletion('Once', options);
+    const events = await collect(model.stream('Once', options));
+    assert.equal(events.map((event) => event.text).join(''), answer.text);
+    assert.equal(answer.finishReason, 'stop');
+    return answer.text;
+  };
+  assert.match(await one({ regex: '(ab){2}[0-9]' }), /^abab[0-9]$/);
+  assert(['yes', 'no'].includes(await one({ choice: ['yes', 'no'] })));
+  assert.equal(await one({ jsonSchema: { const: 17 } }), '17');
+  assert.equal(await one({ jsonSchema: '{"const": 17}' }), '17');
+  assert.equal(await one(await model.grammar({ lark: 'start: "x"' })), 'x');
+
+  const json = await model.grammar({ json: true });
+  const mask = json.mask();
+  assert.equal(mask.length, Math.ceil(model.info().vocabSize / 32));
+  const allows = (text) => {
+    const token = model.encode(text).at(-1);
+    return (mask[token >> 5] >>> (token % 32)) & 1;
+  };
+  assert.deepEqual([allows('{'), allows('x')], [1, 0]);
+  const [brace] = model.encode('{').slice(-1);
+  assert.notDeepEqual(json.mask([brace]), mask);
+  const { masks, maskMs, maskWaitMs } = model.timings();
+  assert(masks > 10 && maskMs > 0 && maskWaitMs >= 0);
+
+  assertFails(await failure(() => model.grammar({ regex: '(a' })), 'LLAMA_E_INVALID_ARGUMENT', 'the grammar: ');
+  assertFails(
+    await failure(() => model.textCompletion('Once', { grammar: { regex: '(a' } })),
+    'LLAMA_E_INVALID_ARGUMENT',
+    'the grammar: ',
+  );
+  for (const grammar of [{}, { xml: '' }, { json: true, regex: 'a' }, 'a', null])
+    await assert.rejects(async () => model.textCompletion('Once', { grammar }), TypeError);
+  await model.close();
+});

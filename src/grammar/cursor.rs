@@ -1,0 +1,150 @@
+//! How far one text has come in its language.
+
+use super::{Grammar, lock};
+use crate::{Error, Result, Token};
+use llguidance::Matcher;
+use llguidance::api::StopReason;
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// A place in the texts of a grammar, behind some tokens.
+///
+/// Clones of one parser share what its lexer has found out. An error of the lexer (it has too many
+/// states, it was too slow, it panicked) therefore stays with all of them. Whoever meets such an
+/// error begins anew with a parser that shares nothing: if that fails too, the failure is this
+/// text's own.
+pub struct Cursor {
+    grammar: Arc<Grammar>,
+    matcher: Matcher,
+    /// [`super::Working::generation`] of the parser that this one was cloned from; `None` for one
+    /// that shares nothing.
+    generation: Option<u64>,
+    tokens: Vec<Token>,
+}
+
+impl Cursor {
+    /// At the beginning.
+    pub fn new(grammar: &Arc<Grammar>) -> Self {
+        let working = lock(&grammar.working);
+        Self {
+            grammar: grammar.clone(),
+            matcher: working.matcher.clone(),
+            generation: Some(working.generation),
+            tokens: Vec::new(),
+        }
+    }
+
+    /// Go on behind `token`. Whether the grammar allows it; where not, nothing has changed.
+    ///
+    /// [`Error::Grammar`] where the parser gives up.
+    pub fn take(&mut self, token: Token) -> Result<bool> {
+        let Ok(id) = u32::try_from(token) else {
+            return Ok(false);
+        };
+        if id as usize >= self.grammar.vocabulary.n_tokens || self.is_complete()? {
+            return Ok(false);
+        }
+        let taken = self.with(|matcher| matcher.try_consume_tokens(&[id]))? == 1;
+        if taken {
+            self.tokens.push(token);
+        }
+        Ok(taken)
+    }
+
+    /// The tokens that may follow; see [`Grammar::mask`].
+    pub fn mask(&mut self, mask: &mut [u32]) -> Result<()> {
+        let found = self.with(Matcher::compute_mask_or_eos)?;
+        let words = found.as_slice();
+        let n = words.len().min(mask.len());
+        mask[..n].copy_from_slice(&words[..n]);
+        mask[n..].fill(0);
+        // The parser may have an id of its own that ends a sequence.
+        let n_tokens = self.grammar.vocabulary.n_tokens;
+        if let Some(word) = mask.get_mut(n_tokens / 32) {
+            *word &= (1 << (n_tokens % 32)) - 1;
+        }
+        Ok(())
+    }
+
+    /// The same for a sequence that begins here: without the tokens whose leading space the grammar
+    /// counts otherwise than the decoded text has it. A space may be written in several ways, and
+    /// not all of them are dropped at the beginning of a text.
+    pub fn mask_to_generate(&mut self, mask: &mut [u32]) -> Result<()> {
+        self.mask(mask)?;
+        let vocabulary = &self.grammar.vocabulary;
+        let banned = match *self.tokens {
+            [] => &vocabulary.kept_spaces,
+            [only] if self.grammar.is_one_space(only) => &vocabulary.dropped_spaces,
+            _ => return Ok(()),
+        };
+        for &token in banned {
+            mask[token as usize / 32] &= !(1 << (token % 32));
+        }
+        Ok(())
+    }
+
+    /// Whether the text is of the language and none that is begins with it.
+    ///
+    /// [`Error::Grammar`] where the parser has stopped for another reason: a limit of the grammar's
+    /// own on the number of tokens, or of ours on the work.
+    pub fn is_complete(&self) -> Result<bool> {
+        match self.matcher.stop_reason() {
+            StopReason::NotStopped => Ok(false),
+            StopReason::NoExtension | StopReason::EndOfSentence => Ok(true),
+            reason => Err(Error::Grammar(match self.matcher.get_error() {
+                Some(error) => sentence(&error),
+                None => format!("the parser has stopped: {reason}"),
+            })),
+        }
+    }
+
+    /// Whether the text is of the language.
+    ///
+    /// [`Error::Grammar`] where the parser gives up.
+    pub fn accepts(&mut self) -> Result<bool> {
+        Ok(self.is_complete()? || self.with(Matcher::is_accepting)?)
+    }
+
+    /// Have the parser do something; see [`Cursor`] for what happens where it fails.
+    fn with<T, E: Display>(
+        &mut self,
+        work: impl Fn(&mut Matcher) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let first = work(&mut self.matcher);
+        let Some(generation) = self.generation.filter(|_| first.is_err()) else {
+            return first.map_err(failure);
+        };
+        self.generation = None;
+        let fresh = |grammar: &Grammar| lock(&grammar.prototype).deep_clone();
+        {
+            let mut working = lock(&self.grammar.working);
+            if working.generation == generation {
+                working.matcher = fresh(&self.grammar);
+                working.generation += 1;
+            }
+        }
+        self.matcher = fresh(&self.grammar);
+        let tokens: Vec<u32> = self.tokens.iter().map(|&token| token as u32).collect();
+        self.matcher.consume_tokens(&tokens).map_err(failure)?;
+        work(&mut self.matcher).map_err(failure)
+    }
+}
+
+impl Grammar {
+    fn is_one_space(&self, token: Token) -> bool {
+        let env = self.vocabulary.factory.tok_env();
+        env.tok_trie().token(token as u32) == b" "
+    }
+}
+
+fn failure(error: impl Display) -> Error {
+    Error::Grammar(sentence(&error.to_string()))
+}
+
+/// The parser's sentence without what it would have been followed by.
+pub(super) fn sentence(error: &str) -> String {
+    let error = error.split("\n<non-verbose/>").next().unwrap_or(error);
+    // A panic brings its backtrace.
+    let error = error.split("\n<backtrace>").next().unwrap_or(error);
+    error.trim().into()
+}

@@ -1,0 +1,193 @@
+//! Grammars: which tokens may follow, so that the whole text is of a language.
+//!
+//! The parser is the crate llguidance. What is here is how it meets our tokenizers, our threads and
+//! our errors:
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `source` | JSON Schema, regular expression, Lark, choices: as the parser takes them |
+//! | `vocabulary` | the tokens of a handle, in the parser's form |
+//! | `cursor` | how far one text has come |
+//!
+//! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the space
+//! that a text begins with, so the language is compiled behind a space there: one that may be
+//! missing, unless the language itself may begin with one.
+//!
+//! The parser recurses over what callers wrote, so all of its work is done on threads of ours with
+//! room for it.
+
+mod cursor;
+mod source;
+mod vocabulary;
+
+pub use cursor::Cursor;
+pub use source::Source;
+pub use vocabulary::Vocabulary;
+
+use crate::error::panic_text;
+use crate::thread::without_signals;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result, Token, reserve};
+use cursor::sentence;
+use llguidance::Matcher;
+use source::{Checked, Space};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Most bytes of a grammar's source.
+pub const MAX_SOURCE: usize = 1 << 20;
+
+/// The stack of a thread that parses.
+pub(crate) const STACK_BYTES: usize = 16 << 20;
+
+/// Memory that must be there before a grammar is compiled: what the parser takes for one as large
+/// as its limits let it be, roughly. It could not be told that there is none.
+const WORK_BYTES: usize = 64 << 20;
+
+/// A compiled language. Immutable to those who have it.
+pub struct Grammar {
+    vocabulary: Arc<Vocabulary>,
+    /// Never run, so that there is always a parser without an error to begin anew with.
+    prototype: Mutex<Matcher>,
+    working: Mutex<Working>,
+}
+
+/// The parser that sequences clone: clones share what it has learnt of the vocabulary.
+struct Working {
+    matcher: Matcher,
+    /// How often it was made anew.
+    generation: u64,
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Grammar")
+    }
+}
+
+/// Makes grammars for one tokenizer.
+pub struct Grammars {
+    vocab_size: usize,
+    eos_ids: Vec<Token>,
+    vocabulary: Mutex<Option<Arc<Vocabulary>>>,
+}
+
+impl Grammars {
+    /// For a model with ids below `vocab_size`, of which `eos_ids` end a sequence.
+    pub fn new(vocab_size: usize, eos_ids: Vec<Token>) -> Self {
+        Self {
+            vocab_size,
+            eos_ids,
+            vocabulary: Mutex::new(None),
+        }
+    }
+
+    /// Compile a language.
+    ///
+    /// [`Error::Grammar`] with the parser's sentence where it refuses the source, or where the
+    /// source is too much for it; [`Error::InvalidArgument`] where it is longer than
+    /// [`MAX_SOURCE`]; [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or
+    /// no thread; [`Error::Unsupported`] where the parser cannot use the tokenizer.
+    pub fn compile(&self, tokenizer: &dyn Tokenizer, source: Source<'_>) -> Result<Grammar> {
+        let source = Checked::new(source)?;
+        reserve::headroom("compiling a grammar", WORK_BYTES)?;
+        on_a_large_stack(|| Grammar::new(self.vocabulary(tokenizer)?, &source))
+    }
+
+    /// Whether a grammar was made here.
+    pub fn made(&self, grammar: &Grammar) -> bool {
+        let vocabulary = lock(&self.vocabulary);
+        let ours = vocabulary.as_ref();
+        ours.is_some_and(|ours| Arc::ptr_eq(ours, &grammar.vocabulary))
+    }
+
+    fn vocabulary(&self, tokenizer: &dyn Tokenizer) -> Result<Arc<Vocabulary>> {
+        let mut vocabulary = lock(&self.vocabulary);
+        match &*vocabulary {
+            Some(vocabulary) => Ok(vocabulary.clone()),
+            None => {
+                let new = Vocabulary::new(tokenizer, self.vocab_size, &self.eos_ids)?;
+                Ok(vocabulary.insert(Arc::new(new)).clone())
+            }
+        }
+    }
+}
+
+impl Grammar {
+    fn new(vocabulary: Arc<Vocabulary>, source: &Checked) -> Result<Self> {
+        let compile = |space| {
+            let parser = vocabulary.factory.create_parser(source.behind(space));
+            let matcher = Matcher::new(parser);
+            match matcher.get_error() {
+                Some(error) => Err(Error::Grammar(sentence(&error))),
+                None => Ok(matcher),
+            }
+        };
+        // Compiled on its own in any case: what is wrong with it must not be hidden by a space.
+        let mut matcher = compile(Space::None)?;
+        if vocabulary.drops_space {
+            // The mask may be more than the parser's limits allow, which a sequence would notice.
+            let mut first = matcher.deep_clone();
+            let first = first.compute_mask_or_eos();
+            let first = first.map_err(|e| Error::Grammar(sentence(&e.to_string())))?;
+            let space = vocabulary.space(vocabulary.has_space(|t| first.is_allowed(t)));
+            matcher = compile(space)?;
+        }
+        Ok(Self {
+            vocabulary,
+            working: Mutex::new(Working {
+                matcher: matcher.deep_clone(),
+                generation: 0,
+            }),
+            prototype: Mutex::new(matcher),
+        })
+    }
+
+    /// The tokens that may follow `tokens`: bit `t % 32` of word `t / 32`. An id that ends a
+    /// sequence may where the text is of the language. `mask` has a word for every 32 ids of the
+    /// tokenizer, at least.
+    ///
+    /// [`Error::InvalidArgument`] where `tokens` is no beginning of a text of the language,
+    /// [`Error::Grammar`] where the parser gives up; [`Error::Refused`], [`Error::Thread`].
+    pub fn mask(self: &Arc<Self>, tokens: &[Token], mask: &mut [u32]) -> Result<()> {
+        reserve::headroom("a grammar's mask", WORK_BYTES)?;
+        on_a_large_stack(|| {
+            let mut cursor = Cursor::new(self);
+            for (i, &token) in tokens.iter().enumerate() {
+                if !cursor.take(token)? {
+                    let name = format!("tokens[{i}]");
+                    let expected = "a token that the grammar allows there";
+                    return Err(Error::invalid(name, expected, token));
+                }
+            }
+            cursor.mask(mask)
+        })
+    }
+
+    /// Words of a mask: one for every 32 ids of the model.
+    pub fn mask_words(&self) -> usize {
+        self.vocabulary.mask_words
+    }
+}
+
+/// Do `work` on a thread with a stack of [`STACK_BYTES`], and wait for it. A panic is an error.
+fn on_a_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = without_signals(|| {
+            std::thread::Builder::new()
+                .name("llamabi-grammar".into())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, work)
+        });
+        let thread = thread.map_err(|e| Error::thread("a thread for a grammar", &e))?;
+        thread.join().unwrap_or_else(|panic| {
+            let why = panic_text(&*panic);
+            Err(Error::Grammar(format!("the parser failed: {why}")))
+        })
+    })
+}
+
+/// Nothing is left half done by a panic while it is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

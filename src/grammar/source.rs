@@ -1,0 +1,131 @@
+//! What a caller gives, as the parser takes it.
+
+use super::MAX_SOURCE;
+use crate::{Error, Result};
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Value, json};
+
+/// A language of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The JSON values that this JSON Schema describes.
+    JsonSchema(&'a str),
+    /// Every JSON object.
+    Json,
+    /// The texts that this regular expression matches as a whole.
+    Regex(&'a str),
+    /// The texts of a grammar in llguidance's dialect of Lark.
+    Lark(&'a str),
+    /// The strings of this JSON array.
+    Choice(&'a str),
+}
+
+/// A space that is in front of the language: one that the tokenizer drops when it decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Space {
+    None,
+    May,
+    Must,
+}
+
+/// A source that is well-formed on its own.
+pub(super) enum Checked {
+    Schema(Value),
+    Regex(String),
+    Lark(String),
+}
+
+impl Checked {
+    pub fn new(source: Source<'_>) -> Result<Checked> {
+        let (Source::JsonSchema(text)
+        | Source::Regex(text)
+        | Source::Lark(text)
+        | Source::Choice(text)) = source
+        else {
+            return Ok(Checked::Schema(json!({"type": "object"})));
+        };
+        if text.len() > MAX_SOURCE {
+            let expected = format!("at most {MAX_SOURCE} bytes long");
+            let got = format!("{} bytes long", text.len());
+            return Err(Error::invalid("source", expected, got));
+        }
+        match source {
+            Source::JsonSchema(text) => Ok(Checked::Schema(parse(text, "a JSON Schema")?)),
+            Source::Regex(text) => Ok(Checked::Regex(text.into())),
+            Source::Choice(text) => Ok(Checked::Regex(choice(text)?)),
+            Source::Lark(_) | Source::Json => Ok(Checked::Lark(text.into())),
+        }
+    }
+
+    /// The parser's input for this language behind `space`.
+    pub fn behind(&self, space: Space) -> TopLevelGrammar {
+        let (optional, rule) = match space {
+            Space::None => ("", ""),
+            Space::May => (" ?", "SP?"),
+            Space::Must => (" ", "SP"),
+        };
+        let body = match self {
+            Checked::Regex(regex) if space == Space::None => {
+                return TopLevelGrammar::from_regex(regex);
+            }
+            Checked::Regex(regex) => {
+                return TopLevelGrammar::from_regex(&format!("{optional}({regex})"));
+            }
+            Checked::Schema(schema) => GrammarWithLexer::from_json_schema(schema.clone()),
+            Checked::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
+        };
+        if space == Space::None {
+            return TopLevelGrammar::from_grammar(body);
+        }
+        // Two grammars rather than one text inside another: the parser's messages then count the
+        // caller's own lines.
+        let around = format!("start: {rule} @body\nSP: \" \"\n");
+        let named = |grammar, name: &str| GrammarWithLexer {
+            name: Some(name.into()),
+            ..grammar
+        };
+        TopLevelGrammar {
+            grammars: vec![
+                named(GrammarWithLexer::from_lark(around), "around"),
+                named(body, "body"),
+            ],
+            max_tokens: None,
+        }
+    }
+}
+
+fn parse(text: &str, what: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|e| Error::Grammar(format!("it is not {what}: {e}")))
+}
+
+/// A regular expression of the strings of a JSON array.
+fn choice(text: &str) -> Result<String> {
+    const EXPECTED: &str = "a JSON array of distinct strings, none of them empty";
+    let not = |detail: String| Error::Grammar(format!("it is not {EXPECTED}: {detail}"));
+    let Value::Array(values) = parse(text, EXPECTED)? else {
+        return Err(not("it is no array".into()));
+    };
+    if values.is_empty() {
+        return Err(not("it has no elements".into()));
+    }
+    let mut seen = std::collections::HashSet::new();
+    let mut regex = String::new();
+    for (i, value) in values.iter().enumerate() {
+        let Value::String(string) = value else {
+            return Err(not(format!("element {i} is no string")));
+        };
+        if string.is_empty() {
+            return Err(not(format!("element {i} is empty")));
+        }
+        if !seen.insert(string) {
+            return Err(not(format!("element {i} stands there twice")));
+        }
+        if i > 0 {
+            regex.push('|');
+        }
+        regex.push('(');
+        regex.push_str(&regex_syntax::escape(string));
+        regex.push(')');
+    }
+    Ok(regex)
+}

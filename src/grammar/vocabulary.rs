@@ -1,0 +1,156 @@
+//! A tokenizer as the parser needs it: the bytes of every token in a tree.
+
+use super::source::Space;
+use crate::error::panic_text;
+use crate::tokenizer::{Piece, Tokenizer};
+use crate::{Error, Result, Token};
+use llguidance::ParserFactory;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{InferenceCapabilities, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
+
+/// Tokens with more bytes are never allowed: the tree has no place for them.
+const MAX_TOKEN_BYTES: usize = 1000;
+
+/// Most states of a grammar's lexer, about 2 kB each. The parser's default is five times as many.
+const MAX_LEXER_STATES: usize = 50_000;
+
+/// The tokens of one handle. Building it takes about a second for 128,000 tokens, so it is done when
+/// the first grammar is made.
+pub struct Vocabulary {
+    pub(super) factory: ParserFactory,
+    /// Ids of the tokenizer.
+    pub(super) n_tokens: usize,
+    /// Words of a mask over all ids of the model.
+    pub(super) mask_words: usize,
+    /// Whether the decoded text lacks a space that the tokens begin with.
+    pub(super) drops_space: bool,
+    /// Tokens whose leading space counts for the grammar and is not dropped.
+    pub(super) kept_spaces: Vec<Token>,
+    /// Tokens whose leading space is dropped also behind one that was.
+    pub(super) dropped_spaces: Vec<Token>,
+}
+
+struct Trie(TokTrie);
+
+impl TokenizerEnv for Trie {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.0
+    }
+
+    /// Used for nothing that reaches a mask: see `tokenize_is_canonical`.
+    fn tokenize_bytes(&self, s: &[u8]) -> Vec<TokenId> {
+        self.0.greedy_tokenize(s)
+    }
+
+    /// No: else where the grammar leaves one text, the mask would leave one way to cut it.
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+}
+
+impl Vocabulary {
+    /// `vocab_size` is the model's, which may have ids that the tokenizer has not.
+    pub(super) fn new(
+        tokenizer: &dyn Tokenizer,
+        vocab_size: usize,
+        eos_ids: &[Token],
+    ) -> Result<Self> {
+        without_hook();
+        let built = catch_unwind(AssertUnwindSafe(|| build(tokenizer, vocab_size, eos_ids)));
+        built.unwrap_or_else(|panic| {
+            let why = panic_text(&*panic);
+            let sentence = format!("this tokenizer cannot be used with grammars: {why}");
+            Err(Error::Unsupported(sentence))
+        })
+    }
+
+    /// What is in front of a language that may or may not begin with a space itself. The text
+    /// without the space is of the language in any case.
+    pub(super) fn space(&self, may_begin_with_space: bool) -> Space {
+        match (self.drops_space, may_begin_with_space) {
+            (false, _) => Space::None,
+            (true, false) => Space::May,
+            (true, true) => Space::Must,
+        }
+    }
+
+    /// Whether a mask has a token that begins with a space.
+    pub(super) fn has_space(&self, allowed: impl Fn(TokenId) -> bool) -> bool {
+        let trie = self.factory.tok_env().tok_trie();
+        (0..self.n_tokens as TokenId).any(|t| allowed(t) && trie.token(t).starts_with(b" "))
+    }
+}
+
+fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Result<Vocabulary> {
+    let n_tokens = tokenizer.vocab_size().min(vocab_size);
+    let drops_space = tokenizer.strips_leading_space();
+    let (mut kept_spaces, mut dropped_spaces) = (Vec::new(), Vec::new());
+    let mut word = |token: Token| {
+        let piece = tokenizer.piece(token);
+        let bytes = tokenizer.token_bytes(token);
+        if drops_space && bytes.starts_with(b" ") {
+            match piece {
+                Piece::Text(_) if tokenizer.strips_every_leading_space() => {
+                    dropped_spaces.push(token);
+                }
+                Piece::Text(_) => {}
+                _ => kept_spaces.push(token),
+            }
+        }
+        match piece {
+            // What stands for unknown text is nothing to make a text of.
+            _ if token == tokenizer.unk_id() => special(tokenizer, token),
+            Piece::Control => special(tokenizer, token),
+            _ if bytes.len() > MAX_TOKEN_BYTES => Vec::new(),
+            _ => bytes.to_vec(),
+        }
+    };
+    let mut words: Vec<Vec<u8>> = (0..n_tokens as Token).map(&mut word).collect();
+    // The parser wants an end of a sequence. Where there is none, it is an id behind all others.
+    let ends = eos_ids.iter().filter_map(|&id| TokenId::try_from(id).ok());
+    let mut ends: Vec<TokenId> = ends.filter(|&id| (id as usize) < n_tokens).collect();
+    if ends.is_empty() {
+        ends.push(words.len() as TokenId);
+        words.push(b"\xff<end>".to_vec());
+    }
+    let info = TokRxInfo::new(words.len() as u32, ends[0]);
+    let trie = TokTrie::from(&info, &words).with_eos_tokens(&ends);
+    let slices = SlicedBiasComputer::general_slices();
+    let caps = InferenceCapabilities::default();
+    let factory = ParserFactory::new(&(Arc::new(Trie(trie)) as _), caps, &slices);
+    let mut factory = factory.map_err(|e| Error::Unsupported(e.to_string()))?;
+    factory.quiet();
+    factory.limits_mut().max_lexer_states = MAX_LEXER_STATES;
+    factory.limits_mut().verbose_errors = false;
+    Ok(Vocabulary {
+        factory,
+        n_tokens,
+        mask_words: vocab_size.div_ceil(32),
+        drops_space,
+        kept_spaces,
+        dropped_spaces,
+    })
+}
+
+/// How the parser knows a token that is no text.
+fn special(tokenizer: &dyn Tokenizer, token: Token) -> Vec<u8> {
+    let mut name = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+    match tokenizer.special_text(token) {
+        Some(text) if (1..MAX_TOKEN_BYTES).contains(&text.len()) => name.extend(text.bytes()),
+        _ => name.extend(format!("<token {token}>").bytes()),
+    }
+    name
+}
+
+/// The parser installs a hook for panics when it first catches one. The hook is the process's, so
+/// what was there before is put back; the parser does not install it a second time.
+fn without_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        let _installs = llguidance::panic_utils::catch_unwind(|| Ok(()));
+        std::panic::set_hook(hook);
+    });
+}
