@@ -206,7 +206,7 @@ def messages_refused():
     long = [{"role": "user", "content": "x" * 5000}]
     for n in (1, 2):
         refused("messages", "the model has room for 4096", messages=long, n=n)
-    refused("messages", "room for", messages=[{"role": "user", "content": "x" * 900_000}], n=2)
+    refused("messages", "900000 bytes of text", messages=[{"role": "user", "content": "x" * 900_000}], n=2)
 
 
 def langchain():
