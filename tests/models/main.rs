@@ -18,7 +18,12 @@ mod reference;
 mod reference_cases;
 mod samples;
 mod sentences;
+#[path = "../support/small_model.rs"]
+mod small_model;
 mod smollm2;
+#[path = "../support/span_cases.rs"]
+mod span_cases;
+mod spans;
 mod stored;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;
