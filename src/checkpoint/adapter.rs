@@ -11,7 +11,7 @@
 use super::files::{Files, Finder, Source};
 use super::hugging_face::part_name;
 use super::keys::Keys;
-use super::stored::{Coded, Piece, Rows, Stored};
+use super::stored::{Coded, OnThreads, Piece, Rows, Stored};
 use super::{finite, slabs};
 use crate::backend::RowOrder;
 use crate::file::zeros;
@@ -21,6 +21,7 @@ use crate::model::matrices::Part;
 use crate::quant::Quant;
 use crate::{Cancel, Dtype, Error, Result, reserve};
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::path::Path;
 
 /// What all names of an adapter's tensors begin with.
@@ -274,6 +275,13 @@ impl Coded for Merged<'_> {
         }
     }
 
+    fn held_bytes(&self) -> u64 {
+        match &self.stored {
+            Stored::Codes(coded) => coded.held_bytes(),
+            Stored::Floats(_) => 0,
+        }
+    }
+
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
         let base = match &self.stored {
             Stored::Floats(pieces) => Base::Floats(pieces),
@@ -319,6 +327,20 @@ struct Reader<'a, 'b> {
 }
 
 impl Rows for Reader<'_, '_> {
+    fn together(&self) -> Option<usize> {
+        match &self.base {
+            Base::Codes(rows) => rows.together(),
+            Base::Floats(_) => None,
+        }
+    }
+
+    fn prepare(&mut self, rows: Range<usize>, on_threads: &OnThreads<'_>) -> Result<()> {
+        match &mut self.base {
+            Base::Codes(base) => base.prepare(rows, on_threads),
+            Base::Floats(_) => Ok(()),
+        }
+    }
+
     fn native(&self, _: usize, _: &mut [u8], _: &mut [u16]) -> Result<()> {
         Err(Error::Internal("merged weights have no codes".into()))
     }

@@ -136,6 +136,16 @@ impl<'a> Plan<'a> {
         matrices.chain(norms).fold(0, u64::saturating_add)
     }
 
+    /// The most bytes that reading one part holds, beyond the slabs that every part is read through.
+    pub fn held_bytes(&self) -> u64 {
+        let parts = self.matrices().flat_map(|matrix| &matrix.parts);
+        let held = |part: &PartPlan<'_>| match &part.stored {
+            Stored::Codes(coded) => coded.held_bytes(),
+            Stored::Floats(_) => 0,
+        };
+        parts.map(held).max().unwrap_or(0)
+    }
+
     /// The formats that the layers' weights are kept in, the one that most are kept in first.
     pub fn layer_dtypes(&self) -> Vec<Dtype> {
         let mut kept: Vec<(Dtype, u64)> = Vec::new();

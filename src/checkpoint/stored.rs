@@ -188,11 +188,32 @@ pub trait Coded: Sync {
 
     /// Reads whatever all rows need. What it holds is dropped after the part is read.
     fn reader(&self) -> Result<Box<dyn Rows + '_>>;
+
+    /// The most bytes that its reader holds, beyond the slabs that every part is read through.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
 }
+
+/// Fills pieces of so many words with all threads; `fill` gets the number of its piece.
+pub type OnThreads<'a> =
+    dyn Fn(&mut [u32], usize, &(dyn Fn(usize, &mut [u32]) -> Result<()> + Sync)) -> Result<()> + 'a;
 
 /// Reads whole rows of a [`Coded`] part, in stored order, from several threads at a time. Whatever
 /// is not finite is refused.
 pub trait Rows: Sync {
+    /// How many rows must be [read together](Rows::prepare), where rows do not lie one after another
+    /// in the file.
+    fn together(&self) -> Option<usize> {
+        None
+    }
+
+    /// Reads what these rows are made of: `together` rows from a multiple of it on, or what is left.
+    /// Only they can be asked for afterwards.
+    fn prepare(&mut self, _rows: Range<usize>, _on_threads: &OnThreads<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for
     /// each row, and scales as f16 bits, [`Quant::scales`] for each. Both have as many rows.
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;

@@ -10,7 +10,7 @@ use super::plan::{MatPlan, NormPlan, PartPlan, Plan};
 use super::slabs::{
     PIECES, Progress, by_rows, float, on_threads, read, slab_rows, to_f16, to_f32, zeros_f32,
 };
-use super::stored::{Coded, Piece, Stored};
+use super::stored::{Coded, Piece, Rows, Stored};
 use crate::backend::{Backend, Block, Layer, MatSpec, QuantBlock, QuantData, Weights};
 use crate::file::zeros;
 use crate::quant::{Quant, nf4::DoubleQuant};
@@ -199,32 +199,37 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     ) -> Result<()> {
         let quant = coded.native().expect("the caller has asked");
         self.check_cancel()?;
-        let (backend, stored) = (self.backend, coded.reader()?);
+        let (backend, mut stored) = (self.backend, coded.reader()?);
         let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
         let step = slab_rows(rows, width);
         let mut codes = zeros("codes of rows", (step * width) as u64)?;
         let mut scales = Vec::new();
         reserve::vec("scales of rows", &mut scales, step * n_scales)?;
         scales.resize(step * n_scales, 0);
-        for row in (0..rows).step_by(step) {
-            let n = step.min(rows - row);
-            let (codes, scales) = (&mut codes[..n * width], &mut scales[..n * n_scales]);
-            let step = n.div_ceil(PIECES);
-            let pieces = codes.chunks_mut(step * width);
-            let pieces = pieces.zip(scales.chunks_mut(step * n_scales));
-            on_threads(backend, pieces, |i, (codes, scales)| {
-                stored.native(row + i * step, codes, scales)
-            })?;
-            for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
-                let block = QuantBlock {
-                    part: index,
-                    row,
-                    order: part.order,
-                    data,
-                };
-                backend.pack_quantised(mat, &block);
+        let together = stored.together().unwrap_or(rows);
+        for first in (0..rows).step_by(together) {
+            let end = rows.min(first + together);
+            prepare(backend, &mut *stored, first..end)?;
+            for row in (first..end).step_by(step) {
+                let n = step.min(end - row);
+                let (codes, scales) = (&mut codes[..n * width], &mut scales[..n * n_scales]);
+                let step = n.div_ceil(PIECES);
+                let pieces = codes.chunks_mut(step * width);
+                let pieces = pieces.zip(scales.chunks_mut(step * n_scales));
+                on_threads(backend, pieces, |i, (codes, scales)| {
+                    stored.native(row + i * step, codes, scales)
+                })?;
+                for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
+                    let block = QuantBlock {
+                        part: index,
+                        row,
+                        order: part.order,
+                        data,
+                    };
+                    backend.pack_quantised(mat, &block);
+                }
+                self.advance_rows(coded.bytes(), row..row + n, rows)?;
             }
-            self.advance_rows(coded.bytes(), row..row + n, rows)?;
         }
         Ok(())
     }
@@ -360,18 +365,23 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     ) -> Result<()> {
         self.check_cancel()?;
         let rows = coded.rows();
-        let (backend, stored) = (self.backend, coded.reader()?);
+        let (backend, mut stored) = (self.backend, coded.reader()?);
         let step = slab_rows(rows, 4 * cols);
         let mut values = zeros_f32("decoded rows", step * cols)?;
-        for row in (0..rows).step_by(step) {
-            let n = step.min(rows - row);
-            let values = &mut values[..n * cols];
-            by_rows(backend, values, cols, n, |at, values| {
-                stored.floats(row + at, values)?;
-                finite::check_decoded(coded.source(), to, (row + at) * cols, values)
-            })?;
-            take(values)?;
-            self.advance_rows(coded.bytes(), row..row + n, rows)?;
+        let together = stored.together().unwrap_or(rows);
+        for first in (0..rows).step_by(together) {
+            let end = rows.min(first + together);
+            prepare(backend, &mut *stored, first..end)?;
+            for row in (first..end).step_by(step) {
+                let n = step.min(end - row);
+                let values = &mut values[..n * cols];
+                by_rows(backend, values, cols, n, |at, values| {
+                    stored.floats(row + at, values)?;
+                    finite::check_decoded(coded.source(), to, (row + at) * cols, values)
+                })?;
+                take(values)?;
+                self.advance_rows(coded.bytes(), row..row + n, rows)?;
+            }
         }
         Ok(())
     }
@@ -466,4 +476,11 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let before = |row: usize| (u128::from(bytes) * row as u128 / all as u128) as u64;
         self.advance(before(rows.end) - before(rows.start))
     }
+}
+
+/// [`Rows::prepare`] with the backend's threads.
+fn prepare<B: Backend>(backend: &B, stored: &mut dyn Rows, rows: Range<usize>) -> Result<()> {
+    stored.prepare(rows, &|words, n, fill| {
+        on_threads(backend, words.chunks_mut(n), |i, words| fill(i, words))
+    })
 }

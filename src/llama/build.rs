@@ -417,7 +417,8 @@ fn memory<B: Backend>(
             "the RoPE table (max_seq_len)",
             rope::table_bytes(config, options.max_seq_len),
         ),
-        ("scratch buffers", scratch),
+        // What loading holds is dropped before the scratch buffers are made.
+        ("scratch buffers", scratch.max(plan.held_bytes())),
     ]
 }
 

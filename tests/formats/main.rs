@@ -7,6 +7,7 @@ mod chat_templates;
 mod checkpoints;
 mod config;
 mod files;
+mod foreign_slabs;
 mod forms;
 mod fuzz;
 mod fuzz_tokenizer;

@@ -1,17 +1,19 @@
 //! Matrices of codes with scales and zero points for groups: those of GPTQ, AWQ and
 //! compressed-tensors.
 //!
-//! GPTQ and AWQ lie by columns of ours, so the words of a matrix are read whole before its rows are
-//! unpacked. That is half a byte for each weight of one matrix, for as long as it is loaded.
+//! GPTQ and AWQ lie by columns of ours: a line of the file has a few bits of every row. So some
+//! hundred rows are read together, from every line the run of words that they are in.
 
-use super::{check_finite, floats, words};
+use super::{bytes_to_words, check_finite, floats, words};
 use crate::checkpoint::files::Source;
 use crate::checkpoint::finite;
-use crate::checkpoint::stored::{Coded, Rows};
+use crate::checkpoint::slabs::PIECES;
+use crate::checkpoint::stored::{Coded, OnThreads, Rows};
 use crate::file::zeros;
 use crate::quant::affine::{Format, Groups, Row};
 use crate::quant::{Quant, packed};
 use crate::{Result, reserve};
+use std::ops::Range;
 
 /// How codes and zero points are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +72,44 @@ impl Coded for Affine<'_> {
             _ => self.transposed(&scales)?,
         };
         Ok(Box::new(Reader {
-            words: words(&self.codes)?,
+            words: Vec::new(),
+            prepared: 0..0,
             scales,
             zeros: self.zero_points()?,
             stored: self,
         }))
     }
+
+    /// Scales as they are stored and in order of the rows, zero points likewise, the words of a slab,
+    /// and the codes that they are unpacked to.
+    fn held_bytes(&self) -> u64 {
+        let of_groups = (self.rows * self.groups) as u64;
+        let zeros = self.zeros.as_ref().map_or(0, |zeros| zeros.info.len);
+        let rows = self.together().unwrap_or(0).min(self.rows) as u64;
+        let words = self.codes.info.len / self.rows as u64 * rows;
+        self.scales.info.len + 8 * of_groups + zeros + of_groups + words + rows * self.cols as u64
+    }
 }
 
 impl Affine<'_> {
+    /// [`Rows::together`]: so many that reading a run of words costs more than its call, so few that
+    /// a slab is a small part of the matrix. Runs have 2 KiB for GPTQ and 512 bytes for AWQ.
+    fn together(&self) -> Option<usize> {
+        match self.packing {
+            Packing::Gptq { .. } => Some(512),
+            Packing::Awq => Some(1024),
+            Packing::Compressed => None,
+        }
+    }
+
+    /// Rows whose codes share a word.
+    fn rows_of_word(&self) -> usize {
+        match self.packing {
+            Packing::Awq => 8,
+            _ => 1,
+        }
+    }
+
     /// `[groups, rows]` as `[rows, groups]`.
     fn transposed<T: Copy>(&self, from: &[T]) -> Result<Vec<T>> {
         let mut to = reserve::room("scales of a tensor", from.len())?;
@@ -150,36 +181,51 @@ impl Affine<'_> {
 
 struct Reader<'a, 'b> {
     stored: &'b Affine<'a>,
+    /// Of the rows that are prepared, line by line.
     words: Vec<u32>,
+    prepared: Range<usize>,
     /// `[rows, groups]`.
     scales: Vec<f32>,
     zeros: Vec<u8>,
 }
 
 impl Reader<'_, '_> {
-    /// Unpacks rows from `row` on.
-    fn each(&self, row: usize, rows: usize, mut take: impl FnMut(usize, Row<'_>)) -> Result<()> {
-        let (stored, cols) = (self.stored, self.stored.cols);
-        let (bits, groups) = (stored.format.bits, stored.groups);
-        // AWQ's columns come in eights.
-        let (first, end) = match stored.packing {
-            Packing::Awq => (row / 8 * 8, (row + rows).next_multiple_of(8)),
-            _ => (row, row + rows),
-        };
-        let mut codes = zeros("codes of rows", ((end - first) * cols) as u64)?;
+    /// The codes of rows from `row` on, `[rows, cols]`.
+    fn codes(&self, row: usize, rows: usize) -> Result<Vec<u8>> {
+        let (stored, cols, bits) = (self.stored, self.stored.cols, self.stored.format.bits);
+        let mut codes = zeros("codes of rows", (rows * cols) as u64)?;
+        let (from, n) = (row.wrapping_sub(self.prepared.start), self.prepared.len());
         match stored.packing {
             Packing::Gptq { .. } => {
-                packed::gptq(bits, &self.words, stored.rows, first..end, &mut codes);
+                packed::gptq(bits, &self.words, n, from..from + rows, &mut codes);
             }
-            Packing::Awq => packed::awq(&self.words, stored.rows, first..end, &mut codes),
+            Packing::Awq => packed::awq(&self.words, n, from..from + rows, &mut codes),
             Packing::Compressed => {
-                let width = self.words.len() / stored.rows;
-                let words = self.words[first * width..].chunks_exact(width);
-                for (words, to) in words.zip(codes.chunks_exact_mut(cols)) {
-                    packed::row(bits, words, to);
+                let width = stored.codes.row_bytes();
+                let mut bytes = zeros("words of rows", (rows * width) as u64)?;
+                let source = &stored.codes;
+                source
+                    .file
+                    .read(source.info, (row * width) as u64, &mut bytes)?;
+                let mut words = reserve::room("words of a row", width / 4)?;
+                words.resize(width / 4, 0);
+                for (bytes, to) in bytes.chunks_exact(width).zip(codes.chunks_exact_mut(cols)) {
+                    bytes_to_words(bytes, &mut words);
+                    packed::row(bits, &words, to);
                 }
             }
         }
+        Ok(codes)
+    }
+
+    /// Unpacks rows from `row` on.
+    fn each(&self, row: usize, rows: usize, mut take: impl FnMut(usize, Row<'_>)) -> Result<()> {
+        let (stored, cols, groups) = (self.stored, self.stored.cols, self.stored.groups);
+        // The rows of a word are unpacked together.
+        let of_word = stored.rows_of_word();
+        let first = row / of_word * of_word;
+        let end = (row + rows).next_multiple_of(of_word);
+        let codes = self.codes(first, end - first)?;
         for i in 0..rows {
             let of_row = (row + i) * groups..(row + i + 1) * groups;
             let unpacked = Row {
@@ -198,6 +244,34 @@ impl Reader<'_, '_> {
 }
 
 impl Rows for Reader<'_, '_> {
+    fn together(&self) -> Option<usize> {
+        self.stored.together()
+    }
+
+    fn prepare(&mut self, rows: Range<usize>, on_threads: &OnThreads<'_>) -> Result<()> {
+        if self.together().is_none() {
+            return Ok(());
+        }
+        let (source, of_word) = (&self.stored.codes, self.stored.rows_of_word());
+        let (lines, run) = (source.info.shape[0], rows.len() / of_word);
+        self.words.clear();
+        reserve::vec("words of rows", &mut self.words, lines * run)?;
+        self.words.resize(lines * run, 0);
+        self.prepared = rows.clone();
+        let of_piece = lines.div_ceil(PIECES);
+        let first = rows.start / of_word;
+        on_threads(&mut self.words, of_piece * run, &|piece, words| {
+            let mut bytes = zeros("words of rows", 4 * run as u64)?;
+            for (i, words) in words.chunks_exact_mut(run).enumerate() {
+                let line = piece * of_piece + i;
+                let at = line * source.row_bytes() + 4 * first;
+                source.file.read(source.info, at as u64, &mut bytes)?;
+                bytes_to_words(&bytes, words);
+            }
+            Ok(())
+        })
+    }
+
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let (stored, cols) = (self.stored, self.stored.cols);
         let kept = stored.native().expect("only then rows are asked for codes");

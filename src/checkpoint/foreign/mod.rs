@@ -258,6 +258,13 @@ fn words(source: &Source<'_>) -> Result<Vec<u32>> {
     Ok(words)
 }
 
+/// As many words as `to` has.
+fn bytes_to_words(bytes: &[u8], to: &mut [u32]) {
+    for (&bytes, to) in bytes.as_chunks().0.iter().zip(to) {
+        *to = u32::from_le_bytes(bytes);
+    }
+}
+
 /// Whether all scales of a tensor are finite.
 fn check_finite(source: &Source<'_>, scales: &[f32]) -> Result<()> {
     finite::check_decoded(source, Dtype::F32, 0, scales)
