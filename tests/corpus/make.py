@@ -109,12 +109,47 @@ def quant_config(options, tensors):
                  "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
         for suffix, tensor in tensors(32, 32).items():
             all_tensors[f"model.layers.0.{name}.{suffix}"] = tensor
+    return json_then_safetensors(config, all_tensors)
+
+
+def json_then_safetensors(config, tensors):
     header, data = {}, b""
-    for name, (dtype, shape, content) in all_tensors.items():
+    for name, (dtype, shape, content) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
         data += content
     text = json.dumps(header).encode()
     return json.dumps(config).encode() + b"\n" + struct.pack("<Q", len(text)) + text + data
+
+
+def adapter(**options):
+    """An adapter_config.json in a line, then its tensors: two modules of tests/data/adapters/base."""
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4, "bias": "none",
+              "target_modules": ["q_proj", "down_proj"], "lora_dropout": 0.0, **options}
+    tensors, ranks = {}, options.get("rank_pattern", {})
+    for module, rows, cols in (("self_attn.q_proj", 32, 32), ("mlp.down_proj", 32, 48)):
+        rank = ranks.get(module.split(".")[1], 2)
+        for name, shape in (("A", [rank, cols]), ("B", [rows, rank])):
+            name = f"base_model.model.model.layers.0.{module}.lora_{name}.weight"
+            tensors[name] = ("F16", shape, bytes(2 * shape[0] * shape[1]))
+    return json_then_safetensors(config, tensors)
+
+
+def templates():
+    """A template and its variables, a NUL between them."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi \n"},
+                {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"x": [1, 2.5, None]}}}]}]
+    turns = ("{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + (m.content or '') | trim + '\n' }}"
+             "{% if m.tool_calls is defined %}{{ m.tool_calls | tojson(indent=2) }}{% endif %}{% endfor %}"
+             "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    language = ("{%- set ns = namespace(n=0) -%}{% macro f(x, y=2) %}{{ x ~ y }}{% endmacro %}"
+                "{% for a in range(5) if a % 2 == 0 recursive %}{% set ns.n = ns.n + a %}{{ loop.index }}{{ f(a) }}{% else %}none{% endfor %}"
+                "{{ ns.n }}{{ messages[::-1] | map(attribute='role') | join(', ') | upper }}{{ '%05d' | format(42) }}"
+                "{% call(v) f(1) %}{{ v }}{% endcall %}{{ {'a': 1}.items() | list }}{{ 'x' * 3 if messages | length > 2 else 'y' }}"
+                "{% filter indent(2) %}a\nb{% endfilter %}{{ messages[0].content.split(' ') | last }}")
+    variables = json.dumps({"messages": messages, "add_generation_prompt": True})
+    # A macro without `caller` refuses the call block: the language's file has it in a branch that is not taken.
+    language = language.replace("{% call(v)", "{% if false %}{% call(v)").replace("{% endcall %}", "{% endcall %}{% endif %}")
+    return {name: f"{source}\0{variables}" for name, source in (("turns", turns), ("language", language))}
 
 
 def quant_configs():
@@ -194,7 +229,7 @@ def gguf(version):
 
 def main():
     for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken", "gguf",
-                   "quant_config"):
+                   "quant_config", "adapter", "jinja", "chat_json"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
 
@@ -252,6 +287,22 @@ def main():
 
     for name, (options, tensors) in quant_configs().items():
         (HERE / "quant_config" / name).write_bytes(quant_config(options, tensors))
+
+    for name, options in {"plain": {}, "patterns": {"use_rslora": True, "rank_pattern": {"q_proj": 1}}}.items():
+        (HERE / "adapter" / name).write_bytes(adapter(**options))
+
+    for name, text in templates().items():
+        (HERE / "jinja" / name).write_text(text)
+
+    dialogs = {
+        "texts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "<s>b"}]}],
+        "tools": [{"role": "user", "content": "Hi"},
+                  {"role": "assistant", "content": None, "reasoning_content": "Hm",
+                   "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": [1, null]}"}}]},
+                  {"role": "tool", "tool_call_id": "1", "name": "f", "content": "{}"}, {"role": "user", "content": "So?"}],
+    }
+    for name, messages in dialogs.items():
+        (HERE / "chat_json" / f"{name}.json").write_text(json.dumps(messages))
 
     for version in (2, 3):
         (HERE / "gguf" / f"version{version}.gguf").write_bytes(gguf(version))

@@ -122,6 +122,67 @@ fn templates_render_as_in_transformers() {
     }
 }
 
+/// Texts of special tokens in messages stay texts (`safe`), unless they are to be parsed, as
+/// transformers does (`parsed`). `variables` are those of every case.
+fn compare_ids(cases: &Path, template: impl Fn(&Value) -> PathBuf, file: &Path, variables: &str) {
+    let tokenizer = tokenizer::open(file).unwrap();
+    let list = std::fs::read_to_string(cases).unwrap();
+    let list = read_json(&mut Meter::new(1 << 26, None), &list).unwrap();
+    let Value::List(list) = &list else {
+        panic!("no list of cases")
+    };
+    assert!(list.items.len() >= 16);
+    for (n, case) in list.items.iter().enumerate() {
+        let default = std::fs::read_to_string(template(case)).unwrap();
+        let sources = Sources {
+            default,
+            tool_use: None,
+        };
+        let bos = ("bos_token".to_owned(), "<|begin_of_text|>".to_owned());
+        let eos = ("eos_token".to_owned(), "<|eot_id|>".to_owned());
+        let chat = Chat::new(Some(Ok(sources)), vec![bos, eos], &*tokenizer, Some(NOW));
+        let messages = json(field(case, "messages"));
+        for (parse_special, key) in [(false, "safe"), (true, "parsed")] {
+            let request = ChatRequest {
+                messages: &messages,
+                variables: Some(variables),
+                parse_special,
+                ..ChatRequest::default()
+            };
+            let ids = chat.encode(&*tokenizer, &request, Bound::default());
+            let Encoding::Tokens(ids) = ids.unwrap() else {
+                panic!("case {n}: no tokens")
+            };
+            let want: Vec<i32> = serde_json::from_str(&json(field(case, key))).unwrap();
+            assert_eq!(ids, want, "case {n}, {key}: {messages}");
+        }
+    }
+}
+
+#[test]
+fn special_tokens_in_messages_are_words_unless_asked() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let headers = |_: &Value| data.join("chat/templates/headers.jinja");
+    let tokenizer = data.join("tokenizers/llama3.json");
+    let variables = r#"{"date_string": "1 Jan 2026"}"#;
+    compare_ids(
+        &data.join("chat/injection.json"),
+        headers,
+        &tokenizer,
+        variables,
+    );
+    // The cases of models' own templates, beside the tokenizer that they were made with.
+    let Some(folder) = std::env::var_os("LLAMABI_CHAT_CASES").map(PathBuf::from) else {
+        return eprintln!("skipped: LLAMABI_CHAT_CASES names no folder of models' templates");
+    };
+    let of_model = |case: &Value| {
+        let name = string(field(case, "template")).unwrap();
+        folder.join(format!("templates/{name}.jinja"))
+    };
+    let tokenizer = folder.join("../tokenizers/llama3.json");
+    compare_ids(&folder.join("injection.json"), of_model, &tokenizer, "{}");
+}
+
 fn request(messages: &str) -> ChatRequest<'_> {
     ChatRequest {
         messages,

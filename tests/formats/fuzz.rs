@@ -22,6 +22,11 @@ fn tokenizer_allowance(len: usize) -> usize {
     (64 << 20) + 128 * len
 }
 
+/// The same for a template: what it makes is charged, up to 64 MiB and 16 times the input.
+fn template_allowance(len: usize) -> usize {
+    (96 << 20) + 128 * len
+}
+
 fn corpus(folder: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/corpus")
@@ -316,4 +321,64 @@ fn tiktoken() {
     let words: [&[u8]; 6] = [b"IQ== 0\n", b"====", b" 4294967296", b" -1", b"\n\n", b" "];
     let target = harness::tiktoken;
     fuzz_within(tokenizer_allowance, "tiktoken", &words, 3_000, 4, target);
+}
+
+#[test]
+fn adapter() {
+    let words: [&[u8]; 10] = [
+        b"\"r\": 3, ",
+        b"\"use_rslora\": true, ",
+        b"\"rank_pattern\": {\"q_proj\": 1}, ",
+        b"\"alpha_pattern\": {\"q\": 1e30}, ",
+        b"\"modules_to_save\": [\"lm_head\"], ",
+        b"lora_A",
+        b"\"F32\"",
+        b"[0,1]",
+        b"null",
+        b"-1",
+    ];
+    fuzz("adapter", &words, 4_000, 12, harness::adapter);
+}
+
+#[test]
+fn jinja() {
+    let words: [&[u8]; 18] = [
+        b"{% for a in range(99) %}",
+        b"{% endfor %}",
+        b"{% if x %}",
+        b"{% else %}",
+        b"{% endif %}",
+        b"{% set a = a ~ a %}",
+        b"{{ ",
+        b" }}",
+        b"{%- raw -%}",
+        b" | tojson(indent=9)",
+        b" | join(messages)",
+        b" | indent(99)",
+        b".replace('', 'ab')",
+        b"[::-1]",
+        b" ** 99",
+        b" * 999999999",
+        b"not loop.recurse(",
+        b"\\u{",
+    ];
+    let (target, bound) = (harness::jinja, template_allowance);
+    fuzz_within(bound, "jinja", &words, 6_000, 40, target);
+}
+
+#[test]
+fn chat_json() {
+    let words: [&[u8]; 9] = [
+        b"\"role\": \"tool\", ",
+        b"\"content\": null, ",
+        b"\"arguments\": \"{\", ",
+        b"\"type\": \"image_url\", ",
+        b"\\ud800",
+        b"1e999",
+        b"[[[[[[[[[[[[[[[[",
+        b"{}",
+        b"null",
+    ];
+    let (target, bound) = (harness::chat_json, tokenizer_allowance);
+    fuzz_within(bound, "chat_json", &words, 3_000, 12, target);
 }

@@ -18,6 +18,7 @@ mod limits;
 mod quantised;
 mod tokenizer;
 mod tokenizer_ranks;
+mod tokenizer_real;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -7,7 +7,10 @@
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
-use llamabi::checkpoint::{self, Plan, hugging_face};
+use llamabi::backend::cpu::Cpu;
+use llamabi::chat::jinja::{Fault, Meter, Moment, Template, Value, limits, read_json};
+use llamabi::chat::{Chat, ChatRequest, Sources};
+use llamabi::checkpoint::{self, Adapter, Plan, hugging_face};
 use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
 use llamabi::model::rope;
 use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
@@ -124,8 +127,7 @@ pub fn quant_config(data: &[u8]) -> Result<()> {
         let checkpoint = checkpoint::open(&dir.0)?;
         let config = checkpoint.config(0)?;
         let files = checkpoint.open(None)?;
-        let plan =
-            Plan::new::<llamabi::backend::cpu::Cpu>(&*checkpoint, &files, &config, None, &[])?;
+        let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, None, &[])?;
         assert!(plan.read_bytes() <= data.len() as u64);
         Ok(())
     })
@@ -198,6 +200,85 @@ pub fn config(data: &[u8]) -> Result<()> {
             "{config:?}"
         );
     }
+    Ok(())
+}
+
+/// An `adapter_config.json` in a line, then the safetensors of the adapter: everything that is checked
+/// before it is merged into `tests/data/adapters/base`.
+pub fn adapter(data: &[u8]) -> Result<()> {
+    let line = data.iter().position(|&b| b == b'\n').unwrap_or(data.len());
+    let (config, weights) = data.split_at(line);
+    SCRATCH.with(|dir| {
+        let dir = Scratch(dir.0.join("adapter"));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        dir.file("adapter_config.json", config);
+        let weights = weights.get(1..).unwrap_or_default();
+        dir.file("adapter_model.safetensors", weights);
+        let adapters = [Adapter::open(&dir.0, 1.0, None)?];
+        let base = checkpoint::open(Path::new("tests/data/adapters/base"))?;
+        let (config, files) = (base.config(0)?, base.open(None)?);
+        Plan::new::<Cpu>(&*base, &files, &config, None, &adapters)?;
+        Ok(())
+    })
+}
+
+/// A chat template and its variables as JSON, a NUL between them.
+pub fn jinja(data: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(data);
+    let (template, json) = text.split_once('\0').unwrap_or((&text, "{}"));
+    let moment = Moment {
+        year: 2026,
+        month: 1,
+        day: 15,
+        hour: 12,
+        minute: 34,
+        second: 56,
+        weekday: 4,
+        yearday: 14,
+    };
+    let wrong = |fault: Box<Fault>| Error::format("template", fault.message);
+    let mut meter = Meter::new(json.len(), None);
+    let Value::Dict(variables) = read_json(&mut meter, json).map_err(wrong)? else {
+        return Err(Error::format("template", "variables that are no object"));
+    };
+    let pairs = variables
+        .entries()
+        .iter()
+        .filter_map(|(name, value)| match name {
+            Value::Text(name) => Some((name.as_str(), value.clone())),
+            _ => None,
+        });
+    let template = Template::read(template).map_err(wrong)?;
+    let done = template.render(meter, moment, pairs.collect());
+    let done = done.map_err(wrong)?;
+    assert!(done.used.0 <= limits::MAX_STEPS && done.text.len() <= limits::MAX_OUTPUT);
+    let runs = done.runs.iter().map(|run| run.len);
+    assert_eq!(runs.sum::<usize>(), done.text.len());
+    Ok(())
+}
+
+/// Messages as JSON, through a template that shows all of them.
+pub fn chat_json(data: &[u8]) -> Result<()> {
+    let Ok(messages) = std::str::from_utf8(data) else {
+        return Err(Error::format("messages", "no UTF-8"));
+    };
+    let tokenizer = tokenizer::open(Path::new("tests/data/small-tokenizer.model"))?;
+    let default = "{% for m in messages %}{{ m | tojson }}{{ m.content }}{% endfor %}".into();
+    let sources = Sources {
+        default,
+        tool_use: None,
+    };
+    let chat = Chat::new(Some(Ok(sources)), Vec::new(), &*tokenizer, Some(0));
+    let request = |continue_final| ChatRequest {
+        messages,
+        continue_final,
+        ..ChatRequest::default()
+    };
+    // Not every last message can be continued.
+    let _continued = chat.render(&request(true), None);
+    let done = chat.render(&request(false), None)?;
+    let runs = done.runs.iter().map(|run| run.len);
+    assert_eq!(runs.sum::<usize>(), done.text.len());
     Ok(())
 }
 
