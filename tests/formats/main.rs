@@ -13,6 +13,7 @@ mod fuzz;
 mod fuzz_tokenizer;
 mod gguf;
 mod gguf_config;
+mod info;
 mod jinja;
 mod limits;
 mod quantised;
