@@ -383,6 +383,9 @@ void llama_destroy(llama_t *l);
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 #define LLAMA_FINISH_UNSAFE 5
 
+/// Ended by `max_time_ms`. The status of the call is `LLAMA_OK`.
+#define LLAMA_FINISH_TIME 6
+
 /// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
 /// the call is `LLAMA_OK`, and what was generated until then can still be read.
 #define LLAMA_FINISH_UNREAD 8
@@ -434,6 +437,14 @@ typedef struct llama_event {
 /// It must return: no exception, no longjmp. One that blocks is a reader who is behind
 /// (`max_stall_ms`, `max_unread_ms`).
 typedef int32_t (*llama_event_fn)(void *user_data, const struct llama_event *ev);
+
+/// A number that is added to a token's logit. This layout is frozen.
+typedef struct llama_bias {
+  /// Token id.
+  int32_t token;
+  /// Finite; or minus infinity, which makes the token impossible.
+  float bias;
+} llama_bias;
 
 /// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
 typedef struct llama_generate_options {
@@ -489,6 +500,44 @@ typedef struct llama_generate_options {
   /// Not with `LLAMA_GEN_IGNORE_EOS`. A text that is too complex for the parser ends the call
   /// with `LLAMA_E_INVALID_ARGUMENT`.
   const llama_grammar_t *grammar;
+  /// So many tokens are generated before an end-of-sequence token or one of `stop_tokens` is
+  /// possible; at most `max_gen_len`. A stop string ends a sequence at any length. 0.
+  uint32_t min_gen_len;
+  /// No run of so many tokens is in prompt and output twice: the token that would complete it is
+  /// impossible. 0: off.
+  uint32_t no_repeat_ngram_size;
+  /// Subtracted from the logit of every token that the output has; OpenAI's. Finite. 0.
+  float presence_penalty;
+  /// Subtracted as often as the output has the token; OpenAI's. Finite. 0.
+  float frequency_penalty;
+  /// Typical sampling: of what the filters before leave, keep the tokens whose surprise -ln p is
+  /// nearest to the entropy, until their probabilities reach this; 0 to 1. 0: off.
+  float typical_p;
+  /// After that, drop tokens less probable than this; 0 to below 1. The most likely stays. 0: off.
+  float epsilon_cutoff;
+  /// After that, drop tokens less probable than this and than its square root times
+  /// exp(-entropy); 0 to below 1. The most likely stays. 0: off.
+  float eta_cutoff;
+  /// So many milliseconds after the call every sequence of it ends with `LLAMA_FINISH_TIME`, when
+  /// the step that is under way has ended; one that still waits for a slot, too. 0: never.
+  uint32_t max_time_ms;
+  /// Added to logits after the penalties; a token may stand here several times. Borrowed for the
+  /// call.
+  const struct llama_bias *logit_bias;
+  /// How many, at most 65536.
+  size_t n_logit_bias;
+  /// Tokens that end a sequence as an end-of-sequence token does, and are no part of the result;
+  /// with `LLAMA_GEN_IGNORE_EOS` too. Borrowed for the call.
+  const int32_t *stop_tokens;
+  /// How many, at most 65536.
+  size_t n_stop_tokens;
+  /// Sequences of tokens, end to end. Where prompt and output end with all but the last token of
+  /// one, its last token is impossible. Borrowed for the call.
+  const int32_t *bad_words;
+  /// Tokens of each, at least 1; together at most 65536.
+  const size_t *bad_word_lens;
+  /// How many.
+  size_t n_bad_words;
 } llama_generate_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.

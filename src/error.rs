@@ -177,6 +177,14 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// The options of a call forbid every token that the model thinks possible.
+    #[error("sequence {index}, token position {position}: the options leave no token possible")]
+    NoToken {
+        /// Which sequence of the call.
+        index: u32,
+        /// Where the token would have been, prompt included.
+        position: usize,
+    },
     /// `NO_WAIT` was asked for and there are not enough free slots.
     #[error("{free} slots are free, the call needs {needed} and must not wait")]
     Busy {

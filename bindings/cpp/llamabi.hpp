@@ -295,6 +295,9 @@ struct Event {
   }
 };
 
+/// See `llama_bias`.
+using Bias = llama_bias;
+
 /// How to generate; see `llama_generate_options`. Defaults are the library's.
 struct GenerateOptions {
   std::uint32_t max_gen_len = detail::generate_defaults().max_gen_len;
@@ -311,6 +314,17 @@ struct GenerateOptions {
   std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
   /// The text is of this language; made for the model that is called.
   std::optional<Grammar> grammar{};
+  std::uint32_t min_gen_len = detail::generate_defaults().min_gen_len;
+  std::uint32_t no_repeat_ngram_size = detail::generate_defaults().no_repeat_ngram_size;
+  float presence_penalty = detail::generate_defaults().presence_penalty;
+  float frequency_penalty = detail::generate_defaults().frequency_penalty;
+  float typical_p = detail::generate_defaults().typical_p;
+  float epsilon_cutoff = detail::generate_defaults().epsilon_cutoff;
+  float eta_cutoff = detail::generate_defaults().eta_cutoff;
+  std::uint32_t max_time_ms = detail::generate_defaults().max_time_ms;
+  std::vector<Bias> logit_bias{};
+  std::vector<Token> stop_tokens{};
+  std::vector<std::vector<Token>> bad_words{};
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
@@ -405,6 +419,25 @@ public:
     c_.cache_salt = o.cache_salt;
     c_.num_return_sequences = o.num_return_sequences;
     if (o.grammar) c_.grammar = o.grammar->get();
+    c_.min_gen_len = o.min_gen_len;
+    c_.no_repeat_ngram_size = o.no_repeat_ngram_size;
+    c_.presence_penalty = o.presence_penalty;
+    c_.frequency_penalty = o.frequency_penalty;
+    c_.typical_p = o.typical_p;
+    c_.epsilon_cutoff = o.epsilon_cutoff;
+    c_.eta_cutoff = o.eta_cutoff;
+    c_.max_time_ms = o.max_time_ms;
+    c_.logit_bias = o.logit_bias.data();
+    c_.n_logit_bias = o.logit_bias.size();
+    c_.stop_tokens = o.stop_tokens.data();
+    c_.n_stop_tokens = o.stop_tokens.size();
+    for (const std::vector<Token> &word : o.bad_words) {
+      bad_words_.insert(bad_words_.end(), word.begin(), word.end());
+      bad_word_lens_.push_back(word.size());
+    }
+    c_.bad_words = bad_words_.data();
+    c_.bad_word_lens = bad_word_lens_.data();
+    c_.n_bad_words = bad_word_lens_.size();
     for (const std::string &text : o.stop) stop_.push_back(c_string(text, "a stop string"));
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();
@@ -432,6 +465,8 @@ private:
   const GenerateOptions &options_;
   llama_generate_options c_;
   std::vector<const char *> stop_;
+  std::vector<Token> bad_words_;
+  std::vector<std::size_t> bad_word_lens_;
   Event event_;
 };
 

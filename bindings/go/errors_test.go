@@ -96,6 +96,7 @@ func TestFinishReasonText(t *testing.T) {
 		0:                        `{"Finish":"none"}`,
 		llamabi.FinishStop:       `{"Finish":"stop"}`,
 		llamabi.FinishStopString: `{"Finish":"stop_string"}`,
+		llamabi.FinishTime:       `{"Finish":"time"}`,
 		llamabi.FinishUnread:     `{"Finish":"unread"}`,
 		77:                       `{"Finish":"77"}`,
 	} {

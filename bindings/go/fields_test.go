@@ -63,6 +63,9 @@ func everyField(t *testing.T) {
 		llamabi.TopK(202), llamabi.MinP(0.125), llamabi.RepetitionPenalty(1.5), llamabi.Seed(5000000203),
 		llamabi.Stop("a", "b"), llamabi.TopLogprobs(204), llamabi.CacheSalt(5000000205), llamabi.NumReturnSequences(206),
 		llamabi.WithGrammar(must(model.NewGrammarJSON())(t)),
+		llamabi.MinGenLen(207), llamabi.NoRepeatNgramSize(208), llamabi.PresencePenalty(0.75), llamabi.FrequencyPenalty(-0.75),
+		llamabi.TypicalP(0.625), llamabi.EpsilonCutoff(0.375), llamabi.EtaCutoff(0.875), llamabi.MaxTime(209*time.Millisecond),
+		llamabi.LogitBias(map[int32]float32{1: 0.5}), llamabi.StopTokens(1, 2, 3), llamabi.BadWords([]int32{1}, []int32{2, 3}, []int32{4}, []int32{5}),
 		llamabi.Echo(), llamabi.Logprobs(), llamabi.NoWait(), llamabi.IgnoreEOS(), llamabi.Special())
 	fmt.Println("llama_generate_options", sentence(err))
 

@@ -14,15 +14,16 @@ import (
 type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
-// not given to the model; a sentence that says so is the text. FinishUnread: nobody read the stream
-// for too long, see [WithMaxUnread]. FinishNotFinite: the model made no number that is finite, so
-// no token was possible.
+// not given to the model; a sentence that says so is the text. FinishTime: see [MaxTime].
+// FinishUnread: nobody read the stream for too long, see [WithMaxUnread]. FinishNotFinite: the model
+// made no number that is finite, so no token was possible.
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
 	FinishCancelled  FinishReason = C.LLAMA_FINISH_CANCELLED
 	FinishStopString FinishReason = C.LLAMA_FINISH_STOP_STRING
 	FinishUnsafe     FinishReason = C.LLAMA_FINISH_UNSAFE
+	FinishTime       FinishReason = C.LLAMA_FINISH_TIME
 	FinishUnread     FinishReason = C.LLAMA_FINISH_UNREAD
 	FinishNotFinite  FinishReason = C.LLAMA_FINISH_NOT_FINITE
 )
@@ -34,6 +35,7 @@ var finishReasons = map[FinishReason]string{
 	FinishCancelled:  "cancelled",
 	FinishStopString: "stop_string",
 	FinishUnsafe:     "unsafe",
+	FinishTime:       "time",
 	FinishUnread:     "unread",
 	FinishNotFinite:  "not_finite",
 }

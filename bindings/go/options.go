@@ -4,8 +4,10 @@ package llamabi
 import "C"
 
 import (
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -241,6 +243,10 @@ type GenerateOption func(*generateOptions)
 type generateOptions struct {
 	c    C.llama_generate_options
 	stop []string
+	bias []C.llama_bias
+	ends []C.int32_t
+	bad  []C.int32_t
+	lens []C.size_t
 	err  error
 }
 
@@ -292,6 +298,86 @@ func NumReturnSequences(n int) GenerateOption {
 	return func(o *generateOptions) {
 		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
 	}
+}
+
+// MinGenLen keeps end-of-sequence and stop tokens impossible until n tokens are generated. 0.
+func MinGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.min_gen_len = number[C.uint32_t](&o.err, "min_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// NoRepeatNgramSize lets no run of n tokens be in prompt and output twice; 0: off. 0.
+func NoRepeatNgramSize(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.no_repeat_ngram_size = number[C.uint32_t](&o.err, "no_repeat_ngram_size", n, 0, math.MaxUint32)
+	}
+}
+
+// PresencePenalty is subtracted from the logit of every token of the output. 0.
+func PresencePenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.presence_penalty = C.float(p) }
+}
+
+// FrequencyPenalty is subtracted as often as the output has the token. 0.
+func FrequencyPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.frequency_penalty = C.float(p) }
+}
+
+// TypicalP keeps the tokens whose surprise is nearest to the entropy, up to the probability p; 0:
+// off. 0.
+func TypicalP(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.typical_p = C.float(p) }
+}
+
+// EpsilonCutoff drops tokens less probable than p; 0: off. 0.
+func EpsilonCutoff(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.epsilon_cutoff = C.float(p) }
+}
+
+// EtaCutoff drops tokens less probable than p and than its square root times exp(-entropy); 0: off.
+// 0.
+func EtaCutoff(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.eta_cutoff = C.float(p) }
+}
+
+// MaxTime ends the call's sequences with [FinishTime] so long after the call, to a millisecond. 0:
+// never.
+func MaxTime(d time.Duration) GenerateOption {
+	return func(o *generateOptions) { o.c.max_time_ms = milliseconds32(&o.err, "max_time_ms", d) }
+}
+
+// LogitBias adds to the logits of tokens; minus infinity makes one impossible.
+func LogitBias(biases map[int32]float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.bias = nil
+		for _, token := range slices.Sorted(maps.Keys(biases)) {
+			o.bias = append(o.bias, C.llama_bias{token: C.int32_t(token), bias: C.float(biases[token])})
+		}
+	}
+}
+
+// StopTokens end a sequence as an end-of-sequence token does, with [IgnoreEOS] too.
+func StopTokens(tokens ...int32) GenerateOption {
+	return func(o *generateOptions) { o.ends = cTokens(nil, tokens) }
+}
+
+// BadWords are sequences of tokens that are not completed.
+func BadWords(words ...[]int32) GenerateOption {
+	return func(o *generateOptions) {
+		o.bad, o.lens = nil, nil
+		for _, word := range words {
+			o.bad = cTokens(o.bad, word)
+			o.lens = append(o.lens, C.size_t(len(word)))
+		}
+	}
+}
+
+func cTokens(c []C.int32_t, tokens []int32) []C.int32_t {
+	for _, token := range tokens {
+		c = append(c, C.int32_t(token))
+	}
+	return c
 }
 
 // Stop sets texts that end a sequence and are cut off.
@@ -347,9 +433,22 @@ func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runt
 		o.c.stop = unsafe.SliceData(pointers)
 		o.c.n_stop = C.size_t(len(pointers))
 	}
+	o.c.logit_bias, o.c.n_logit_bias = pinned(o.bias, pin)
+	o.c.stop_tokens, o.c.n_stop_tokens = pinned(o.ends, pin)
+	o.c.bad_words, _ = pinned(o.bad, pin)
+	o.c.bad_word_lens, o.c.n_bad_words = pinned(o.lens, pin)
 	o.c.cancel = cancel
 	c := o.c
 	return &c, nil
+}
+
+// pinned is a list for C; NULL where it is empty.
+func pinned[T any](list []T, pin *runtime.Pinner) (*T, C.size_t) {
+	if len(list) == 0 {
+		return nil, 0
+	}
+	pin.Pin(unsafe.SliceData(list))
+	return unsafe.SliceData(list), C.size_t(len(list))
 }
 
 // cStrings copies texts into one buffer, pinned by pin, each with a NUL.

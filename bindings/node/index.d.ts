@@ -49,7 +49,7 @@ export type StatusName =
 
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
-export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'unread' | 'not_finite';
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'time' | 'unread' | 'not_finite';
 
 export interface OpenOptions {
   /** Meta's directory (params.json, consolidated.NN.pth) or Hugging Face's (config.json, *.safetensors). */
@@ -138,6 +138,28 @@ export interface GenerateOptions {
   numReturnSequences?: number;
   /** The text is of this language. Given inline, it is compiled once for as long as it is among the last 64. */
   grammar?: Grammar | GrammarSource;
+  /** So many tokens before an end-of-sequence token or one of stopTokens is possible. 0. */
+  minGenLen?: number;
+  /** No run of so many tokens is in prompt and output twice; 0: off. */
+  noRepeatNgramSize?: number;
+  /** Subtracted from the logit of every token of the output. 0. */
+  presencePenalty?: number;
+  /** Subtracted as often as the output has the token. 0. */
+  frequencyPenalty?: number;
+  /** Typical sampling, up to this probability; 0: off. */
+  typicalP?: number;
+  /** Drop tokens less probable than this; 0: off. */
+  epsilonCutoff?: number;
+  /** Drop tokens less probable than this and than its square root times exp(-entropy); 0: off. */
+  etaCutoff?: number;
+  /** Sequences end as 'time' so many milliseconds after the call; 0: never. */
+  maxTimeMs?: number;
+  /** Added to the logits of tokens; -Infinity makes one impossible. */
+  logitBias?: readonly (readonly [token: number, bias: number])[];
+  /** End a sequence as an end-of-sequence token does, with ignoreEos too. */
+  stopTokens?: Tokens;
+  /** Sequences of tokens that are not completed. */
+  badWords?: readonly Tokens[];
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */

@@ -184,7 +184,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 				continue // the error comes next
 			case llamabi.FinishUnsafe:
 				return badRequest("messages", "%s", ev.Text)
-			case llamabi.FinishLength:
+			case llamabi.FinishLength, llamabi.FinishTime:
 				p.finish = "length"
 			case llamabi.FinishStop, llamabi.FinishStopString:
 				p.finish = "stop"

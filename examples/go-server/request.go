@@ -13,6 +13,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,7 @@ type common struct {
 	stream       bool
 	includeUsage bool
 	maxTokens    int // -1: as many as there is room for
+	minTokens    int
 	stops        []string
 	opts         []llamabi.GenerateOption
 }
@@ -36,21 +38,19 @@ var ignored = []string{"metadata", "parallel_tool_calls", "prediction", "prompt_
 
 // harmless are values of further fields with which they ask for nothing.
 var harmless = map[string][]any{
-	"frequency_penalty": {0.0},
-	"function_call":     {"auto", "none"},
-	"functions":         {[]any{}},
-	"logit_bias":        {map[string]any{}},
-	"modalities":        {[]any{"text"}},
-	"presence_penalty":  {0.0},
-	"response_format":   {map[string]any{"type": "text"}},
-	"suffix":            {""},
-	"tool_choice":       {"auto", "none"},
-	"tools":             {[]any{}},
+	"function_call":   {"auto", "none"},
+	"functions":       {[]any{}},
+	"modalities":      {[]any{"text"}},
+	"response_format": {map[string]any{"type": "text"}},
+	"suffix":          {""},
+	"tool_choice":     {"auto", "none"},
+	"tools":           {[]any{}},
 }
 
 // shared are the fields that both protocols have.
-var shared = []string{"max_tokens", "min_p", "model", "n", "repeat_penalty", "repetition_penalty", "seed", "stop", "stream", "stream_options",
-	"temperature", "top_k", "top_p"}
+var shared = []string{"bad_words", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "ignore_eos", "logit_bias", "max_tokens", "min_p", "min_tokens",
+	"model", "n", "no_repeat_ngram_size", "presence_penalty", "repeat_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids", "stream",
+	"stream_options", "temperature", "top_k", "top_p", "typical_p"}
 
 // As the library has them.
 const (
@@ -332,10 +332,108 @@ func (f *fields) common(s *server) common {
 		llamabi.RepetitionPenalty(float32(repetition)),
 		llamabi.Stop(c.stops...),
 	}
+	f.chain(s, &c)
 	if seed, ok := f.seed(); ok {
 		c.opts = append(c.opts, llamabi.Seed(seed))
 	}
 	return c
+}
+
+// chain adds the options between logits and token beyond temperature and its like.
+func (f *fields) chain(s *server, c *common) {
+	c.minTokens = f.integer("min_tokens", 0, 0, math.MaxInt32)
+	c.opts = append(c.opts,
+		llamabi.PresencePenalty(float32(f.number("presence_penalty", 0, -2, 2))),
+		llamabi.FrequencyPenalty(float32(f.number("frequency_penalty", 0, -2, 2))),
+		llamabi.TypicalP(float32(f.number("typical_p", 0, 0, 1))),
+		llamabi.EpsilonCutoff(f.cutoff("epsilon_cutoff")),
+		llamabi.EtaCutoff(f.cutoff("eta_cutoff")),
+		llamabi.NoRepeatNgramSize(f.integer("no_repeat_ngram_size", 0, 0, math.MaxInt32)),
+		llamabi.MinGenLen(c.minTokens),
+		llamabi.LogitBias(f.logitBias(s.vocabSize)),
+		llamabi.BadWords(f.badWords(s.model)...),
+	)
+	if tokens := f.body["stop_token_ids"]; tokens != nil {
+		c.opts = append(c.opts, llamabi.StopTokens(f.tokens("stop_token_ids", "stop_token_ids", tokens, s.vocabSize)...))
+	}
+	if f.flag("ignore_eos") {
+		c.opts = append(c.opts, llamabi.IgnoreEOS())
+	}
+}
+
+// cutoff is a probability below 1.
+func (f *fields) cutoff(name string) float32 {
+	v := f.number(name, 0, 0, 1)
+	if float32(v) >= 1 {
+		f.fail(name, "'%s' is %s, must be less than 1.", name, shown(v))
+	}
+	return float32(v)
+}
+
+// logitBias reads an object of tokens and numbers, of which -100 and below ban.
+func (f *fields) logitBias(vocabSize int) map[int32]float32 {
+	object, ok := f.body["logit_bias"].(map[string]any)
+	if !ok && f.body["logit_bias"] != nil {
+		f.fail("logit_bias", "'logit_bias' must be an object, not %s.", kind(f.body["logit_bias"]))
+	}
+	biases := map[int32]float32{}
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		token, err := strconv.Atoi(key)
+		bias, ok := object[key].(float64)
+		switch {
+		case err != nil || strconv.Itoa(token) != key || token < 0 || token >= vocabSize:
+			f.fail("logit_bias", "'logit_bias' has '%s', which is no token from 0 to %d.", key, vocabSize-1)
+		case !ok:
+			f.fail("logit_bias", "'logit_bias.%s' must be a number, not %s.", key, kind(object[key]))
+		case bias > 100:
+			f.fail("logit_bias", "'logit_bias.%s' is %s, must be at most 100.", key, shown(bias))
+		case bias <= -100:
+			biases[int32(token)] = float32(math.Inf(-1))
+		default:
+			biases[int32(token)] = float32(bias)
+		}
+	}
+	return biases
+}
+
+// badWords reads texts, as the tokens that they have at the start of a text and behind a space.
+func (f *fields) badWords(model *llamabi.Model) [][]int32 {
+	list, ok := f.body["bad_words"].([]any)
+	switch {
+	case !ok && f.body["bad_words"] != nil:
+		f.fail("bad_words", "'bad_words' must be an array of strings, not %s.", kind(f.body["bad_words"]))
+	case len(list) > maxStops:
+		f.fail("bad_words", "'bad_words' has %d strings, at most %d are taken.", len(list), maxStops)
+	}
+	var words [][]int32
+	for i, v := range list {
+		word, ok := v.(string)
+		switch {
+		case f.err != nil:
+			return nil
+		case !ok:
+			f.fail("bad_words", "'bad_words[%d]' must be a string, not %s.", i, kind(v))
+		case strings.TrimLeft(word, " ") == "":
+			f.fail("bad_words", "'bad_words' has an empty string, which would forbid everything.")
+		case len(word) > maxStopBytes:
+			f.fail("bad_words", "'bad_words' has a string of %d bytes, at most %d are taken.", len(word), maxStopBytes)
+		}
+		if f.err != nil {
+			return nil
+		}
+		word = strings.TrimLeft(word, " ")
+		bare, err := model.Encode(word, false, false)
+		spaced, err2 := model.Encode(" "+word, false, false)
+		if err := errors.Join(err, err2); err != nil {
+			f.err = err
+			return nil
+		}
+		words = append(words, bare)
+		if len(spaced) == len(bare) && spaced[0] != bare[0] {
+			words = append(words, spaced)
+		}
+	}
+	return words
 }
 
 // seed is the model's seed, false: one of its own choice.
@@ -360,6 +458,9 @@ func (f *fields) seed() (uint64, bool) {
 // negative.
 func (f *fields) maxTokens(c *common, name string, missing float64) {
 	c.maxTokens = f.integer(name, missing, 0, math.MaxInt32)
+	if c.maxTokens >= 0 && c.minTokens > c.maxTokens {
+		f.fail("min_tokens", "'min_tokens' is %d, must be at most '%s', %d.", c.minTokens, name, c.maxTokens)
+	}
 	if c.maxTokens >= 0 {
 		c.opts = append(c.opts, llamabi.MaxGenLen(c.maxTokens))
 	}

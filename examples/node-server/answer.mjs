@@ -7,7 +7,7 @@ import { AnswerReader, deltasOf } from './tools.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
-const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length' };
+const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length', time: 'length' };
 
 // What differs between the two protocols' answers. `scored` are tokens with log probabilities, or
 // null.

@@ -67,18 +67,17 @@ function stopsOf(body) {
 export const IGNORED = ['metadata', 'parallel_tool_calls', 'prediction', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
 // ... and values of further ones with which they ask for nothing.
 const HARMLESS = {
-  frequency_penalty: [0],
   function_call: ['auto', 'none'],
   functions: [[]],
-  logit_bias: [{}],
   modalities: [['text']],
-  presence_penalty: [0],
   response_format: [{ type: 'text' }],
   suffix: [''],
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
-const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens'];
+const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
+  'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
+  'stop_token_ids', 'typical_p'];
 
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
@@ -112,8 +111,51 @@ function includesUsage(body, stream) {
   return flag(options, 'include_usage');
 }
 
-// What the two protocols share.
-function common(service, body, own, maxTokens) {
+// A probability below 1.
+function cutoff(body, name) {
+  const value = number(body, name, 0, 0, 1);
+  if (Math.fround(value) >= 1) throw badRequest(name, `'${name}' is ${value}, must be less than 1.`);
+  return value;
+}
+
+// An object of tokens and numbers, of which -100 and below ban.
+function logitBiasOf(body, vocabSize) {
+  const value = body.logit_bias ?? {};
+  const refuse = (sentence) => {
+    throw badRequest('logit_bias', sentence);
+  };
+  if (!isObject(value)) refuse(`'logit_bias' must be an object, not ${kind(value)}.`);
+  return Object.keys(value).sort().map((key) => {
+    const [token, bias] = [Number(key), value[key]];
+    if (!/^(0|[1-9][0-9]*)$/.test(key) || token >= vocabSize) refuse(`'logit_bias' has '${key}', which is no token from 0 to ${vocabSize - 1}.`);
+    if (typeof bias !== 'number') refuse(`'logit_bias.${key}' must be a number, not ${kind(bias)}.`);
+    if (!Number.isFinite(bias)) throw badRequest(null, 'The request is not valid JSON: a number is too large.');
+    if (bias > 100) refuse(`'logit_bias.${key}' is ${bias}, must be at most 100.`);
+    return [token, bias <= -100 ? -Infinity : bias];
+  });
+}
+
+// Texts, as the tokens that they have at the start of a text and behind a space.
+function badWordsOf(body, model) {
+  const value = body.bad_words ?? [];
+  const refuse = (sentence) => {
+    throw badRequest('bad_words', sentence);
+  };
+  if (!Array.isArray(value)) refuse(`'bad_words' must be an array of strings, not ${kind(value)}.`);
+  if (value.length > MAX_STOPS) refuse(`'bad_words' has ${value.length} strings, at most ${MAX_STOPS} are taken.`);
+  return value.flatMap((given, i) => {
+    if (typeof given !== 'string') refuse(`'bad_words[${i}]' must be a string, not ${kind(given)}.`);
+    const word = wellFormed(given).replace(/^ +/, '');
+    const bytes = Buffer.byteLength(given);
+    if (word === '') refuse("'bad_words' has an empty string, which would forbid everything.");
+    if (bytes > MAX_STOP_BYTES) refuse(`'bad_words' has a string of ${bytes} bytes, at most ${MAX_STOP_BYTES} are taken.`);
+    const [bare, spaced] = [model.encode(word), model.encode(` ${word}`)];
+    return spaced.length === bare.length && spaced[0] !== bare[0] ? [bare, spaced] : [bare];
+  });
+}
+
+// What the two protocols share; `limit` is the name that maxTokens has.
+function common(service, body, own, maxTokens, limit) {
   checkNames(body, own);
   const { model = null } = body;
   if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
@@ -130,8 +172,20 @@ function common(service, body, own, maxTokens) {
     repetitionPenalty: repetition,
     maxGenLen: maxTokens,
     stop: stopsOf(body),
+    minGenLen: integer(body, 'min_tokens', 0, 0, INT32),
+    presencePenalty: number(body, 'presence_penalty', 0, -2, 2),
+    frequencyPenalty: number(body, 'frequency_penalty', 0, -2, 2),
+    typicalP: number(body, 'typical_p', 0, 0, 1),
+    epsilonCutoff: cutoff(body, 'epsilon_cutoff'),
+    etaCutoff: cutoff(body, 'eta_cutoff'),
+    noRepeatNgramSize: integer(body, 'no_repeat_ngram_size', 0, 0, INT32),
+    logitBias: logitBiasOf(body, service.vocabSize),
+    badWords: badWordsOf(body, service.model),
+    stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),
+    ignoreEos: flag(body, 'ignore_eos'),
     seed: seedOf(body),
   };
+  if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);
   const stream = flag(body, 'stream');
   return { options, n: integer(body, 'n', 1, 1, 128), stream, includeUsage: includesUsage(body, stream) };
 }
@@ -185,7 +239,7 @@ function checkAnswer({ maxAnswer }, stream, tokens, alternatives) {
 const mostTokens = (room, maxTokens, prompt) => (maxTokens === undefined ? room : Math.min(room, prompt + maxTokens));
 
 export function completion(service, body) {
-  const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32));
+  const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32), 'max_tokens');
   const top = integer(body, 'logprobs', null, 0, 20);
   const echo = flag(body, 'echo');
   const best = integer(body, 'best_of', job.n, 1, 128);
@@ -211,7 +265,7 @@ export function completion(service, body) {
 export function chat(service, body) {
   const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
   const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs', 'tools', 'tool_choice', 'chat_template_kwargs'];
-  const job = common(service, body, own, integer(body, limit, undefined, 0, INT32));
+  const job = common(service, body, own, integer(body, limit, undefined, 0, INT32), limit);
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");

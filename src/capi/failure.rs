@@ -31,9 +31,10 @@ impl Error {
     pub fn code(&self) -> llama_status {
         match self {
             Error::Cancelled => LLAMA_CANCELLED,
-            Error::InvalidArgument { .. } | Error::Grammar(_) | Error::Forked { .. } => {
-                LLAMA_E_INVALID_ARGUMENT
-            }
+            Error::InvalidArgument { .. }
+            | Error::Grammar(_)
+            | Error::NoToken { .. }
+            | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
             Error::Io { .. } => LLAMA_E_IO,
             Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
             Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,

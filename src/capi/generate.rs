@@ -9,7 +9,7 @@ use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, grammar, layout, table};
 use crate::chat::{Format, Role, Turn};
-use crate::engine::request::{MAX_SEQUENCES, MAX_STOP_BYTES};
+use crate::engine::request::{Bias, MAX_LIST, MAX_SEQUENCES, MAX_STOP_BYTES};
 use crate::engine::{Event, Finish, GenerateOptions, Prompt};
 use crate::llama::Completion;
 use crate::{Cancel, Error, reserve};
@@ -48,6 +48,21 @@ pub(super) fn default_options() -> llama_generate_options {
         num_return_sequences: 0,
         reserved2: 0,
         grammar: ptr::null(),
+        min_gen_len: 0,
+        no_repeat_ngram_size: 0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        typical_p: 0.0,
+        epsilon_cutoff: 0.0,
+        eta_cutoff: 0.0,
+        max_time_ms: 0,
+        logit_bias: ptr::null(),
+        n_logit_bias: 0,
+        stop_tokens: ptr::null(),
+        n_stop_tokens: 0,
+        bad_words: ptr::null(),
+        bad_word_lens: ptr::null(),
+        n_bad_words: 0,
     }
 }
 
@@ -119,7 +134,28 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         copy.push_str(text);
         stop.push(copy);
     }
+    // SAFETY: by this function's contract.
+    let biases = unsafe { list("logit_bias", o.logit_bias, o.n_logit_bias) }?;
+    let mut logit_bias = reserve::room("logit_bias", biases.len())?;
+    logit_bias.extend(biases.iter().map(|b| Bias {
+        token: b.token,
+        bias: b.bias,
+    }));
+    // SAFETY: as above.
+    let stop_tokens = unsafe { list("stop_tokens", o.stop_tokens, o.n_stop_tokens) }?;
     Ok(GenerateOptions {
+        min_gen_len: o.min_gen_len as usize,
+        no_repeat_ngram_size: o.no_repeat_ngram_size as usize,
+        presence_penalty: o.presence_penalty,
+        frequency_penalty: o.frequency_penalty,
+        typical_p: o.typical_p,
+        epsilon_cutoff: o.epsilon_cutoff,
+        eta_cutoff: o.eta_cutoff,
+        max_time_ms: o.max_time_ms,
+        logit_bias,
+        stop_tokens: reserve::copy("stop_tokens", stop_tokens)?,
+        // SAFETY: as above.
+        bad_words: unsafe { bad_words(o) }?,
         echo: o.flags & LLAMA_GEN_ECHO != 0,
         logprobs: o.flags & LLAMA_GEN_LOGPROBS != 0,
         no_wait: o.flags & LLAMA_GEN_NO_WAIT != 0,
@@ -139,8 +175,51 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         num_return_sequences: samples(o),
         grammar: grammar::grammar(o.grammar)?,
         cancel: cancel::flag(o.cancel)?,
-        ..GenerateOptions::default()
     })
+}
+
+/// A list of the caller's, whose length is checked before it is looked at.
+///
+/// # Safety
+/// `p` is NULL or points to `n` elements that stay unchanged for `'a`.
+unsafe fn list<'a, T>(name: &str, p: *const T, n: usize) -> Outcome<&'a [T]> {
+    if n > MAX_LIST {
+        let sentence = format!("n_{name} is {n}, must be at most {MAX_LIST}");
+        return Err(Failure::invalid(sentence));
+    }
+    // SAFETY: by this function's contract.
+    unsafe { args::slice(name, p, n) }
+}
+
+/// The bad words, which lie end to end.
+///
+/// # Safety
+/// As [`engine_options`].
+unsafe fn bad_words(o: &llama_generate_options) -> Outcome<Vec<Vec<i32>>> {
+    if o.n_bad_words > MAX_LIST {
+        let sentence = format!(
+            "n_bad_words is {}, must be at most {MAX_LIST}",
+            o.n_bad_words
+        );
+        return Err(Failure::invalid(sentence));
+    }
+    // SAFETY: by this function's contract.
+    let lens = unsafe { args::slice("bad_word_lens", o.bad_word_lens, o.n_bad_words) }?;
+    let total = lens.iter().copied().fold(0, usize::saturating_add);
+    if total > MAX_LIST {
+        return Err(Failure::invalid(format!(
+            "bad_word_lens add up to {total}, must be at most {MAX_LIST}"
+        )));
+    }
+    // SAFETY: by this function's contract.
+    let mut rest = unsafe { args::slice("bad_words", o.bad_words, total) }?;
+    let mut words = reserve::room("bad_words", lens.len())?;
+    for &len in lens {
+        let (word, after) = rest.split_at(len);
+        words.push(reserve::copy("a bad word", word)?);
+        rest = after;
+    }
+    Ok(words)
 }
 
 /// Sequences of each prompt.

@@ -60,7 +60,9 @@ layout!(llama_build_options {
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
-    cache_salt, num_return_sequences, reserved2, grammar
+    cache_salt, num_return_sequences, reserved2, grammar, min_gen_len, no_repeat_ngram_size,
+    presence_penalty, frequency_penalty, typical_p, epsilon_cutoff, eta_cutoff, max_time_ms,
+    logit_bias, n_logit_bias, stop_tokens, n_stop_tokens, bad_words, bad_word_lens, n_bad_words
 } reserved1 reserved2);
 layout!(llama_chat_options {
     struct_size,
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
-        for size in 8..=96u32 {
+        for size in 8..=200u32 {
             let o = read_options(&changed(size, 0xff)).unwrap();
             let d = defaults();
             let given = |end: u32| size >= end;
@@ -349,12 +351,20 @@ mod tests {
                 if given(100) { 0x01010101 } else { 0 },
                 "{size}"
             );
+            assert_eq!(
+                o.max_time_ms,
+                if given(144) { 0x01010101 } else { 0 },
+                "{size}"
+            );
+            assert_eq!(o.logit_bias.is_null(), !given(152), "{size}");
+            assert_eq!(o.bad_word_lens.is_null(), !given(192), "{size}");
+            assert_eq!(o.n_bad_words == 0, !given(200), "{size}");
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [105, 112, 4096] {
+        for size in [201, 208, 4096] {
             let mut bytes = changed(size, 0);
             // What lies beyond struct_size is nobody's.
             bytes.0[size as usize..].fill(0xff);

@@ -243,6 +243,8 @@ pub const LLAMA_FINISH_CANCELLED: i32 = 3;
 pub const LLAMA_FINISH_STOP_STRING: i32 = 4;
 /// The dialog contained one of the chat format's special tags and was not given to the model.
 pub const LLAMA_FINISH_UNSAFE: i32 = 5;
+/// Ended by `max_time_ms`. The status of the call is `LLAMA_OK`.
+pub const LLAMA_FINISH_TIME: i32 = 6;
 /// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
 /// the call is `LLAMA_OK`, and what was generated until then can still be read.
 pub const LLAMA_FINISH_UNREAD: i32 = 8;
@@ -298,6 +300,16 @@ pub struct llama_event {
 /// (`max_stall_ms`, `max_unread_ms`).
 pub type llama_event_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ev: *const llama_event) -> i32>;
+
+/// A number that is added to a token's logit. This layout is frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct llama_bias {
+    /// Token id.
+    pub token: i32,
+    /// Finite; or minus infinity, which makes the token impossible.
+    pub bias: f32,
+}
 
 /// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
 #[repr(C)]
@@ -355,6 +367,44 @@ pub struct llama_generate_options {
     /// Not with `LLAMA_GEN_IGNORE_EOS`. A text that is too complex for the parser ends the call
     /// with `LLAMA_E_INVALID_ARGUMENT`.
     pub grammar: *const llama_grammar_t,
+    /// So many tokens are generated before an end-of-sequence token or one of `stop_tokens` is
+    /// possible; at most `max_gen_len`. A stop string ends a sequence at any length. 0.
+    pub min_gen_len: u32,
+    /// No run of so many tokens is in prompt and output twice: the token that would complete it is
+    /// impossible. 0: off.
+    pub no_repeat_ngram_size: u32,
+    /// Subtracted from the logit of every token that the output has; OpenAI's. Finite. 0.
+    pub presence_penalty: f32,
+    /// Subtracted as often as the output has the token; OpenAI's. Finite. 0.
+    pub frequency_penalty: f32,
+    /// Typical sampling: of what the filters before leave, keep the tokens whose surprise -ln p is
+    /// nearest to the entropy, until their probabilities reach this; 0 to 1. 0: off.
+    pub typical_p: f32,
+    /// After that, drop tokens less probable than this; 0 to below 1. The most likely stays. 0: off.
+    pub epsilon_cutoff: f32,
+    /// After that, drop tokens less probable than this and than its square root times
+    /// exp(-entropy); 0 to below 1. The most likely stays. 0: off.
+    pub eta_cutoff: f32,
+    /// So many milliseconds after the call every sequence of it ends with `LLAMA_FINISH_TIME`, when
+    /// the step that is under way has ended; one that still waits for a slot, too. 0: never.
+    pub max_time_ms: u32,
+    /// Added to logits after the penalties; a token may stand here several times. Borrowed for the
+    /// call.
+    pub logit_bias: *const llama_bias,
+    /// How many, at most 65536.
+    pub n_logit_bias: usize,
+    /// Tokens that end a sequence as an end-of-sequence token does, and are no part of the result;
+    /// with `LLAMA_GEN_IGNORE_EOS` too. Borrowed for the call.
+    pub stop_tokens: *const i32,
+    /// How many, at most 65536.
+    pub n_stop_tokens: usize,
+    /// Sequences of tokens, end to end. Where prompt and output end with all but the last token of
+    /// one, its last token is impossible. Borrowed for the call.
+    pub bad_words: *const i32,
+    /// Tokens of each, at least 1; together at most 65536.
+    pub bad_word_lens: *const usize,
+    /// How many.
+    pub n_bad_words: usize,
 }
 
 // Section: Results

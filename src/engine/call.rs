@@ -35,6 +35,8 @@ pub(super) struct Call {
     pub options: GenerateOptions,
     pub stops: Stops,
     pub submitted: Instant,
+    /// When its sequences end, whatever they have.
+    deadline: Option<Instant>,
     cancelled: AtomicBool,
     state: Mutex<State>,
     ready: Condvar,
@@ -171,10 +173,15 @@ impl Call {
         phases.resize(n, Phase::New);
         let stops = Stops::new(&options.stop)?;
         reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
+        let submitted = Instant::now();
+        let time = Duration::from_millis(options.max_time_ms.into());
+        // A deadline that the clock cannot express is no deadline.
+        let deadline = submitted.checked_add(time).filter(|_| !time.is_zero());
         Ok(Arc::new(Self {
             stops,
             options,
-            submitted: Instant::now(),
+            submitted,
+            deadline,
             cancelled: AtomicBool::new(false),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
@@ -233,6 +240,14 @@ impl Call {
         }
     }
 
+    /// The same, of a call that has not had all its time; else its prompts end here.
+    pub fn standing_now(&self) -> Standing {
+        if self.is_out_of_time() {
+            self.withdraw(FinishReason::Time);
+        }
+        self.standing()
+    }
+
     /// Begin the first prompt that waits if `reserve` gives what it needs. That is told the prompt
     /// and the call's seed.
     pub fn begin<R>(
@@ -279,6 +294,26 @@ impl Call {
                 .cancel
                 .as_ref()
                 .is_some_and(|flag| flag.is_triggered())
+    }
+
+    /// For how long its sequences may go on, if that is bounded.
+    pub fn time_left(&self) -> Option<Duration> {
+        let deadline = self.deadline?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether it has had all its time.
+    pub fn is_out_of_time(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// End the prompts that wait if the call was cancelled or has had its time.
+    pub fn look(&self) {
+        if self.is_cancelled() {
+            self.withdraw(FinishReason::Cancelled);
+        } else if self.is_out_of_time() {
+            self.withdraw(FinishReason::Time);
+        }
     }
 
     /// A sequence that has begun gives its slot up.

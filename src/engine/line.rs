@@ -12,9 +12,10 @@ use super::stream::FinishReason;
 use crate::reserve;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How many calls' cancel flags are looked at before a step. A step must not cost more because many
-/// calls wait.
+/// How many calls' cancel flags and clocks are looked at before a step. A step must not cost more
+/// because many calls wait.
 const FLAGS_AT_A_TIME: usize = 256;
 
 pub(super) struct Line {
@@ -96,22 +97,19 @@ impl Line {
         }
     }
 
-    /// End what was cancelled, and line up again those whose readers have caught up.
+    /// End what was cancelled or has had its time, and line up again those whose readers have caught
+    /// up.
     pub fn look(&mut self) {
         let n = self.waiting.len();
         for _ in 0..n.min(FLAGS_AT_A_TIME) {
             self.next_flag = (self.next_flag + 1) % n;
-            if let Waiter::Call { call, .. } = &self.waiting[self.next_flag]
-                && call.is_cancelled()
-            {
-                call.withdraw(FinishReason::Cancelled);
+            if let Waiter::Call { call, .. } = &self.waiting[self.next_flag] {
+                call.look();
             }
         }
         let mut aside = std::mem::take(&mut self.aside);
         for call in aside.extract_if(.., |call| {
-            if call.is_cancelled() {
-                call.withdraw(FinishReason::Cancelled);
-            }
+            call.look();
             call.standing() != Standing::Behind
         }) {
             if call.standing() != Standing::Gone {
@@ -120,6 +118,16 @@ impl Line {
             }
         }
         self.aside = aside;
+    }
+
+    /// How long the first of the calls that wait for a slot, or stand aside, may go on.
+    pub fn time_left(&self) -> Option<Duration> {
+        let waiting = self.waiting.iter().filter_map(|waiter| match waiter {
+            Waiter::Call { call, .. } => Some(call),
+            Waiter::Parked(_) => None,
+        });
+        let calls = waiting.chain(&self.aside);
+        calls.filter_map(|call| call.time_left()).min()
     }
 
     /// Calls that stand aside.
@@ -133,7 +141,7 @@ impl Line {
             match self.waiting.front()? {
                 Waiter::Parked(id) if parked.may_return(*id) => return Some(Next::Parked(*id)),
                 Waiter::Parked(_) => {}
-                Waiter::Call { call, .. } => match call.standing() {
+                Waiter::Call { call, .. } => match call.standing_now() {
                     Standing::Ready => return Some(Next::Call(call.clone())),
                     Standing::Gone => {}
                     Standing::Behind => {

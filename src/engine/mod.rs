@@ -20,6 +20,7 @@
 
 mod branch;
 mod call;
+mod edits;
 mod guide;
 mod line;
 mod os;

@@ -89,6 +89,10 @@ impl Parked {
         });
     }
 
+    pub fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.stored.iter().map(|stored| &stored.sequence)
+    }
+
     pub fn get(&self, id: u64) -> Option<&Sequence> {
         let stored = self.stored.iter().find(|s| s.sequence.id == id)?;
         Some(&stored.sequence)
@@ -173,7 +177,13 @@ impl Scheduler {
             Some(left)
         });
         let stalled = stalled.filter(|_| self.line.has_waiters());
-        unread.chain(stalled).min().map(|left| left.max(LEAST_WAIT))
+        let running = self.running.iter().chain(self.parked.sequences());
+        let timed = running.filter_map(|sequence| sequence.call().time_left());
+        let all = unread
+            .chain(stalled)
+            .chain(timed)
+            .chain(self.line.time_left());
+        all.min().map(|left| left.max(LEAST_WAIT))
     }
 
     /// The calls of sequences that sit out, are parked or stand aside.

@@ -1,6 +1,7 @@
 //! What chooses the tokens of a sequence.
 
 use super::branch::Branch;
+use super::edits;
 use super::request::GenerateOptions;
 use super::sampler::uniform;
 use crate::Token;
@@ -18,6 +19,8 @@ pub(super) struct Policy {
     n_tokens: usize,
     logprob: bool,
     top: usize,
+    is_edited: bool,
+    hangs_on_last: bool,
 }
 
 impl Policy {
@@ -30,6 +33,8 @@ impl Policy {
             n_tokens,
             logprob: options.logprobs,
             top: options.top_logprobs,
+            is_edited: edits::any(options),
+            hangs_on_last: edits::hang_on_last(options),
         }
     }
 
@@ -38,8 +43,19 @@ impl Policy {
         self.strategy.penalty != 1.0
     }
 
+    /// Whether an [`edits::Editor`] has anything to do for it.
+    pub fn is_edited(&self) -> bool {
+        self.is_edited
+    }
+
+    /// Whether what it edits hangs on the last token.
+    pub fn hangs_on_last(&self) -> bool {
+        self.hangs_on_last
+    }
+
     /// What is wanted of the row at `position`: a score for the next prompt token, or the next
     /// token. The tokens that it is chosen by go to `history`, if the one at `position` is known.
+    /// It has no edits and no mask.
     pub fn choice(&self, branch: &Branch, position: usize, history: &mut Vec<Token>) -> Choice {
         let (next, first) = (position + 1, history.len());
         let given = (next < branch.prompt_len).then(|| branch.tokens[next]);

@@ -11,6 +11,19 @@ pub const MAX_STOP_BYTES: usize = 4096;
 /// Most sequences of a call. They run as slots come free.
 pub const MAX_SEQUENCES: usize = 65_536;
 
+/// Most elements of a list of tokens; of bad words, their tokens together.
+pub const MAX_LIST: usize = 65_536;
+
+/// A number that is added to a token's logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct Bias {
+    /// Whose.
+    pub token: Token,
+    /// Finite, or -inf: the token is impossible.
+    pub bias: f32,
+}
+
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
@@ -43,6 +56,23 @@ pub struct GenerateOptions {
     pub eta_cutoff: f32,
     /// Applied once per distinct token of prompt and output; 1 is off.
     pub repetition_penalty: f32,
+    /// Subtracted from the logit of every token of the output.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token as often as the output has it.
+    pub frequency_penalty: f32,
+    /// Added to logits after the penalties. A token may stand in it several times.
+    pub logit_bias: Vec<Bias>,
+    /// So many tokens are generated before an EOS or a stop token is possible.
+    pub min_gen_len: usize,
+    /// No run of so many tokens is in prompt and output twice; 0 is off.
+    pub no_repeat_ngram_size: usize,
+    /// Sequences of tokens that the output does not complete.
+    pub bad_words: Vec<Vec<Token>>,
+    /// Tokens that end a sequence as EOS does, also where that is ignored.
+    pub stop_tokens: Vec<Token>,
+    /// So many milliseconds after the call its sequences end with
+    /// [`super::FinishReason::Time`]; 0: never.
+    pub max_time_ms: u32,
     /// 0: the next draw of the handle's generator.
     pub seed: u64,
     /// Sequences that continue each prompt, as if it stood that often in the call; they share one
@@ -78,6 +108,14 @@ impl Default for GenerateOptions {
             epsilon_cutoff: 0.0,
             eta_cutoff: 0.0,
             repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            min_gen_len: 0,
+            no_repeat_ngram_size: 0,
+            bad_words: Vec::new(),
+            stop_tokens: Vec::new(),
+            max_time_ms: 0,
             seed: 0,
             num_return_sequences: 1,
             grammar: None,
@@ -162,6 +200,19 @@ impl GenerateOptions {
             r > 0.0 && r.is_finite(),
             "finite and more than 0",
         )?;
+        for (name, penalty) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
+            in_range(name, penalty, penalty.is_finite(), "finite")?;
+        }
+        self.check_lists(limits.vocab_size)?;
+        if let Some(most) = self.max_gen_len
+            && self.min_gen_len > most
+        {
+            let expected = format!("at most max_gen_len, {most}");
+            return Err(Error::invalid("min_gen_len", expected, self.min_gen_len));
+        }
         if self.num_return_sequences == 0 {
             return Err(Error::invalid("num_return_sequences", "at least 1", 0));
         }
@@ -189,6 +240,53 @@ impl GenerateOptions {
                 "at least one character",
                 "empty",
             ));
+        }
+        Ok(())
+    }
+}
+
+impl GenerateOptions {
+    fn check_lists(&self, vocab_size: usize) -> Result<()> {
+        let length = |name: &str, n: usize| match n <= MAX_LIST {
+            true => Ok(()),
+            false => Err(Error::invalid(name, format!("at most {MAX_LIST}"), n)),
+        };
+        let known = |name: &dyn Fn() -> String, token: Token| match usize::try_from(token) {
+            Ok(at) if at < vocab_size => Ok(()),
+            _ => {
+                let expected = format!("0 to {}", vocab_size.saturating_sub(1));
+                Err(Error::invalid(name(), expected, token))
+            }
+        };
+        length("n_logit_bias", self.logit_bias.len())?;
+        for (i, Bias { token, bias }) in self.logit_bias.iter().enumerate() {
+            known(&|| format!("logit_bias[{i}].token"), *token)?;
+            if !(bias.is_finite() || *bias == f32::NEG_INFINITY) {
+                let name = format!("logit_bias[{i}].bias");
+                return Err(Error::invalid(name, "finite or minus infinity", bias));
+            }
+        }
+        length("n_stop_tokens", self.stop_tokens.len())?;
+        for (i, token) in self.stop_tokens.iter().enumerate() {
+            known(&|| format!("stop_tokens[{i}]"), *token)?;
+        }
+        length("n_bad_words", self.bad_words.len())?;
+        let tokens = self.bad_words.iter().map(Vec::len);
+        length(
+            "the length of bad_words",
+            tokens.fold(0, usize::saturating_add),
+        )?;
+        for (i, word) in self.bad_words.iter().enumerate() {
+            if word.is_empty() {
+                return Err(Error::invalid(
+                    format!("bad_word_lens[{i}]"),
+                    "at least 1",
+                    0,
+                ));
+            }
+            for token in word {
+                known(&|| format!("a token of bad word {i}"), *token)?;
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::EngineOptions;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
+use super::edits::Editor;
 use super::guide::{Guide, Guides};
 use super::line::{Line, Next};
 use super::output::Output;
@@ -17,7 +18,7 @@ use crate::backend::choice::mask_words;
 use crate::backend::{Answer, Limits, RowKind, Run, Span, Step};
 use crate::kv::{Hit, Pool};
 use crate::tokenizer::Tokenizer;
-use crate::{Result, Token, reserve};
+use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// An empty plan with room for any step but its history, whose room [`Scheduler::plan`] takes.
+    /// An empty plan with room for any step but its history and its edits, whose room
+    /// [`Scheduler::plan`] takes.
     fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
         let what = "the plan of a step";
         let pages_each = limits.max_positions.div_ceil(limits.page_size);
@@ -77,6 +79,7 @@ pub(super) struct Scheduler {
     pub(super) pool: Pool,
     pace: Pace,
     sampler: Sampler,
+    editor: Editor,
     /// Ids from here on are never sampled.
     n_tokens: usize,
     limits: Limits,
@@ -97,6 +100,7 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
+        let editor = Editor::new(n_tokens, &options.eos_ids)?;
         let slots = "the slots (max_batch_size)";
         Ok(Self {
             line: Line::new(options.max_batch_size),
@@ -109,6 +113,7 @@ impl Scheduler {
             pool: Pool::new(limits.n_pages, limits.page_size)?,
             pace: Pace::new(options.prefill_chunk),
             sampler,
+            editor,
             n_tokens,
             limits,
             tokenizer,
@@ -133,10 +138,15 @@ impl Scheduler {
         for sequence in self.parked.look(&mut self.line) {
             self.end_parked(sequence, FinishReason::Cancelled);
         }
+        for sequence in self.parked.take_all(|s| s.call().is_out_of_time()) {
+            self.end_parked(sequence, FinishReason::Time);
+        }
         for sequence in &mut self.running {
             let Output { call, index, .. } = &sequence.output;
             if call.is_cancelled() || call.has_ended(*index) {
                 sequence.end = Some(Ok(FinishReason::Cancelled));
+            } else if call.is_out_of_time() {
+                sequence.end = Some(Ok(FinishReason::Time));
             }
         }
         self.end_unread();
@@ -225,10 +235,10 @@ impl Scheduler {
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
         let history = self.running.iter().map(Sequence::history_len).sum();
-        if let Err(error) =
-            reserve::vec("the tokens for penalties", &mut plan.step.history, history)
-        {
-            for sequence in self.running.iter_mut().filter(|s| s.history_len() > 0) {
+        let room = reserve::vec("the tokens for penalties", &mut plan.step.history, history);
+        if let Err(error) = room.and_then(|()| self.reserve_edits(&mut plan.step)) {
+            let needs_room = |s: &&mut Sequence| s.history_len() > 0 || s.policy.is_edited();
+            for sequence in self.running.iter_mut().filter(needs_room) {
                 sequence.end = Some(Err(error.clone()));
             }
             self.retire();
@@ -250,7 +260,7 @@ impl Scheduler {
                 let position = branch.computed;
                 let token = &branch.tokens[position..][..1];
                 add_span(plan, sequence, RowKind::Decode, position, token, &self.pool);
-                want(&mut plan.step, sequence, 0..1);
+                want(&mut plan.step, sequence, 0..1, &mut self.editor);
             }
         }
         let mut budget = self
@@ -324,15 +334,24 @@ impl Scheduler {
                 .running
                 .iter()
                 .any(|s| s.sits_out != s.call().is_behind())
+            || self.reserve_edits(&mut next.step).is_err()
         {
             return;
         }
         next.step.follows = true;
-        for sequence in rows() {
+        for sequence in self.running.iter().filter(|s| !s.sits_out) {
             let position = sequence.branch.tokens.len();
             add_span(next, sequence, RowKind::Decode, position, &[0], &self.pool);
-            want(&mut next.step, sequence, 0..1);
+            want(&mut next.step, sequence, 0..1, &mut self.editor);
         }
+    }
+
+    /// Room for the edits that the running sequences can have in a step.
+    fn reserve_edits(&self, step: &mut Step) -> Result<()> {
+        let edited = self.running.iter().filter(|s| s.policy.is_edited());
+        let most = |s: &Sequence| self.editor.most(&s.call().options, s.branch.tokens.len());
+        let edits = edited.map(most).sum();
+        reserve::vec("the edits of logits", &mut step.edits, edits)
     }
 
     /// Whether an earlier span of this step computes the page that this sequence would begin with.
@@ -389,7 +408,8 @@ impl Scheduler {
             false if position + rows == branch.prompt_len => rows - 1,
             false => rows,
         };
-        want(&mut plan.step, sequence, wanted_from..rows);
+        let rows_wanted = wanted_from..rows;
+        want(&mut plan.step, sequence, rows_wanted, &mut self.editor);
         rows
     }
 
@@ -443,7 +463,17 @@ impl Scheduler {
                         continue;
                     }
                     let got = match answer {
-                        Answer::Logits(_) => self.sampler.choose(choice, step),
+                        Answer::Logits(_) => match self.sampler.choose(choice, step) {
+                            // Nothing is left of what the model thinks possible, and no text of a
+                            // grammar ends here.
+                            Ok(None) if self.sampler.has_possible() && !sequence.may_end() => {
+                                Err(Error::NoToken {
+                                    index: sequence.output.index,
+                                    position: position + 1,
+                                })
+                            }
+                            got => got,
+                        },
                         Answer::Picks { picks, top } => picked(choice, &picks[row], top),
                     };
                     let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
@@ -537,13 +567,23 @@ impl Scheduler {
 }
 
 /// Ask for the logits of some rows of the step's last span, which belongs to this sequence.
-fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>) {
+fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, editor: &mut Editor) {
     let Some(span) = step.spans.last() else {
         return;
     };
     for row in rows {
         let Sequence { policy, branch, .. } = sequence;
-        let choice = policy.choice(branch, span.position + row, &mut step.history);
+        let next = span.position + row + 1;
+        let mut choice = policy.choice(branch, next - 1, &mut step.history);
+        if choice.given.is_none() && policy.is_edited() {
+            let (first, prompt_len) = (step.edits.len(), branch.prompt_len);
+            // Of a step that follows another, the last token is not known.
+            let tokens = &branch.tokens[..next.min(branch.tokens.len())];
+            let (output, generated) = (&tokens[prompt_len..], next - prompt_len);
+            let options = &sequence.call().options;
+            editor.write(options, tokens, output, generated, &mut step.edits);
+            choice.edits = first..step.edits.len();
+        }
         step.wanted.push((span.rows.start + row) as u32);
         step.choices.push(choice);
     }

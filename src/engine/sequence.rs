@@ -111,11 +111,12 @@ impl Sequence {
     }
 
     /// Whether it goes on after the row of decode that is under way, unless the token or a reader
-    /// ends it: then all but that token is known of its next row. Of one that follows a
-    /// grammar, that token's successors are not known either.
+    /// ends it, and all but that token is known of its next row. Of one that follows a grammar,
+    /// that token's successors are not known either.
     pub fn goes_on(&self) -> bool {
         let more = self.branch.generated() + 1 < self.extent.max_new;
-        !self.branch.in_prefill() && more && self.call().options.grammar.is_none()
+        let known = self.call().options.grammar.is_none() && !self.policy.hangs_on_last();
+        !self.branch.in_prefill() && more && known
     }
 
     /// Most tokens of it that its next token is chosen by.
@@ -160,8 +161,7 @@ impl Sequence {
             }
             Some((token, score)) => self.append(token, score, eos_ids)?,
             None => {
-                let may_end = self.guide.as_ref().is_some_and(|guide| guide.accepts());
-                self.end = Some(Ok(match may_end {
+                self.end = Some(Ok(match self.may_end() {
                     true => FinishReason::Stop,
                     false => FinishReason::NotFinite,
                 }));
@@ -170,8 +170,15 @@ impl Sequence {
         Ok(())
     }
 
+    /// Whether it follows a grammar that a text may end at here.
+    pub fn may_end(&self) -> bool {
+        self.guide.as_ref().is_some_and(|guide| guide.accepts())
+    }
+
     fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) -> Result<()> {
-        if eos_ids.contains(&token) && !self.call().options.ignore_eos {
+        let options = &self.call().options;
+        let is_eos = eos_ids.contains(&token) && !options.ignore_eos;
+        if is_eos || options.stop_tokens.contains(&token) {
             self.end = Some(Ok(FinishReason::Stop));
             return Ok(());
         }

@@ -31,6 +31,8 @@ pub enum FinishReason {
     StopString = 4,
     /// The dialog contained a special tag.
     Unsafe = 5,
+    /// `max_time_ms`.
+    Time = 6,
     /// Nobody has read the stream for too long.
     Unread = 8,
     /// No logit was finite, so no token was possible.

@@ -290,9 +290,52 @@ static void with_model(const char *dir) {
   WITH(reserved1, 1, LLAMA_E_ABI);
   WITH(reserved2, 1, LLAMA_E_ABI);
   WITH(num_return_sequences, UINT32_MAX, LLAMA_E_BATCH);
+  WITH(min_gen_len, 2, INVALID);
+  WITH(presence_penalty, (float)(1e30 * 1e30), INVALID);
+  WITH(frequency_penalty, 0.0f / (float)(1 - one_len[0]), INVALID);
+  WITH(typical_p, 1.1f, INVALID);
+  WITH(typical_p, 0.0f / (float)(1 - one_len[0]), INVALID);
+  WITH(epsilon_cutoff, 1.0f, INVALID);
+  WITH(eta_cutoff, -0.1f, INVALID);
+  WITH(n_logit_bias, 1, INVALID);
+  WITH(n_logit_bias, SIZE_MAX, INVALID);
+  WITH(n_logit_bias, 65537, INVALID);
+  WITH(n_stop_tokens, 1, INVALID);
+  WITH(n_stop_tokens, SIZE_MAX / 4 + 1, INVALID);
+  WITH(n_stop_tokens, 65537, INVALID);
+  WITH(n_bad_words, 1, INVALID);
+  WITH(n_bad_words, SIZE_MAX, INVALID);
+  WITH(n_bad_words, 65537, INVALID);
   WITH(struct_size, 7, LLAMA_E_ABI);
   WITH(struct_size, 4097, LLAMA_E_ABI);
 #undef WITH
+  {
+    /* lists whose contents are wrong; bad words are not read before their lengths are added */
+    const llama_bias bias[] = {{1, 0.5f}, {1, (float)(1e30 * 1e30)}, {-1, 0.0f}};
+    const size_t lens[] = {1, SIZE_MAX, 2, 65535, 0};
+    size_t i;
+    for (i = 1; i < 3; i++) {
+      o = generate_defaults();
+      o.logit_bias = bias + i;
+      o.n_logit_bias = 1;
+      EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    }
+    o = generate_defaults();
+    o.stop_tokens = &bad;
+    o.n_stop_tokens = 1;
+    EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    for (i = 0; i < 5; i++) {
+      o = generate_defaults();
+      o.bad_words = &bad;
+      o.bad_word_lens = lens + i;
+      o.n_bad_words = i == 0 || i == 2 ? 2 : 1;
+      if (i != 3) EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    }
+    o = generate_defaults();
+    o.bad_word_lens = lens;
+    o.n_bad_words = 1;
+    EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+  }
   two_texts[0] = "\xff";
   o = generate_defaults();
   o.stop = two_texts;

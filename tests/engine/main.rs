@@ -2,6 +2,7 @@
 
 mod batching;
 mod calls;
+mod chain;
 mod failure;
 mod parked;
 mod parked_random;

@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use llamabi::Cancel;
+use llamabi::engine::request::Bias;
 use llamabi::engine::{FinishReason, GenerateOptions, Prompt};
 use proptest::prelude::*;
 
@@ -30,6 +31,39 @@ fn prompt_tokens(longest: usize) -> impl Strategy<Value = Vec<i32>> {
         }
         tokens
     })
+}
+
+/// What edits logits, and what ends a sequence beside EOS.
+fn edits() -> impl Strategy<Value = GenerateOptions> {
+    let bias = |token, bias| Bias { token, bias };
+    let penalties = (
+        prop_oneof![Just(0.0f32), Just(0.6)],
+        prop_oneof![Just(0.0f32), Just(0.3), Just(-0.2)],
+    );
+    let biases = prop_oneof![
+        Just(vec![]),
+        Just(vec![bias(7, 1.5), bias(EOS, -2.0), bias(7, 0.25)]),
+        Just(vec![bias(30, f32::NEG_INFINITY), bias(31, 2.5)]),
+    ];
+    let words = prop_oneof![
+        Just(vec![]),
+        Just(vec![vec![29], vec![3]]),
+        Just(vec![vec![5, 6], vec![30, 31, 29], vec![4]]),
+    ];
+    let lengths = (0..4usize, prop_oneof![Just(0usize), Just(2), Just(3)]);
+    let stops = prop_oneof![Just(vec![]), Just(vec![33, 5]), Just(vec![40])];
+    (penalties, biases, words, lengths, stops).prop_map(
+        |(penalties, logit_bias, bad_words, lengths, stop_tokens)| GenerateOptions {
+            presence_penalty: penalties.0,
+            frequency_penalty: penalties.1,
+            logit_bias,
+            bad_words,
+            min_gen_len: lengths.0,
+            no_repeat_ngram_size: lengths.1,
+            stop_tokens,
+            ..GenerateOptions::default()
+        },
+    )
 }
 
 fn options() -> impl Strategy<Value = GenerateOptions> {
@@ -71,7 +105,9 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
         Just(Vec::new()).boxed(),
         prop::collection::vec(stop, 0..4).boxed()
     ];
-    (sampling, report, length, stops).prop_map(|(sampling, report, max_gen_len, stop)| {
+    let edits = prop_oneof![Just(GenerateOptions::default()).boxed(), edits().boxed()];
+    let all = (sampling, report, length, stops, edits);
+    all.prop_map(|(sampling, report, max_gen_len, stop, edits)| {
         let (temperature, top_p, top_k, min_p, repetition_penalty, seed, cutoffs) = sampling;
         let (typical_p, epsilon_cutoff, eta_cutoff) = cutoffs;
         let (echo, logprobs, ignore_eos, top_logprobs, cache_salt) = report;
@@ -92,7 +128,8 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
             typical_p,
             epsilon_cutoff,
             eta_cutoff,
-            ..GenerateOptions::default()
+            min_gen_len: edits.min_gen_len.min(max_gen_len.unwrap_or(usize::MAX)),
+            ..edits
         }
     })
 }

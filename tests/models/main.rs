@@ -5,6 +5,7 @@ mod adapters;
 mod checkpoints;
 #[path = "../support/common.rs"]
 mod common;
+mod decoding;
 mod demo;
 mod failures;
 mod finite;

@@ -30,7 +30,11 @@ BODIES = [
         {"repetition_penalty": 0}, {"repetition_penalty": 1e39}, {"seed": 2**63}, {"seed": -(2**63)}, {"seed": 2**64}, {"seed": 0.5}, {"seed": -1}, {"seed": 1e300},
         {"stop": " there"}, {"stop": [" there", 5]}, {"stop": ["a"] * 1025}, {"stop": ""}, {"stop": "\0"}, {"stop": "x" * 4097}, {"stop": {}}, {"stop": "\ud83d"},
         {"stream": 1}, {"stream_options": {}}, {"stream": True, "stream_options": {"x": 1}}, {"stream": True, "stream_options": 5}, {"model": "x"}, {"model": ""}, {"model": 5}, {"model": None},
-        {"__proto__": 5}, {"constructor": 1}, {"toString": None}, {"b": 1, "a": 1}, {"logit_bias": {}}, {"logit_bias": {"1": 5}}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
+        {"__proto__": 5}, {"constructor": 1}, {"toString": None}, {"b": 1, "a": 1}, {"logit_bias": {}}, {"logit_bias": {"1": 5}}, {"logit_bias": {"01": 5}}, {"logit_bias": {"1": "a", "2": 101}}, {"logit_bias": {"2": 101}}, {"logit_bias": {"400": -100}}, {"logit_bias": []},
+        {"presence_penalty": 1.5}, {"presence_penalty": 2.01}, {"frequency_penalty": -2}, {"min_tokens": 4}, {"min_tokens": 3, "ignore_eos": True}, {"ignore_eos": 1},
+        {"stop_token_ids": [5, 400]}, {"stop_token_ids": 5}, {"stop_token_ids": [1024]}, {"bad_words": ["there", " was"]}, {"bad_words": [""]}, {"bad_words": "a"}, {"bad_words": [5]},
+        {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"typical_p": 1.5}, {"epsilon_cutoff": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 1.5}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
         {"prompt": "\ud83d"}, {"prompt": "a\ud83d\ude00b", "echo": True}, {"prompt": "a\0b", "echo": True}, {"prompt": "\ufeffa", "echo": True}, {"prompt": "\u2028<&>", "echo": True})
 ] + [
     ("/v1/chat/completions", CHAT | more) for more in (

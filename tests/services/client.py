@@ -304,9 +304,9 @@ def fields():
     assert text(**nothing) == text() == text(top_k=0, min_p=0, repetition_penalty=1) == text(logit_bias=None, tools=None, user=None)
     assert text(repetition_penalty=3.0) != text()
     client.chat.completions.create(model=MODEL, messages=SKY, max_tokens=1, extra_body={**nothing, "suffix": None, "best_of": None})
-    for name, value in dict(logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, response_format={"type": "json_object"},
+    for name, value in dict(logit_bias={"x": 1}, presence_penalty=3, frequency_penalty=-2.5, response_format={"type": "json_object"},
                             tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required", suffix="end",
-                            temprature=0, ignore_eos=True, repetition_penalty=-1).items():
+                            temprature=0, ignore_eos=1, repetition_penalty=-1).items():
         raises(openai.BadRequestError, 400, lambda: text(**{name: value}), param=name, type="invalid_request_error")
     raises(openai.BadRequestError, 400, lambda: client.chat.completions.create(
         model=MODEL, messages=SKY, extra_body={"reasoning_effort": "high"}), param="reasoning_effort")

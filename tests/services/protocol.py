@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import urllib.request
 
 import openai
 from langchain_openai import ChatOpenAI, OpenAI
@@ -115,6 +116,41 @@ def prefill():
     assert chat(parts).usage.prompt_tokens > answer.usage.prompt_tokens
 
 
+def chain():
+    """What is between logits and text, beyond temperature and its like."""
+    def ids(**more):
+        said = complete(max_tokens=12, logprobs=0, extra_body=more).choices[0]
+        return said, said.logprobs.tokens
+
+    plain, pieces = ids()
+    request = urllib.request.Request(URL + "/tokenize", json.dumps({"content": plain.text, "with_pieces": True}).encode(), {"Content-Type": "application/json"})
+    known = {str(one["piece"]): one["id"] for one in json.load(urllib.request.urlopen(request))["tokens"]}
+    at = next(i for i, piece in enumerate(pieces) if i > 1 and piece in known)
+    piece, token = pieces[at], known[pieces[at]]
+    assert piece in pieces
+    for bias in (-100, -1000.5):
+        assert piece not in ids(logit_bias={str(token): bias})[1]
+    assert piece.strip() not in ids(bad_words=[piece])[0].text.split()
+    assert ids(logit_bias={str(token): 100})[1].count(piece) >= 10
+    stopped, _ = ids(stop_token_ids=[token])
+    assert stopped.finish_reason == "stop" and plain.text.startswith(stopped.text) and len(stopped.text) < len(plain.text)
+    longer, _ = ids(stop_token_ids=[token], min_tokens=12)
+    assert longer.finish_reason == "length"
+    repeated = ids(no_repeat_ngram_size=1)[1]
+    assert len(set(repeated)) == len(repeated)
+    assert ids(ignore_eos=False)[0].text == plain.text
+    sampled = dict(temperature=1, seed=3)
+    assert ids(**sampled, epsilon_cutoff=0.999)[0].text == plain.text == ids(**sampled, eta_cutoff=0.999, top_k=1)[0].text
+    assert ids(**sampled, typical_p=0.1)[0].text
+    refused(lambda: ids(logit_bias={"x": 1}), "logit_bias", "no token")
+    refused(lambda: ids(logit_bias={"999999": 1}), "logit_bias", "no token")
+    refused(lambda: ids(logit_bias={"5": 101}), "logit_bias", "at most 100")
+    refused(lambda: ids(bad_words=[""]), "bad_words", "empty")
+    refused(lambda: ids(min_tokens=13), "min_tokens", "'max_tokens', 12")
+    refused(lambda: ids(epsilon_cutoff=1), "epsilon_cutoff", "less than 1")
+    refused(lambda: ids(stop_token_ids=[-1]), "stop_token_ids", "must be a token")
+
+
 def fields():
     """Two names of one field, types, and what is not taken."""
     def text(**more):
@@ -124,8 +160,9 @@ def fields():
     refused(lambda: text(repeat_penalty=3.0, repetition_penalty=2.0), "repeat_penalty", "two names")
     refused(lambda: text(repeat_penalty=0), "repeat_penalty", "more than 0")
     for name in ("frequency_penalty", "presence_penalty"):
-        assert text(**{name: 0}) == text()
-        refused(lambda: text(**{name: 0.5}), name, "not supported with this value")
+        assert text(**{name: 0}) == text() != text(**{name: 2})
+        refused(lambda: text(**{name: 2.5}), name, "from -2 to 2")
+    chain()
     assert chat(max_tokens=3, max_completion_tokens=3).usage.completion_tokens == 3
     refused(lambda: chat(max_tokens=3, max_completion_tokens=4), "max_completion_tokens", "'max_tokens'", "'max_completion_tokens'")
     refused(lambda: complete(n=129), "n", "from 1 to 128")

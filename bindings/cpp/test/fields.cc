@@ -55,6 +55,17 @@ int main() {
   g.top_logprobs = 204;
   g.cache_salt = 5000000205;
   g.num_return_sequences = 206;
+  g.min_gen_len = 207;
+  g.no_repeat_ngram_size = 208;
+  g.presence_penalty = 0.75F;
+  g.frequency_penalty = -0.75F;
+  g.typical_p = 0.625F;
+  g.epsilon_cutoff = 0.375F;
+  g.eta_cutoff = 0.875F;
+  g.max_time_ms = 209;
+  g.logit_bias = {{1, 0.5F}};
+  g.stop_tokens = {1, 2, 3};
+  g.bad_words = {{1}, {2, 3}, {4}, {5}};
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");

@@ -88,6 +88,9 @@ struct GenerateOptions {
   int32_t grammar_kind = 0; // LLAMA_GRAMMAR_*; 0: none
   std::string grammar_source;
   std::vector<const char *> stop_pointers;
+  std::vector<llama_bias> logit_bias;
+  std::vector<int32_t> stop_tokens, bad_words;
+  std::vector<size_t> bad_word_lens;
   llama_generate_options c;
   GenerateOptions(napi_env env, napi_value options);
   GenerateOptions(const GenerateOptions &) = delete;

@@ -150,6 +150,17 @@ std::vector<napi_value> to_elements(
   return elements;
 }
 
+// [[token, bias], ...]
+static void to_biases(napi_env env, napi_value value, std::vector<llama_bias> &out) {
+  const char *const what = "an array of [token, bias]";
+  for (napi_value element : to_elements(env, value, "logitBias", what)) {
+    Scope scope(env);
+    const auto pair = to_elements(env, element, "logitBias", what);
+    if (pair.size() != 2) throw_type_error(env, std::string("logitBias must be ") + what);
+    out.push_back({to_int(env, pair[0], "token"), to_float(env, pair[1], "bias")});
+  }
+}
+
 size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
   bool typed = false;
   check(env, napi_is_typedarray(env, value, &typed));
@@ -388,6 +399,29 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       c.cache_salt = to_uint64(env, v, "cacheSalt");
     else if (name == "numReturnSequences")
       c.num_return_sequences = to_uint(env, v, "numReturnSequences");
+    else if (name == "minGenLen")
+      c.min_gen_len = to_uint(env, v, "minGenLen");
+    else if (name == "noRepeatNgramSize")
+      c.no_repeat_ngram_size = to_uint(env, v, "noRepeatNgramSize");
+    else if (name == "presencePenalty")
+      c.presence_penalty = to_float(env, v, "presencePenalty");
+    else if (name == "frequencyPenalty")
+      c.frequency_penalty = to_float(env, v, "frequencyPenalty");
+    else if (name == "typicalP")
+      c.typical_p = to_float(env, v, "typicalP");
+    else if (name == "epsilonCutoff")
+      c.epsilon_cutoff = to_float(env, v, "epsilonCutoff");
+    else if (name == "etaCutoff")
+      c.eta_cutoff = to_float(env, v, "etaCutoff");
+    else if (name == "maxTimeMs")
+      c.max_time_ms = to_uint(env, v, "maxTimeMs");
+    else if (name == "logitBias")
+      to_biases(env, v, logit_bias);
+    else if (name == "stopTokens")
+      to_tokens(env, v, stop_tokens);
+    else if (name == "badWords")
+      for (napi_value word : to_elements(env, v, "badWords", "an array of arrays of tokens"))
+        bad_word_lens.push_back(to_tokens(env, word, bad_words));
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")
@@ -417,6 +451,13 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   for (const std::string &text : stop) stop_pointers.push_back(text.c_str());
   c.stop = stop_pointers.data();
   c.n_stop = stop_pointers.size();
+  c.logit_bias = logit_bias.data();
+  c.n_logit_bias = logit_bias.size();
+  c.stop_tokens = stop_tokens.data();
+  c.n_stop_tokens = stop_tokens.size();
+  c.bad_words = bad_words.data();
+  c.bad_word_lens = bad_word_lens.data();
+  c.n_bad_words = bad_word_lens.size();
 }
 
 } // namespace addon

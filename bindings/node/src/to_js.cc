@@ -94,6 +94,8 @@ static napi_value finish_reason(napi_env env, int32_t reason) {
     return string(env, "stop_string");
   case LLAMA_FINISH_UNSAFE:
     return string(env, "unsafe");
+  case LLAMA_FINISH_TIME:
+    return string(env, "time");
   case LLAMA_FINISH_UNREAD:
     return string(env, "unread");
   case LLAMA_FINISH_NOT_FINITE:

@@ -1,7 +1,7 @@
 //! A model that is a function of the tokens it finds in its own paged cache, and that checks every
 //! step it is given.
 
-use super::toy::{EOS, VOCAB};
+use super::toy::{EOS, IDS, VOCAB};
 use llamabi::backend::choice::{Scale, mass};
 use llamabi::backend::{Answer, Limits, Pick, RowKind, Run, Step};
 use llamabi::engine::sampler::Sampler;
@@ -187,6 +187,15 @@ impl Model {
         assert!(step.wanted.len() <= max_wanted);
         assert_eq!(step.choices.len(), step.wanted.len());
         assert_eq!(step.slots.len(), rows);
+        for choice in &step.choices {
+            let edits = &step.edits[choice.edits.clone()];
+            assert!(edits.is_sorted_by(|a, b| a.token < b.token));
+            assert!(
+                edits
+                    .iter()
+                    .all(|edit| (0..IDS as Token).contains(&edit.token))
+            );
+        }
         assert!(
             step.wanted.is_sorted_by(|a, b| a < b)
                 && step.wanted.iter().all(|w| (*w as usize) < rows)

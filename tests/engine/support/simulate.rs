@@ -5,10 +5,45 @@ use super::model::Think;
 use super::toy::{EOS, IDS, Toy, VOCAB, decode};
 use llamabi::Token;
 use llamabi::backend::RowKind;
-use llamabi::backend::choice::{Changes, Strategy};
+use llamabi::backend::choice::{Changes, Edit, Strategy};
 use llamabi::engine::sampler::{Sampler, uniform};
 use llamabi::engine::{FinishReason, GenerateOptions};
 use llamabi::tokenizer::{Piece, Tokenizer};
+
+/// What is added to the logits of the token after `tokens`, one id at a time, by the definitions of
+/// OpenAI (penalties, biases) and transformers (bans).
+fn edits(options: &GenerateOptions, tokens: &[Token], prompt_len: usize) -> Vec<Edit> {
+    let output = &tokens[prompt_len..];
+    let is_banned = |id: Token| {
+        let ends = id == EOS && !options.ignore_eos || options.stop_tokens.contains(&id);
+        let with = [tokens, &[id]].concat();
+        let n = options.no_repeat_ngram_size;
+        let repeats = n > 0 && with.len() > n && {
+            let last = &with[with.len() - n..];
+            tokens.windows(n).any(|ngram| ngram == last)
+        };
+        repeats
+            || ends && output.len() < options.min_gen_len
+            || options.bad_words.iter().any(|word| with.ends_with(word))
+    };
+    let edit = |id: Token| {
+        let add = match output.iter().filter(|token| **token == id).count() {
+            0 => 0.0,
+            n => -(n as f32 * options.frequency_penalty + options.presence_penalty),
+        };
+        let biases = options.logit_bias.iter().filter(|bias| bias.token == id);
+        let add = biases.fold(add, |add, bias| add + bias.bias);
+        match is_banned(id) {
+            true => f32::NEG_INFINITY,
+            false => add,
+        }
+    };
+    let all = (0..IDS as Token).map(|token| Edit {
+        token,
+        add: edit(token),
+    });
+    all.filter(|edit| edit.add != 0.0).collect()
+}
 
 /// One sequence alone, one whole prompt at a time, without pages, batches or streams.
 pub fn simulate(
@@ -98,10 +133,15 @@ pub fn simulate(
         think(&history(&tokens), &mut row);
         sampler.load(&row);
         let draw = uniform(options.seed, u64::from(index), tokens.len() as u64);
+        let edits = edits(options, &tokens, prompt.len());
+        let changes = Changes {
+            edits: &edits,
+            ..Changes::after(&tokens)
+        };
         let token = sampler
-            .draw(&Strategy::from(options), Changes::after(&tokens), draw)
+            .draw(&Strategy::from(options), changes, draw)
             .unwrap();
-        if token == EOS && !options.ignore_eos {
+        if token == EOS && !options.ignore_eos || options.stop_tokens.contains(&token) {
             reason = FinishReason::Stop;
             break;
         }

@@ -1,0 +1,257 @@
+//! What a call's options add to the logits of a row, by the tokens before it: penalties of the
+//! output, biases, and tokens that are banned.
+
+use super::request::GenerateOptions;
+use crate::backend::Edit;
+use crate::{Result, Token, reserve};
+
+/// Makes the edits of one row at a time, for all sequences.
+pub(super) struct Editor {
+    /// Tokens that end a sequence unless EOS is ignored.
+    eos_ids: Vec<Token>,
+    /// What is added to each token, `[n_tokens]`; 0 for all that are not among `touched`.
+    adds: Vec<f32>,
+    /// How often it is in the output; 0 between rows.
+    counts: Vec<u32>,
+    is_touched: Vec<bool>,
+    touched: Vec<Token>,
+}
+
+impl Editor {
+    /// `n_tokens`: ids from there on are never drawn, so they are not edited.
+    pub fn new(n_tokens: usize, eos_ids: &[Token]) -> Result<Self> {
+        let what = "the edits of a row (the vocabulary)";
+        Ok(Self {
+            eos_ids: reserve::copy(what, eos_ids)?,
+            adds: reserve::filled(what, n_tokens, 0.0)?,
+            counts: reserve::filled(what, n_tokens, 0)?,
+            is_touched: reserve::filled(what, n_tokens, false)?,
+            touched: reserve::room(what, n_tokens)?,
+        })
+    }
+
+    /// Most edits of a row after so many tokens.
+    pub fn most(&self, options: &GenerateOptions, tokens: usize) -> usize {
+        let repeats = match repeats_matter(options) {
+            true => tokens,
+            false => 0,
+        };
+        let ends = self.eos_ids.len() + options.stop_tokens.len();
+        let lists = options.logit_bias.len() + options.bad_words.len();
+        self.adds.len().min(repeats + ends + lists)
+    }
+
+    /// Append the edits of the row after `tokens`, of which the output is `output`. `generated` are
+    /// the tokens generated before the row's: more than `output` has where the last is not known
+    /// yet, which is only where nothing hangs on it ([`hang_on_last`]).
+    pub fn write(
+        &mut self,
+        options: &GenerateOptions,
+        tokens: &[Token],
+        output: &[Token],
+        generated: usize,
+        edits: &mut Vec<Edit>,
+    ) {
+        let (presence, frequency) = (options.presence_penalty, options.frequency_penalty);
+        if presence != 0.0 || frequency != 0.0 {
+            for token in output {
+                if let Some(at) = self.touch(*token) {
+                    self.counts[at] += 1;
+                }
+            }
+            for token in &self.touched {
+                let at = *token as usize;
+                let count = std::mem::take(&mut self.counts[at]) as f32;
+                self.adds[at] = -finite(finite(count * frequency) + presence);
+            }
+        }
+        for bias in &options.logit_bias {
+            if let Some(at) = self.touch(bias.token) {
+                self.adds[at] = match bias.bias == f32::NEG_INFINITY {
+                    true => bias.bias,
+                    false if self.adds[at] == f32::NEG_INFINITY => self.adds[at],
+                    false => finite(self.adds[at] + bias.bias),
+                };
+            }
+        }
+        if generated < options.min_gen_len {
+            if !options.ignore_eos {
+                for at in 0..self.eos_ids.len() {
+                    self.ban(self.eos_ids[at]);
+                }
+            }
+            options
+                .stop_tokens
+                .iter()
+                .for_each(|token| self.ban(*token));
+        }
+        for word in &options.bad_words {
+            if let Some((last, head)) = word.split_last()
+                && tokens.ends_with(head)
+            {
+                self.ban(*last);
+            }
+        }
+        let n = options.no_repeat_ngram_size;
+        if n > 0 && tokens.len() + 1 >= n {
+            let head = &tokens[tokens.len() + 1 - n..];
+            for ngram in tokens.windows(n).filter(|ngram| ngram[..n - 1] == *head) {
+                self.ban(ngram[n - 1]);
+            }
+        }
+        self.touched.sort_unstable();
+        for token in self.touched.drain(..) {
+            let at = token as usize;
+            self.is_touched[at] = false;
+            let add = std::mem::take(&mut self.adds[at]);
+            edits.push(Edit { token, add });
+        }
+    }
+
+    /// The token's place, if it can be drawn at all.
+    fn touch(&mut self, token: Token) -> Option<usize> {
+        let at = usize::try_from(token).ok()?;
+        let touched = self.is_touched.get_mut(at)?;
+        if !std::mem::replace(touched, true) {
+            self.touched.push(token);
+        }
+        Some(at)
+    }
+
+    fn ban(&mut self, token: Token) {
+        if let Some(at) = self.touch(token) {
+            self.adds[at] = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// What overflows is the largest finite number of its sign.
+fn finite(value: f32) -> f32 {
+    value.clamp(f32::MIN, f32::MAX)
+}
+
+/// Whether the options edit any row.
+pub(super) fn any(options: &GenerateOptions) -> bool {
+    options.min_gen_len > 0
+        || !options.logit_bias.is_empty()
+        || !options.bad_words.is_empty()
+        || repeats_matter(options)
+}
+
+/// Whether the edits of a row hang on the last token before it.
+pub(super) fn hang_on_last(options: &GenerateOptions) -> bool {
+    repeats_matter(options) || options.bad_words.iter().any(|word| word.len() > 1)
+}
+
+/// Whether it matters how often tokens have been there.
+fn repeats_matter(options: &GenerateOptions) -> bool {
+    options.presence_penalty != 0.0
+        || options.frequency_penalty != 0.0
+        || options.no_repeat_ngram_size > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::request::Bias;
+
+    const NEVER: f32 = f32::NEG_INFINITY;
+
+    fn edits(options: &GenerateOptions, prompt: &[Token], output: &[Token]) -> Vec<(Token, f32)> {
+        let mut editor = Editor::new(10, &[2]).unwrap();
+        let tokens = [prompt, output].concat();
+        let mut edits = Vec::new();
+        let n = editor.most(options, tokens.len());
+        // Twice: nothing of a row may be left for the next one.
+        for _ in 0..2 {
+            edits.clear();
+            editor.write(options, &tokens, output, output.len(), &mut edits);
+        }
+        assert!(edits.len() <= n);
+        assert!(edits.is_sorted_by(|a, b| a.token < b.token));
+        edits.iter().map(|edit| (edit.token, edit.add)).collect()
+    }
+
+    fn bias(token: Token, bias: f32) -> Bias {
+        Bias { token, bias }
+    }
+
+    #[test]
+    fn penalties_are_of_the_output_and_biases_add_to_them_in_order() {
+        let options = GenerateOptions {
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            logit_bias: vec![
+                bias(7, 1e30),
+                bias(4, 1.0),
+                bias(7, -1e30),
+                bias(9, 3.0),
+                bias(40, 1.0),
+            ],
+            ..GenerateOptions::default()
+        };
+        // 40 is no token of this tokenizer; 3 is in the prompt only.
+        assert_eq!(
+            edits(&options, &[3, 4], &[4, 7, 4]),
+            [(4, 0.0), (7, 0.0), (9, 3.0)]
+        );
+        let overflow = GenerateOptions {
+            presence_penalty: -f32::MAX,
+            frequency_penalty: f32::MAX,
+            logit_bias: vec![
+                bias(5, f32::MAX),
+                bias(5, f32::MAX),
+                bias(6, NEVER),
+                bias(6, 1.0),
+            ],
+            ..GenerateOptions::default()
+        };
+        // 2 * MAX is MAX, less MAX is 0.
+        let got = edits(&overflow, &[1], &[8, 8]);
+        assert_eq!(got, [(5, f32::MAX), (6, NEVER), (8, 0.0)]);
+    }
+
+    #[test]
+    fn ends_are_banned_up_to_the_least_length() {
+        let options = |ignore_eos| GenerateOptions {
+            min_gen_len: 2,
+            stop_tokens: vec![6, 5, 6],
+            ignore_eos,
+            ..GenerateOptions::default()
+        };
+        let all = [(2, NEVER), (5, NEVER), (6, NEVER)];
+        assert_eq!(edits(&options(false), &[1], &[3]), all);
+        assert_eq!(edits(&options(true), &[1], &[3]), all[1..]);
+        assert_eq!(edits(&options(false), &[1], &[3, 3]), []);
+        assert!(any(&options(false)) && !hang_on_last(&options(false)));
+    }
+
+    #[test]
+    fn words_and_ngrams_are_banned_across_prompt_and_output() {
+        let words = GenerateOptions {
+            bad_words: vec![vec![3], vec![1, 4, 5], vec![4, 6], vec![1, 4, 1, 4, 7]],
+            ..GenerateOptions::default()
+        };
+        assert_eq!(
+            edits(&words, &[1], &[4]),
+            [(3, NEVER), (5, NEVER), (6, NEVER)]
+        );
+        assert_eq!(edits(&words, &[1], &[]), [(3, NEVER)]);
+        assert!(hang_on_last(&words));
+        let ngrams = |no_repeat_ngram_size| GenerateOptions {
+            no_repeat_ngram_size,
+            ..GenerateOptions::default()
+        };
+        let (prompt, output) = (&[1, 2, 3, 1][..], &[2][..]);
+        assert_eq!(
+            edits(&ngrams(1), prompt, output),
+            [(1, NEVER), (2, NEVER), (3, NEVER)]
+        );
+        assert_eq!(edits(&ngrams(2), prompt, output), [(3, NEVER)]);
+        assert_eq!(edits(&ngrams(3), prompt, output), [(3, NEVER)]);
+        assert_eq!(edits(&ngrams(4), prompt, output), []);
+        for n in [5, 6, 7, usize::MAX] {
+            assert_eq!(edits(&ngrams(n), prompt, output), [], "{n}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What ends a sequence beside its tokens' own doing: bans that leave nothing, stop tokens, time.
+
+use crate::support::*;
+use llamabi::engine::request::Bias;
+use llamabi::engine::{FinishReason, GenerateOptions, Next};
+use std::time::{Duration, Instant};
+
+/// All that the model thinks possible is banned: that is the call's mistake, and ends all of it and
+/// nothing else.
+#[test]
+fn options_that_leave_no_token_end_their_call() {
+    let (host, _) = Setup::default().start(|history, logits| {
+        logits.fill(f32::NAN);
+        logits[if history.len() < 6 { 4 } else { 5 }] = 1.0;
+    });
+    let ban = |token| Bias {
+        token,
+        bias: f32::NEG_INFINITY,
+    };
+    let banned = GenerateOptions {
+        logit_bias: vec![ban(5)],
+        ..length(9)
+    };
+    let other = host.submit(vec![prompt("ab")], length(9)).unwrap();
+    let stream = host.submit(vec![prompt("abcdefghi"), prompt("abc")], banned.clone());
+    let error = collect(&stream.unwrap(), 2).unwrap_err();
+    assert_eq!(error.code(), -1);
+    let text = error.to_string();
+    // Of the long prompt, the first token; but the short one may come to it in the same step.
+    assert_eq!(
+        text,
+        "sequence 0, token position 10: the options leave no token possible"
+    );
+    assert_eq!(collect(&other, 1).unwrap().0[0].tokens.len(), 9);
+    // Where the model thinks nothing possible, the options are not to blame.
+    let (host, _) = Setup::default().start(|_, logits| logits.fill(f32::NAN));
+    assert_eq!(
+        host.one(prompt("ab"), banned).reason(),
+        FinishReason::NotFinite
+    );
+}
+
+/// A stop token is no part of the result, and ends a sequence also where EOS does not.
+#[test]
+fn stop_tokens_end_as_eos_does() {
+    let (host, _) = Setup::default().start(|history, logits| {
+        logits.fill(0.0);
+        logits[3 + history.len() % 5] = 9.0;
+        logits[EOS as usize] = 1.0;
+    });
+    for ignore_eos in [false, true] {
+        let options = GenerateOptions {
+            stop_tokens: vec![5],
+            ignore_eos,
+            ..length(12)
+        };
+        let got = host.one(prompt("ab"), options.clone());
+        // After 3 tokens (BOS, a, b) comes 6, then 7, 3, 4, and 5.
+        assert_eq!(
+            (&got.tokens[..], got.reason()),
+            (&[6, 7, 3, 4][..], FinishReason::Stop)
+        );
+        let least = GenerateOptions {
+            min_gen_len: 6,
+            ..options
+        };
+        // Where 5 would be, the next likely token is: EOS, unless that is banned as well.
+        let got = host.one(prompt("ab"), least);
+        let instead = if ignore_eos { EOS } else { 0 };
+        assert_eq!(got.tokens[..6], [6, 7, 3, 4, instead, 6]);
+    }
+}
+
+fn timed(max_time_ms: u32) -> GenerateOptions {
+    GenerateOptions {
+        max_time_ms,
+        ..length(40)
+    }
+}
+
+/// Time ends what runs, after its step, and what still waits; the call is fine.
+#[test]
+fn time_ends_what_runs_and_what_waits() {
+    let setup = Setup {
+        max_batch_size: 1,
+        ..Setup::default()
+    };
+    let (host, probe) = setup.start(|_, logits| {
+        logits.fill(0.0);
+        logits[4] = 1.0;
+    });
+    probe.hold();
+    let timed = host.submit(vec![prompt("ab"); 2], timed(30)).unwrap();
+    let untimed = host.submit(vec![prompt("ab")], length(3)).unwrap();
+    probe.wait_for(1);
+    std::thread::sleep(Duration::from_millis(40));
+    probe.release();
+    let (outputs, cancelled) = collect(&timed, 2).unwrap();
+    assert!(!cancelled);
+    assert_eq!(outputs[0].reason(), FinishReason::Time);
+    assert_eq!(outputs[0].tokens.len(), 1, "the step that was under way");
+    assert_eq!(outputs[1].reason(), FinishReason::Time);
+    assert!(outputs[1].tokens.is_empty());
+    assert_eq!(
+        collect(&untimed, 1).unwrap().0[0].reason(),
+        FinishReason::Length
+    );
+    host.assert_empty();
+}
+
+/// An engine that has nothing to do, since the only reader is behind, wakes for the time.
+#[test]
+fn time_ends_a_sequence_that_sits_out() {
+    let setup = Setup {
+        n_pages: 1024,
+        max_seq_len: 4096,
+        ..Setup::default()
+    };
+    let (host, _) = setup.start(|_, logits| {
+        logits.fill(0.0);
+        logits[4] = 1.0;
+    });
+    let options = GenerateOptions {
+        max_gen_len: None,
+        ..timed(600)
+    };
+    let start = Instant::now();
+    let stream = host.submit(vec![prompt("ab")], options).unwrap();
+    // Nobody reads: after 1,024 events it sits out.
+    while host.engine.timings().running > 0 || host.engine.timings().steps == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody wakes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(600));
+    let (outputs, _) = collect(&stream, 1).unwrap();
+    assert_eq!(outputs[0].reason(), FinishReason::Time);
+    assert_eq!(outputs[0].tokens.len(), 1025);
+    assert_eq!(stream.next(None).unwrap(), Next::Done);
+}
