@@ -45,7 +45,7 @@
  *   - The words of an error or of the log.
  *   - The start of a thread.
  * Where malloc refuses one of these, Rust ends the process: "memory allocation of N bytes failed"
- * on standard error, and abort().
+ * on standard error, and abort(). At the start of a thread glibc may do so.
  *
  * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
  * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
