@@ -105,7 +105,7 @@ fn answers_in_a_bounded_schema_all_parse_and_none_is_cut() {
     }
     let timings = model.timings();
     assert!(timings.masks > answers * 10 && timings.mask_ms > 0.0);
-    assert!((0.0..=timings.decode_ms + timings.prefill_ms).contains(&timings.mask_wait_ms));
+    assert!(timings.mask_wait_ms >= 0.0 && timings.mask_wait_ms.is_finite());
 }
 
 #[test]
