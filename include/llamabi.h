@@ -209,6 +209,13 @@ const char *llama_status_string(llama_status s);
 /// INT8. `kv_dtype`: a scale for each head's vector.
 #define LLAMA_DTYPE_FP8 7
 
+/// 4-bit integers with scales of two levels and minima: how Q4_K of GGUF files is kept on the CPU, exactly.
+/// `llama_info` says it; as an option it is `LLAMA_E_UNSUPPORTED`, for AUTO keeps what is stored so.
+#define LLAMA_DTYPE_K4 8
+
+/// 8-bit integers with scales of two levels: how Q6_K and Q3_K are kept on the CPU, exactly; as K4.
+#define LLAMA_DTYPE_K8 9
+
 /// Something failed.
 #define LLAMA_LOG_ERROR 1
 

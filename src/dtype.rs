@@ -21,6 +21,10 @@ pub enum Dtype {
     /// 8-bit floats, e4m3, with a scale for each group: [`Quant::Fp8`] in weights; in the KV cache,
     /// a scale for the vector of each head. On GPUs only.
     Fp8,
+    /// [`Quant::K4`]; weights of files that have it only.
+    K4,
+    /// [`Quant::K8`]; as K4.
+    K8,
 }
 
 impl Dtype {
@@ -29,13 +33,18 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::Fp8 => 1,
+            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 | Dtype::Fp8 => 1,
         }
     }
 
     /// Whether this is a floating-point format.
     pub const fn is_float(self) -> bool {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
+    }
+
+    /// Whether only files of other programs have it, so that nobody can ask for it.
+    pub const fn is_of_files(self) -> bool {
+        matches!(self, Dtype::K4 | Dtype::K8)
     }
 
     /// Whether the KV cache can have it, on some backend.
@@ -54,12 +63,14 @@ impl Dtype {
             Dtype::Int8 => Some(Quant::Int8),
             Dtype::Int4 => Some(Quant::Int4),
             Dtype::Nf4 => Some(Quant::Nf4),
+            Dtype::K4 => Some(Quant::K4),
+            Dtype::K8 => Some(Quant::K8),
             Dtype::Fp8 => Some(Quant::Fp8),
             Dtype::F32 | Dtype::F16 | Dtype::Bf16 => None,
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `fp8`.
+    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `k4`, `k8`, `fp8`.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -68,6 +79,8 @@ impl Dtype {
             Dtype::Int8 => "int8",
             Dtype::Int4 => "int4",
             Dtype::Nf4 => "nf4",
+            Dtype::K4 => "k4",
+            Dtype::K8 => "k8",
             Dtype::Fp8 => "fp8",
         }
     }

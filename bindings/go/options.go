@@ -36,6 +36,8 @@ const (
 	DtypeInt4 Dtype = C.LLAMA_DTYPE_INT4
 	DtypeNF4  Dtype = C.LLAMA_DTYPE_NF4
 	DtypeFP8  Dtype = C.LLAMA_DTYPE_FP8
+	DtypeK4   Dtype = C.LLAMA_DTYPE_K4 // in Info only
+	DtypeK8   Dtype = C.LLAMA_DTYPE_K8 // in Info only
 )
 
 // LogLevel is how severe a log line is; lower is more severe.

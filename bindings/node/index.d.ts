@@ -365,7 +365,7 @@ export interface Info {
   padId: number;
   device: 'cpu' | 'cuda';
   deviceName: string;
-  weightsDtype: Dtype;
+  weightsDtype: Dtype | 'k4' | 'k8';
   kvDtype: Dtype;
   weightBytes: number;
   kvBytes: number;

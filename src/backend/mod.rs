@@ -347,7 +347,7 @@ pub struct QuantBlock<'a> {
 pub enum QuantData<'a> {
     /// [`Quant::code_bytes`] bytes for each row.
     Codes(&'a [u8]),
-    /// [`Quant::scales`] scales for each row, as f16 bits.
+    /// [`Quant::scales`] words for each row: f16 bits, or those of [`crate::quant::k`].
     Scales(&'a [u16]),
 }
 

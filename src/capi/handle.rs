@@ -327,6 +327,8 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         Dtype::Int4,
         Dtype::Nf4,
         Dtype::Fp8,
+        Dtype::K4,
+        Dtype::K8,
     ];
     match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
         Some(dtype) if name == "kv_dtype" && !dtype.is_of_cache() => Err(Failure::new(
@@ -349,6 +351,8 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::Int4 => LLAMA_DTYPE_INT4,
         Dtype::Nf4 => LLAMA_DTYPE_NF4,
         Dtype::Fp8 => LLAMA_DTYPE_FP8,
+        Dtype::K4 => LLAMA_DTYPE_K4,
+        Dtype::K8 => LLAMA_DTYPE_K8,
     }
 }
 

@@ -112,6 +112,11 @@ pub const LLAMA_DTYPE_NF4: i32 = 6;
 /// row, f16 scales; quantised while a checkpoint of floats is loaded, head and embedding as with
 /// INT8. `kv_dtype`: a scale for each head's vector.
 pub const LLAMA_DTYPE_FP8: i32 = 7;
+/// 4-bit integers with scales of two levels and minima: how Q4_K of GGUF files is kept on the CPU, exactly.
+/// `llama_info` says it; as an option it is `LLAMA_E_UNSUPPORTED`, for AUTO keeps what is stored so.
+pub const LLAMA_DTYPE_K4: i32 = 8;
+/// 8-bit integers with scales of two levels: how Q6_K and Q3_K are kept on the CPU, exactly; as K4.
+pub const LLAMA_DTYPE_K8: i32 = 9;
 
 /// Something failed.
 pub const LLAMA_LOG_ERROR: i32 = 1;

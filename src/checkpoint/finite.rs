@@ -112,6 +112,15 @@ pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Res
     }
 }
 
+/// Check the scales of block `block` of the tensor, f16 as bits.
+pub(super) fn check_block(source: &Source, block: usize, scales: &[u16]) -> Result<()> {
+    let mut scales = scales.iter().map(|&bits| f16::from_bits(bits));
+    match scales.find(|s| !s.is_finite()) {
+        Some(scale) => Err(scale_refused(source, block, scale.to_f32())),
+        None => Ok(()),
+    }
+}
+
 /// Check decoded numbers that become `to`; the first is number `first` of its tensor.
 pub(super) fn check_decoded(source: &Source, to: Dtype, first: usize, x: &[f32]) -> Result<()> {
     let limit = overflow(to);

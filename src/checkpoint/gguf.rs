@@ -24,7 +24,7 @@ use crate::format::{Encoding, TensorInfo};
 use crate::model::Config;
 use crate::model::family::Family;
 use crate::model::matrices::{Norm, Part};
-use crate::quant::{Quant, ggml};
+use crate::quant::{Quant, ggml, k};
 use crate::tokenizer::GgufVocabulary;
 use crate::{Cancel, Dtype, Error, Result, sentence};
 use config::Hyper;
@@ -345,10 +345,20 @@ impl Coded for Blocks<'_> {
 
 impl Rows for &Blocks<'_> {
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
-        let of_row = self.cols() / 32;
+        let quant = self.kind.kept().expect("the caller has asked");
+        let of_row = quant.scales(self.cols());
         let bytes = self.read(row, scales.len() / of_row)?;
         self.kind.codes(&bytes, codes, scales);
-        finite::check_halves(&self.source, (self.first + row) * of_row, scales)
+        let words = match quant {
+            Quant::K4 => k::K4_WORDS,
+            Quant::K8 => k::K8_WORDS,
+            _ => return finite::check_halves(&self.source, (self.first + row) * of_row, scales),
+        };
+        let first = (self.first + row) * of_row / words;
+        for (i, words) in scales.chunks_exact(words).enumerate() {
+            finite::check_block(&self.source, first + i, &words[k::GROUP_WORDS..])?;
+        }
+        Ok(())
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

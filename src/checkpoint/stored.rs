@@ -215,7 +215,7 @@ pub trait Rows: Sync {
     }
 
     /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for
-    /// each row, and scales as f16 bits, [`Quant::scales`] for each. Both have as many rows.
+    /// each row, and scales, [`Quant::scales`] for each. Both have as many rows.
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
 
     /// The numbers that they stand for.

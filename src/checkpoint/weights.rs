@@ -261,7 +261,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             take(row, QuantData::Codes(codes));
             match quant {
                 Quant::Nf4 => absmax.extend_from_slice(scales),
-                Quant::Int8 | Quant::Int4 | Quant::Fp8 => {
+                Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K8 | Quant::Fp8 => {
                     halves.clear();
                     reserve::vec("scales of rows", &mut halves, scales.len())?;
                     halves.extend(scales.iter().map(|&s| to_f16(s)));

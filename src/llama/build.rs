@@ -346,6 +346,11 @@ fn check(options: &BuildOptions) -> Result<()> {
     if options.prefill_chunk == Some(0) {
         return Err(Error::invalid("prefill_chunk", "at least 1", 0));
     }
+    if let Some(dtype) = options.weights_dtype.filter(|dtype| dtype.is_of_files()) {
+        return Err(Error::Unsupported(format!(
+            "weights_dtype is {dtype}, which only files have; AUTO keeps it"
+        )));
+    }
     Ok(())
 }
 

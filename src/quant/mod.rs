@@ -9,6 +9,8 @@
 //! | [`Quant::Int8`] | 32 | -127..=127 | f16 | 8.5 |
 //! | [`Quant::Int4`] | 32 | 0..=15 for -8..=7 | f16, by error search | 4.5 |
 //! | [`Quant::Fp8`] | 128 | e4m3 ([`fp8`]) | f16 | 8.125 |
+//! | [`Quant::K4`] | 32 | 0..=15 | of two levels, and a minimum ([`k`]) | 4.625 |
+//! | [`Quant::K8`] | 16 | -128..=127 | of two levels ([`k`]) | 8.5625, 8.625 in memory |
 //! | [`Quant::Nf4`] | 64 | 0..=15 of a table | double-quantised ([`nf4`]), expanded to f16 | 4.127 in a file, 4.25 in memory |
 //!
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
@@ -30,6 +32,7 @@ pub mod fp8;
 pub mod ggml;
 pub mod int4;
 pub mod int8;
+pub mod k;
 pub mod nf4;
 pub mod packed;
 
@@ -45,6 +48,10 @@ pub enum Quant {
     Int4,
     /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
     Nf4,
+    /// 4 bits with scales of two levels and minima: Q4_K of GGUF files. Never made here.
+    K4,
+    /// 8 bits with scales of two levels: holds Q6_K and Q3_K of GGUF files. Never made here.
+    K8,
     /// 8-bit floats. Made while a checkpoint is loaded, for a GPU only.
     Fp8,
 }
@@ -53,12 +60,17 @@ impl Quant {
     /// All formats that checkpoints can have and every backend takes.
     pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
+    /// Formats that only files of other programs have; not every backend has kernels for them.
+    pub const OF_FILES: [Quant; 2] = [Quant::K4, Quant::K8];
+
     /// The format as a [`Dtype`].
     pub const fn dtype(self) -> Dtype {
         match self {
             Quant::Int8 => Dtype::Int8,
             Quant::Int4 => Dtype::Int4,
             Quant::Nf4 => Dtype::Nf4,
+            Quant::K4 => Dtype::K4,
+            Quant::K8 => Dtype::K8,
             Quant::Fp8 => Dtype::Fp8,
         }
     }
@@ -71,7 +83,8 @@ impl Quant {
     /// Weights that share a scale.
     pub const fn group(self) -> usize {
         match self {
-            Quant::Int8 | Quant::Int4 => 32,
+            Quant::Int8 | Quant::Int4 | Quant::K4 => 32,
+            Quant::K8 => 16,
             Quant::Nf4 => 64,
             Quant::Fp8 => 128,
         }
@@ -80,26 +93,38 @@ impl Quant {
     /// Bytes of the codes of one row.
     pub const fn code_bytes(self, cols: usize) -> usize {
         match self {
-            Quant::Int8 | Quant::Fp8 => cols,
-            Quant::Int4 | Quant::Nf4 => cols.div_ceil(2),
+            Quant::Int8 | Quant::Fp8 | Quant::K8 => cols,
+            Quant::Int4 | Quant::Nf4 | Quant::K4 => cols.div_ceil(2),
         }
     }
 
-    /// Scales of one row.
+    /// Scales of one row, in words of 16 bits.
     pub const fn scales(self, cols: usize) -> usize {
-        cols.div_ceil(self.group())
+        match self {
+            Quant::K4 => cols.div_ceil(k::BLOCK) * k::K4_WORDS,
+            Quant::K8 => cols.div_ceil(k::BLOCK) * k::K8_WORDS,
+            _ => cols.div_ceil(self.group()),
+        }
     }
 
-    /// Whether rows of this length can have the format: [`Quant::Nf4`] needs whole blocks.
+    /// Whether rows of this length can have the format: some need whole blocks.
     pub const fn takes(self, cols: usize) -> bool {
-        !matches!(self, Quant::Nf4) || cols.is_multiple_of(64)
+        match self {
+            Quant::Nf4 => cols.is_multiple_of(64),
+            Quant::K4 | Quant::K8 => cols.is_multiple_of(k::BLOCK),
+            Quant::Int8 | Quant::Int4 | Quant::Fp8 => true,
+        }
     }
 
     /// The number that every code stands for before scaling; for 4-bit formats.
     pub const fn codebook(self) -> [f32; 16] {
         match self {
             Quant::Nf4 => nf4::CODEBOOK,
-            Quant::Int8 | Quant::Int4 | Quant::Fp8 => int4::CODEBOOK,
+            Quant::K4 => [
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
+                15.0,
+            ],
+            Quant::Int8 | Quant::Int4 | Quant::K8 | Quant::Fp8 => int4::CODEBOOK,
         }
     }
 
@@ -108,6 +133,8 @@ impl Quant {
     /// Scales of [`Quant::Int8`], [`Quant::Int4`] and [`Quant::Fp8`] are f16 values. Those of
     /// [`Quant::Nf4`] are the greatest magnitude of each block; they are still to be quantised, all
     /// of a tensor together: [`nf4::DoubleQuant`].
+    ///
+    /// [`Quant::OF_FILES`] are not made here: nobody may ask for them.
     ///
     /// Backends may be faster ([`crate::backend::Backend::quantise`]) but give the same bits:
     /// products are rounded before they are added, and sums run from the first weight of a group to
@@ -142,6 +169,7 @@ impl Quant {
                         join(&wide, codes);
                     }
                 }
+                Quant::K4 | Quant::K8 => unreachable!("{self:?} is read, not made"),
                 Quant::Fp8 => {
                     let groups = row.chunks(128).zip(codes.chunks_mut(128)).zip(scales);
                     for ((x, codes), scale) in groups {
@@ -157,26 +185,37 @@ impl Quant {
     /// The code of column `col`; `row` are the codes of its row.
     pub fn code(self, row: &[u8], col: usize) -> u8 {
         match self {
-            Quant::Int8 | Quant::Fp8 => row[col],
-            Quant::Int4 | Quant::Nf4 if col.is_multiple_of(2) => row[col / 2] >> 4,
-            Quant::Int4 | Quant::Nf4 => row[col / 2] & 15,
+            Quant::Int8 | Quant::Fp8 | Quant::K8 => row[col],
+            _ if col.is_multiple_of(2) => row[col / 2] >> 4,
+            Quant::Int4 | Quant::Nf4 | Quant::K4 => row[col / 2] & 15,
         }
     }
 
     /// The number that a code stands for before scaling.
     pub fn value(self, code: u8) -> f32 {
         match self {
-            Quant::Int8 => f32::from(code as i8),
+            Quant::Int8 | Quant::K8 => f32::from(code as i8),
             Quant::Fp8 => fp8::value(code),
-            Quant::Int4 | Quant::Nf4 => self.codebook()[usize::from(code)],
+            Quant::Int4 | Quant::Nf4 | Quant::K4 => self.codebook()[usize::from(code)],
         }
     }
 
-    /// Weights of one row; `scales` are f16 bits. This defines what a quantised matrix holds.
+    /// Weights of one row; `scales` are f16 bits, or words of [`k`]. This defines what a quantised
+    /// matrix holds.
     pub fn decode(self, codes: &[u8], scales: &[u16], to: &mut [f32]) {
         for (col, x) in to.iter_mut().enumerate() {
-            let scale = f16::from_bits(scales[col / self.group()]).to_f32();
-            *x = self.value(self.code(codes, col)) * scale;
+            let [scale, minimum] = self.scale(scales, col);
+            *x = scale * self.value(self.code(codes, col)) - minimum;
+        }
+    }
+
+    /// Scale and minimum of column `col`; `row` are the scales of its row.
+    pub fn scale(self, row: &[u16], col: usize) -> [f32; 2] {
+        let (block, group) = (col / k::BLOCK, col % k::BLOCK / self.group());
+        match self {
+            Quant::K4 => k::k4_scale(&row.as_chunks().0[block], group),
+            Quant::K8 => [k::k8_scale(&row.as_chunks().0[block], group), 0.0],
+            _ => [f16::from_bits(row[col / self.group()]).to_f32(), 0.0],
         }
     }
 }

@@ -129,7 +129,7 @@ static void build_arguments(void) {
   WITH(n_threads, UINT32_MAX, INVALID);
   WITH(n_threads, 1024, LLAMA_E_IO);
   for (i = 0; i < 2; i++) {
-    static const int32_t unknown[] = {-1, 8, INT32_MAX, INT32_MIN};
+    static const int32_t unknown[] = {-1, 10, INT32_MAX, INT32_MIN};
     int32_t dtype;
     size_t k;
     for (k = 0; k < 4; k++) {
@@ -138,7 +138,7 @@ static void build_arguments(void) {
       else
         WITH(kv_dtype, unknown[k], INVALID);
     }
-    for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_FP8; dtype++) {
+    for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_K8; dtype++) {
       int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
       llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
       /* Where AUTO finds a GPU, that takes fp8. */

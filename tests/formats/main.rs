@@ -15,6 +15,7 @@ mod gguf;
 mod gguf_config;
 mod info;
 mod jinja;
+mod kept;
 mod limits;
 mod quantised;
 mod tokenizer;

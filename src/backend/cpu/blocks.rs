@@ -10,6 +10,12 @@
 //! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
 //! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
 //! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
+//! | k4 | as int4 | 256 | 32 | 2048 + 256 + 64 |
+//! | k8 | as int8 | 256 | 64 | 4096 + 256 + 64 |
+//!
+//! The scales of k4 and k8 are the words of [`crate::quant::k`]: four lines with two of the words
+//! for small integers of every output, then a line with sixteen `d` and, in k4, sixteen `dmin`. The
+//! second half of that line of k8 is padding, which keeps blocks whole cache lines.
 //!
 //! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
 //! bytes of an int16: [`Blocks::words`].
@@ -20,17 +26,19 @@ use super::pool::{Grid, Pool};
 use super::rows::K_BLOCK;
 use super::simd::{LANES, Simd};
 use crate::backend::{QuantBlock, QuantData};
-use crate::quant::Quant;
+use crate::quant::{Quant, k};
 
 /// Columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
     match quant {
         Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
         Quant::Nf4 => 128,
+        Quant::K4 | Quant::K8 => k::BLOCK,
     }
 }
 
-/// Activations are padded to a multiple of this; the blocks of every format divide it.
+/// Activations are padded to a multiple of this; the blocks of every format divide it, or their
+/// matrices are never padded.
 pub(super) const PADDED_K: usize = 128;
 /// Columns with one activation scale.
 pub(super) const GROUP_K: usize = 32;
@@ -41,12 +49,22 @@ pub(super) const WORDS: usize = GROUP_K / 2;
 
 /// Words of the codes of a block.
 const fn codes_len(quant: Quant) -> usize {
-    block_k(quant) * LANES / 2 / if matches!(quant, Quant::Int8) { 1 } else { 2 }
+    block_k(quant) * LANES
+        / 2
+        / if matches!(quant, Quant::Int8 | Quant::K8) {
+            1
+        } else {
+            2
+        }
 }
 
 /// 16-bit words of a block.
 pub(super) const fn block_len(quant: Quant) -> usize {
-    codes_len(quant) + block_k(quant) / quant.group() * LANES
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 => (k::GROUP_WORDS + 2) * LANES,
+            _ => block_k(quant) / quant.group() * LANES,
+        }
 }
 
 /// 16-bit words of a strip; `None` if no machine could hold them.
@@ -108,18 +126,32 @@ fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
     let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
     let within = k % block_k(quant);
     let code = match quant {
-        Quant::Int8 | Quant::Fp8 => {
+        Quant::Int8 | Quant::Fp8 | Quant::K8 => {
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
             word >> (8 * (within % 2)) & 255
         }
-        Quant::Int4 | Quant::Nf4 => {
+        Quant::Int4 | Quant::Nf4 | Quant::K4 => {
             let byte = within % 4;
             let word = block[within / 8 * LINE + 2 * lane + byte / 2];
             word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15
         }
     };
-    let scale = block[codes_len(quant) + within / quant.group() * LANES + lane];
-    quant.value(code as u8) * half::f16::from_bits(scale).to_f32()
+    let mut scales = [0; k::K4_WORDS];
+    let n = quant.scales(block_k(quant));
+    for (i, scale) in scales[..n].iter_mut().enumerate() {
+        *scale = block[scale_at(quant, i, lane)];
+    }
+    let [scale, minimum] = quant.scale(&scales[..n], within);
+    scale * quant.value(code as u8) - minimum
+}
+
+/// Where scale `i` of an output lies in a block.
+fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 if i < k::GROUP_WORDS => i / 2 * LINE + 2 * lane + i % 2,
+            _ => i * LANES + lane,
+        }
 }
 
 /// Places the codes of one row in its lane.
@@ -132,7 +164,7 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
         for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
             let mut c = [0; 4];
             c[..codes.len()].copy_from_slice(codes);
-            if quant != Quant::Int8 {
+            if !matches!(quant, Quant::Int8 | Quant::K8) {
                 // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next
                 // two.
                 let [a, b, c4, d] = c;
@@ -151,11 +183,11 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
 
 /// Places the scales of one row in its lane.
 fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
-    let each = block_k(quant) / quant.group();
+    let each = quant.scales(block_k(quant));
     let blocks = strip.chunks_exact_mut(block_len(quant));
     for (block, scales) in blocks.zip(scales.chunks(each)) {
         for (i, &scale) in scales.iter().enumerate() {
-            block[codes_len(quant) + i * LANES + lane] = scale;
+            block[scale_at(quant, i, lane)] = scale;
         }
     }
 }
@@ -168,6 +200,12 @@ pub(super) trait Blocks: 'static {
     const LEN: usize = block_len(Self::QUANT);
     /// Groups of [`GROUP_K`] in a block.
     const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
+    /// Parts of a group that have a scale each.
+    const SPANS: usize = if Self::QUANT.group() < GROUP_K {
+        GROUP_K / Self::QUANT.group()
+    } else {
+        1
+    };
     /// Lines of codes in a group.
     const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
     /// Activation scales are multiplied with this, because codes are looked up as multiples of it.
@@ -214,8 +252,25 @@ pub(super) trait Blocks: 'static {
     fn blocks(strip: &[u16]) -> &[Self::Block];
     /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
     fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
-    /// Scales of group `g` of a block, f16 bits.
-    fn scales(block: &Self::Block, g: usize) -> &[u16; LANES];
+
+    /// The scale of a span, as sums and weights need it.
+    type Scale<S: Simd>: Copy;
+    /// Scale of span `i` of a block, counted over all its groups.
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> Self::Scale<S>;
+    /// Prefetches what [`Blocks::scale`] reads, `ahead` bytes behind it.
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize);
+    /// `sum` and the sum of a span of a group, scaled; `offset` and `unit` are those of the
+    /// activations.
+    fn accumulate<S: Simd>(
+        s: S,
+        scale: Self::Scale<S>,
+        dot: Self::Sum<S>,
+        offset: i32,
+        unit: f32,
+        sum: S::F,
+    ) -> S::F;
+    /// A weight, from its [`Blocks::values`].
+    fn weight<S: Simd>(s: S, scale: Self::Scale<S>, value: S::F) -> S::F;
 }
 
 macro_rules! weights {
@@ -242,7 +297,7 @@ macro_rules! weights {
     )*};
 }
 
-weights!(Int8 Int4 Nf4);
+weights!(Int8 Int4 Nf4 K4 K8);
 
 /// [`Weights::unpack`]: codes to f32, times their scale.
 #[inline(always)]
@@ -251,13 +306,16 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut put: impl FnMut(usize, [
     // Pairs of columns in a line.
     let each = WORDS / Q::LINES;
     for (b, block) in Q::blocks(blocks).iter().enumerate() {
-        for g in 0..Q::GROUPS {
-            let scale = s.widen_f16(Q::scales(block, g));
-            for j in 0..Q::LINES {
-                let values = Q::values(s, table, Q::line(block, g * Q::LINES + j));
+        // Lines of a span.
+        let lines = Q::LINES / Q::SPANS;
+        for i in 0..Q::GROUPS * Q::SPANS {
+            let scale = Q::scale(s, block, i);
+            for j in i * lines..(i + 1) * lines {
+                let values = Q::values(s, table, Q::line(block, j));
                 for i in 0..each {
-                    let both = [s.mul(values[2 * i], scale), s.mul(values[2 * i + 1], scale)];
-                    put(((Q::GROUPS * b + g) * Q::LINES + j) * each + i, both);
+                    let (even, odd) = (values[2 * i], values[2 * i + 1]);
+                    let both = [Q::weight(s, scale, even), Q::weight(s, scale, odd)];
+                    put((Q::GROUPS * Q::LINES * b + j) * each + i, both);
                 }
             }
         }
@@ -270,6 +328,10 @@ pub(super) struct Int8;
 pub(super) struct Int4;
 /// [`Quant::Nf4`].
 pub(super) struct Nf4;
+/// [`Quant::K4`].
+pub(super) struct K4;
+/// [`Quant::K8`].
+pub(super) struct K8;
 
 macro_rules! shaped {
     ($quant:expr) => {
@@ -284,11 +346,59 @@ macro_rules! shaped {
         fn line(block: &Self::Block, i: usize) -> &[u16; LINE] {
             &block.as_chunks().0[i]
         }
+    };
+}
+
+/// For formats that have an f16 for each group.
+macro_rules! scaled {
+    ($quant:expr) => {
+        type Scale<S: Simd> = S::F;
+
         #[inline(always)]
-        fn scales(block: &Self::Block, g: usize) -> &[u16; LANES] {
+        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
             let first = codes_len($quant) / LANES;
-            &block.as_chunks().0[first + g * GROUP_K / $quant.group()]
+            s.widen_f16(&block.as_chunks().0[first + i * GROUP_K / $quant.group()])
         }
+        #[inline(always)]
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+            let first = codes_len($quant) / LANES;
+            let scales: &[[u16; LANES]] = block.as_chunks().0;
+            s.prefetch(&scales[first + i * GROUP_K / $quant.group()], ahead);
+        }
+        #[inline(always)]
+        fn accumulate<S: Simd>(
+            s: S,
+            scale: S::F,
+            dot: Self::Sum<S>,
+            offset: i32,
+            unit: f32,
+            sum: S::F,
+        ) -> S::F {
+            let scale = s.mul(scale, s.splat(unit * Self::UNIT));
+            s.fma(s.to_f32(Self::total(s, dot, offset)), scale, sum)
+        }
+        #[inline(always)]
+        fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
+            s.mul(value, scale)
+        }
+    };
+}
+
+/// Line `i` of the scales of a block of k4 or k8.
+#[inline(always)]
+fn scale_line(scales: &[u16; K_SCALES], i: usize) -> &[u16; LINE] {
+    &scales.as_chunks().0[i]
+}
+
+/// Words of the scales of a block of k4 or k8.
+const K_SCALES: usize = block_len(Quant::K4) - codes_len(Quant::K4);
+
+/// The scales behind the codes.
+macro_rules! k_scales {
+    ($quant:expr, $block:ident) => {
+        $block[codes_len($quant)..]
+            .first_chunk()
+            .expect("the rest of the block")
     };
 }
 
@@ -332,33 +442,41 @@ macro_rules! in_pairs {
     };
 }
 
+/// For formats with eight bits.
+macro_rules! eight_bits {
+    () => {
+        const UNIT: f32 = 1.0;
+        type Table<S: Simd> = ();
+        type Values<S: Simd> = ();
+
+        #[inline(always)]
+        fn table<S: Simd>(_: S) {}
+        // Bytes 0 and 2 of every output, then bytes 1 and 3.
+        in_pairs!(|i| i / 2 * 4 + i % 2, |s, (), line| {
+            [s.low_bytes(line), s.high_bytes(line)]
+        });
+        #[inline(always)]
+        fn table_of_values<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn values<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::F; 8] {
+            let v = s.load_i16(line);
+            let all = [
+                s.byte_f32::<0>(v),
+                s.byte_f32::<1>(v),
+                s.byte_f32::<2>(v),
+                s.byte_f32::<3>(v),
+            ];
+            [
+                all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
+            ]
+        }
+    };
+}
+
 impl Blocks for Int8 {
     shaped!(Quant::Int8);
-    const UNIT: f32 = 1.0;
-    type Table<S: Simd> = ();
-    type Values<S: Simd> = ();
-
-    #[inline(always)]
-    fn table<S: Simd>(_: S) {}
-    // Bytes 0 and 2 of every output, then bytes 1 and 3.
-    in_pairs!(|i| i / 2 * 4 + i % 2, |s, (), line| {
-        [s.low_bytes(line), s.high_bytes(line)]
-    });
-    #[inline(always)]
-    fn table_of_values<S: Simd>(_: S) {}
-    #[inline(always)]
-    fn values<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::F; 8] {
-        let v = s.load_i16(line);
-        let all = [
-            s.byte_f32::<0>(v),
-            s.byte_f32::<1>(v),
-            s.byte_f32::<2>(v),
-            s.byte_f32::<3>(v),
-        ];
-        [
-            all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
-        ]
-    }
+    scaled!(Quant::Int8);
+    eight_bits!();
 }
 
 /// The codebook as multiples of [`Blocks::UNIT`].
@@ -400,65 +518,167 @@ macro_rules! four_bits {
     };
 }
 
-/// Codes are the weight plus 8, and activations are two signed bytes. So one instruction does 64
-/// products and nothing is looked up. The sums equal those of int16 products.
-impl Blocks for Int4 {
-    four_bits!(Int4);
-    const UNIT: f32 = 1.0;
-    const AHEAD: usize = 2;
-    /// Both bytes are signed: 127 * 256.
-    const TOP: f32 = 32512.0;
-    const PARTS: usize = 2;
-    type Table<S: Simd> = ();
-    /// The sum of upper bytes and the sum of lower bytes.
-    type Sum<S: Simd> = [S::I; 2];
+/// For formats with four bits: activations are two signed bytes. So one instruction does 64
+/// products and nothing is looked up. The sums equal those of int16 products. `$offset` makes an
+/// offset of the sum of the activations.
+macro_rules! in_nibbles {
+    (|$sum:ident| $offset:expr) => {
+        const UNIT: f32 = 1.0;
+        /// Both bytes are signed: 127 * 256.
+        const TOP: f32 = 32512.0;
+        const PARTS: usize = 2;
+        type Table<S: Simd> = ();
+        /// The sum of upper bytes and the sum of lower bytes.
+        type Sum<S: Simd> = [S::I; 2];
 
-    /// Upper and lower bytes of four columns in turn. The offset takes back the 8 that was added to
-    /// every weight.
-    fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32) {
-        let mut words = [0; WORDS];
-        let low = x.map(|x| x as i8);
-        // If numbers are not finite, `x` holds anything, and the scale is NaN.
-        let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
-        for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            let word =
-                |x: &[i8; GROUP_K]| i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8));
-            *words = [word(&high), word(&low)];
+        /// Upper and lower bytes of four columns in turn.
+        fn words(x: &[i32; GROUP_K]) -> ([i32; WORDS], i32) {
+            let mut words = [0; WORDS];
+            let low = x.map(|x| x as i8);
+            // If numbers are not finite, `x` holds anything, and the scale is NaN.
+            let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
+            for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let word = |x: &[i8; GROUP_K]| {
+                    i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8))
+                };
+                *words = [word(&high), word(&low)];
+            }
+            let $sum = x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x));
+            (words, $offset)
         }
-        let sum = x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x));
-        (words, sum.wrapping_mul(-8))
-    }
-    #[inline(always)]
-    fn table<S: Simd>(_: S) {}
-    #[inline(always)]
-    fn zero<S: Simd>(s: S) -> [S::I; 2] {
-        [s.splat_i32(0); 2]
-    }
-    #[inline(always)]
-    fn add<S: Simd, const SIDE: usize>(
-        s: S,
-        (): (),
-        line: &[u16; LINE],
-        x: &[[i32; SIDE]],
-        sums: &mut [[S::I; 2]; SIDE],
-    ) {
-        let nibbles = s.nibbles(s.load_i16(line));
-        for (codes, x) in nibbles.into_iter().zip(x.as_chunks::<2>().0) {
-            for r in 0..SIDE {
-                for part in 0..2 {
-                    sums[r][part] = s.dot_nibbles(sums[r][part], codes, s.splat_i32(x[part][r]));
+        #[inline(always)]
+        fn table<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn zero<S: Simd>(s: S) -> [S::I; 2] {
+            [s.splat_i32(0); 2]
+        }
+        #[inline(always)]
+        fn add<S: Simd, const SIDE: usize>(
+            s: S,
+            (): (),
+            line: &[u16; LINE],
+            x: &[[i32; SIDE]],
+            sums: &mut [[S::I; 2]; SIDE],
+        ) {
+            let nibbles = s.nibbles(s.load_i16(line));
+            for (codes, x) in nibbles.into_iter().zip(x.as_chunks::<2>().0) {
+                for r in 0..SIDE {
+                    for part in 0..2 {
+                        let x = s.splat_i32(x[part][r]);
+                        sums[r][part] = s.dot_nibbles(sums[r][part], codes, x);
+                    }
                 }
             }
         }
+        #[inline(always)]
+        fn total<S: Simd>(s: S, [high, low]: [S::I; 2], offset: i32) -> S::I {
+            s.sum_nibbles(high, low, offset)
+        }
+    };
+}
+
+/// Codes are the weight plus 8. The offset takes that back.
+impl Blocks for Int4 {
+    four_bits!(Int4);
+    scaled!(Quant::Int4);
+    in_nibbles!(|sum| sum.wrapping_mul(-8));
+    const AHEAD: usize = 2;
+}
+
+/// The offset is the sum of the activations of a group, with which its minimum is multiplied.
+impl Blocks for K4 {
+    four_bits!(K4);
+    in_nibbles!(|sum| sum);
+    /// Scale and minimum.
+    type Scale<S: Simd> = [S::F; 2];
+
+    #[inline(always)]
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> [S::F; 2] {
+        let scales = k_scales!(Quant::K4, block);
+        let both = s.load_i16(scale_line(scales, i / 2));
+        let [scale, minimum] = match i % 2 {
+            0 => [s.byte_f32::<0>(both), s.byte_f32::<1>(both)],
+            _ => [s.byte_f32::<2>(both), s.byte_f32::<3>(both)],
+        };
+        let [d, dmin] = scale_line(scales, 4).as_chunks().0 else {
+            unreachable!()
+        };
+        [
+            s.mul(s.widen_f16(d), scale),
+            s.mul(s.widen_f16(dmin), minimum),
+        ]
     }
     #[inline(always)]
-    fn total<S: Simd>(s: S, [high, low]: [S::I; 2], offset: i32) -> S::I {
-        s.sum_nibbles(high, low, offset)
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+        let scales = k_scales!(Quant::K4, block);
+        if i.is_multiple_of(2) {
+            s.prefetch(scale_line(scales, i / 2), ahead);
+        }
+        if i == 0 {
+            s.prefetch(scale_line(scales, 4), ahead);
+        }
+    }
+    #[inline(always)]
+    fn accumulate<S: Simd>(
+        s: S,
+        [scale, minimum]: [S::F; 2],
+        dot: [S::I; 2],
+        offset: i32,
+        unit: f32,
+        sum: S::F,
+    ) -> S::F {
+        let dot = s.to_f32(Self::total(s, dot, 0));
+        let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
+        s.fma(minimum, s.splat(-(unit * offset as f32)), sum)
+    }
+    #[inline(always)]
+    fn weight<S: Simd>(s: S, [scale, minimum]: [S::F; 2], value: S::F) -> S::F {
+        s.sub(s.mul(scale, value), minimum)
+    }
+}
+
+impl Blocks for K8 {
+    shaped!(Quant::K8);
+    eight_bits!();
+    /// The scale of 16 weights.
+    type Scale<S: Simd> = S::F;
+
+    #[inline(always)]
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
+        let scales = k_scales!(Quant::K8, block);
+        let four = s.load_i16(scale_line(scales, i / 4));
+        let scale = match i % 4 {
+            0 => s.byte_f32::<0>(four),
+            1 => s.byte_f32::<1>(four),
+            2 => s.byte_f32::<2>(four),
+            _ => s.byte_f32::<3>(four),
+        };
+        let d = scale_line(scales, 4).first_chunk().expect("half a line");
+        s.mul(s.widen_f16(d), scale)
+    }
+    #[inline(always)]
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+        let scales = k_scales!(Quant::K8, block);
+        if i.is_multiple_of(4) {
+            s.prefetch(scale_line(scales, i / 4), ahead);
+        }
+        if i == 0 {
+            s.prefetch(scale_line(scales, 4), ahead);
+        }
+    }
+    #[inline(always)]
+    fn accumulate<S: Simd>(s: S, scale: S::F, dot: S::I, _: i32, unit: f32, sum: S::F) -> S::F {
+        s.fma(s.to_f32(dot), s.mul(scale, s.splat(unit)), sum)
+    }
+    #[inline(always)]
+    fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
+        s.mul(scale, value)
     }
 }
 
 impl Blocks for Nf4 {
     four_bits!(Nf4);
+    scaled!(Quant::Nf4);
     // A sum of 32 products with int16 must stay below 2^31, so multiples are at most 2047 in
     // magnitude. Of the units that allow this, this one fits the table best (every value within
     // 1.3e-4).
@@ -495,6 +715,14 @@ macro_rules! with_blocks {
             }
             $crate::quant::Quant::Nf4 => {
                 type $Q = $crate::backend::cpu::blocks::Nf4;
+                $body
+            }
+            $crate::quant::Quant::K4 => {
+                type $Q = $crate::backend::cpu::blocks::K4;
+                $body
+            }
+            $crate::quant::Quant::K8 => {
+                type $Q = $crate::backend::cpu::blocks::K8;
                 $body
             }
             $crate::quant::Quant::Fp8 => unreachable!("CpuMat::new refuses it"),

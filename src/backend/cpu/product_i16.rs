@@ -1,6 +1,9 @@
 //! Products of generated rows with quantised weights: activations in int16, sums in int32 within
 //! each group of 32 k and in float32 over the groups.
 //!
+//! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied with
+//! the sum of a group's activations.
+//!
 //! Each group of activations has a scale: its greatest magnitude over about 32767. So an activation
 //! is off by at most 1.6e-5 of the greatest in its group, and the sum of a group is exact. Every
 //! output is one chain of multiply-adds over ascending groups from zero. So neither the number of
@@ -371,24 +374,26 @@ fn multiply<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
 ) {
     // Words of a line.
     let each = WORDS / Q::LINES;
-    for g in 0..Q::GROUPS {
-        let (x, scales) = (&x[g], &scales[g]);
+    // Lines of a span.
+    let lines = Q::LINES / Q::SPANS;
+    for i in 0..Q::GROUPS * Q::SPANS {
+        let (g, span) = (i / Q::SPANS, i % Q::SPANS);
+        let (x, units) = (&x[g], &scales[g]);
         let mut dots = [[Q::zero(s); SIDE]; WIDE];
-        for j in 0..Q::LINES {
+        for j in 0..lines {
+            let words = &x[(span * lines + j) * each..][..each];
             unrolled!(WIDE, b => {
-                let line = Q::line(w[b], g * Q::LINES + j);
+                let line = Q::line(w[b], i * lines + j);
                 s.prefetch(line, ahead);
-                Q::add(s, table, line, &x[j * each..][..each], &mut dots[b]);
+                Q::add(s, table, line, words, &mut dots[b]);
             });
         }
         unrolled!(WIDE, b => {
-            let units = Q::scales(w[b], g);
-            s.prefetch(units, ahead);
-            let unit = s.widen_f16(units);
+            Q::prefetch_scale(s, w[b], i, ahead);
+            let scale = Q::scale(s, w[b], i);
             for r in 0..SIDE {
-                let dot = Q::total(s, dots[b][r], x[WORDS][r]);
-                let scale = s.mul(unit, s.splat(scales[r] * Q::UNIT));
-                let sum = s.fma(s.to_f32(dot), scale, s.load(&sums[b][r]));
+                let sum = s.load(&sums[b][r]);
+                let sum = Q::accumulate(s, scale, dots[b][r], x[WORDS][r], units[r], sum);
                 s.store(sum, &mut sums[b][r]);
             }
         });

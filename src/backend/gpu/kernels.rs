@@ -45,7 +45,7 @@ impl Kernel {
     }
 }
 
-const DTYPES: [Dtype; 7] = [
+const DTYPES: [Dtype; 9] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
@@ -53,6 +53,8 @@ const DTYPES: [Dtype; 7] = [
     Dtype::Int4,
     Dtype::Nf4,
     Dtype::Fp8,
+    Dtype::K4,
+    Dtype::K8,
 ];
 
 /// Kernels that differ in the type of their input only.

@@ -52,9 +52,15 @@ fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
     }
 }
 
-/// [`crate::backend::Backend::settle`]: quantised q, k and v may have several formats. The parts
-/// of other matrices are all int8 then, or float32 if one of them is a float.
+/// [`crate::backend::Backend::settle`]: formats that only files have become int8. Quantised q, k
+/// and v may have several formats. The parts of other matrices are all int8 then, or float32 if
+/// one of them is a float.
 pub(super) fn settle(parts: &mut [PartSpec]) {
+    for part in &mut *parts {
+        if part.dtype.is_of_files() {
+            part.dtype = Dtype::Int8;
+        }
+    }
     let one = parts.iter().all(|part| part.dtype == parts[0].dtype);
     let quantised = parts.iter().all(|part| part.dtype.quant().is_some());
     if one || quantised && parts.len() == 3 {

@@ -136,7 +136,7 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::Int8 => GPU_INT8,
         Dtype::Fp8 => GPU_FP8,
         // `Gpu::new` refuses these types; no kernel has this number.
-        Dtype::Int4 | Dtype::Nf4 => u32::MAX,
+        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 => u32::MAX,
     }
 }
 

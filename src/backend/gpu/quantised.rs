@@ -3,7 +3,7 @@
 
 use super::params::GPU_BLOCK_K;
 use crate::quant::Quant;
-use crate::{Result, reserve};
+use crate::{Error, Result, reserve};
 
 /// Strides are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
@@ -42,14 +42,15 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     reserve::vec("codes on their way to the device", &mut out, bytes)?;
     // Code 0 of int8 becomes code -128 on the device only where the scale is zero, too.
     let zero = match quant {
+        Quant::K4 | Quant::K8 => return Err(Error::Internal(format!("{quant:?} on a GPU"))),
         Quant::Int8 | Quant::Fp8 => 0,
         Quant::Int4 => 0x88,
         Quant::Nf4 => 0x77,
     };
     let arranged: fn(&[u8; LINE]) -> [u8; LINE] = match quant {
         Quant::Int8 => line_of_integers,
-        Quant::Fp8 => line_of_bytes,
-        Quant::Int4 | Quant::Nf4 => line_of_nibbles,
+        Quant::Fp8 | Quant::K8 => line_of_bytes,
+        Quant::Int4 | Quant::Nf4 | Quant::K4 => line_of_nibbles,
     };
     for row in stored.chunks_exact(from) {
         for line in row.chunks(LINE) {
@@ -123,6 +124,7 @@ mod tests {
                     for col in 0..to * if bytes { 1 } else { 2 } {
                         let piece = col % 32 / 4;
                         let got = match quant {
+                            Quant::K4 | Quant::K8 => unreachable!(),
                             Quant::Int8 | Quant::Fp8 => {
                                 let word = col / 128 * 32 + piece * 4 + col % 128 / 32;
                                 let sign = if quant == Quant::Int8 { 0x80 } else { 0 };
@@ -137,6 +139,7 @@ mod tests {
                         };
                         let want = match quant {
                             _ if col < cols => quant.code(row, col),
+                            Quant::K4 | Quant::K8 => unreachable!(),
                             Quant::Int8 | Quant::Fp8 => 0,
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,

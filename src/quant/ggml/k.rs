@@ -31,25 +31,43 @@ fn q3_scales(packed: &[u8; 12]) -> [i8; 16] {
 }
 
 pub(super) fn q3(b: &[u8; 110], to: &mut [f32; 256]) {
+    let mut codes = [0; 256];
+    let scales = q3_codes(b, &mut codes);
+    scaled(half(b[108], b[109]), &scales, &codes, to);
+}
+
+/// d s q, with a scale for each 16 codes.
+#[inline(always)]
+fn scaled(d: f32, scales: &[i8; 16], codes: &[u8; 256], to: &mut [f32; 256]) {
+    let groups = codes.as_chunks::<16>().0.iter().zip(scales);
+    for ((codes, &scale), to) in groups.zip(to.as_chunks_mut::<16>().0) {
+        let dl = d * f32::from(scale);
+        for (to, &q) in to.iter_mut().zip(codes) {
+            *to = dl * f32::from(q as i8);
+        }
+    }
+}
+
+/// The signed codes of a Q3_K block; its scales are the answer.
+#[inline(always)]
+pub(super) fn q3_codes(b: &[u8; 110], to: &mut [u8; 256]) -> [i8; 16] {
     let (mask, codes) = (&b[..32], &b[32..96]);
-    let scales = q3_scales(b[96..108].as_array().expect("12"));
-    let d = half(b[108], b[109]);
     for (group, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let (part, shift, side) = (group / 8, group % 8 / 2 * 2, group % 2);
-        let dl = d * f32::from(scales[group]);
         let from = &codes[32 * part + 16 * side..][..16];
         let high = &mask[16 * side..][..16];
         for ((to, &q), &high) in to.iter_mut().zip(from).zip(high) {
             // A third bit that is missing takes 4 away.
             let third = high >> (group / 2) & 1;
-            *to = dl * f32::from(((q >> shift & 3 | third << 2) as i8).wrapping_sub(4));
+            *to = (q >> shift & 3 | third << 2).wrapping_sub(4);
         }
     }
+    q3_scales(b[96..108].as_array().expect("12"))
 }
 
 /// The 8 scales and the 8 minima of Q4_K and Q5_K, of 6 bits each.
 #[inline(always)]
-fn scales_and_minima(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
+pub(super) fn scales_and_minima(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut minima) = ([0; 8], [0; 8]);
     for i in 0..4 {
         scales[i] = packed[i] & 63;
@@ -92,20 +110,27 @@ pub(super) fn q5(b: &[u8; 176], to: &mut [f32; 256]) {
 }
 
 pub(super) fn q6(b: &[u8; 210], to: &mut [f32; 256]) {
+    let mut codes = [0; 256];
+    let scales = q6_codes(b, &mut codes);
+    scaled(half(b[208], b[209]), &scales, &codes, to);
+}
+
+/// As [`q3_codes`], of Q6_K.
+#[inline(always)]
+pub(super) fn q6_codes(b: &[u8; 210], to: &mut [u8; 256]) -> [i8; 16] {
     let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
-    let d = half(b[208], b[209]);
     for (group, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         // In each half of the block, the quarters are of 32 weights: the lower 4 bits of 64 bytes,
         // then the upper 4 bits of the same.
         let (part, quarter, side) = (group / 8, group % 8 / 2, group % 2);
-        let dl = d * f32::from(scales[group] as i8);
         let low = &low[64 * part + 32 * (quarter % 2) + 16 * side..][..16];
         let high = &high[32 * part + 16 * side..][..16];
         for ((to, &low), &high) in to.iter_mut().zip(low).zip(high) {
             let q = low >> (quarter / 2 * 4) & 15 | (high >> (quarter * 2) & 3) << 4;
-            *to = dl * f32::from((q as i8).wrapping_sub(32));
+            *to = q.wrapping_sub(32);
         }
     }
+    std::array::from_fn(|i| scales[i] as i8)
 }
 
 /// The 8 scales of 6 bits of an IQ4_XS block, less their middle.

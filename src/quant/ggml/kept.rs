@@ -1,8 +1,9 @@
-//! Formats of GGUF files whose weights are also a code times a scale for each 32: as the codes and
-//! scales of [`Quant`], without a second rounding.
+//! Formats of GGUF files that are also formats of [`Quant`]: as codes and scales of these, without a
+//! second rounding.
 
 use super::simple::{nibbles, with_fifth};
 use super::{IQ4, Type, k};
+use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS};
 use crate::quant::{Quant, join};
 use half::f16;
 
@@ -15,11 +16,13 @@ impl Type {
         match self {
             Type::Q4_0 => Some(Quant::Int4),
             Type::Q8_0 | Type::Q5_0 | Type::Iq4Nl | Type::Iq4Xs => Some(Quant::Int8),
+            Type::Q4K => Some(Quant::K4),
+            Type::Q6K | Type::Q3K => Some(Quant::K8),
             _ => None,
         }
     }
 
-    /// Whole blocks as codes and float16 scales of [`Type::kept`].
+    /// Whole blocks as codes and scales of [`Type::kept`].
     ///
     /// Scales that are infinite or NaN stay so: the caller refuses them, as everywhere.
     ///
@@ -69,9 +72,52 @@ impl Type {
                     }
                 }
             }
+            Type::Q4K => {
+                let scales = scales.as_chunks_mut::<{ K4_WORDS }>().0.iter_mut();
+                let blocks = from.as_chunks::<144>().0.iter().zip(scales);
+                for ((b, words), codes) in blocks.zip(codes.chunks_exact_mut(128)) {
+                    let (s, m) = k::scales_and_minima(b[4..16].as_array().expect("12"));
+                    for (i, word) in words[..GROUP_WORDS].iter_mut().enumerate() {
+                        *word = u16::from_le_bytes([s[i], m[i]]);
+                    }
+                    words[GROUP_WORDS] = u16::from_le_bytes([b[0], b[1]]);
+                    words[GROUP_WORDS + 1] = u16::from_le_bytes([b[2], b[3]]);
+                    // 32 bytes are the lower halves of 32 weights, then the upper halves.
+                    let pairs = b[16..].as_chunks::<32>().0.iter();
+                    for (from, codes) in pairs.zip(codes.chunks_exact_mut(32)) {
+                        let (low, high) = codes.split_at_mut(16);
+                        join(&from.map(|q| q & 15), low);
+                        join(&from.map(|q| q >> 4), high);
+                    }
+                }
+            }
+            Type::Q6K => {
+                let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
+                let codes = codes.as_chunks_mut::<256>().0.iter_mut();
+                for ((b, words), codes) in from.as_chunks::<210>().0.iter().zip(scales).zip(codes) {
+                    *words = k8_words(k::q6_codes(b, codes), [b[208], b[209]]);
+                }
+            }
+            Type::Q3K => {
+                let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
+                let codes = codes.as_chunks_mut::<256>().0.iter_mut();
+                for ((b, words), codes) in from.as_chunks::<110>().0.iter().zip(scales).zip(codes) {
+                    *words = k8_words(k::q3_codes(b, codes), [b[108], b[109]]);
+                }
+            }
             _ => panic!("{self} has no codes of ours"),
         }
     }
+}
+
+/// The scales of a block of [`Quant::K8`].
+fn k8_words(scales: [i8; 16], d: [u8; 2]) -> [u16; K8_WORDS] {
+    let mut words = [0; K8_WORDS];
+    for (pair, word) in scales.as_chunks::<2>().0.iter().zip(&mut words) {
+        *word = u16::from_le_bytes(pair.map(|s| s as u8));
+    }
+    words[GROUP_WORDS] = u16::from_le_bytes(d);
+    words
 }
 
 /// The values of [`IQ4`] that 32 codes stand for.

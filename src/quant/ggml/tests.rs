@@ -87,9 +87,9 @@ fn kept_codes_are_the_same_numbers() {
             );
         }
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen, 8);
     assert_eq!(
-        (Type::Q4K.kept(), Type::Q4_0.kept()),
+        (Type::Q5K.kept(), Type::Q4_0.kept()),
         (None, Some(Quant::Int4))
     );
 }

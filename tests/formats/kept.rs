@@ -1,0 +1,68 @@
+//! Files whose formats are kept as they are: the numbers are those of the file.
+
+use crate::checkpoints::Opened;
+use crate::checkpoints::collect::{Collect, Mat};
+use llamabi::Dtype;
+use llamabi::backend::Weights;
+use llamabi::checkpoint::weights::LoadControl;
+use std::path::Path;
+
+fn opened() -> Opened {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/mixed-k.gguf");
+    Opened::new(&path, 0).unwrap()
+}
+
+fn load(opened: &Opened, asked: Option<Dtype>) -> Weights<Collect> {
+    let mut control = LoadControl {
+        cancel: None,
+        progress: &mut |_| true,
+    };
+    opened
+        .load(&Collect::default(), asked, &mut control)
+        .unwrap()
+}
+
+fn matrices(weights: &Weights<Collect>) -> Vec<&Mat> {
+    let layers = weights.layers.iter();
+    let layers = layers.flat_map(|l| [&l.wqkv, &l.wo, &l.w13, &l.w2]);
+    layers
+        .chain(Some(&weights.embedding))
+        .chain(&weights.head)
+        .collect()
+}
+
+/// Every part has a format of its own, and k4 and k8 hold the very numbers that float32 has.
+#[test]
+fn k_types_are_kept_exactly() {
+    let opened = opened();
+    let (kept, exact) = (load(&opened, None), load(&opened, Some(Dtype::F32)));
+    let mut seen = [0; 2];
+    for (kept, exact) in matrices(&kept).into_iter().zip(matrices(&exact)) {
+        for (part, &dtype) in kept.dtypes.iter().enumerate() {
+            match dtype {
+                Dtype::K4 => seen[0] += 1,
+                Dtype::K8 => seen[1] += 1,
+                _ => continue,
+            }
+            let quant = dtype.quant().unwrap();
+            let (codes, scales) = kept.coded(part);
+            let codes = codes.chunks(quant.code_bytes(kept.cols));
+            let rows = codes.zip(scales.chunks(quant.scales(kept.cols)));
+            let mut row = vec![f32::NAN; kept.cols];
+            let all = exact.part(part).chunks(kept.cols);
+            assert_eq!(
+                (rows.len(), all.len()),
+                (kept.parts[part], kept.parts[part])
+            );
+            for ((codes, scales), want) in rows.zip(all) {
+                quant.decode(codes, scales, &mut row);
+                assert_eq!(row, want, "{dtype}");
+            }
+        }
+    }
+    // The gate; and k and v, beside a q that is int8.
+    assert_eq!(seen, [1, 2]);
+    let qkv = &kept.layers[0].wqkv.dtypes;
+    assert_eq!(qkv, &[Dtype::Int8, Dtype::K8, Dtype::K8]);
+    assert_eq!(kept.layers[0].w13.dtypes, [Dtype::K4, Dtype::Int8]);
+}
