@@ -141,6 +141,7 @@ impl Plan {
             bias: false,
             scale: 1.0,
             usage,
+            place: None,
         }
     }
 

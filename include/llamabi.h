@@ -13,7 +13,8 @@
  *    8. Tokens          encode and decode
  *    9. Chat templates  messages and tools as JSON, and the text made of them
  *   10. Grammars        languages that generated text is kept in
- *   11. Figures         what was loaded, and totals since then
+ *   11. Adapters        LoRA adapters that calls choose
+ *   12. Figures         what was loaded, and totals since then
  *
  * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
  *
@@ -545,6 +546,10 @@ typedef struct llama_generate_options {
   const size_t *bad_word_lens;
   /// How many.
   size_t n_bad_words;
+  /// An id of `llama_adapter_add`: the LoRA adapter that the sequences are computed with. 0: none.
+  uint32_t adapter;
+  /// 0.
+  uint32_t reserved_adapter;
 } llama_generate_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
@@ -1018,7 +1023,29 @@ llama_status llama_grammar_mask(const llama_grammar_t *g,
                                 size_t *needed,
                                 struct llama_error *err);
 
-/* ==== 11. Figures: what was loaded, and totals since then ==== */
+/* ==== 11. Adapters: LoRA adapters that calls choose ==== */
+
+/// Load a LoRA adapter, a directory as peft writes it, for calls to choose: `*id` is what
+/// `llama_generate_options.adapter` names it by, from 1 on and never given again. `scale` weights it.
+/// What runs on the handle runs on. The adapter is kept in memory beside the weights (16 bits a number;
+/// 32 where the weights are float32), so that rows of different adapters share steps.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, and `_UNSUPPORTED` for what
+/// only merging can do (`modules_to_save`, a rank over 256) and on a GPU. Any thread; not from inside
+/// a callback.
+llama_status llama_adapter_add(llama_t *l,
+                               const char *dir,
+                               float scale,
+                               uint32_t *id,
+                               struct llama_error *err);
+
+/// No new call may name this adapter. Its memory is free when the last call that runs with it has
+/// ended.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread; not from inside a callback.
+llama_status llama_adapter_drop(llama_t *l, uint32_t id, struct llama_error *err);
+
+/* ==== 12. Figures: what was loaded, and totals since then ==== */
 
 /// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
 #define LLAMA_CHAT_NONE 0

@@ -325,6 +325,8 @@ struct GenerateOptions {
   std::vector<Bias> logit_bias{};
   std::vector<Token> stop_tokens{};
   std::vector<std::vector<Token>> bad_words{};
+  /// An id of `Model::add_adapter`; 0: none.
+  std::uint32_t adapter = detail::generate_defaults().adapter;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
   std::optional<Cancel> cancel{};
@@ -417,6 +419,7 @@ public:
     c_.seed = o.seed;
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
+    c_.adapter = o.adapter;
     c_.num_return_sequences = o.num_return_sequences;
     if (o.grammar) c_.grammar = o.grammar->get();
     c_.min_gen_len = o.min_gen_len;
@@ -719,6 +722,20 @@ public:
     detail::Call call;
     llama_destroy(handle_.get());
     call.finish(LLAMA_OK);
+  }
+
+  /// Loads a LoRA adapter for calls to choose (`GenerateOptions::adapter`), and gives its id; see
+  /// `llama_adapter_add`.
+  std::uint32_t add_adapter(const std::string &dir, float scale = 1) const {
+    std::uint32_t id = 0;
+    detail::Call call;
+    call.finish(llama_adapter_add(live(), detail::c_string(dir, "dir"), scale, &id, call.err()));
+    return id;
+  }
+  /// No new call may name the adapter; see `llama_adapter_drop`.
+  void drop_adapter(std::uint32_t id) const {
+    detail::Call call;
+    call.finish(llama_adapter_drop(live(), id, call.err()));
   }
 
   /// Continue tokens; see `llama_generate`.

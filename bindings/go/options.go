@@ -382,6 +382,11 @@ func cTokens(c []C.int32_t, tokens []int32) []C.int32_t {
 	return c
 }
 
+// Adapter chooses the LoRA adapter that [Model.AddAdapter] gave this id; 0: none.
+func Adapter(id uint32) GenerateOption {
+	return func(o *generateOptions) { o.c.adapter = C.uint32_t(id) }
+}
+
 // Stop sets texts that end a sequence and are cut off.
 func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
 

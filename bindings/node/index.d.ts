@@ -160,6 +160,8 @@ export interface GenerateOptions {
   stopTokens?: Tokens;
   /** Sequences of tokens that are not completed. */
   badWords?: readonly Tokens[];
+  /** An id of `addAdapter`: the LoRA adapter to run with. 0: none. */
+  adapter?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
@@ -331,6 +333,10 @@ export class Model {
   /** Compile a grammar, so that calls need not. Rejects with LLAMA_E_INVALID_ARGUMENT where it is none. */
   grammar(source: GrammarSource): Promise<Grammar>;
 
+  /** Loads a LoRA adapter for calls to choose (`adapter`), weighted by `scale` (1). Gives its id. */
+  addAdapter(dir: string, scale?: number): Promise<number>;
+  /** No new call may name the adapter; its memory is free when the last call that runs with it has ended. */
+  dropAdapter(id: number): void;
   info(): Info;
   /** Totals since the model was opened. */
   timings(): Timings;

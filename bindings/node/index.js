@@ -274,6 +274,14 @@ class Model {
     return new Grammar(native, kind, source, (tokens) => native.grammarMask(this.#handle, kind, source, tokens));
   }
 
+  async addAdapter(dir, scale = 1) {
+    return traced(native.promise(native.addAdapter(this.#handle, dir, scale)));
+  }
+
+  dropAdapter(id) {
+    native.dropAdapter(this.#handle, id);
+  }
+
   info() {
     return native.info(this.#handle);
   }

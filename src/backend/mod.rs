@@ -3,15 +3,18 @@
 //! [`Backend`] is what a device must do for [`crate::model::forward()`]; [`Run`] is what the engine
 //! sees of the two together. Everything a step needs crosses in one [`Step`].
 
+pub mod adapter;
 pub mod choice;
 pub mod cpu;
 pub mod gpu;
 
+pub use adapter::Adapter;
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
 
 use crate::quant::Quant;
 use crate::{Dtype, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The sizes of a model that every operation needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +99,8 @@ pub struct Step {
     pub slots: Vec<u32>,
     /// The sequences. Their `rows` partition `0..tokens.len()` in order; decode rows come first.
     pub spans: Vec<Span>,
+    /// The adapter of each span; of those behind its end, none.
+    pub adapters: Vec<Option<Arc<Adapter>>>,
     /// The page tables of all sequences, end to end.
     pub pages: Vec<u32>,
     /// Rows whose logits are wanted, ascending.
@@ -123,6 +128,7 @@ impl Step {
         self.follows = false;
         self.slots.clear();
         self.spans.clear();
+        self.adapters.clear();
         self.pages.clear();
         self.wanted.clear();
         self.choices.clear();
@@ -276,6 +282,9 @@ pub struct MatSpec {
     pub scale: f32,
     /// What it is used for.
     pub usage: MatUse,
+    /// Of matrix `i` of layer `n`, in the order of [`Layer`]'s fields, `4 n + i`: what a step's
+    /// adapters know it by. `None` for the embedding and the head, which have no adapters.
+    pub place: Option<usize>,
 }
 
 /// A part of a matrix to be made.
@@ -385,6 +394,8 @@ pub struct Needs {
     pub ffn_bias: bool,
     /// A [`MatSpec::scale`] that is not 1.
     pub scale: bool,
+    /// [`Step::adapters`].
+    pub adapters: bool,
 }
 
 /// All weights of a model, in a backend's own form.

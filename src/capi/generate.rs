@@ -63,6 +63,8 @@ pub(super) fn default_options() -> llama_generate_options {
         bad_words: ptr::null(),
         bad_word_lens: ptr::null(),
         n_bad_words: 0,
+        adapter: 0,
+        reserved_adapter: 0,
     }
 }
 
@@ -172,6 +174,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         stop,
         top_logprobs: o.top_logprobs as usize,
         cache_salt: o.cache_salt,
+        adapter: o.adapter,
         num_return_sequences: samples(o),
         grammar: grammar::grammar(o.grammar)?,
         cancel: cancel::flag(o.cancel)?,

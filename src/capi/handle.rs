@@ -197,7 +197,7 @@ fn insert(llama: Llama, log: LogSink) -> Outcome<*mut llama_t> {
 ///
 /// # Safety
 /// `p` is NUL-terminated and stays so for `'a`.
-unsafe fn path<'a>(p: *const c_char) -> &'a Path {
+pub(super) unsafe fn path<'a>(p: *const c_char) -> &'a Path {
     // SAFETY: by this function's contract. File names are bytes, not text.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
 }

@@ -62,8 +62,9 @@ layout!(llama_generate_options {
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
     cache_salt, num_return_sequences, reserved2, grammar, min_gen_len, no_repeat_ngram_size,
     presence_penalty, frequency_penalty, typical_p, epsilon_cutoff, eta_cutoff, max_time_ms,
-    logit_bias, n_logit_bias, stop_tokens, n_stop_tokens, bad_words, bad_word_lens, n_bad_words
-} reserved1 reserved2);
+    logit_bias, n_logit_bias, stop_tokens, n_stop_tokens, bad_words, bad_word_lens, n_bad_words,
+    adapter, reserved_adapter
+} reserved1 reserved2 reserved_adapter);
 layout!(llama_chat_options {
     struct_size,
     flags,
@@ -279,6 +280,7 @@ mod tests {
         bytes.0[..size_of::<llama_generate_options>()].fill(1);
         bytes.0[84..88].fill(0);
         bytes.0[100..104].fill(0);
+        bytes.0[204..208].fill(0);
         bytes.0[..4].copy_from_slice(&size.to_ne_bytes());
         bytes
     }
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
-        for size in 8..=200u32 {
+        for size in 8..=208u32 {
             let o = read_options(&changed(size, 0xff)).unwrap();
             let d = defaults();
             let given = |end: u32| size >= end;
@@ -359,12 +361,13 @@ mod tests {
             assert_eq!(o.logit_bias.is_null(), !given(152), "{size}");
             assert_eq!(o.bad_word_lens.is_null(), !given(192), "{size}");
             assert_eq!(o.n_bad_words == 0, !given(200), "{size}");
+            assert_eq!(o.adapter, if given(204) { 0x01010101 } else { 0 }, "{size}");
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [201, 208, 4096] {
+        for size in [209, 216, 4096] {
             let mut bytes = changed(size, 0);
             // What lies beyond struct_size is nobody's.
             bytes.0[size as usize..].fill(0xff);

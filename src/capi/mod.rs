@@ -16,7 +16,7 @@
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
-//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `grammar.rs`, `info.rs` | the functions of these names |
+//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `grammar.rs`, `info.rs`, `adapter.rs` | the functions of these names |
 //!
 //! Opaque pointers are numbers that are never given out twice, not addresses: they are looked up,
 //! never followed. So a stale, foreign or doubly freed one is an error message (or, where it is to
@@ -32,6 +32,7 @@
 
 #[macro_use]
 mod guard;
+mod adapter;
 mod args;
 mod callback;
 mod cancel;
@@ -50,6 +51,7 @@ mod table;
 mod tokens;
 mod types;
 
+pub use adapter::*;
 pub use cancel::*;
 pub use chat::*;
 pub use generate::*;

@@ -410,6 +410,10 @@ pub struct llama_generate_options {
     pub bad_word_lens: *const usize,
     /// How many.
     pub n_bad_words: usize,
+    /// An id of `llama_adapter_add`: the LoRA adapter that the sequences are computed with. 0: none.
+    pub adapter: u32,
+    /// 0.
+    pub reserved_adapter: u32,
 }
 
 // Section: Results

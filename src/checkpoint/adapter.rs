@@ -14,12 +14,13 @@ use super::keys::Keys;
 use super::stored::{Coded, OnThreads, Piece, Rows, Stored};
 use super::{finite, slabs};
 use crate::backend::RowOrder;
+use crate::backend::adapter::{self, LowRank};
 use crate::file::zeros;
 use crate::format::{pth, safetensors};
 use crate::model::Config;
-use crate::model::matrices::Part;
+use crate::model::matrices::{self, Part};
 use crate::quant::Quant;
-use crate::{Cancel, Dtype, Error, Result, reserve};
+use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
@@ -78,6 +79,51 @@ impl Adapter {
             cut: false,
         };
         Ok(Adapter { keys, files, scale })
+    }
+
+    /// Its matrices in memory, for requests that run with it. They are kept as float32 where `dtype`
+    /// is that, else as bfloat16. `available`: bytes of memory that can be had.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Unsupported`]
+    /// where a module is replaced; [`Error::NoMemory`].
+    pub fn load(&self, config: &Config, dtype: Dtype, available: u64) -> Result<adapter::Adapter> {
+        let mut merging = Merging::new(self);
+        for part in [Part::Embedding, Part::Head] {
+            merging.refuse_whole(&part_name(part, None))?;
+        }
+        let (mut pairs, mut needed) = (Vec::new(), 0u64);
+        for place in 0..config.shape.n_layers * matrices::LAYER.len() {
+            let (layer, i) = (place / matrices::LAYER.len(), place % matrices::LAYER.len());
+            let matrix = &matrices::LAYER[i];
+            let cols = matrix.cols.of(&config.shape);
+            for (at, &part) in matrix.parts.iter().enumerate() {
+                let module = part_name(part, Some(layer));
+                merging.refuse_whole(&module)?;
+                let rows = part.rows().of(&config.shape);
+                if let Some(pair) = merging.pair(&module, [rows, cols])? {
+                    let sizes = [rows, pair.rank, cols];
+                    needed = needed.saturating_add(LowRank::bytes(dtype, sizes));
+                    let order = adapters_order(config, part);
+                    reserve::push(
+                        "the parts of an adapter",
+                        &mut pairs,
+                        (place, at, order, sizes, pair),
+                    )?;
+                }
+            }
+        }
+        merging.refuse_surplus()?;
+        if needed > available {
+            return Err(Error::no_memory("an adapter", needed, available));
+        }
+        let mut adapter = adapter::Adapter::new(&config.shape)?;
+        for (place, at, order, sizes, pair) in pairs {
+            let (a, b) = (vector(&pair.a)?, pair.ordered_b(order)?);
+            let low = LowRank::new(dtype, sizes, pair.scale, &a, &b)?;
+            adapter.matrices[place][at] = Some(low);
+        }
+        Ok(adapter)
     }
 
     /// A number of the configuration, or that of the pattern that fits a module.
@@ -185,38 +231,63 @@ impl<'a> Merging<'a> {
                 col: 0,
             }]));
         }
-        let [a, b] = ["A", "B"].map(|which| format!("{PREFIX}{module}.lora_{which}.weight"));
-        let inner = matches!(part, Part::Embedding | Part::Head);
-        if inner || !self.finder.holds(&a) {
+        if matches!(part, Part::Embedding | Part::Head) {
             return Ok(stored);
         }
-        let adapter = self.adapter;
-        let rank = adapter.of_module("r", "rank_pattern", &module)?;
-        if rank < 1.0 || rank.fract() != 0.0 {
-            return Err(adapter.keys.wrong("r", "an integer from 1 on"));
-        }
-        let rank = rank as usize;
-        let alpha = adapter.of_module("lora_alpha", "alpha_pattern", &module)?;
-        let a = self.finder.floats(0, &a, &[&[rank, cols]])?;
-        let b = self.finder.floats(0, &b, &[&[rows, rank]])?;
-        let of_rank = match adapter.keys.flag("use_rslora")? {
-            true => (rank as f64).sqrt(),
-            false => rank as f64,
+        let Some(pair) = self.pair(&module, [rows, cols])? else {
+            return Ok(stored);
         };
         Ok(Stored::Codes(Box::new(Merged {
             stored,
             rows,
             cols,
-            a,
-            b,
-            rank,
-            scale: (f64::from(adapter.scale) * alpha / of_rank) as f32,
+            pair,
             // Rows of the adapter lie as in Hugging Face's form.
             paired: match (&order, adapters_order(config, part)) {
                 (RowOrder::AsStored, order @ RowOrder::HalvesToPairs { .. }) => Some(order),
                 _ => None,
             },
         })))
+    }
+
+    /// What the adapter has for a module of `[rows, cols]`.
+    fn pair(&mut self, module: &str, [rows, cols]: [usize; 2]) -> Result<Option<Pair<'a>>> {
+        let [a, b] = ["A", "B"].map(|which| format!("{PREFIX}{module}.lora_{which}.weight"));
+        if !self.finder.holds(&a) {
+            return Ok(None);
+        }
+        let adapter = self.adapter;
+        let rank = adapter.of_module("r", "rank_pattern", module)?;
+        if rank < 1.0 || rank.fract() != 0.0 {
+            return Err(adapter.keys.wrong("r", "an integer from 1 on"));
+        }
+        let rank = rank as usize;
+        let alpha = adapter.of_module("lora_alpha", "alpha_pattern", module)?;
+        let a = self.finder.floats(0, &a, &[&[rank, cols]])?;
+        let b = self.finder.floats(0, &b, &[&[rows, rank]])?;
+        let of_rank = match adapter.keys.flag("use_rslora")? {
+            true => (rank as f64).sqrt(),
+            false => rank as f64,
+        };
+        Ok(Some(Pair {
+            a,
+            b,
+            rank,
+            scale: (f64::from(adapter.scale) * alpha / of_rank) as f32,
+        }))
+    }
+
+    /// An error if the adapter puts another matrix in the place of a module.
+    fn refuse_whole(&self, module: &str) -> Result<()> {
+        let name = format!("{PREFIX}{module}.weight");
+        if !self.finder.holds(&name) {
+            return Ok(());
+        }
+        let path = sentence::path(&self.adapter.files.path);
+        Err(Error::Unsupported(format!(
+            "{path}: tensor `{name}` takes the place of a matrix (modules_to_save): such an adapter \
+             can only be merged while the model is loaded"
+        )))
     }
 
     /// An error if a tensor of the adapter belongs to no module.
@@ -236,17 +307,37 @@ fn adapters_order(config: &Config, part: Part) -> RowOrder {
     }
 }
 
-/// A part with what an adapter adds.
-struct Merged<'a> {
-    stored: Stored<'a>,
-    rows: usize,
-    cols: usize,
+/// The thin matrices of a module, `scale * B A`.
+struct Pair<'a> {
     /// `[rank, cols]`.
     a: Source<'a>,
     /// `[rows, rank]`.
     b: Source<'a>,
     rank: usize,
     scale: f32,
+}
+
+impl Pair<'_> {
+    /// B, with its rows in another order.
+    fn ordered_b(&self, order: RowOrder) -> Result<Vec<f32>> {
+        let b = vector(&self.b)?;
+        if order == RowOrder::AsStored {
+            return Ok(b);
+        }
+        let mut ours = reserve::filled("an adapter's rows", b.len(), 0.0)?;
+        for (row, from) in b.chunks_exact(self.rank).enumerate() {
+            ours[order.destination(row) * self.rank..][..self.rank].copy_from_slice(from);
+        }
+        Ok(ours)
+    }
+}
+
+/// A part with what an adapter adds.
+struct Merged<'a> {
+    stored: Stored<'a>,
+    rows: usize,
+    cols: usize,
+    pair: Pair<'a>,
     /// Where the rows of B become those of the stored part, if they are others.
     paired: Option<RowOrder>,
 }
@@ -261,7 +352,7 @@ impl Coded for Merged<'_> {
     }
 
     fn bytes(&self) -> u64 {
-        self.stored.bytes() + self.a.info.len + self.b.info.len
+        self.stored.bytes() + self.pair.a.info.len + self.pair.b.info.len
     }
 
     fn native(&self) -> Option<Quant> {
@@ -287,20 +378,13 @@ impl Coded for Merged<'_> {
             Stored::Floats(pieces) => Base::Floats(pieces),
             Stored::Codes(coded) => Base::Codes(coded.reader()?),
         };
-        let mut b = vector(&self.b)?;
-        if let Some(order) = self.paired {
-            let mut ours = reserve::room("an adapter's rows", b.len())?;
-            ours.resize(b.len(), 0.0);
-            for (row, from) in b.chunks_exact(self.rank).enumerate() {
-                ours[order.destination(row) * self.rank..][..self.rank].copy_from_slice(from);
-            }
-            b = ours;
-        }
         Ok(Box::new(Reader {
             merged: self,
             base,
-            a: vector(&self.a)?,
-            b,
+            a: vector(&self.pair.a)?,
+            b: self
+                .pair
+                .ordered_b(self.paired.unwrap_or(RowOrder::AsStored))?,
         }))
     }
 }
@@ -346,7 +430,8 @@ impl Rows for Reader<'_, '_> {
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
-        let (cols, rank) = (self.merged.cols, self.merged.rank);
+        let (cols, pair) = (self.merged.cols, &self.merged.pair);
+        let rank = pair.rank;
         match &self.base {
             Base::Codes(rows) => rows.floats(row, to)?,
             Base::Floats(pieces) => read_pieces(pieces, row, cols, to)?,
@@ -363,7 +448,7 @@ impl Rows for Reader<'_, '_> {
                 }
             }
             for (to, sum) in to.iter_mut().zip(&sums) {
-                *to += self.merged.scale * sum;
+                *to += pair.scale * sum;
             }
         }
         Ok(())

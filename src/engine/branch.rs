@@ -1,7 +1,7 @@
 //! What the model has been given of a sequence, and where the cache has it: all that a fork copies.
 
 use crate::Token;
-use crate::kv::{Hit, NodeId, Pool};
+use crate::kv::{Hit, NodeId, Pool, Root};
 
 /// The tokens of a sequence and their pages.
 pub(super) struct Branch {
@@ -26,8 +26,8 @@ pub(super) struct Known {
 
 impl Branch {
     /// A prompt of which nothing is computed, and pages for all that it can become. The prefix
-    /// cache finds its pages under `salt` only.
-    pub fn new(prompt: Vec<Token>, pages: Vec<u32>, salt: u64) -> Self {
+    /// cache finds its pages under `root` only.
+    pub fn new(prompt: Vec<Token>, pages: Vec<u32>, root: Root) -> Self {
         Self {
             prompt_len: prompt.len(),
             tokens: prompt,
@@ -35,7 +35,7 @@ impl Branch {
             computed: 0,
             known: Known {
                 pages: 0,
-                text: NodeId::Root { salt },
+                text: NodeId::Root(root),
             },
         }
     }
@@ -95,12 +95,12 @@ impl Branch {
 
     /// After its pages were copied out and back: these hold what it has computed, and those of
     /// `hits` are shared. Its other prompt pages can be found from now on.
-    pub fn restore(&mut self, pages: Vec<u32>, hits: &[Hit], salt: u64, pool: &mut Pool) {
+    pub fn restore(&mut self, pages: Vec<u32>, hits: &[Hit], root: Root, pool: &mut Pool) {
         let before = self.known.pages;
         self.pages = pages;
         self.known = Known {
             pages: hits.len(),
-            text: hits.last().map_or(NodeId::Root { salt }, |hit| hit.node),
+            text: hits.last().map_or(NodeId::Root(root), |hit| hit.node),
         };
         self.publish_pages(before, pool);
     }

@@ -9,6 +9,7 @@ use super::request::GenerateOptions;
 use super::shared::{Shared, lock};
 use super::stream::{Event, Finish, FinishReason, Next, RequestStats};
 use super::text::Stops;
+use crate::backend::Adapter;
 use crate::log::Level;
 use crate::{Error, Result, Token, reserve};
 use std::collections::VecDeque;
@@ -103,6 +104,8 @@ struct State {
     /// Whether the call counts in [`Shared::flagged`].
     flagged: bool,
     seed: u64,
+    /// What its sequences run with; none once all have ended.
+    adapter: Option<Arc<Adapter>>,
     phases: Vec<Phase>,
     /// Sequences that have not ended.
     unended: usize,
@@ -168,7 +171,12 @@ fn bytes(event: &Event) -> usize {
 
 impl Call {
     /// A call of `n` sequences, none of which is queued yet.
-    pub fn new(options: GenerateOptions, n: usize, shared: Arc<Shared>) -> Result<Arc<Self>> {
+    pub fn new(
+        options: GenerateOptions,
+        adapter: Option<Arc<Adapter>>,
+        n: usize,
+        shared: Arc<Shared>,
+    ) -> Result<Arc<Self>> {
         let mut phases = reserve::room("the sequences of a call", n)?;
         phases.resize(n, Phase::New);
         let stops = Stops::new(&options.stop)?;
@@ -192,6 +200,7 @@ impl Call {
                 counts: false,
                 flagged: false,
                 seed: 0,
+                adapter,
                 phases,
                 unended: n,
                 cut_short: false,
@@ -249,16 +258,16 @@ impl Call {
     }
 
     /// Begin the first prompt that waits if `reserve` gives what it needs. That is told the prompt
-    /// and the call's seed.
+    /// and the call's seed and adapter.
     pub fn begin<R>(
         &self,
-        reserve: impl FnOnce(&Waiting, u64) -> Result<Option<R>>,
+        reserve: impl FnOnce(&Waiting, u64, Option<Arc<Adapter>>) -> Result<Option<R>>,
     ) -> Result<Beginning<R>> {
         let mut state = lock(&self.state);
         let Some(first) = state.prompts.front() else {
             return Ok(Beginning::NothingLeft);
         };
-        let Some(reserved) = reserve(first, state.seed)? else {
+        let Some(reserved) = reserve(first, state.seed, state.adapter.clone())? else {
             return Ok(Beginning::NoRoom);
         };
         let index = first.index as usize;
@@ -439,6 +448,7 @@ impl Call {
         }
         state.unended -= 1;
         if state.ended() {
+            state.adapter = None;
             self.waits_no_longer(state);
             if std::mem::take(&mut state.flagged) {
                 self.shared.flagged.fetch_sub(1, Relaxed);

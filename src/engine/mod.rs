@@ -177,9 +177,13 @@ impl Engine {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "the handle" });
         }
-        let Request { prompts, options } = request;
+        let Request {
+            prompts,
+            options,
+            adapter,
+        } = request;
         let width = options.num_return_sequences;
-        let call = Call::new(options, prompts.len() * width, self.shared.clone())?;
+        let call = Call::new(options, adapter, prompts.len() * width, self.shared.clone())?;
         let mut waiting = VecDeque::from(reserve::room("the prompts", prompts.len())?);
         let mut prompt_tokens = 0;
         for (index, prompt) in (0..).step_by(width).zip(prompts) {

@@ -274,10 +274,10 @@ impl Scheduler {
             return Ok(true);
         };
         let branch = &sequence.branch;
-        let salt = sequence.call().options.cache_salt;
+        let root = sequence.call().options.root();
         let text = &branch.tokens[..branch.known.pages * size];
         let total = sequence.extent.most_positions().div_ceil(size);
-        let found = self.pool.find_all(salt, text).and_then(|hits| {
+        let found = self.pool.find_all(root, text).and_then(|hits| {
             let pages = self.pool.reserve(&hits, total)?;
             Ok((hits, pages))
         });
@@ -304,7 +304,7 @@ impl Scheduler {
         run.load_pages(&pages[found..used], &bytes[found * run.page_bytes()..])?;
         self.admitted += 1;
         (sequence.id, sequence.sits_out) = (self.admitted, false);
-        sequence.branch.restore(pages, &hits, salt, &mut self.pool);
+        sequence.branch.restore(pages, &hits, root, &mut self.pool);
         self.running.push(sequence);
         Ok(true)
     }

@@ -1,6 +1,8 @@
 //! Raw options to a checked request: whoever holds a [`Request`] need not check again.
 
+use crate::backend::Adapter;
 use crate::grammar::Grammar;
+use crate::kv::Root;
 use crate::{Cancel, Error, Result, Token};
 use std::sync::Arc;
 
@@ -87,6 +89,8 @@ pub struct GenerateOptions {
     /// Prompts find the cached prefixes of calls with the same salt only. Results do not depend on
     /// it.
     pub cache_salt: u64,
+    /// The number of the adapter to run with ([`crate::Llama::add_adapter`]); 0: none.
+    pub adapter: u32,
     /// Stops the call.
     pub cancel: Option<Cancel>,
 }
@@ -122,6 +126,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             top_logprobs: 0,
             cache_salt: 0,
+            adapter: 0,
             cancel: None,
         }
     }
@@ -143,6 +148,8 @@ pub struct Request {
     pub prompts: Vec<Prompt>,
     /// In range.
     pub options: GenerateOptions,
+    /// What [`GenerateOptions::adapter`] names.
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 /// What a request is checked against.
@@ -157,6 +164,14 @@ pub struct RequestLimits {
 }
 
 impl GenerateOptions {
+    /// Whose pages of the prefix cache its prompts may take.
+    pub(super) fn root(&self) -> Root {
+        Root {
+            salt: self.cache_salt,
+            adapter: self.adapter,
+        }
+    }
+
     /// Check every number; the error names it, its range and its value.
     pub fn check(&self, limits: &RequestLimits) -> Result<()> {
         let in_range = |name: &str, value: f32, ok: bool, expected: &str| {
@@ -343,6 +358,10 @@ impl Request {
             }
         }
         options.check(limits)?;
-        Ok(Self { prompts, options })
+        Ok(Self {
+            prompts,
+            options,
+            adapter: None,
+        })
     }
 }

@@ -41,6 +41,7 @@ impl Plan {
         reserve::vec(what, &mut step.tokens, limits.max_rows)?;
         reserve::vec(what, &mut step.slots, limits.max_rows)?;
         reserve::vec(what, &mut step.spans, max_batch_size)?;
+        reserve::vec(what, &mut step.adapters, max_batch_size)?;
         reserve::vec(
             what,
             &mut step.pages,
@@ -175,11 +176,11 @@ impl Scheduler {
             return false;
         }
         let max_seq_len = self.limits.max_positions;
-        let beginning = call.begin(|Waiting { index, tokens }, seed| {
+        let beginning = call.begin(|Waiting { index, tokens }, seed, adapter| {
             let extent = Extent::new(options, tokens.len(), max_seq_len);
             let hits = match extent.scores_prompt() {
                 true => Vec::new(),
-                false => pool.find_all(options.cache_salt, &tokens[..extent.prefill_len()])?,
+                false => pool.find_all(options.root(), &tokens[..extent.prefill_len()])?,
             };
             if options.grammar.is_some() {
                 self.guides.start()?;
@@ -196,9 +197,10 @@ impl Scheduler {
             }
             let total = extent.most_positions().div_ceil(pool.page_size());
             let tables = pool.reserve_all(width, &hits, total)?;
-            Ok(tables.map(|tables| (seed, extent, hits, samples.into_iter().zip(tables))))
+            let begun = |tables| (seed, adapter, extent, hits, samples.into_iter().zip(tables));
+            Ok(tables.map(begun))
         });
-        let (seed, extent, hits, samples) = match beginning {
+        let (seed, adapter, extent, hits, samples) = match beginning {
             Ok(Beginning::Begun(reserved)) => reserved,
             Ok(Beginning::NothingLeft) => return true,
             Ok(Beginning::NoRoom) => return false,
@@ -211,7 +213,7 @@ impl Scheduler {
         let mut first = None;
         for ((tokens, output, guide), pages) in samples {
             self.admitted += 1;
-            let mut branch = Branch::new(tokens, pages, options.cache_salt);
+            let mut branch = Branch::new(tokens, pages, options.root());
             for Hit { node, .. } in &hits {
                 branch.adopt(*node, self.pool.page_size());
             }
@@ -223,6 +225,7 @@ impl Scheduler {
                 continue;
             }
             sequence.guide = guide;
+            sequence.adapter.clone_from(&adapter);
             sequence.first = first;
             first = first.or(Some(sequence.id));
             self.running.push(sequence);
@@ -619,5 +622,9 @@ fn add_span(
         position,
         pages: first_page..step.pages.len(),
     });
+    if let Some(adapter) = &sequence.adapter {
+        step.adapters.resize(step.spans.len() - 1, None);
+        step.adapters.push(Some(adapter.clone()));
+    }
     whose.push(sequence.id);
 }

@@ -9,6 +9,7 @@ use super::policy::Policy;
 use super::request::GenerateOptions;
 use super::sampler::Score;
 use super::stream::{FinishReason, RequestStats};
+use crate::backend::Adapter;
 use crate::{Result, Token};
 use std::sync::Arc;
 
@@ -71,6 +72,8 @@ pub(super) struct Sequence {
     pub extent: Extent,
     /// Where its text is in its grammar, if it has one. Away while its mask is computed.
     pub guide: Option<Box<Guide>>,
+    /// What its rows are computed with, beside the model.
+    pub adapter: Option<Arc<Adapter>>,
     /// The sequence, by its id, that computes the prompt for this one too, until it has done so.
     pub first: Option<u64>,
     /// Prompt tokens that were not computed because their pages were found or shared.
@@ -90,6 +93,7 @@ impl Sequence {
             output,
             extent,
             guide: None,
+            adapter: None,
             first: None,
             cached: 0,
             sits_out: false,

@@ -7,4 +7,4 @@ pub mod pool;
 pub mod prefix;
 
 pub use pool::Pool;
-pub use prefix::{Hit, NodeId};
+pub use prefix::{Hit, NodeId, Root};

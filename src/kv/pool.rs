@@ -4,7 +4,7 @@
 //! text, or *free*. Idle pages count as free: the least recently used are reclaimed when pages are
 //! needed.
 
-use super::prefix::{Hit, NodeId, Prefix};
+use super::prefix::{Hit, NodeId, Prefix, Root};
 use crate::{Result, Token, reserve};
 
 /// All pages of a handle. What it needs of the host's memory it takes when it is made.
@@ -43,9 +43,9 @@ impl Pool {
     }
 
     /// The cached pages that hold the longest prefix of `tokens` in whole pages, among those that
-    /// were published under `salt`.
-    pub fn find_all(&self, salt: u64, tokens: &[Token]) -> Result<Vec<Hit>> {
-        let mut parent = NodeId::Root { salt };
+    /// were published under `root`.
+    pub fn find_all(&self, root: Root, tokens: &[Token]) -> Result<Vec<Hit>> {
+        let mut parent = NodeId::Root(root);
         let mut hits = Vec::new();
         for page in tokens.chunks_exact(self.page_size) {
             let Some(hit) = self.prefix.find(parent, page) else {

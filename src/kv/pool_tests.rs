@@ -7,7 +7,8 @@ fn reserve(pool: &mut Pool, hits: &[Hit], total: usize) -> Option<Vec<u32>> {
 }
 
 fn find_all(pool: &Pool, salt: u64, tokens: &[Token]) -> Vec<Hit> {
-    pool.find_all(salt, tokens).unwrap()
+    let root = Root { salt, adapter: 0 };
+    pool.find_all(root, tokens).unwrap()
 }
 
 /// Hold fresh pages for `tokens`, fill and publish them without a salt.
@@ -17,7 +18,7 @@ fn write(pool: &mut Pool, tokens: &[Token]) -> Vec<u32> {
 
 fn write_salted(pool: &mut Pool, salt: u64, tokens: &[Token]) -> Vec<u32> {
     let pages = reserve(pool, &[], tokens.len() / pool.page_size()).unwrap();
-    let mut parent = NodeId::Root { salt };
+    let mut parent = NodeId::Root(Root { salt, adapter: 0 });
     for (page, text) in pages.iter().zip(tokens.chunks_exact(pool.page_size())) {
         parent = pool.publish(parent, text, *page);
     }
@@ -224,7 +225,7 @@ fn whatever_forks_each_sequence_reads_its_own_tokens() {
             3 if !live.is_empty() => {
                 // As the engine does: under the text up to there.
                 let Written { tokens, pages } = &live[at];
-                let mut parent = NodeId::Root { salt: 0 };
+                let mut parent = NodeId::Root(Root::default());
                 for (text, page) in tokens.chunks_exact(SIZE).zip(pages) {
                     parent = pool.publish(parent, text, *page);
                 }

@@ -11,15 +11,20 @@
 use crate::{Result, Token, reserve};
 use std::hash::{BuildHasher, RandomState};
 
+/// Calls that share pages: those that differ in anything here share none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Root {
+    /// [`crate::engine::GenerateOptions::cache_salt`].
+    pub salt: u64,
+    /// The adapter that the keys and values were computed with; 0: none.
+    pub adapter: u32,
+}
+
 /// The text up to the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeId {
-    /// The empty text. Every salt has a trie of its own, so calls with different salts share no
-    /// page.
-    Root {
-        /// [`crate::engine::GenerateOptions::cache_salt`].
-        salt: u64,
-    },
+    /// The empty text. Every root has a trie of its own.
+    Root(Root),
     /// A text of one page or more.
     Text(u64),
 }

@@ -1,10 +1,11 @@
 //! From a checkpoint to a handle: which device, whether it fits, and the loading.
 
+use super::adapters::Adapters;
 use super::plan::{MemoryPlan, Place};
 use super::{BuildOptions, Device, Info, Llama};
 use crate::backend::cpu::{self, Cpu};
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
-use crate::backend::{Backend, Limits, RopeTable, Run};
+use crate::backend::{Backend, Limits, Needs, RopeTable, Run};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
@@ -244,7 +245,12 @@ impl<'a> Build<'a> {
             eos_ids,
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
+        let needs = Needs {
+            adapters: true,
+            ..Needs::default()
+        };
         Ok(Llama {
+            adapters: Adapters::new(B::takes(&needs).err(), weights_dtype),
             engine,
             tokenizer,
             chat,

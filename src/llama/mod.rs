@@ -3,6 +3,7 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `options` | what a handle is built with, and what it says of itself |
+//! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
@@ -10,6 +11,7 @@
 //! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
 
+mod adapters;
 mod build;
 mod chat;
 mod completion;
@@ -20,6 +22,8 @@ pub mod quantise;
 
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info};
+
+use adapters::Adapters;
 
 use crate::chat::{Chat, ChatRequest, Encoding, Turn, UNSAFE_ERROR};
 use crate::engine::request::RequestLimits;
@@ -35,6 +39,7 @@ pub struct Llama {
     engine: Engine,
     tokenizer: Arc<dyn Tokenizer>,
     chat: Chat,
+    adapters: Adapters,
     info: Info,
     grammars: Grammars,
 }
@@ -74,8 +79,9 @@ impl Llama {
             let expected = "one that was made for this handle";
             return Err(Error::invalid("grammar", expected, "another handle's"));
         }
-        self.engine
-            .submit(Request::new(prompts, options, &self.request_limits())?)
+        let mut request = Request::new(prompts, options, &self.request_limits())?;
+        request.adapter = self.adapters.get(request.options.adapter)?;
+        self.engine.submit(request)
     }
 
     /// Run a call to its end on the calling thread. `on_event` sees every event as it comes and

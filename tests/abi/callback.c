@@ -57,6 +57,8 @@ static int32_t meddle(void *user_data, const llama_event *ev) {
     EXPECT(INVALID, llama_stream_open(l, prompt, &len, 1, NULL, &s, err));
     EXPECT(INVALID, llama_stream_next(st->stream, &next, -1, err));
     EXPECT(INVALID, llama_build(dir, NULL, NULL, &other, err));
+    EXPECT(INVALID, llama_adapter_add(l, dir, 1, NULL, err));
+    EXPECT(INVALID, llama_adapter_drop(l, 1, err));
     CHECK(other == NULL && r == FOREIGN && s == FOREIGN);
   } else if (st->act == 2) {
     llama_stream_free(st->stream);

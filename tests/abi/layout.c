@@ -109,7 +109,9 @@ FIELD(llama_generate_options, n_stop_tokens, 168, 8);
 FIELD(llama_generate_options, bad_words, 176, 8);
 FIELD(llama_generate_options, bad_word_lens, 184, 8);
 FIELD(llama_generate_options, n_bad_words, 192, 8);
-SIZE(llama_generate_options, 200);
+FIELD(llama_generate_options, adapter, 200, 4);
+FIELD(llama_generate_options, reserved_adapter, 204, 4);
+SIZE(llama_generate_options, 208);
 
 FIELD(llama_bias, token, 0, 4);
 FIELD(llama_bias, bias, 4, 4);
@@ -320,6 +322,9 @@ llama_status (*const f_render)(const llama_t *, const char *, size_t, const llam
     char *, size_t, size_t *, llama_error *) = llama_render_chat;
 llama_status (*const f_encode_chat)(const llama_t *, const char *, size_t,
     const llama_chat_options *, int32_t *, size_t, size_t *, llama_error *) = llama_encode_chat;
+llama_status (*const f_adapter_add)(
+    llama_t *, const char *, float, uint32_t *, llama_error *) = llama_adapter_add;
+llama_status (*const f_adapter_drop)(llama_t *, uint32_t, llama_error *) = llama_adapter_drop;
 llama_status (*const f_info)(const llama_t *, llama_info *, llama_error *) = llama_get_info;
 llama_status (*const f_timings)(
     const llama_t *, llama_timings *, llama_error *) = llama_get_timings;

@@ -2,6 +2,8 @@
    crash. The first part needs no model. */
 #include "abi.h"
 
+#include <math.h>
+
 #include <limits.h>
 
 #define INVALID LLAMA_E_INVALID_ARGUMENT
@@ -18,6 +20,7 @@ static void not_a_handle(llama_t *l) {
   llama_event ev;
   llama_info info;
   llama_timings timings;
+  uint32_t id = 78;
   const char *p = NULL;
   int32_t buf[4];
   char text[4];
@@ -40,8 +43,10 @@ static void not_a_handle(llama_t *l) {
   EXPECT(INVALID, llama_encode_dialog(l, one_message, 1, buf, 4, &n, err));
   EXPECT(INVALID, llama_get_info(l, &info, err));
   EXPECT(INVALID, llama_get_timings(l, &timings, err));
+  EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", 1, &id, err));
+  EXPECT(INVALID, llama_adapter_drop(l, 1, err));
   CHECK(llama_generate(l, one_token, one_len, 1, NULL, &r, NULL) == INVALID);
-  CHECK(r == FOREIGN && s == FOREIGN && n == 77 && p == NULL);
+  CHECK(r == FOREIGN && s == FOREIGN && n == 77 && p == NULL && id == 78);
   llama_free(l);
   llama_destroy(l);
 }
@@ -179,6 +184,7 @@ static void strings(void) {
 
 /* With a live handle: one argument at a time is wrong. */
 static void with_model(const char *dir) {
+  uint32_t id = 78;
   llama_t *l = open_model(dir, 64, 2);
   llama_generate_options o;
   llama_result_t *r = FOREIGN;
@@ -370,6 +376,12 @@ static void with_model(const char *dir) {
   CHECK(n == 77 && p == NULL);
   EXPECT(INVALID, llama_get_info(l, NULL, err));
   EXPECT(INVALID, llama_get_timings(l, NULL, err));
+  EXPECT(INVALID, llama_adapter_add(l, NULL, 1, &id, err));
+  EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", 1, NULL, err));
+  EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", (float)NAN, &id, err));
+  EXPECT(LLAMA_E_IO, llama_adapter_add(l, "/nonexistent", 1, &id, err));
+  EXPECT(INVALID, llama_adapter_drop(l, 1, err));
+  CHECK(id == 78);
   info.struct_size = 7;
   timings.struct_size = 4097;
   EXPECT(LLAMA_E_ABI, llama_get_info(l, &info, err));

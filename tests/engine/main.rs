@@ -1,5 +1,6 @@
 //! The engine on a model that thinks what a test says: scheduling, streams, text, sampling.
 
+mod adapters;
 mod batching;
 mod calls;
 mod chain;

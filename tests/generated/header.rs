@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "grammar",
-    "info",
+    "info", "adapter",
 ];
 
 fn root() -> &'static Path {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Titles in the order of the header, and what a reader finds there.
-const SECTIONS: [(&str, &str); 11] = [
+const SECTIONS: [(&str, &str); 12] = [
     ("First things", "versions, status and errors"),
     ("Models", "load one, free it"),
     ("Generating", "continue texts or tokens: options, events"),
@@ -24,6 +24,7 @@ const SECTIONS: [(&str, &str); 11] = [
         "messages and tools as JSON, and the text made of them",
     ),
     ("Grammars", "languages that generated text is kept in"),
+    ("Adapters", "LoRA adapters that calls choose"),
     ("Figures", "what was loaded, and totals since then"),
 ];
 

@@ -145,6 +145,32 @@ impl Model {
         Ok(Model(handle))
     }
 
+    /// Its id.
+    pub fn add_adapter(&self, dir: &Path, scale: f32) -> Result<u32, Failure> {
+        let dir = CString::new(dir.to_str().unwrap()).unwrap();
+        let (mut id, mut error) = (0, error());
+        // SAFETY: pointers are those of values that outlive the call.
+        let status = unsafe { llama_adapter_add(self.0, dir.as_ptr(), scale, &mut id, &mut error) };
+        assert_eq!(error.status, status);
+        if status == LLAMA_OK {
+            Ok(id)
+        } else {
+            Err((status, sentence(&error)))
+        }
+    }
+
+    pub fn drop_adapter(&self, id: u32) -> Result<(), Failure> {
+        let mut error = error();
+        // SAFETY: as above.
+        let status = unsafe { llama_adapter_drop(self.0, id, &mut error) };
+        assert_eq!(error.status, status);
+        if status == LLAMA_OK {
+            Ok(())
+        } else {
+            Err((status, sentence(&error)))
+        }
+    }
+
     pub fn raw(&self) -> *mut llama_t {
         self.0
     }

@@ -57,6 +57,7 @@ fn matrix<B: Backend>(
         bias: false,
         scale: 1.0,
         usage,
+        place: None,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
     for (part, &(rows, dtype)) in parts.iter().enumerate() {

@@ -395,6 +395,29 @@ BEHAVIOUR(grammar) {
   THROWS(LLAMA_E_INVALID_ARGUMENT, "another handle's", model.text_completion("Once", o));
 }
 
+BEHAVIOUR(adapters) {
+  const std::string data = test::root() + "/tests/data/adapters/";
+  llamabi::Options o;
+  o.weights_dtype = LLAMA_DTYPE_F32;
+  const llamabi::Model model(data + "base", o);
+  o.adapters = {{data + "plain", 1.0F}};
+  const llamabi::Model merged(data + "base", o);
+  const std::vector<llamabi::Token> prompt{71, 294, 35, 133};
+  auto options = test::greedy(4);
+  const auto base = model.generate(prompt, options).tokens;
+  const auto expected = merged.generate(prompt, options).tokens;
+  CHECK(expected != base);
+  options.adapter = model.add_adapter(data + "plain");
+  CHECK(model.generate(prompt, options).tokens == expected);
+  CHECK(std::string(model.info().model_type) == "llama");
+  CHECK(std::string(model.info().stored_format) == "bf16");
+  model.drop_adapter(options.adapter);
+  const auto invalid = LLAMA_E_INVALID_ARGUMENT;
+  THROWS(invalid, "adapter is 1", model.generate(prompt, options));
+  THROWS(invalid, "id is 1", model.drop_adapter(1));
+  THROWS(LLAMA_E_UNSUPPORTED, "lm_head", model.add_adapter(data + "with-head"));
+}
+
 BEHAVIOUR(use_after_close) {
   auto model = test::demo_model();
   model.close();

@@ -66,6 +66,7 @@ int main() {
   g.logit_bias = {{1, 0.5F}};
   g.stop_tokens = {1, 2, 3};
   g.bad_words = {{1}, {2, 3}, {4}, {5}};
+  g.adapter = 210;
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");

@@ -309,6 +309,28 @@ void Compile::on_loop(napi_env env) {
   });
 }
 
+// --- adapters ---
+
+AddAdapter::AddAdapter(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+    napi_value dir, napi_value scale)
+    : Awaited(std::move(owner)), handle_(std::move(handle)), dir_(to_c_text(env, dir, "dir")),
+      scale_(to_float(env, scale, "scale")) {
+  err_.struct_size = sizeof err_;
+}
+
+void AddAdapter::run() noexcept {
+  status_ = llama_adapter_add(handle_->llama, dir_.c_str(), scale_, &id_, &err_);
+  finished();
+}
+
+void AddAdapter::on_loop(napi_env env) {
+  this->env->finish(self());
+  settle(env, [&] {
+    check(env, status_, err_);
+    return number(env, id_);
+  });
+}
+
 // --- generate ---
 
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,

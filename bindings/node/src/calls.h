@@ -143,6 +143,21 @@ private:
   const std::string source_;
 };
 
+// Loads an adapter; settles with its id.
+struct AddAdapter final : Awaited {
+  AddAdapter(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+      napi_value dir, napi_value scale);
+  void run() noexcept override;
+  void stop() override {}
+  void on_loop(napi_env env) override;
+
+private:
+  std::shared_ptr<Handle> handle_;
+  std::string dir_;
+  float scale_;
+  uint32_t id_ = 0;
+};
+
 struct Generation final : Awaited {
   // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
   // object, what surrounds messages.

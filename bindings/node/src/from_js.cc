@@ -397,6 +397,8 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       c.top_logprobs = to_uint(env, v, "topLogprobs");
     else if (name == "cacheSalt")
       c.cache_salt = to_uint64(env, v, "cacheSalt");
+    else if (name == "adapter")
+      c.adapter = to_uint(env, v, "adapter");
     else if (name == "numReturnSequences")
       c.num_return_sequences = to_uint(env, v, "numReturnSequences");
     else if (name == "minGenLen")

@@ -69,6 +69,12 @@ static napi_value generate(napi_env env, const Arguments &a) {
                to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
 }
 
+// addAdapter(handle, dir, scale) -> call; its promise gives the id
+static napi_value add_adapter(napi_env env, const Arguments &a) {
+  return started(
+      env, std::make_shared<AddAdapter>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]));
+}
+
 static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos, napi_value special) {
   return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) |
          (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u) |
@@ -197,6 +203,13 @@ static napi_value token_bytes(napi_env env, const Arguments &a) {
   return buffer;
 }
 
+// dropAdapter(handle, id)
+static napi_value drop_adapter(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  check(env, llama_adapter_drop(handle_of(env, a[0])->llama, to_uint(env, a[1], "id"), &err), err);
+  return nullptr;
+}
+
 static napi_value info(napi_env env, const Arguments &a) {
   llama_error err = new_error();
   llama_info info;
@@ -238,6 +251,8 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<encode_dialog>(env, functions, "encodeDialog");
   define<decode>(env, functions, "decode");
   define<token_bytes>(env, functions, "tokenBytes");
+  define<add_adapter>(env, functions, "addAdapter");
+  define<drop_adapter>(env, functions, "dropAdapter");
   define<info>(env, functions, "info");
   define<timings>(env, functions, "timings");
   return functions;

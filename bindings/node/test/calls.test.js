@@ -450,6 +450,23 @@ behaviour('chat_templates', async () => {
   await model.close();
 });
 
+behaviour('adapters', async () => {
+  const data = (name) => root(join('tests/data/adapters', name));
+  const open = (adapters) => Model.open({ ckptDir: data('base'), weightsDtype: 'f32', adapters });
+  const [model, merged] = [await open([]), await open([data('plain')])];
+  const generate = async (m, adapter) => [...(await m.generate([71, 294, 35, 133], { temperature: 0, maxGenLen: 4, adapter })).tokens];
+  const expected = await generate(merged);
+  assert.notDeepEqual(await generate(model), expected);
+  const id = await model.addAdapter(data('plain'));
+  assert.deepEqual(await generate(model, id), expected);
+  assert.equal(`${model.info().modelType} ${model.info().storedFormat}`, 'llama bf16');
+  model.dropAdapter(id);
+  assert.match((await failure(generate(model, id))).message, /adapter is 1/);
+  assert.throws(() => model.dropAdapter(id), { code: 'LLAMA_E_INVALID_ARGUMENT' });
+  assert.equal((await failure(model.addAdapter(data('with-head')))).code, 'LLAMA_E_UNSUPPORTED');
+  await Promise.all([model.close(), merged.close()]);
+});
+
 test('a stream whose reader is slower than the model leaves the event loop its turns', async () => {
   const model = await demo({ maxBatchSize: 4 });
   let turns = 0;

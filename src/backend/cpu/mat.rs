@@ -22,6 +22,8 @@ pub struct CpuMat {
     pub(super) runs: Vec<Run>,
     /// [`MatSpec::scale`].
     pub(super) scale: f32,
+    /// [`MatSpec::place`].
+    pub(super) place: Option<usize>,
 }
 
 /// Neighbouring parts with one dtype: what one kernel multiplies.
@@ -118,8 +120,8 @@ impl CpuMat {
             first += run.strips();
             runs.push(run);
         }
-        let scale = spec.scale;
-        Ok(CpuMat { runs, scale })
+        let (scale, place) = (spec.scale, spec.place);
+        Ok(CpuMat { runs, scale, place })
     }
 
     /// The run of a part, and the part's number in it.

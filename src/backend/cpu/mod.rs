@@ -10,6 +10,7 @@
 //! | `element`, `mat` | storage formats; packed weights |
 //! | `blocks`, `encode` | quantised weights; quantising |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
+//! | `lora` | what adapters of requests add to products |
 //! | `strips` | how products are cut into tasks, and what happens to their sums |
 //! | [`amx`] | products of bfloat16 tiles (U) |
 //! | `panels_amx`, `product_amx` | prompt rows as tiles; matrix products with them |
@@ -33,6 +34,7 @@ mod element;
 mod encode;
 mod exp;
 mod kv;
+mod lora;
 mod mat;
 mod ops;
 #[cfg(target_arch = "x86_64")]
@@ -62,7 +64,7 @@ use mat::Run;
 #[cfg(target_arch = "x86_64")]
 use panels_amx::TilePanels;
 use pool::{Grid, Pool};
-use product::{Finish, Target, product};
+use product::{Ending, Finish, Target, product};
 use product_i16::IntRows;
 use rows::{Norm, Panels};
 use std::sync::{Mutex, MutexGuard};
@@ -126,6 +128,8 @@ pub struct Cpu {
     #[cfg(target_arch = "x86_64")]
     hidden: TilePanels,
     integers: IntRows,
+    /// What adapters make of the rows' inputs, `[max_rows, lora::WIDTH]`.
+    thin: Mem<f32>,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
     qkv: CpuBuf,
     /// One buffer for each thread.
@@ -286,6 +290,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             hidden: TilePanels::new(tier.amx().map_or(0, |_| max_rows), shape.ffn_dim)?,
             integers: IntRows::new(max_rows, widest(shape))?,
+            thin: Mem::zeroed("rows of adapters", max_rows.saturating_mul(lora::WIDTH))?,
             qkv: CpuBuf::new("q, k and v", max_rows, qkv_width(shape))?,
             scratch,
             shape: shape.clone(),
@@ -312,14 +317,24 @@ impl Cpu {
         norm: Option<Norm<'_>>,
         finish: Finish,
     ) {
+        let place = lora::Place::of(w).filter(|_| self.step.has_adapters());
+        if let Some(place) = place {
+            let workers = Workers {
+                pool: &self.pool,
+                tier: self.tier,
+                scratch: &self.scratch,
+            };
+            let row = |from: usize| &x.buf.data[from * x.buf.width..][..x.buf.width];
+            lora::shrink(workers, &self.step, place, row, norm, &mut self.thin);
+        }
         match (finish, &w.runs[..]) {
             (Finish::SwiGlu, [gate, up]) => {
-                self.multiply_run(out, gate, x, norm, Finish::Store);
-                self.multiply_run(out, up, x, norm, Finish::Gated);
+                self.multiply_run(out, gate, x, norm, Finish::Store, place);
+                self.multiply_run(out, up, x, norm, Finish::Gated, place);
             }
             (_, runs) => {
                 for run in runs {
-                    self.multiply_run(out, run, x, norm, finish);
+                    self.multiply_run(out, run, x, norm, finish, place);
                 }
             }
         }
@@ -334,6 +349,7 @@ impl Cpu {
         x: Rows<'_>,
         norm: Option<Norm<'_>>,
         finish: Finish,
+        place: Option<lora::Place>,
     ) {
         let Self {
             tier,
@@ -342,6 +358,7 @@ impl Cpu {
             integers,
             scratch,
             step,
+            thin,
             ..
         } = self;
         let picks = if x.wanted { &step.wanted } else { &step.rows };
@@ -360,6 +377,8 @@ impl Cpu {
             scratch,
         };
         let row = |from: u32| &x.buf.data[from as usize * x.buf.width..][..x.buf.width];
+        let low = place.map(|place| lora::Low::new(step, place, w, thin));
+        let ending = Ending { finish, low };
         let [prompt, generated] = [RowKind::Prefill, RowKind::Decode].map(kind_index);
         // Which rows are left for float32.
         let mut left = [true; 2];
@@ -390,7 +409,7 @@ impl Cpu {
                         }),
                     ),
                 };
-                product_amx::product(workers, amx, w, tiles, finish, into);
+                product_amx::product(workers, amx, w, tiles, ending, into);
             }
         }
         if let Some(quant) = w.dtype.quant() {
@@ -405,7 +424,7 @@ impl Cpu {
                     stride,
                     columns,
                 };
-                product_i16::product(workers, w, quant, integers, target, finish);
+                product_i16::product(workers, w, quant, integers, target, ending);
             }
         }
         let Picks { from, to } = match left {
@@ -423,7 +442,7 @@ impl Cpu {
                 stride,
                 columns,
             };
-            product(workers, w, panels, target, finish);
+            product(workers, w, panels, target, ending);
         }
     }
 }

@@ -9,8 +9,8 @@ use super::product_amx;
 use super::rows::Norm;
 use super::step::ALL;
 use super::{
-    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, mat, product_i16, qkv_width,
-    quantise, rows, scratch_len, simd, threads, tiles_len, widest,
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, product_i16,
+    qkv_width, quantise, rows, scratch_len, simd, threads, tiles_len, widest,
 };
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
 use crate::quant::Quant;
@@ -43,6 +43,7 @@ impl Backend for Cpu {
             integers.0,
             integers.1,
             rows.saturating_mul(qkv_width(shape)),
+            rows.saturating_mul(lora::WIDTH),
             attention::partials_len(shape, limits.max_positions),
         ];
         numbers.iter().fold(0u64, |sum, &n| {
@@ -202,7 +203,10 @@ impl Backend for Cpu {
         };
         #[cfg(target_arch = "x86_64")]
         {
+            // What adapters add to the next product is made of numbers, not of tiles. Those are made
+            // of the same numbers, rounded alike, later.
             h.tiled = self.tier.has_tiles()
+                && !self.step.has_adapters()
                 && [&layer.w13, &layer.w2].map(|w| w.all(product_amx::takes)) == [true; 2]
                 && layer.w13.runs.len() == 1;
         }
@@ -222,6 +226,7 @@ impl Backend for Cpu {
     }
 
     fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {
+        self.step.release_adapters();
         let wanted = self.step.wanted[ALL].to.len();
         Ok(Answer::Logits(&out.data[..wanted * out.width]))
     }

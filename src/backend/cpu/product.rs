@@ -20,7 +20,7 @@ use super::element::{Weights, with_element};
 use super::mat::Run;
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Simd};
-pub(super) use super::strips::{Finish, Strips, Target};
+pub(super) use super::strips::{Ending, Finish, Strips, Target};
 use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
 /// Pairs of k in a block when there are many rows.
@@ -58,18 +58,18 @@ pub(super) fn side(tier: Tier, weights: &Run, rows: usize) -> usize {
     }
 }
 
-/// Computes `weights * panels`, combined as `finish` says.
+/// Computes `weights * panels`, combined as `ending` says.
 pub(super) fn product(
     workers: Workers<'_>,
     weights: &Run,
     panels: &Panels,
     target: Target<'_>,
-    finish: Finish,
+    ending: Ending<'_>,
 ) {
     debug_assert_eq!(panels.cols, weights.cols.next_multiple_of(2));
     debug_assert_eq!(panels.rows, target.to.len());
     let tier = workers.tier;
-    tasks(workers, weights, target, finish, |cut, scratch, write| {
+    tasks(workers, weights, target, ending, |cut, scratch, write| {
         macro_rules! run {
             ($W:ty) => {
                 tier.run(Task::<$W> {

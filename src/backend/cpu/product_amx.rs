@@ -28,7 +28,7 @@ use super::exp::silu;
 use super::mat::Run;
 use super::panels_amx::{BLOCK, BLOCK_K, GROUP, TilePanels};
 use super::pool::{Grid, Rect};
-use super::product::{Finish, Strips, Target};
+use super::product::{Ending, Finish, Strips, Target};
 use super::rows::K_BLOCK;
 use super::simd::{Kernel, LANES, Simd};
 use super::{Workers, lock};
@@ -92,13 +92,13 @@ pub(super) enum Destination<'a> {
     },
 }
 
-/// Computes `weights * panels`, combined as `finish` says.
+/// Computes `weights * panels`, combined as `ending` says. Adapters are for rows, not for tiles.
 pub(super) fn product(
     workers: Workers<'_>,
     amx: Amx,
     weights: &Run,
     panels: &TilePanels,
-    finish: Finish,
+    ending: Ending<'_>,
     into: Destination<'_>,
 ) {
     let Workers {
@@ -112,7 +112,7 @@ pub(super) fn product(
         Destination::Panels { cols, .. } => *cols,
     };
     let strips = cols.div_ceil(LANES);
-    let second = (finish == Finish::SwiGlu).then(|| weights.parts[1].first);
+    let second = (ending.finish == Finish::SwiGlu).then(|| weights.parts[1].first);
     let most = match second {
         Some(_) => TASK_STRIPS / 2,
         None => TASK_STRIPS,
@@ -131,7 +131,7 @@ pub(super) fn product(
                     panels,
                     scratch: &mut scratch,
                     write: Write {
-                        finish,
+                        ending,
                         bias: weights.bias.as_chunks().0,
                         first,
                         second,
@@ -341,7 +341,7 @@ impl<'a, E: AsTiles> Task<'a, E> {
 
 /// How sums become results, and where these go.
 struct Write<'a> {
-    finish: Finish,
+    ending: Ending<'a>,
     bias: &'a [[f32; LANES]],
     /// First of the task's strips.
     first: usize,
@@ -374,12 +374,26 @@ impl Write<'_> {
                 }
             };
         }
+        // What the adapter of a row adds.
+        macro_rules! low {
+            ($row:expr, $strip:expr, $y:expr) => {
+                match (&self.ending.low, &self.out) {
+                    (Some(low), Out::Rows { to, .. }) => match low.of_row(to[$row]) {
+                        Some(low) => low.add(s, $strip, $y),
+                        None => $y,
+                    },
+                    _ => $y,
+                }
+            };
+        }
         if let Some(second) = self.second {
             let strip = self.first + pair;
             let (b0, b1) = (bias!(strip), bias!(second + strip));
             for (i, row) in rows.enumerate() {
                 let (gate, up) = (s.load(&sums[0][i]), s.load(&sums[1][i]));
-                let y = s.mul(silu(s, s.add(gate, b0)), s.add(up, b1));
+                let (gate, up) = (s.add(gate, b0), s.add(up, b1));
+                let (gate, up) = (low!(row, strip, gate), low!(row, second + strip, up));
+                let y = s.mul(silu(s, gate), up);
                 self.one(s, row, pair, y);
             }
             return;
@@ -391,7 +405,9 @@ impl Write<'_> {
             }
             let b = bias!(self.first + strip);
             for (i, row) in rows.clone().enumerate() {
-                self.one(s, row, strip, s.add(s.load(&sums[i]), b));
+                let y = s.add(s.load(&sums[i]), b);
+                let y = low!(row, self.first + strip, y);
+                self.one(s, row, strip, y);
             }
         }
     }
@@ -403,7 +419,7 @@ impl Write<'_> {
         match &mut self.out {
             Out::Rows { out, to } => {
                 let out = &mut out.row(to[row] as usize)[column..];
-                let y = match self.finish {
+                let y = match self.ending.finish {
                     Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
                     Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
                     Finish::Store | Finish::SwiGlu => y,

@@ -22,7 +22,7 @@ use super::mat::Run;
 use super::pool::{Grid, Pool, Rect};
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
-use super::strips::{Finish, Strips, TASK_STRIPS, Target, WriteOut, tasks};
+use super::strips::{Ending, Strips, TASK_STRIPS, Target, WriteOut, tasks};
 use crate::Result;
 use crate::quant::Quant;
 
@@ -214,14 +214,14 @@ fn quantise<S: Simd>(s: S, x: &[f32; GROUP_K], top: f32) -> ([i32; GROUP_K], f32
     (whole, unit + odd)
 }
 
-/// Computes `weights * x`, combined as `finish` says.
+/// Computes `weights * x`, combined as `ending` says.
 pub(super) fn product(
     workers: Workers<'_>,
     weights: &Run,
     quant: Quant,
     x: &IntRows,
     target: Target<'_>,
-    finish: Finish,
+    ending: Ending<'_>,
 ) {
     debug_assert_eq!(x.groups, groups(weights.cols));
     let tier = workers.tier;
@@ -233,7 +233,7 @@ pub(super) fn product(
             write,
         }));
     };
-    tasks(workers, weights, target, finish, run);
+    tasks(workers, weights, target, ending, run);
 }
 
 struct Task<'a, Q: Weights> {

@@ -28,6 +28,19 @@ pub fn stored(dtype: Dtype, x: &[f64]) -> Vec<f32> {
     x.iter().map(|&x| code(x) * unit).collect()
 }
 
+/// What an adapter adds to one output, `scale * b . (A x)`, and the same sum of all magnitudes.
+/// `a: [rank, x.len()]`, `b: [rank]`.
+pub fn low_rank(x: &[f64], a: &[f32], b: &[f32], scale: f32) -> (f64, f64) {
+    let (mut sum, mut size) = (0.0, 0.0);
+    for (a, &b) in a.chunks_exact(x.len()).zip(b) {
+        let b = f64::from(scale) * f64::from(b);
+        let terms = a.iter().zip(x).map(|(&a, x)| f64::from(a) * x);
+        sum += b * terms.clone().sum::<f64>();
+        size += (b * terms.map(f64::abs).sum::<f64>()).abs();
+    }
+    (sum, size)
+}
+
 /// A matrix of the numbers that the weights become in storage.
 #[derive(Clone)]
 pub struct Dense {

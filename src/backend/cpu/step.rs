@@ -1,8 +1,9 @@
 //! A step in the form that the operations need: which rows there are, of which kind, and where
 //! their K and V go.
 
-use crate::backend::{RowKind, Step};
+use crate::backend::{Adapter, RowKind, Step};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// The loaded step; never grows after [`super::Cpu::new`].
 #[derive(Debug)]
@@ -15,6 +16,10 @@ pub(super) struct Loaded {
     pub rows: [Picks; 3],
     /// Rows whose logits are wanted; then those of each kind.
     pub wanted: [Picks; 3],
+    /// Those of the step's spans, until its answer is read.
+    adapters: Vec<Arc<Adapter>>,
+    /// For each row 1 + the place of its adapter, or 0; unused where there are none.
+    adapter_of: Vec<u32>,
 }
 
 /// Rows that a product takes: row `from[i]` of its input gives row `to[i]` of its output.
@@ -69,7 +74,43 @@ impl Loaded {
             pages: reserve(max_pages)?,
             rows: picks()?,
             wanted: picks()?,
+            adapters: reserve(max_rows)?,
+            adapter_of: reserve(max_rows)?,
         })
+    }
+
+    /// Whether a row has an adapter.
+    pub fn has_adapters(&self) -> bool {
+        !self.adapters.is_empty()
+    }
+
+    /// The adapter of a row.
+    #[inline(always)]
+    pub fn adapter(&self, row: usize) -> Option<&Adapter> {
+        let at = (self.adapter_of[row] as usize).checked_sub(1)?;
+        Some(&self.adapters[at])
+    }
+
+    /// The step is over: whoever drops an adapter gets its memory back.
+    pub fn release_adapters(&mut self) {
+        self.adapters.clear();
+    }
+
+    fn load_adapters(&mut self, step: &Step) {
+        self.adapters.clear();
+        self.adapter_of.clear();
+        if step.adapters.is_empty() {
+            return;
+        }
+        for (span, adapter) in step.spans.iter().zip(&step.adapters) {
+            self.adapters.extend(adapter.clone());
+            let at = match adapter {
+                Some(_) => self.adapters.len() as u32,
+                None => 0,
+            };
+            self.adapter_of.resize(span.rows.end, at);
+        }
+        self.adapter_of.resize(step.tokens.len(), 0);
     }
 
     pub fn load(&mut self, step: &Step) {
@@ -80,6 +121,7 @@ impl Loaded {
         self.pages.clear();
         self.pages.extend_from_slice(&step.pages);
         self.positions.clear();
+        self.load_adapters(step);
         self.rows.iter_mut().for_each(Picks::clear);
         self.wanted.iter_mut().for_each(Picks::clear);
         let mut wanted = step

@@ -3,6 +3,7 @@
 
 use super::element::Weights;
 use super::exp::silu;
+use super::lora::Low;
 use super::mat::Run;
 use super::pool::{Grid, Rect};
 use super::simd::{LANES, Simd};
@@ -33,6 +34,14 @@ pub(super) struct Target<'a> {
     pub columns: Range<usize>,
 }
 
+/// What a product does with its sums.
+#[derive(Clone, Copy)]
+pub(super) struct Ending<'a> {
+    pub finish: Finish,
+    /// What adapters add to the sums first.
+    pub low: Option<Low<'a>>,
+}
+
 /// Strips of output that one task computes.
 pub(super) const TASK_STRIPS: usize = 8;
 
@@ -54,7 +63,7 @@ pub(super) fn tasks(
     workers: Workers<'_>,
     run: &Run,
     target: Target<'_>,
-    finish: Finish,
+    ending: Ending<'_>,
     f: impl Fn(Cut, &mut [f32], WriteOut<'_>) + Sync,
 ) {
     let Workers { pool, scratch, .. } = workers;
@@ -65,7 +74,7 @@ pub(super) fn tasks(
         columns,
     } = target;
     let strips = columns.len().div_ceil(LANES);
-    let (each, second) = match finish {
+    let (each, second) = match ending.finish {
         Finish::SwiGlu => (TASK_STRIPS / 2, Some(run.parts[1].first)),
         _ => (TASK_STRIPS, None),
     };
@@ -82,7 +91,7 @@ pub(super) fn tasks(
         };
         let write = WriteOut {
             bias: &run.bias,
-            finish,
+            ending,
             to,
             out,
         };
@@ -176,7 +185,7 @@ impl Finish {
 /// What happens to the sums of a task.
 pub(super) struct WriteOut<'a> {
     bias: &'a [f32],
-    finish: Finish,
+    ending: Ending<'a>,
     /// Row `i` of the sums goes to row `to[i]` of `out`.
     to: &'a [u32],
     out: Rect<'a, f32>,
@@ -193,10 +202,16 @@ impl WriteOut<'_> {
         sum: impl Fn(usize) -> &'s [f32; LANES],
     ) {
         let bias = self.bias.as_chunks::<LANES>().0;
+        let Ending { finish, low } = self.ending;
+        let low = low.and_then(|low| low.of_row(self.to[row]));
         let get = |i: usize, strip: usize| {
             let y = s.load(sum(i));
-            match bias.get(strip) {
+            let y = match bias.get(strip) {
                 Some(b) => s.add(y, s.load(b)),
+                None => y,
+            };
+            match &low {
+                Some(low) => low.add(s, strip, y),
                 None => y,
             }
         };
@@ -208,7 +223,7 @@ impl WriteOut<'_> {
                 Some(second) => get(strips.count + i, second + strip),
                 None => y,
             };
-            self.finish.write(s, out, y, other);
+            finish.write(s, out, y, other);
         }
     }
 }

@@ -47,6 +47,7 @@ impl<D: Device> Backend for Gpu<D> {
             (needs.window, "a sliding window shorter than max_seq_len"),
             (needs.ffn_bias, "biases of the feed-forward (mlp_bias)"),
             (needs.scale, "multipliers of the residual stream"),
+            (needs.adapters, "adapters of requests"),
         ];
         match lacking.into_iter().find(|(needed, _)| *needed) {
             Some((_, what)) => Err(Error::Unsupported(format!(

@@ -92,6 +92,11 @@ impl Probe {
         self.state.lock().unwrap().copies
     }
 
+    /// The steps so far, which are forgotten, with what they hold.
+    pub fn take_steps(&self) -> Vec<Step> {
+        std::mem::take(&mut self.state.lock().unwrap().steps)
+    }
+
     pub fn steps(&self) -> Vec<Step> {
         self.state.lock().unwrap().steps.clone()
     }

@@ -229,6 +229,7 @@ fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: MatUse
         bias,
         scale: 1.0,
         usage,
+        place: None,
     };
     let mut mat = cpu.new_mat(&spec).unwrap();
     let mut first = 0;
@@ -517,6 +518,7 @@ impl Kernel for Transpose<'_> {
     }
 }
 
+mod adapters;
 mod attention;
 mod parts;
 mod quantised;
@@ -547,6 +549,7 @@ macro_rules! ops_match_scalar {
             packing_places_every_number
             products_match
             products_of_bad_numbers
+            adapters_match
             parts_keep_their_own_formats
             gate_and_up_of_two_formats
             norms_match
@@ -626,6 +629,7 @@ fn sizes_that_no_machine_has_are_errors() {
                 bias: false,
                 scale: 1.0,
                 usage,
+                place: None,
             };
             assert!(matches!(cpu.new_mat(&spec), Err(Error::NoMemory { .. })));
             assert!(Cpu::mat_bytes(&spec) >= 1 << 60);
@@ -668,6 +672,7 @@ fn bytes_said_are_bytes_taken() {
         bias: true,
         scale: 1.0,
         usage: MatUse::Product,
+        place: None,
     };
     let mat = cpu.new_mat(&spec).unwrap();
     let run = &mat.runs[0];

@@ -23,7 +23,11 @@ fn stacked(mats: Vec<CpuMat>) -> CpuMat {
         first += run.strips();
         runs.push(run);
     }
-    CpuMat { runs, scale: 1.0 }
+    CpuMat {
+        runs,
+        scale: 1.0,
+        place: None,
+    }
 }
 
 fn random(rng: &mut Rng, rows: usize, cols: usize) -> Dense {
@@ -66,6 +70,7 @@ pub fn parts_keep_their_own_formats(tier: Tier) {
             bias: true,
             scale: 1.0,
             usage: MatUse::Product,
+            place: None,
         };
         let made = cpu.new_mat(&spec).unwrap();
         assert!(made.parts().eq(mixed.parts()), "{sizes:?} {dtypes:?}");

@@ -1,5 +1,6 @@
 //! The suite: each `fn` takes a tier.
 
+pub use super::adapters::adapters_match;
 pub use super::attention::generated_rows_attend;
 pub use super::parts::{gate_and_up_of_two_formats, parts_keep_their_own_formats};
 pub use super::quantised::{
@@ -230,6 +231,7 @@ pub fn packing_places_every_number(tier: Tier) {
                     bias: false,
                     scale: 1.0,
                     usage,
+                    place: None,
                 };
                 let mut mat = cpu.new_mat(&spec).unwrap();
                 let total: usize = parts.iter().sum();
