@@ -55,9 +55,11 @@ def drain():
         assert "still run" not in service.said(), service.said()
         stream.close()
         client.close()
-    with Service(COMMAND, ENDLESS, "--grace", "1", "--max_seq_len", "4096") as service:
+    # Longer than a fast machine writes in the second that they are given.
+    with Service(COMMAND, ENDLESS, "--grace", "1", "--max_seq_len", "32768") as service:
         client = client_of(service)
-        streams = [iter(client.completions.create(**LONG, n=n, stream=True)) for n in (1, 7)]
+        longer = {**LONG, "max_tokens": 32000}
+        streams = [iter(client.completions.create(**longer, n=n, stream=True)) for n in (1, 7)]
         for stream in streams:
             next(stream)
         threading.Thread(target=service.stop, daemon=True).start()
