@@ -77,7 +77,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 
 memcheck: setup ## the code that packs weights under valgrind, on the tiers that it knows (portable, AVX2)
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
-	  cargo test --release --locked --lib -- packing_places quantised_strips transposing_moves
+	  cargo test --release --locked --package llamabi-compute --test kernels -- packing_places quantised_strips transposing_moves
 
 sanitizers: setup ## by hand: what make test does of them, for a million random calls of the C API under AddressSanitizer and ThreadSanitizer each
 	tests/sanitizers/run.sh --calls 1000000

@@ -1,4 +1,5 @@
 //! A model of random weights, made in memory through the backend's own interface.
+#![allow(dead_code)] // each benchmark uses its part
 
 use crate::shapes;
 use llamabi::Dtype;

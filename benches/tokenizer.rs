@@ -1,13 +1,14 @@
 //! How fast a tokenizer is loaded and encodes, on one thread:
-//! `cargo bench --bench tokenizer -- FILE [rounds]`, FILE being a `tokenizer.model`, `tokenizer.json`
-//! or `.gguf`. `make chat` fetches one of the latter, with 49,152 tokens.
+//! `cargo bench --bench tokenizer -- FILE [rounds]`, FILE being a `tokenizer.model`,
+//! `tokenizer.json` or `.gguf`. `make chat` fetches one of the latter, with 49,152 tokens.
 //!
 //! Texts of a megabyte: this project's documentation (English) and its sources (code), repeated;
 //! characters of Chinese drawn at random, a few of them often and most of them seldom; one letter
 //! without an end. The figures are the best of the rounds, and CPU time of this thread, because
 //! other programs may run beside it.
 
-use llamabi::checkpoint::gguf::GgufCheckpoint;
+use llamabi::checkpoint::gguf::vocabulary;
+use llamabi::format::gguf::Set;
 use llamabi::tokenizer::{self, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,8 +49,8 @@ fn main() {
 
 fn open(path: &Path) -> Arc<dyn Tokenizer> {
     let built = match path.extension().is_some_and(|ending| ending == "gguf") {
-        true => GgufCheckpoint::open(path)
-            .and_then(|checkpoint| checkpoint.vocabulary())
+        true => Set::open(path, None)
+            .and_then(|set| vocabulary(set.first()))
             .and_then(|vocabulary| vocabulary.tokenizer(path)),
         false => tokenizer::open(path),
     };

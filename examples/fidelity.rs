@@ -1,24 +1,31 @@
-//! What quantising does to the demo model: `cargo run --release --example fidelity`.
+//! What quantising does to a model: `cargo run --release --example fidelity [CHECKPOINT TEXT...]`.
 //!
-//! For every format: size, and on stories that the model was not trained on (tests/data/quant, as
-//! demo/held_out.py makes them) the perplexity and the mean Kullback-Leibler divergence of its
-//! distributions from float32's, for prompt rows and for generated rows, which have arithmetic of their own.
+//! For every format: size, perplexity, and the mean Kullback-Leibler divergence of its
+//! distributions from float32's, for prompt rows and for generated rows, which may have arithmetic
+//! of their own. Without arguments it takes the demo model, and stories that the model was not
+//! trained on (tests/data/quant, as demo/held_out.py makes them); else the first tokens of each
+//! text file.
 
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::{Backend, Limits, RowKind, Run, Span, Step};
+use llamabi::checkpoint::gguf::vocabulary;
 use llamabi::checkpoint::weights::{LoadControl, load};
-use llamabi::checkpoint::{self, Plan};
+use llamabi::checkpoint::{self, Plan, TokenizerSource};
 use llamabi::model::{Runner, rope};
-use llamabi::{Dtype, Result, Token};
-use std::path::Path;
+use llamabi::{Dtype, Result, Token, tokenizer};
+use std::path::{Path, PathBuf};
 
 const MAX_SEQ_LEN: usize = 512;
+/// Generated rows of a step: as if they were verified together, which changes no bit of them.
+const VERIFIED: usize = 32;
 
-fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, usize)> {
-    let checkpoint = checkpoint::open(dir)?;
+/// A model, its bytes, and its vocabulary; with the weights as they are stored if no format is
+/// given.
+fn runner(path: &Path, weights: Option<Dtype>, kv: Dtype) -> Result<(Runner<Cpu>, u64, usize)> {
+    let checkpoint = checkpoint::open(path)?;
     let config = checkpoint.config(0)?;
     let files = checkpoint.open(None)?;
-    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, Some(weights), &[])?;
+    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, weights, &[])?;
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
     let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?;
     let mut control = LoadControl {
@@ -44,12 +51,12 @@ fn runner(dir: &Path, weights: Dtype, kv: Dtype) -> Result<(Runner<Cpu>, u64, us
 fn distributions(runner: &mut Runner<Cpu>, tokens: &[Token], kind: RowKind) -> Result<Vec<f64>> {
     let rows = match kind {
         RowKind::Prefill => tokens.len(),
-        RowKind::Decode => 1,
+        RowKind::Decode => VERIFIED,
     };
     let vocab_size = runner.limits().vocab_size;
     let mut out = Vec::new();
     for (i, tokens) in tokens.chunks(rows).enumerate() {
-        let position = i * rows;
+        let (position, rows) = (i * rows, tokens.len());
         let step = Step {
             tokens: tokens.to_vec(),
             slots: (position..position + rows).map(|p| p as u32).collect(),
@@ -73,11 +80,35 @@ fn distributions(runner: &mut Runner<Cpu>, tokens: &[Token], kind: RowKind) -> R
     Ok(out)
 }
 
+/// The demo model and its stories, or what the arguments say.
+fn of_arguments() -> Result<(PathBuf, Vec<Vec<Token>>)> {
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let Some(path) = arguments.next() else {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let stories = std::fs::read(root.join("tests/data/quant/held-out.json"));
+        let stories = serde_json::from_slice(&stories.expect("the stories"));
+        return Ok((root.join("demo/meta"), stories.expect("lists of ids")));
+    };
+    let checkpoint = checkpoint::open(&path)?;
+    let tokenizer = match checkpoint.tokenizer() {
+        TokenizerSource::Directory(dir) => tokenizer::open_in(dir)?,
+        TokenizerSource::Gguf(gguf) => vocabulary(gguf)?.tokenizer(checkpoint.config_path())?,
+    };
+    let mut texts = Vec::new();
+    for text in arguments {
+        let text = std::fs::read_to_string(&text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+        let mut tokens = tokenizer.encode(&text)?;
+        if tokenizer.adds_bos() {
+            tokens.insert(0, tokenizer.bos_id());
+        }
+        tokens.truncate(MAX_SEQ_LEN);
+        texts.push(tokens);
+    }
+    Ok((path, texts))
+}
+
 fn main() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let stories = std::fs::read(root.join("tests/data/quant/held-out.json")).expect("the stories");
-    let stories: Vec<Vec<Token>> = serde_json::from_slice(&stories).expect("lists of ids");
-    let dir = root.join("demo/meta");
+    let (path, texts) = of_arguments()?;
     let kinds = [RowKind::Prefill, RowKind::Decode];
     let mut want: Vec<Vec<f64>> = Vec::new();
     println!(
@@ -85,19 +116,28 @@ fn main() -> Result<()> {
         "weight", "cache", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
     );
     for (weights, kv) in [
-        (Dtype::F32, Dtype::F32),
-        (Dtype::Bf16, Dtype::Bf16),
-        (Dtype::Bf16, Dtype::Int8),
-        (Dtype::Int8, Dtype::Bf16),
-        (Dtype::Int8, Dtype::Int8),
-        (Dtype::Int4, Dtype::Bf16),
-        (Dtype::Nf4, Dtype::Bf16),
+        (Some(Dtype::F32), Dtype::F32),
+        (Some(Dtype::Bf16), Dtype::Bf16),
+        (Some(Dtype::Bf16), Dtype::Int8),
+        (None, Dtype::F32),
+        (Some(Dtype::Int8), Dtype::Bf16),
+        (Some(Dtype::Int8), Dtype::Int8),
+        (Some(Dtype::Int4), Dtype::Bf16),
+        (Some(Dtype::Nf4), Dtype::Bf16),
     ] {
-        let (mut runner, bytes, vocab_size) = runner(&dir, weights, kv)?;
-        let mut line = format!("{:6} {:6} {bytes:12}", weights.name(), kv.name());
+        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv) {
+            Ok(made) => made,
+            Err(e) if !want.is_empty() => {
+                println!("{e}");
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        let name = weights.map_or("stored", Dtype::name);
+        let mut line = format!("{name:6} {:6} {bytes:12}", kv.name());
         for kind in kinds {
             let (mut divergence, mut loss, mut n) = (0.0, 0.0, 0);
-            for (i, tokens) in stories.iter().enumerate() {
+            for (i, tokens) in texts.iter().enumerate() {
                 let got = distributions(&mut runner, tokens, kind)?;
                 if want.len() == i {
                     want.push(got.clone());

@@ -18,38 +18,40 @@
  *
  * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
  *
- * Status and error: every fallible function returns a llama_status and takes a llama_error of the
- * caller's (or NULL). Out-parameters are written on success only, except: LLAMA_CANCELLED gives the
- * partial result, a buffer that is too small gives the size needed, and a llama_build that fails
- * sets *out to NULL.
+ * Status and error: every function that can fail returns a llama_status and takes a llama_error of
+ * the caller's, or NULL. Out-parameters are written on success only, with three exceptions:
+ * LLAMA_CANCELLED gives the partial result, a buffer that is too small gets the size needed, and a
+ * llama_build that fails sets *out to NULL.
  *
- * Structs with a struct_size: set it (the *_init functions do) to the sizeof of this header. Fields
- * are only ever appended, and a zero in a new one means the old behaviour, so programs and library
- * may be of different versions. Reserved fields are 0.
+ * Structs with a struct_size: set it to the sizeof of this header (the *_init functions do). Fields
+ * are only ever appended, and a zero in a new field means the old behaviour, so programs and
+ * library may be of different versions. Reserved fields are 0.
  *
  * Threads: every function may be called from any thread. Calls on one handle run concurrently and
- * share batches. Callbacks run on the calling thread, never after the call has returned; inside
- * one, call nothing but llama_cancel_trigger and functions that take a const llama_t *.
+ * share batches. Callbacks run on the calling thread, never after the call has returned. Inside a
+ * callback, call nothing but llama_cancel_trigger, llama_stream_stop and functions that take a
+ * const llama_t *.
  *
- * Handles, results, streams, grammars and cancel flags: opaque numbers. One that is NULL, freed, from
- * before a fork, or not this copy of the library's is refused (LLAMA_E_INVALID_ARGUMENT) or, in *_free,
- * ignored; it is never dereferenced. A child after fork may build handles of its own; a call whose
- * callback forked ends in the child with LLAMA_E_INVALID_ARGUMENT.
+ * Handles, results, streams, grammars and cancel flags are opaque numbers, which are never
+ * dereferenced. A number that is NULL, that was freed, that is from before a fork, or that is not
+ * of this copy of the library is refused (LLAMA_E_INVALID_ARGUMENT); the *_free functions ignore
+ * it. A child after fork may build handles of its own. A call whose callback forked ends in the
+ * child with LLAMA_E_INVALID_ARGUMENT.
  *
- * Text is UTF-8. A length of SIZE_MAX means NUL-terminated; text that is returned is counted and
- * NUL-terminated. Arrays and texts have at most INT32_MAX elements.
+ * Text is UTF-8. A length of SIZE_MAX means that a text is NUL-terminated. Text that is returned
+ * has a length and a NUL. Arrays and texts have at most INT32_MAX elements.
  *
- * Memory that is not there is LLAMA_E_NO_MEMORY, whether a call needs it on its own thread or on
- * the engine's; the handle stays usable. Three things remain:
+ * A lack of memory is LLAMA_E_NO_MEMORY, whether a call needs the memory on its own thread or on
+ * the engine's, and the handle stays usable. There are three exceptions:
  *   - A call's few records of fixed size (of the call, its stream, its result). They are tried
  *     before they are taken, so only another thread can take the memory in between.
  *   - The words of an error or of the log.
  *   - The start of a thread.
- * Where malloc refuses one of these, Rust ends the process: "memory allocation of N bytes failed"
- * on standard error, and abort(). At the start of a thread glibc may do so.
+ * If malloc refuses one of these, Rust ends the process: it writes "memory allocation of N bytes
+ * failed" to standard error and calls abort(). At the start of a thread glibc may do so.
  *
- * Nothing is global: no initialisation, no signal handlers, no output. (After a bug in the library,
- * LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
+ * Nothing is global: there is no initialisation, no signal handler and no output. (After a bug in
+ * the library, LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)
  */
 
 
@@ -77,24 +79,26 @@ extern "C" {
 
 /* ==== 1. First things: versions, status and errors ==== */
 
-/// Version of the binary interface, the number in `libllamabi.so.<N>`.
+/// Version of the binary interface: the number in `libllamabi.so.<N>`.
 #define LLAMABI_ABI_VERSION 0
 
-/// What a function returns: 0 is success, positive is an outcome, negative a failure.
+/// What a function returns: 0 is success, a positive number is an outcome, a negative number is a
+/// failure.
 typedef int32_t llama_status;
 
-/// Where a function says what went wrong. The caller's own; there is nothing to free.
+/// The place where a function says what went wrong. It belongs to the caller, and there is nothing
+/// to free.
 ///
-/// Set `struct_size` before the first use. Every call that is given one writes `status` and
-/// `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message, one
-/// below 9 nothing at all.
+/// Set `struct_size` before the first use. Every call that is given a `llama_error` writes `status`
+/// and `message` (`LLAMA_OK` and "" on success). A smaller `struct_size` gets a shorter message; a
+/// `struct_size` below 9 gets nothing at all.
 typedef struct llama_error {
   /// `sizeof(llama_error)`, set by the caller.
   uint32_t struct_size;
   /// What the function returned.
   llama_status status;
-  /// A sentence, NUL-terminated UTF-8; names the file, tensor or argument and both values. In
-  /// names control characters are escaped (`\n`, `\u{1b}`), and long ones are shortened in their
+  /// A sentence, in NUL-terminated UTF-8. It names the file, tensor or argument, and both values.
+  /// In names, control characters are escaped (`\n`, `\u{1b}`); a long name is shortened in its
   /// middle.
   char message[1016];
 } llama_error;
@@ -102,82 +106,88 @@ typedef struct llama_error {
 /// Success.
 #define LLAMA_OK 0
 
-/// `llama_stream_next`: the stream has ended; no event was written.
+/// `llama_stream_next`: the stream has ended, and no event was written.
 #define LLAMA_DONE 1
 
-/// Stopped by a cancel flag, a callback, or `llama_free`. Not an error: what was generated so far
-/// is valid.
+/// A cancel flag, a callback or `llama_free` has stopped the call. This is no error: what was
+/// generated so far is valid.
 #define LLAMA_CANCELLED 2
 
 /// `llama_stream_next`: nothing happened within `timeout_ms`.
 #define LLAMA_TIMEOUT 3
 
-/// An argument is NULL, misaligned, out of range, or not a live object; the message names it.
+/// An argument is NULL, misaligned, out of range, or no live object. The message names the
+/// argument.
 #define LLAMA_E_INVALID_ARGUMENT -1
 
-/// A `struct_size`, an `abi_version`, a reserved field or an unknown tail is not what this library
-/// knows.
+/// This library does not know a `struct_size`, an `abi_version`, a reserved field, or something
+/// behind the fields that it knows.
 #define LLAMA_E_ABI -2
 
 /// A path is missing or unreadable, or a file ended early.
 #define LLAMA_E_IO -3
 
-/// A readable file of the wrong kind, or with contradictory contents.
+/// A file can be read, but it is of the wrong kind or contradicts itself.
 #define LLAMA_E_FORMAT -4
 
-/// Known, but not offered by this build or machine; the message says why.
+/// This build or machine does not offer something that the library knows. The message says why.
 #define LLAMA_E_UNSUPPORTED -5
 
-/// Memory or a thread that the machine, its cgroup or a limit of this process (`RLIMIT_AS`,
-/// `RLIMIT_DATA`) does not give; the message has both numbers, and names the limit.
+/// The machine, its cgroup or a limit of this process (`RLIMIT_AS`, `RLIMIT_DATA`) does not give
+/// the memory or the thread that is needed. The message has both numbers and names the limit.
 #define LLAMA_E_NO_MEMORY -6
 
 /// A device failed.
 #define LLAMA_E_DEVICE -7
 
-/// Memory that the device cannot give.
+/// The device does not give the memory that is needed.
 #define LLAMA_E_DEVICE_MEMORY -8
 
-/// A prompt longer than `max_seq_len`.
+/// A prompt is longer than `max_seq_len`.
 #define LLAMA_E_TOO_LONG -9
 
-/// No prompts, more than 65,536 sequences, or more sequences of a prompt than max_batch_size.
+/// There are no prompts, more than 65,536 sequences, or more sequences or beams of a prompt than
+/// `max_batch_size`.
 #define LLAMA_E_BATCH -10
 
-/// Text that is not UTF-8; the message names the argument and the byte.
+/// A text is not UTF-8. The message names the argument and the byte.
 #define LLAMA_E_UTF8 -11
 
-/// `LLAMA_GEN_NO_WAIT` and not enough free slots, or as many calls wait as `max_waiting` allows.
+/// Slots are missing for a call with `LLAMA_GEN_NO_WAIT`, or as many calls wait as `max_waiting`
+/// allows.
 #define LLAMA_E_BUSY -12
 
-/// An earlier panic or device failure has left the handle unusable; free it.
+/// An earlier panic or device failure has left the handle unusable. Free it.
 #define LLAMA_E_POISONED -13
 
-/// A bug in this library, caught.
+/// A bug in this library, which was caught.
 #define LLAMA_E_INTERNAL -99
 
-/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
+/// Returns the version of the library that was loaded, in the form of `LLAMABI_VERSION`. The text
+/// is never freed. Any thread may call this.
 const char *llama_version(void);
 
-/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
+/// Returns the `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread may call this.
 uint32_t llama_abi_version(void);
 
-/// A status in a few words; never NULL, never freed. Any thread.
+/// Describes a status in a few words. The text is never NULL and never freed. Any thread may call
+/// this.
 const char *llama_status_string(llama_status s);
 
 /* ==== 2. Models: load one, free it ==== */
 
-/// `device`: the best that is usable.
+/// `device`: the best device that is usable.
 #define LLAMA_DEVICE_AUTO 0
 
-/// `device`: the CPU; CUDA is never touched.
+/// `device`: the CPU. CUDA is never touched.
 #define LLAMA_DEVICE_CPU 1
 
-/// `device`: an NVIDIA GPU, or the build fails.
+/// `device`: an NVIDIA GPU. Without one the build fails.
 #define LLAMA_DEVICE_CUDA 2
 
-/// `weights_dtype`: as stored (a checkpoint of `examples/quantize.rs` as quantised); `kv_dtype`:
-/// F32 for f32 weights, F16 for f16, else BF16.
+/// `weights_dtype`: the type in which the weights are stored (for a checkpoint of
+/// `examples/quantize.rs`, the type to which it was quantised). `kv_dtype`: F32 for f32 weights,
+/// F16 for f16 weights, otherwise BF16.
 #define LLAMA_DTYPE_AUTO 0
 
 /// IEEE binary32.
@@ -189,38 +199,41 @@ const char *llama_status_string(llama_status s);
 /// bfloat16.
 #define LLAMA_DTYPE_BF16 3
 
-/// 8-bit integers. Weights: groups of 32 along a row, f16 scales; quantised while a checkpoint of
-/// floats is loaded. `kv_dtype`: a scale for each head's vector.
+/// 8-bit integers. Weights have an f16 scale for each group of 32 along a row; a checkpoint of
+/// floats is quantised while it is loaded. With `kv_dtype`, the vector of each head has a scale.
 ///
-/// With this and the 4-bit formats the head is INT8, too, and the embedding stays in 16 bits (one
-/// that serves as the head is INT8). Activations of generated tokens are rounded to 16-bit
-/// integers.
+/// With INT8 and with the 4-bit formats, the head is INT8, too, and the embedding stays in 16 bits;
+/// an embedding that also serves as the head is INT8. Activations of generated tokens are rounded
+/// to 16-bit integers.
 #define LLAMA_DTYPE_INT8 4
 
-/// 4-bit integers: groups of 32 along a row, symmetric, f16 scales found by error search. Weights
-/// only.
+/// 4-bit integers, for weights only: symmetric, with an f16 scale for each group of 32 along a row.
+/// The scales are found by a search for the smallest error.
 #define LLAMA_DTYPE_INT4 5
 
-/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it: blocks of 64
-/// along a row, whose length 64 must divide. Weights only.
+/// 4-bit normal float with double quantisation, as QLoRA and bitsandbytes define it, for weights
+/// only. A block is 64 numbers along a row; 64 must divide the length of a row.
 #define LLAMA_DTYPE_NF4 6
 
-/// 8-bit floats, e4m3: on GPUs, `LLAMA_E_UNSUPPORTED` on the CPU. Weights: groups of 128 along a
-/// row, f16 scales; quantised while a checkpoint of floats is loaded, head and embedding as with
-/// INT8. `kv_dtype`: a scale for each head's vector.
+/// 8-bit floats (e4m3), on GPUs; on the CPU this is `LLAMA_E_UNSUPPORTED`. Weights have an f16
+/// scale for each group of 128 along a row; a checkpoint of floats is quantised while it is loaded,
+/// with the head and the embedding as with INT8. With `kv_dtype`, the vector of each head has a
+/// scale.
 #define LLAMA_DTYPE_FP8 7
 
-/// 4-bit integers with scales of two levels and minima: how Q4_K of GGUF files is kept on the CPU, exactly.
-/// `llama_info` says it; as an option it is `LLAMA_E_UNSUPPORTED`, for AUTO keeps what is stored so.
+/// 4-bit integers with minima and with scales of two levels. The CPU keeps Q4_K of GGUF files in
+/// this form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
+/// AUTO keeps weights that are stored so.
 #define LLAMA_DTYPE_K4 8
 
-/// 8-bit integers with scales of two levels: how Q6_K and Q3_K are kept on the CPU, exactly; as K4.
+/// 8-bit integers with scales of two levels. The CPU keeps Q6_K and Q3_K in this form, exactly. The
+/// rest is as with K4.
 #define LLAMA_DTYPE_K8 9
 
 /// Something failed.
 #define LLAMA_LOG_ERROR 1
 
-/// Something was chosen that one may not expect.
+/// The library made a choice that one may not expect.
 #define LLAMA_LOG_WARN 2
 
 /// What was loaded and chosen.
@@ -229,12 +242,13 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
-/// Hears the fraction of the checkpoint that has been read, 0 to 1, never falling. 0 stops the
-/// loading.
+/// Receives the fraction of the checkpoint that has been read. The fraction is 0 to 1 and never
+/// falls. A return value of 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
 
-/// Hears a log line of `len` bytes, NUL-terminated, without a line feed. Runs on a thread that is
-/// inside a call on the handle, so on several at once if the handle is used by several.
+/// Receives a log line of `len` bytes, NUL-terminated and without a line feed. It runs on a thread
+/// that is inside a call on the handle, so it may run on several threads at once if several use the
+/// handle.
 typedef void (*llama_log_fn)(void *user_data, int32_t level, const char *msg, size_t len);
 
 /// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
@@ -243,80 +257,85 @@ typedef struct llama_build_options {
   uint32_t struct_size;
   /// `LLAMABI_ABI_VERSION` of that header.
   uint32_t abi_version;
-  /// Most tokens of a sequence, prompt included. 512.
+  /// The most tokens of a sequence, with its prompt. Default: 512.
   uint32_t max_seq_len;
-  /// Most sequences that run at the same time; more wait, of one call or of several. 8.
+  /// The most sequences that run at the same time. More sequences wait, be they of one call or of
+  /// several. Default: 8.
   uint32_t max_batch_size;
-  /// 0: as many shards as the checkpoint has. Any other number must be that number (Hugging Face:
-  /// 1).
+  /// The number of shards of the checkpoint (1 for Hugging Face's form), or 0 for as many as it
+  /// has. Another number is refused.
   int32_t model_parallel_size;
   /// `LLAMA_DEVICE_*`.
   int32_t device;
-  /// Which one of several; 0 on the CPU.
+  /// Which device, if there are several. It must be 0 on the CPU.
   int32_t device_index;
-  /// Threads of the CPU backend, at most 1024. 0: as many as affinity mask and cgroup allow.
+  /// Threads of the CPU backend, at most 1024. 0 means as many as the affinity mask and the
+  /// cgroup allow.
   uint32_t n_threads;
-  /// `LLAMA_DTYPE_*`; the weights are converted as they are read.
+  /// `LLAMA_DTYPE_*` of the weights, which are converted while they are read.
   int32_t weights_dtype;
   /// `LLAMA_DTYPE_*` of the KV cache.
   int32_t kv_dtype;
-  /// Seeds the generator that gives a seed to calls whose own is 0. 1.
+  /// Seeds the generator that gives a seed to calls whose own seed is 0. Default: 1.
   uint64_t seed;
-  /// Stops the loading; borrowed for the call.
+  /// A flag that stops the loading. It is borrowed for the call.
   llama_cancel_t *cancel;
-  /// Called on the calling thread while loading; NULL: not.
+  /// Called on the calling thread during the loading. NULL means never.
   llama_progress_fn progress;
-  /// Given to `progress`.
+  /// Passed to `progress`.
   void *progress_user_data;
-  /// Log lines of this handle; NULL: silent.
+  /// Receives the log lines of this handle. NULL means that nothing is logged.
   llama_log_fn log;
-  /// Given to `log`. Must live until `llama_free` has returned and no call on the handle runs.
+  /// Passed to `log`. It must live until `llama_free` has returned and no call on the handle
+  /// runs.
   void *log_user_data;
-  /// `LLAMA_LOG_*`, the least severe lines to hear; 0: none. `LLAMA_LOG_INFO`.
+  /// The least severe lines that `log` receives, `LLAMA_LOG_*`. 0 means none. Default:
+  /// `LLAMA_LOG_INFO`.
   int32_t log_level;
-  /// 0.
+  /// Must be 0.
   uint32_t reserved0;
-  /// Most bytes of GPU memory that the handle allocates; what does not fit is
-  /// `LLAMA_E_DEVICE_MEMORY`. 0: as many as are free. What the driver takes for itself (its
-  /// context, the kernels, CUDA graphs) is not among them.
+  /// The most bytes of GPU memory that the handle allocates. A model that needs more is
+  /// `LLAMA_E_DEVICE_MEMORY`. 0 means as many bytes as are free. Memory that the driver takes for
+  /// itself (its context, the kernels, CUDA graphs) does not count.
   uint64_t gpu_memory_bytes;
-  /// Most calls that wait: none of their sequences has begun, because every slot is taken. One
-  /// more is `LLAMA_E_BUSY`. 0: 1024.
+  /// The most calls that may wait. A call waits while none of its sequences has begun because
+  /// every slot is taken. One call more is `LLAMA_E_BUSY`. 0 means 1024.
   uint32_t max_waiting;
-  /// How long, in milliseconds, a sequence keeps its slot while others wait and its own reader is
-  /// behind: from when more than 1,024 events or 4 MiB are queued until half of that is left.
-  /// Then its part of the KV cache is copied out, and back when the reader has caught up and it
-  /// is its turn: it goes on to the same bytes. 0: 1000.
+  /// How long, in milliseconds, a sequence keeps its slot while other sequences wait and its own
+  /// reader is behind. A reader is behind from when more than 1,024 events or 4 MiB are queued
+  /// until half of that is left. After this time the sequence's part of the KV cache is copied
+  /// out of the cache. It is copied back when the reader has caught up and it is the sequence's
+  /// turn, and the text continues with the same bytes. 0 means 1000.
   uint32_t max_stall_ms;
-  /// A stream whose reader is behind and takes no event for so many milliseconds ends with
-  /// `LLAMA_FINISH_UNREAD`, whether others wait or not. 0: 60000. UINT32_MAX: never for that
-  /// reason.
+  /// A stream ends with `LLAMA_FINISH_UNREAD` when its reader is behind and has taken no event
+  /// for so many milliseconds, whether others wait or not. 0 means 60000. UINT32_MAX means that
+  /// no stream ends for this reason.
   uint32_t max_unread_ms;
-  /// 0.
+  /// Must be 0.
   uint32_t reserved2;
-  /// Most host memory for what `max_stall_ms` copies out of the KV cache. Where that is not
-  /// enough, or half of what the process can still have, the stream that has gone unread the
-  /// longest ends with `LLAMA_FINISH_UNREAD`: no reader keeps a slot idle for longer than
-  /// `max_stall_ms` while others wait. 0: as many bytes as the KV cache has.
+  /// The most host memory for what is copied out of the KV cache because of `max_stall_ms`. When
+  /// this is used up, or half of the memory that the process can still have, the stream that has
+  /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`. So no reader keeps a slot idle for
+  /// longer than `max_stall_ms` while others wait. 0 means as many bytes as the KV cache has.
   uint64_t stall_memory_bytes;
-  /// Text of a Jinja template for chats, NUL-terminated UTF-8, instead of the model's; NULL: the
-  /// model's.
+  /// A Jinja template for chats, in NUL-terminated UTF-8, which replaces the model's. NULL means
+  /// the model's template.
   const char *chat_template;
-  /// What `strftime_now` of a template sees, in seconds since 1970; 0: the clock.
+  /// The time that `strftime_now` of a template uses, in seconds since 1970. 0 means the clock.
   int64_t chat_now;
-  /// Directories of LoRA adapters as peft writes them, NUL-terminated, merged into the weights in
-  /// this order while they are read; NULL where there are none.
+  /// Directories of LoRA adapters as peft writes them, NUL-terminated. The adapters are merged
+  /// into the weights in this order while the weights are read. NULL if there are none.
   const char *const *adapters;
-  /// By how much each is weighted, finite; NULL: 1 for all.
+  /// The weight of each adapter, a finite number. NULL means 1 for all.
   const float *adapter_scales;
-  /// How many, at most 256.
+  /// Number of adapters, at most 256.
   size_t n_adapters;
 } llama_build_options;
 
-/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
-/// kept in it, so that `llama_build` knows which header the caller was compiled with.
+/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
+/// kept in `o`, so that `llama_build` knows which header the caller was compiled with.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 void llama_build_options_init(struct llama_build_options *o,
                               size_t struct_size,
                               uint32_t abi_version);
@@ -324,29 +343,31 @@ void llama_build_options_init(struct llama_build_options *o,
 /// Load a model.
 ///
 /// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
-/// (`config.json`, `*.safetensors`). `tokenizer_path` NULL: `ckpt_dir/tokenizer.model`. `o` NULL:
-/// defaults. On success `*out` is the handle, to be freed with `llama_free`; otherwise `*out` is
-/// NULL and nothing is left behind. Any thread; not from inside a callback.
+/// (`config.json`, `*.safetensors` or `pytorch_model.bin`), or is a GGUF file (the first of a split
+/// set), or a directory with one. `tokenizer_path` may be NULL, which means the model's own
+/// (`tokenizer.model`, `tokenizer.json`, or the GGUF file's). `o` may be NULL, which means
+/// defaults. On success `*out` is the handle; free it with `llama_free`. Otherwise `*out` is NULL
+/// and nothing is left behind. Any thread may call this, but not from inside a callback.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (missing or unreadable path), `_FORMAT` (a
-/// file of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`, `_DEVICE_MEMORY`; returns
-/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (a path is missing or unreadable),
+/// `_FORMAT` (a file is of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`,
+/// `_DEVICE_MEMORY`. Returns `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
 llama_status llama_build(const char *ckpt_dir,
                          const char *tokenizer_path,
                          const struct llama_build_options *o,
                          llama_t **out,
                          struct llama_error *err);
 
-/// Free a handle: cancels the calls that run on it, which return `LLAMA_CANCELLED` with what they
-/// have; the last of them drops the weights. Results and streams stay good (streams end as
-/// cancelled); what `llama_token_bytes` gave does not.
+/// Free a handle. Calls that run on it are cancelled: they return `LLAMA_CANCELLED` with what they
+/// have, and the last of them drops the weights. Results and streams stay valid; streams end as
+/// cancelled. The bytes that `llama_token_bytes` gave do not stay valid.
 ///
-/// NULL, a handle that was freed already, a handle from before a fork, or a pointer that is not
-/// this library's does nothing and is not read. Any thread; from inside a callback it takes effect
-/// too, and the call that the callback belongs to ends as cancelled.
+/// NULL, a handle that was freed already, a handle from before a fork, and a pointer that is not
+/// this library's are ignored and not read. Any thread may call this. It also works from inside a
+/// callback; the call that the callback belongs to then ends as cancelled.
 void llama_free(llama_t *l);
 
-/// The same as `llama_free`, under a name that no other library has.
+/// Does the same as `llama_free`, under a name that no other library has.
 void llama_destroy(llama_t *l);
 
 /* ==== 3. Generating: continue texts or tokens: options, events ==== */
@@ -354,7 +375,7 @@ void llama_destroy(llama_t *l);
 /// `max_gen_len`: as many tokens as `max_seq_len` has room for.
 #define LLAMABI_MAX_GEN_LEN_DEFAULT UINT32_MAX
 
-/// Put the prompt's tokens in front of the result (and report them as events).
+/// Put the prompt's tokens in front of the result, and report them as events.
 #define LLAMA_GEN_ECHO 1
 
 /// Report the log probability of each token.
@@ -366,6 +387,9 @@ void llama_destroy(llama_t *l);
 /// Go on after an end-of-sequence token, which then is part of the result.
 #define LLAMA_GEN_IGNORE_EOS 8
 
+/// Report every step of a beam search as `LLAMA_EVENT_BEAM`. Only with `num_beams` above 1.
+#define LLAMA_GEN_BEAM_EVENTS 16
+
 /// Show special tokens (`<|python_tag|>`) in texts, where they are left out otherwise. The
 /// end-of-sequence token that ends a sequence is never shown.
 #define LLAMA_GEN_SPECIAL 32
@@ -376,39 +400,65 @@ void llama_destroy(llama_t *l);
 /// A sequence has ended; nothing with its index follows.
 #define LLAMA_EVENT_FINISH 2
 
-/// Ended by an end-of-sequence token.
+/// A beam continued with a token, or finished with it (`LLAMA_GEN_BEAM_EVENTS`).
+#define LLAMA_EVENT_BEAM 3
+
+/// `early_stopping`: a search ends when there are num_beams finished beams and the best running
+/// beam, if it ended here, would not be one of the best num_beams.
+#define LLAMA_EARLY_FALSE 0
+
+/// `early_stopping`: a search ends when there are num_beams finished beams.
+#define LLAMA_EARLY_TRUE 1
+
+/// `early_stopping`: a search ends when no running beam can become one of the best num_beams any
+/// more, however long it becomes.
+#define LLAMA_EARLY_NEVER 2
+
+/// An end-of-sequence token ended the sequence.
 #define LLAMA_FINISH_STOP 1
 
-/// Ended by `max_gen_len` or `max_seq_len`.
+/// `max_gen_len` or `max_seq_len` ended the sequence.
 #define LLAMA_FINISH_LENGTH 2
 
-/// Ended by a cancel flag, a callback, or `llama_free`.
+/// A cancel flag, a callback or `llama_free` ended the sequence.
 #define LLAMA_FINISH_CANCELLED 3
 
-/// Ended by a stop string.
+/// A stop string ended the sequence.
 #define LLAMA_FINISH_STOP_STRING 4
 
-/// The dialog contained one of the chat format's special tags and was not given to the model.
+/// The dialog contained a special tag of the chat format, so it was not given to the model.
 #define LLAMA_FINISH_UNSAFE 5
 
-/// Ended by `max_time_ms`. The status of the call is `LLAMA_OK`.
+/// `max_time_ms` ended the sequence. The status of the call is `LLAMA_OK`.
 #define LLAMA_FINISH_TIME 6
 
-/// Nobody has read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of
-/// the call is `LLAMA_OK`, and what was generated until then can still be read.
+/// `on_stop` or `llama_stream_stop` ended the sequence. The status of the call is `LLAMA_OK`.
+#define LLAMA_FINISH_CALLER 7
+
+/// Nobody read the stream for too long (`max_unread_ms`, `stall_memory_bytes`). The status of the
+/// call is `LLAMA_OK`, and what was generated until then can still be read.
 #define LLAMA_FINISH_UNREAD 8
 
-/// No logit of the next position was finite, so no token was possible: the weights, all of them
-/// finite, made numbers that the arithmetic cannot hold. It ends this sequence alone.
+/// No logit of the next position was finite, so no token was possible. The weights are finite, but
+/// the arithmetic could not hold the numbers that they gave. This ends this sequence alone.
 #define LLAMA_FINISH_NOT_FINITE 9
+
+/// Every token has a step of its own.
+#define LLAMA_SPEC_OFF 0
+
+/// Whatever guesses at tokens there are.
+#define LLAMA_SPEC_AUTO 1
+
+/// What followed the last two to four tokens before: in `predicted`, in the prompt, in the output.
+#define LLAMA_SPEC_NGRAM 2
 
 /// A token and its log probability. This layout is frozen.
 typedef struct llama_alternative {
   /// Token id.
   int32_t token;
-  /// Natural log of its probability under the model (before penalty and temperature), <= 0. Minus
-  /// infinity for a token that is impossible, because its logit is not finite or because the
-  /// difference is beyond float32; never NaN.
+  /// Natural log of the token's probability under the model, before penalty and temperature. It
+  /// is <= 0 and never NaN. It is minus infinity for a token that is impossible because its logit
+  /// is not finite or because the difference is beyond float32.
   float logprob;
 } llama_alternative;
 
@@ -419,40 +469,93 @@ typedef struct llama_event {
   uint32_t struct_size;
   /// `LLAMA_EVENT_*`.
   int32_t kind;
-  /// Which sequence of the call.
+  /// Which sequence of the call. BEAM: the first sequence of the prompt.
   uint32_t index;
-  /// TOKEN: its id. FINISH: -1.
+  /// TOKEN: its id. FINISH: -1. BEAM: the beam's last token.
   int32_t token;
   /// TOKEN: its log probability, as in `llama_alternative`; 0 unless `LLAMA_GEN_LOGPROBS` was
   /// given.
   float logprob;
-  /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0.
+  /// FINISH: `LLAMA_FINISH_*`. TOKEN: 0. BEAM: 0, or why the beam has finished.
   int32_t finish_reason;
-  /// Text that became certain: whole UTF-8 code points, NUL-terminated, often empty.
+  /// The text that became certain: whole UTF-8 code points, NUL-terminated. It is often empty.
   const char *text;
   /// Bytes of `text`, without the NUL.
   size_t text_len;
-  /// Most likely tokens at this position, best first; NULL where there are none.
+  /// The most likely tokens at this position, best first. NULL if there are none.
   const struct llama_alternative *top;
-  /// How many.
+  /// Number of these tokens.
   size_t n_top;
+  /// BEAM: the beam's place. Running beams have the places from 0 on, best first; finished beams
+  /// have those from num_beams on. Otherwise 0.
+  uint32_t beam;
+  /// BEAM: the place of the beam that this beam continues, in the step before. Otherwise 0.
+  uint32_t parent;
+  /// The sum that `llama_result_score` gives. BEAM: of the beam. FINISH: of the sequence.
+  /// Otherwise 0.
+  float sum_logprob;
+  /// The score that `llama_result_score` gives, of the same. A running beam has the score that it
+  /// would have if it ended here.
+  float score;
 } llama_event;
 
-/// Hears every event of a call, on the thread that made the call. 0 stops the whole call.
+/// Receives every event of a call, on the thread that made the call. A return value of 0 stops the
+/// whole call.
 ///
-/// Inside it (as inside every callback) only `llama_cancel_trigger` and functions that take a
-/// `const llama_t *` may be called; those that would run a model return `LLAMA_E_INVALID_ARGUMENT`.
-/// It must return: no exception, no longjmp. One that blocks is a reader who is behind
-/// (`max_stall_ms`, `max_unread_ms`).
+/// Inside it, as inside every callback, only `llama_cancel_trigger`, `llama_stream_stop` and
+/// functions that take a `const llama_t *` may be called. Those that would run a model return
+/// `LLAMA_E_INVALID_ARGUMENT`. A callback must return: no exception may leave it, and no longjmp. A
+/// callback that blocks is a reader that is behind (`max_stall_ms`, `max_unread_ms`).
 typedef int32_t (*llama_event_fn)(void *user_data, const struct llama_event *ev);
 
-/// A number that is added to a token's logit. This layout is frozen.
+/// A number that is added to the logit of a token. This layout is frozen.
 typedef struct llama_bias {
   /// Token id.
   int32_t token;
-  /// Finite; or minus infinity, which makes the token impossible.
+  /// A finite number, or minus infinity, which makes the token impossible.
   float bias;
 } llama_bias;
+
+/// A row of logits before a token is drawn from it, and the tokens that it follows. The pointers
+/// are valid until the callback returns.
+typedef struct llama_logits {
+  /// `sizeof(llama_logits)` of the library.
+  uint32_t struct_size;
+  /// Which sequence of the call.
+  uint32_t index;
+  /// The sequence's prompt, followed by its output so far.
+  const int32_t *tokens;
+  /// Number of these tokens.
+  size_t n_tokens;
+  /// How many of them belong to the prompt.
+  size_t n_prompt;
+  /// The logit of each token of the vocabulary, after penalties, biases, bans and grammar. The
+  /// callback may change them. A number that is not finite makes the token impossible.
+  float *logits;
+  /// Number of logits: the size of the vocabulary.
+  size_t n_logits;
+} llama_logits;
+
+/// Called before every token of a call's sequences is drawn, on the thread that is inside
+/// `llama_generate` or `llama_stream_next`, under the rules of `llama_event_fn`. The logits that it
+/// leaves in `row->logits` go on to temperature and to everything that follows temperature. What
+/// the grammar forbids stays impossible, and so do tokens that the tokenizer does not have. Log
+/// probabilities stay those of the model. A return value of 0 stops the whole call, which ends as
+/// cancelled.
+///
+/// The sequence waits for its callback; the others continue.
+typedef int32_t (*llama_logits_fn)(void *user_data, const struct llama_logits *row);
+
+/// Called for every generated token of a call, before `on_event` receives it. It is given the
+/// sequence's prompt and output so far: `n` tokens, of which `n_prompt` belong to the prompt. A
+/// return value other than 0 ends this sequence with this token and `LLAMA_FINISH_CALLER`; the
+/// others continue. The outcome is the beginning of what the sequence would be without this
+/// callback, to the bit. It is called under the rules of `llama_event_fn`.
+typedef int32_t (*llama_stop_fn)(void *user_data,
+                                 uint32_t index,
+                                 const int32_t *tokens,
+                                 size_t n,
+                                 size_t n_prompt);
 
 /// Options of a generation. Fill with `llama_generate_options_init`, then change what you like.
 typedef struct llama_generate_options {
@@ -460,120 +563,169 @@ typedef struct llama_generate_options {
   uint32_t struct_size;
   /// `LLAMA_GEN_*`, or-ed.
   uint32_t flags;
-  /// Most tokens to generate per sequence; 0: none (scores the prompt).
-  /// `LLAMABI_MAX_GEN_LEN_DEFAULT`.
+  /// The most tokens to generate for each sequence. 0 generates none and scores the prompt.
+  /// Default: `LLAMABI_MAX_GEN_LEN_DEFAULT`.
   uint32_t max_gen_len;
-  /// Finite, >= 0; 0 takes the most likely token. 0.6.
+  /// Temperature: finite and >= 0. 0 takes the most likely token. Default: 0.6.
   float temperature;
-  /// Nucleus: keep the most likely tokens until their probabilities exceed this; 0 to 1. 0.9.
+  /// Nucleus sampling keeps the most likely tokens until their probabilities exceed this; 0 to 1.
+  /// Default: 0.9.
   float top_p;
-  /// Keep this many of the most likely tokens; 0: off.
+  /// Keep so many of the most likely tokens. 0: off.
   int32_t top_k;
-  /// Keep tokens with at least this share of the most likely token's probability, 0 to 1; 0: off.
+  /// Keep tokens with at least this share of the most likely token's probability, 0 to 1. 0: off.
   float min_p;
-  /// Finite, > 0; applied once per distinct token of prompt and output; 1: off.
+  /// A finite number > 0. It is applied once for each distinct token of prompt and output. 1:
+  /// off.
   float repetition_penalty;
-  /// Same seed, same text. 0: the next draw of the handle's generator.
+  /// The same seed gives the same text. 0 means the next number of the handle's generator.
   uint64_t seed;
-  /// Texts that end a sequence and are cut off: NUL-terminated UTF-8, borrowed for the call. They
-  /// are looked for in what the model writes behind its prompt, and so with the space that a
-  /// first token may begin with and that the text comes without; spaces alone only in the text.
+  /// Texts that end a sequence and are cut off, in NUL-terminated UTF-8, borrowed for the call.
+  /// They are looked for in what the model writes after its prompt. This includes the space with
+  /// which a first token may begin and which the returned text does not have; but a stop string
+  /// of spaces alone is looked for only in the returned text.
   const char *const *stop;
-  /// How many, at most 1024.
+  /// Number of stop strings, at most 1024.
   size_t n_stop;
-  /// Stops the call; borrowed for the call, or until the stream is freed.
+  /// A flag that stops the call. It is borrowed for the call, or until the stream is freed.
   llama_cancel_t *cancel;
-  /// Hears every event; NULL: not. Must be NULL for `llama_stream_open`.
+  /// Receives every event. NULL means none. It must be NULL for `llama_stream_open`.
   llama_event_fn on_event;
-  /// Given to `on_event`.
+  /// Passed to `on_event`, `on_logits` and `on_stop`.
   void *user_data;
-  /// Most likely tokens to report per token, up to the vocabulary; 0: none.
+  /// How many of the most likely tokens to report for each token, up to the vocabulary. 0: none.
   uint32_t top_logprobs;
-  /// 0.
+  /// Must be 0.
   uint32_t reserved1;
-  /// Whose prefixes are found: a prompt takes pages from the prefix cache only of calls with the
-  /// same salt, so that neither `cached_tokens` nor the time to the first token tells what others
-  /// have sent. Any number; results do not depend on it. 0: those of all who give 0.
+  /// A prompt takes pages from the prefix cache only if they are of calls with the same salt. So
+  /// neither `cached_tokens` nor the time to the first token tells what callers with another salt
+  /// have sent. Any number will do, and results do not depend on it. All callers that give 0
+  /// share their pages.
   uint64_t cache_salt;
-  /// Sequences that continue each prompt, 1 to max_batch_size; 0 is 1. Sequence
-  /// `i * num_return_sequences + j` is the j-th of prompt i, in results, events and draws: the
-  /// call in which each prompt stands so many times in a row, to the bit. But the prompt is
-  /// computed once, and all begin together when there are slots for all.
+  /// Sequences that continue each prompt, 1 to max_batch_size; 0 means 1. Sequence `i *
+  /// num_return_sequences + j` is the j-th of prompt i, in results, events and random draws. The
+  /// outcome is, to the bit, that of a call that has each prompt so many times in a row. But the
+  /// prompt is computed once, and all of its sequences begin together if there are slots for all.
   uint32_t num_return_sequences;
-  /// 0.
-  uint32_t reserved2;
-  /// The returned text is of this language: of `llama_grammar_new` with this handle; NULL: none.
-  /// A text ends with `LLAMA_FINISH_STOP` where the model ends it or where nothing can follow; one
-  /// that something else ends (`max_gen_len`, a stop string) may not be of the language.
-  /// Not with `LLAMA_GEN_IGNORE_EOS`. A text that is too complex for the parser ends the call
-  /// with `LLAMA_E_INVALID_ARGUMENT`.
+  /// A number above 1 asks for a beam search with so many beams for each prompt, up to
+  /// max_batch_size; 0 and 1 ask for none. The sequences of a prompt are then its best
+  /// num_return_sequences results, best first; there are at most num_beams. A search takes the
+  /// likeliest continuations by their sums of log probabilities, after penalties, biases, bans
+  /// and grammar. Temperature and the filters of draws have no effect. Its TOKEN events come at
+  /// its end, and top_logprobs is at most 128.
+  uint32_t num_beams;
+  /// A grammar of `llama_grammar_new` with this handle: the returned text is of its language.
+  /// NULL means none. A text ends with `LLAMA_FINISH_STOP` if the model ends it or if nothing can
+  /// follow. A text that something else ends (`max_gen_len`, a stop string) may not be of the
+  /// language. It cannot be given together with `LLAMA_GEN_IGNORE_EOS`. A text that is too
+  /// complex for the parser ends the call with `LLAMA_E_INVALID_ARGUMENT`.
   const llama_grammar_t *grammar;
   /// So many tokens are generated before an end-of-sequence token or one of `stop_tokens` is
-  /// possible; at most `max_gen_len`. A stop string ends a sequence at any length. 0.
+  /// possible; at most `max_gen_len`. A stop string ends a sequence at any length. Default: 0.
   uint32_t min_gen_len;
-  /// No run of so many tokens is in prompt and output twice: the token that would complete it is
-  /// impossible. 0: off.
+  /// Prompt and output together have no run of so many tokens twice: a token that would complete
+  /// such a run is impossible. 0: off.
   uint32_t no_repeat_ngram_size;
-  /// Subtracted from the logit of every token that the output has; OpenAI's. Finite. 0.
+  /// OpenAI's presence penalty: subtracted from the logit of every token that the output has.
+  /// Finite. Default: 0.
   float presence_penalty;
-  /// Subtracted as often as the output has the token; OpenAI's. Finite. 0.
+  /// OpenAI's frequency penalty: subtracted from the logit of a token as often as the output has
+  /// the token. Finite. Default: 0.
   float frequency_penalty;
-  /// Typical sampling: of what the filters before leave, keep the tokens whose surprise -ln p is
-  /// nearest to the entropy, until their probabilities reach this; 0 to 1. 0: off.
+  /// Typical sampling: of the tokens that the filters above leave, keep those whose surprise -ln
+  /// p is nearest to the entropy, until their probabilities reach this; 0 to 1. 0: off.
   float typical_p;
-  /// After that, drop tokens less probable than this; 0 to below 1. The most likely stays. 0: off.
+  /// After that, drop tokens less probable than this; 0 to below 1. The most likely token stays.
+  /// 0: off.
   float epsilon_cutoff;
-  /// After that, drop tokens less probable than this and than its square root times
-  /// exp(-entropy); 0 to below 1. The most likely stays. 0: off.
+  /// After that, drop tokens that are less probable than this and less probable than its square
+  /// root times exp(-entropy); 0 to below 1. The most likely token stays. 0: off.
   float eta_cutoff;
-  /// So many milliseconds after the call every sequence of it ends with `LLAMA_FINISH_TIME`, when
-  /// the step that is under way has ended; one that still waits for a slot, too. 0: never.
+  /// So many milliseconds after the call, each of its sequences ends with `LLAMA_FINISH_TIME`,
+  /// when the step that is under way has ended. This includes a sequence that still waits for a
+  /// slot. 0: never.
   uint32_t max_time_ms;
-  /// Added to logits after the penalties; a token may stand here several times. Borrowed for the
-  /// call.
+  /// Biases that are added to logits after the penalties. A token may stand here several times.
+  /// They are borrowed for the call.
   const struct llama_bias *logit_bias;
-  /// How many, at most 65536.
+  /// Number of biases, at most 65536.
   size_t n_logit_bias;
-  /// Tokens that end a sequence as an end-of-sequence token does, and are no part of the result;
-  /// with `LLAMA_GEN_IGNORE_EOS` too. Borrowed for the call.
+  /// Tokens that end a sequence as an end-of-sequence token does and are no part of the result.
+  /// They do so with `LLAMA_GEN_IGNORE_EOS`, too. They are borrowed for the call.
   const int32_t *stop_tokens;
-  /// How many, at most 65536.
+  /// Number of stop tokens, at most 65536.
   size_t n_stop_tokens;
-  /// Sequences of tokens, end to end. Where prompt and output end with all but the last token of
-  /// one, its last token is impossible. Borrowed for the call.
+  /// Sequences of tokens, end to end. When prompt and output end with all tokens of a sequence
+  /// but its last, the last token is impossible. They are borrowed for the call.
   const int32_t *bad_words;
-  /// Tokens of each, at least 1; together at most 65536.
+  /// The number of tokens of each, at least 1. Together they are at most 65536.
   const size_t *bad_word_lens;
-  /// How many.
+  /// Number of bad words.
   size_t n_bad_words;
-  /// An id of `llama_adapter_add`: the LoRA adapter that the sequences are computed with. 0: none.
+  /// The LoRA adapter with which the sequences are computed: an id of `llama_adapter_add`. 0:
+  /// none.
   uint32_t adapter;
-  /// 0.
+  /// Must be 0.
   uint32_t reserved_adapter;
+  /// The score of a beam is its sum of log probabilities, divided by its length to this power.
+  /// Above 0, long beams gain. Finite, and only with num_beams. Default: 1.
+  float length_penalty;
+  /// When a beam search ends: `LLAMA_EARLY_*`, only with num_beams. Default: `LLAMA_EARLY_FALSE`.
+  int32_t early_stopping;
+  /// Changes the logits of every token. NULL means that nothing does. For a stream,
+  /// `llama_stream_next` calls it, until the stream is freed.
+  llama_logits_fn on_logits;
+  /// Says which token is a sequence's last; NULL: not. Of a stream as `on_logits`.
+  llama_stop_fn on_stop;
+  /// `LLAMA_SPEC_*`: whether tokens that come are guessed at, so that one step computes several.
+  /// Tokens, log probabilities and texts are to the bit what they are without, at any
+  /// temperature; the time is not. Texts that follow a grammar, beam searches and calls with
+  /// `on_logits` go without. OFF.
+  int32_t speculation;
+  /// 0: as many guesses in a step as measurements say that pay, often none. 1 to 16: always so
+  /// many, wherever something is found and the step has room.
+  uint32_t draft_len;
+  /// Tokens of a text that the output may repeat in parts, as an edited file repeats the old one.
+  /// Borrowed for the call.
+  const int32_t *predicted;
+  /// How many, at most 65536.
+  size_t n_predicted;
+  /// Phrases that every result of a beam search has, unless `max_gen_len` comes first: groups,
+  /// each satisfied by one of its alternatives (one: a phrase). The tokens of all alternatives,
+  /// end to end. Borrowed for the call. Only with num_beams above 1, and without a grammar.
+  const int32_t *force_words;
+  /// Tokens of each alternative, at least 1; together at most 65536. None may begin with another
+  /// of its group. The shortest of each group, together, must fit into `max_gen_len`.
+  const size_t *force_word_lens;
+  /// Alternatives of each group, at least 1.
+  const size_t *force_group_lens;
+  /// How many groups.
+  size_t n_force_groups;
 } llama_generate_options;
 
-/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
+/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in `o`.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 void llama_generate_options_init(struct llama_generate_options *o, size_t struct_size);
 
 /// Continue `n` prompts of tokens and wait for the end.
 ///
-/// `tokens` are all prompts end to end, `lens[i]` is the length of prompt `i`, at least 1. `o`
-/// NULL: defaults. `*out` is the result, to be freed with `llama_result_free`; `out` may be NULL
-/// where `o->on_event` is given. Everything given is borrowed for the call. Any thread, any number
-/// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
-/// run on this thread. Not from inside a callback.
+/// `tokens` has all prompts end to end, and `lens[i]` is the length of prompt `i`, at least 1. `o`
+/// may be NULL, which means defaults. `*out` is the result; free it with `llama_result_free`. `out`
+/// may be NULL if `o->on_event` is given. Everything that is given is borrowed for the call. Any
+/// number of threads may call this at a time: calls on one handle share batches and do not change
+/// each other's results. Callbacks run on the calling thread. Do not call this from inside a
+/// callback.
 ///
-/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
-/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
-/// prompts before it is the next one's turn, so that no call keeps the others out.
+/// More prompts than max_batch_size run in order as slots become free, and each gives what it would
+/// give if all ran at once. Calls begin in the order in which they came. Each begins up to
+/// max_batch_size prompts before it is the next call's turn, so that no call keeps the others out.
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
-/// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
-/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
-/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
+/// `o->on_event`, `o->on_logits` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`,
+/// `_ABI`, `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a stop
+/// string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or if as many calls wait as `max_waiting` allows),
+/// `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out` is not written then.
 llama_status llama_generate(llama_t *l,
                             const int32_t *tokens,
                             const size_t *lens,
@@ -582,11 +734,11 @@ llama_status llama_generate(llama_t *l,
                             llama_result_t **out,
                             struct llama_error *err);
 
-/// Continue `n` texts: BOS and the text's tokens, given to `llama_generate`, of which everything
-/// else holds here too.
+/// Continue `n` texts. The prompts are BOS and the text's tokens. Everything else is as in
+/// `llama_generate`.
 ///
-/// `prompts[i]` is UTF-8 of `lens[i]` bytes; `lens` NULL, or a length of SIZE_MAX, means
-/// NUL-terminated. Fails with `LLAMA_E_UTF8` as well, naming prompt and byte.
+/// `prompts[i]` is UTF-8 of `lens[i]` bytes. A text is NUL-terminated if `lens` is NULL or its
+/// length is SIZE_MAX. Fails with `LLAMA_E_UTF8` as well, and the message names prompt and byte.
 llama_status llama_text_completion(llama_t *l,
                                    const char *const *prompts,
                                    const size_t *lens,
@@ -613,42 +765,61 @@ typedef struct llama_request_stats {
   double first_token_ms;
   /// From the call to the end of the sequence.
   double total_ms;
+  /// Guesses at its tokens that were computed (`speculation`).
+  uint32_t drafted_tokens;
+  /// Of those, right: tokens of it that needed no step of their own.
+  uint32_t accepted_tokens;
 } llama_request_stats;
 
-/// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
+/// Number of sequences of the result, which are in the order of the prompts. 0 if `r` is not a live
+/// result.
 ///
-/// All `llama_result_*` functions may be called from any thread, any number at a time. The
-/// pointers they give belong to the result and are good until `llama_result_free`.
+/// Any number of threads may call `llama_result_*` functions at a time. The pointers that these
+/// give belong to the result and are valid until `llama_result_free`.
 size_t llama_result_count(const llama_result_t *r);
 
-/// Tokens of sequence `i`: generated, after the prompt's if echoed, without the EOS. `*p` is NULL
-/// where there are none.
+/// Get the tokens of sequence `i`: those of the prompt if it is echoed, then the generated tokens
+/// without the EOS. `*p` is NULL if there are none.
 llama_status llama_result_tokens(const llama_result_t *r, size_t i, const int32_t **p, size_t *n);
 
-/// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
-/// What they can be: as in `llama_alternative`.
+/// Get the log probabilities of sequence `i`, one for each token, if `LLAMA_GEN_LOGPROBS` was
+/// given; otherwise there are none. `llama_alternative` says which values they can have.
 llama_status llama_result_logprobs(const llama_result_t *r, size_t i, const float **p, size_t *n);
 
-/// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the
-/// sequence's events put together, and is cut before a stop string.
+/// Get the text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts
+/// of the sequence's events put together, and it is cut before a stop string.
 llama_status llama_result_text(const llama_result_t *r, size_t i, const char **p, size_t *n);
 
-/// Most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs` was not 0;
-/// else none. The first token of an echoed prompt has none either.
+/// Get the most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs`
+/// was not 0; otherwise there are none. The first token of an echoed prompt has none either.
 llama_status llama_result_top_logprobs(const llama_result_t *r,
                                        size_t i,
                                        size_t position,
                                        const struct llama_alternative **p,
                                        size_t *n);
 
-/// Why sequence `i` ended, `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
+/// Say why sequence `i` ended, as `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
 int32_t llama_result_finish_reason(const llama_result_t *r, size_t i);
 
-/// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
+/// Get the score of sequence `i`.
+///
+/// After a beam search, `*sum_logprob` is its sum of log probabilities, after penalties and biases
+/// and with the token that ended it; `*score` is this sum divided by the length to the power of
+/// `length_penalty`. Results are ranked by the score. Both are minus infinity for a result that the
+/// search did not have.
+///
+/// Without beams, both are the sum of the log probabilities of the generated tokens, with the token
+/// that ended the sequence, if `LLAMA_GEN_LOGPROBS` was given; otherwise they are 0.
+llama_status llama_result_score(const llama_result_t *r,
+                                size_t i,
+                                float *sum_logprob,
+                                float *score);
+
+/// Get the figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
 llama_status llama_result_stats(const llama_result_t *r, size_t i, struct llama_request_stats *s);
 
-/// Free a result and everything that points into it. NULL, a stale pointer or one of another
-/// library's does nothing. Results outlive the handle they came from.
+/// Free a result and everything that points into it. NULL, a stale pointer and a pointer of another
+/// library are ignored. A result may outlive the handle from which it came.
 void llama_result_free(llama_result_t *r);
 
 /* ==== 5. Chat: answer dialogs ==== */
@@ -665,16 +836,17 @@ typedef struct llama_message {
   size_t content_len;
 } llama_message;
 
-/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too.
-/// By the model's chat template where there is one (see `llama_chat`, which takes tools too), else
-/// in Meta's format for its tokenizer.
+/// Answer `n_dialogs` dialogs. The prompts are made by the model's chat template if it has one (see
+/// `llama_chat`, which takes tools too), otherwise in Meta's format for its tokenizer. Everything
+/// else is as in `llama_generate`.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
-/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
-/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
-/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
-/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with
-/// `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, and dialog `i` has `dialog_lens[i]` of them.
+/// A template decides which roles there may be, and in which order. In the Llama 2 format there may
+/// be a system message, then user and assistant alternate, and the last message is the user's;
+/// anything else is `LLAMA_E_INVALID_ARGUMENT`. A dialog with one of this format's own tags in a
+/// message is not given to the model: its text is a sentence that says so, and its finish reason is
+/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, and the message names message and
+/// byte.
 llama_status llama_chat_completion(llama_t *l,
                                    const struct llama_message *msgs,
                                    const size_t *dialog_lens,
@@ -685,34 +857,35 @@ llama_status llama_chat_completion(llama_t *l,
 
 /* ==== 6. Cancel flags: stop a call from elsewhere ==== */
 
-/// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
+/// Make a flag that can stop calls of any handle. It is not triggered. Returns NULL if there are a
+/// million flags already.
 ///
-/// Free it with `llama_cancel_free`, after the calls and streams that were given it.
+/// Free it with `llama_cancel_free`, after the calls and streams to which it was given.
 llama_cancel_t *llama_cancel_new(void);
 
-/// Stop whatever was given this flag: a load within one tensor, a generation within one step
-/// (`LLAMA_CANCELLED`, with what there is by then). It stays triggered.
+/// Stop everything that was given this flag: a load stops within one tensor, a generation within
+/// one step (`LLAMA_CANCELLED`, with what there is by then). The flag stays triggered.
 ///
-/// One atomic operation: may be called from any thread, from a signal handler and from inside a
-/// callback, again and again. NULL, a freed flag or a foreign pointer does nothing.
+/// This is one atomic operation. It may be called from any thread, from a signal handler and from
+/// inside a callback, again and again. NULL, a freed flag and a foreign pointer are ignored.
 void llama_cancel_trigger(llama_cancel_t *c);
 
-/// Free a flag. NULL, a stale pointer or one of another library's does nothing. A call that still
-/// has the flag can no longer be stopped with it.
+/// Free a flag. NULL, a stale pointer and a pointer of another library are ignored. The flag can no
+/// longer stop a call that still has it.
 void llama_cancel_free(llama_cancel_t *c);
 
 /* ==== 7. Streams: pull a call's events instead of waiting for its end ==== */
 
-/// Start a call and pull its events, instead of being called for each: `llama_generate` in all
-/// else, so see there for the arguments and errors. `o->on_event` must be NULL
+/// Start a call whose events are pulled, instead of passed to a callback. Everything else is as in
+/// `llama_generate`, with its arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
-/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
-/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
-/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
+/// Keep reading a stream. While more than 1,024 events (or 4 MiB) are queued, its sequences pause.
+/// If others wait, the paused sequences give up their slots for that time (`max_stall_ms`). A
+/// stream that is not read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
 ///
-/// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
-/// ends as cancelled. Any thread; not from inside a callback.
+/// `*out` is the stream; free it with `llama_stream_free`. A stream may outlive the handle, and
+/// then ends as cancelled. Any thread may call this, but not from inside a callback.
 llama_status llama_stream_open(llama_t *l,
                                const int32_t *tokens,
                                const size_t *lens,
@@ -721,8 +894,8 @@ llama_status llama_stream_open(llama_t *l,
                                llama_stream_t **out,
                                struct llama_error *err);
 
-/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
-/// `llama_stream_open` in all else.
+/// Start a call on texts and pull its events. The prompts are as in `llama_text_completion`,
+/// everything else is as in `llama_stream_open`.
 llama_status llama_stream_open_text(llama_t *l,
                                     const char *const *prompts,
                                     const size_t *lens,
@@ -731,8 +904,9 @@ llama_status llama_stream_open_text(llama_t *l,
                                     llama_stream_t **out,
                                     struct llama_error *err);
 
-/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
-/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+/// Start a call on dialogs and pull its events. The dialogs are as in `llama_chat_completion`: one
+/// with a special tag ends with `LLAMA_FINISH_UNSAFE`. Everything else is as in
+/// `llama_stream_open`.
 llama_status llama_stream_open_chat(llama_t *l,
                                     const struct llama_message *msgs,
                                     const size_t *dialog_lens,
@@ -743,35 +917,49 @@ llama_status llama_stream_open_chat(llama_t *l,
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
-/// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
-/// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
-/// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
-/// queue an event) ends the stream and is given again on every later call.
-/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
-/// next call gives it.
+/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any other number is how
+/// long to wait. Returns `LLAMA_OK` with `*ev` written, or `LLAMA_TIMEOUT`. After all events it
+/// returns `LLAMA_DONE` for ever; or `LLAMA_CANCELLED` for ever if the call was cancelled, after
+/// the events that were generated before. An error of the engine (`_DEVICE`, `_POISONED`,
+/// `_INTERNAL`, and `_NO_MEMORY` if it could not queue an event) ends the stream, and every later
+/// call returns it again. `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an
+/// event take no event: the next call gives that event.
 ///
-/// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
-/// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
-/// `LLAMA_CANCELLED`. Not from inside a callback.
+/// If the call has `on_logits` or `on_stop`, this function calls them. It answers a question about
+/// logits and then continues to wait for an event, as long as `timeout_ms` says.
+///
+/// The pointers in `*ev` are valid until the next call on this stream, so use a stream from one
+/// thread at a time. Another thread may call `llama_stream_free`; a call that waits then returns
+/// `LLAMA_CANCELLED`. Do not call this from inside a callback.
 llama_status llama_stream_next(llama_stream_t *s,
                                struct llama_event *ev,
                                int32_t timeout_ms,
                                struct llama_error *err);
 
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
-/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
-/// thread.
+/// Get the figures of sequence `i`, after `llama_stream_next` has given its `LLAMA_EVENT_FINISH`.
+/// Before that, this is `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that
+/// is written. Any thread may call this.
 llama_status llama_stream_stats(const llama_stream_t *s, size_t i, struct llama_request_stats *st);
 
-/// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
-/// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
+/// End sequence `i` of a stream after the events that `llama_stream_next` has given of it. Later
+/// events of the sequence are dropped, whatever the model has computed since. Its
+/// `LLAMA_EVENT_FINISH` follows, with `LLAMA_FINISH_CALLER` and the text of its remaining tokens
+/// that was held back. The other sequences of the call continue.
 ///
-/// It belongs to the stream: do not read, write or close it. Any thread.
+/// Any thread may call this, also from inside a callback. Returns `LLAMA_OK`, also if the sequence
+/// has ended already. An `i` that the call does not have is `LLAMA_E_INVALID_ARGUMENT`. After
+/// `LLAMA_E_NO_MEMORY` the sequence continues.
+llama_status llama_stream_stop(llama_stream_t *s, size_t i);
+
+/// Get a descriptor for poll, select and epoll. It is readable while `llama_stream_next` would not
+/// wait, because there is an event, a question of `on_logits` or the end. Returns -1 if there is no
+/// descriptor or `s` is not a live stream.
+///
+/// The descriptor belongs to the stream: do not read, write or close it. Any thread may call this.
 int llama_stream_fd(const llama_stream_t *s);
 
-/// Free a stream, at any time, from any thread: cancels what is still running of it. NULL, a stale
-/// pointer or one of another library's does nothing.
+/// Free a stream. This cancels what still runs of it. Any thread may call this at any time. NULL, a
+/// stale pointer and a pointer of another library are ignored.
 void llama_stream_free(llama_stream_t *s);
 
 /* ==== 8. Tokens: encode and decode ==== */
@@ -783,20 +971,24 @@ void llama_stream_free(llama_stream_t *s);
 #define LLAMA_ENC_EOS 2
 
 /// `llama_encode_text`: read the texts of special and added tokens (`<|eot_id|>`) as these tokens.
-/// Without it they are words like others, whoever wrote them.
+/// Without this flag they are ordinary text, whoever wrote them.
 #define LLAMA_ENC_SPECIAL 4
 
-/// Tokens of a text.
+/// Get the tokens of a text.
 ///
-/// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
-/// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
-/// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
-/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
-/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
-/// the model has no such token, and the former nothing to a text that spells it, with
-/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
-/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
+/// `s` is UTF-8 of `len` bytes, or NUL-terminated if `len` is SIZE_MAX. `flags` are `LLAMA_ENC_*`.
+/// `buf` has room for `cap` tokens, and `*n` is the number of tokens. If they do not fit, this
+/// returns `LLAMA_E_INVALID_ARGUMENT`, sets `*n` to the number needed, and leaves `buf` untouched.
+/// A NULL `buf` with a `cap` of 0 asks for the number and succeeds.
+///
+/// Fails with `LLAMA_E_UTF8` too, and the message names the byte. Fails with
+/// `LLAMA_E_INVALID_ARGUMENT` if more than 1 MiB of the text has no place at which a token must end
+/// (with SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing if
+/// the model has no such token. With `LLAMA_ENC_SPECIAL`, `LLAMA_ENC_BOS` adds nothing to a text
+/// that begins with the spelling of BOS.
+///
+/// The time grows with the length of the text and no faster. This call cannot be cancelled
+/// (`llama_encode_text_bounded` can). Any thread may call it, also from inside a callback.
 llama_status llama_encode_text(const llama_t *l,
                                const char *s,
                                size_t len,
@@ -806,12 +998,14 @@ llama_status llama_encode_text(const llama_t *l,
                                size_t *n,
                                struct llama_error *err);
 
-/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
+/// Get the tokens of a text that anybody may have sent. This does what `llama_encode_text` does,
+/// but may end early for two reasons.
 ///
-/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those
-/// of `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is
-/// looked at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and
-/// needs no more time and memory than the text up to there does.
+/// It returns `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens`
+/// tokens, with those of `flags`; SIZE_MAX means no bound. It returns `LLAMA_CANCELLED` once
+/// `cancel` is triggered, which it checks every few kilobytes; NULL means that there is no flag. In
+/// both cases `*n` and `buf` stay untouched, and the call needs no more time and memory than the
+/// text up to there does.
 llama_status llama_encode_text_bounded(const llama_t *l,
                                        const char *s,
                                        size_t len,
@@ -823,13 +1017,13 @@ llama_status llama_encode_text_bounded(const llama_t *l,
                                        size_t *n,
                                        struct llama_error *err);
 
-/// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
-/// becomes U+FFFD, control tokens become nothing.
+/// Get the text of `n` tokens, as the tokenizer decodes a whole sequence. The text is valid UTF-8:
+/// a byte that is not becomes U+FFFD. Control tokens become nothing.
 ///
-/// `buf` has room for `cap` bytes, `*len` is how many there are, without the NUL that follows them
-/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Tokens must be
-/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread, also from inside a
-/// callback.
+/// `buf` has room for `cap` bytes, and `*len` is the length of the text. A NUL follows the text if
+/// `cap` is larger. If `cap` is too small, this does as `llama_encode_text` does. Tokens must be
+/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread may call this, also
+/// from inside a callback.
 llama_status llama_decode_tokens(const llama_t *l,
                                  const int32_t *t,
                                  size_t n,
@@ -838,22 +1032,23 @@ llama_status llama_decode_tokens(const llama_t *l,
                                  size_t *len,
                                  struct llama_error *err);
 
-/// What `token` contributes in the middle of a text: its text with spaces as spaces, its one byte
-/// if it stands for a byte (which need not be UTF-8 on its own), nothing if it is a control token.
+/// Get what `token` contributes in the middle of a text. That is its text, with spaces as spaces;
+/// or its one byte if it stands for a byte, which need not be UTF-8 on its own; or nothing if it is
+/// a control token.
 ///
-/// `*p` is `*n` bytes and a NUL that belong to the handle and are good until `llama_free`. Fails
-/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread, also from inside a callback.
+/// `*p` is `*n` bytes and a NUL. They belong to the handle and are valid until `llama_free`. Fails
+/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, also from inside a callback.
 llama_status llama_token_bytes(const llama_t *l,
                                int32_t token,
                                const char **p,
                                size_t *n,
                                struct llama_error *err);
 
-/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
+/// Get the tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
-/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
-/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
-/// errors: as in `llama_encode_text`. Any thread, also from inside a callback.
+/// The messages are as there. In the Llama 2 format, a dialog with one of the format's own tags in
+/// a message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
+/// errors are as in `llama_encode_text`. Any thread may call this, also from inside a callback.
 llama_status llama_encode_dialog(const llama_t *l,
                                  const struct llama_message *msgs,
                                  size_t n,
@@ -867,11 +1062,11 @@ llama_status llama_encode_dialog(const llama_t *l,
 /// `llama_chat_options.flags`: do not begin the answer.
 #define LLAMA_CHAT_NO_GENERATION_PROMPT 1
 
-/// Cut behind the last message's content, for the model to go on with it.
+/// End the prompt behind the last message's content, so that the model continues this message.
 #define LLAMA_CHAT_CONTINUE_FINAL 2
 
-/// Texts of special tokens in messages become these tokens. Without it only those that the template
-/// itself writes do, and a message cannot end its own turn.
+/// Texts of special tokens in messages become these tokens. Without this flag only texts that the
+/// template itself writes do, and a message cannot end its own turn.
 #define LLAMA_CHAT_PARSE_SPECIAL 4
 
 /// What surrounds the messages of `llama_chat`. Fill with `llama_chat_options_init`.
@@ -880,44 +1075,47 @@ typedef struct llama_chat_options {
   uint32_t struct_size;
   /// `LLAMA_CHAT_*`.
   uint32_t flags;
-  /// A JSON array of tools, `{"type": "function", "function": {...}}`; NULL: none.
+  /// A JSON array of tools, `{"type": "function", "function": {...}}`. NULL: none.
   const char *tools;
-  /// Bytes of `tools`; SIZE_MAX: NUL-terminated.
+  /// Bytes of `tools`. SIZE_MAX means that it is NUL-terminated.
   size_t tools_len;
-  /// A JSON object of variables for the template (`enable_thinking`, `date_string`); NULL: none.
+  /// A JSON object of variables for the template (`enable_thinking`, `date_string`). NULL: none.
   const char *variables;
-  /// Bytes of `variables`; SIZE_MAX: NUL-terminated.
+  /// Bytes of `variables`. SIZE_MAX means that it is NUL-terminated.
   size_t variables_len;
-  /// A Jinja template instead of the handle's; NULL: the handle's.
+  /// A Jinja template. NULL means the handle's.
   const char *chat_template;
-  /// Bytes of `chat_template`; SIZE_MAX: NUL-terminated.
+  /// Bytes of `chat_template`. SIZE_MAX means that it is NUL-terminated.
   size_t chat_template_len;
 } llama_chat_options;
 
-/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX.
-/// Pass `sizeof(llama_chat_options)`, which is kept in it.
+/// Fill `o` with defaults: no tools, no variables, the handle's template, and SIZE_MAX for lengths.
+/// Pass `sizeof(llama_chat_options)`, which is kept in `o`.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 void llama_chat_options_init(struct llama_chat_options *o, size_t struct_size);
 
-/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
-/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
-/// too.
+/// Answer `n` dialogs, whose messages are JSON. The prompts are made by the chat template of `c`,
+/// or else of the handle, or else in Meta's format for its tokenizer. Everything else is as in
+/// `llama_generate`.
 ///
-/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a
-/// length of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an
-/// array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a
-/// string of JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the
-/// template as they are. `c` NULL: no tools, no variables. It is one for all dialogs.
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes. It is NUL-terminated
+/// if `lens` is NULL or its length is SIZE_MAX. A message has `role`, `content` (a string, null, or
+/// an array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be
+/// a string of JSON), `tool_call_id`, `name` and `reasoning_content`. Other keys are given to the
+/// template as they are. `c` holds for all dialogs; it may be NULL, which means no tools and no
+/// variables.
 ///
-/// What a template writes may be special tokens, what messages hold never is (unless
-/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends
-/// within 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+/// Text that a template writes may become special tokens. Text in messages never does, unless
+/// `LLAMA_CHAT_PARSE_SPECIAL` is given. A prompt has a BOS only if the template writes it. A
+/// template ends within 5 million steps and within 64 MiB + 16 bytes for each byte of messages,
+/// tools and variables.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
-/// where a template refuses the dialog (with its sentence) or has no value for it; with
-/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
-/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` also if JSON cannot be read (the message names line and
+/// column), if a template refuses the dialog (the message has its sentence), or if a template has
+/// no value for the dialog. Fails with `LLAMA_E_UNSUPPORTED` if there is no template or if it asks
+/// for something that does not exist, and with `LLAMA_E_FORMAT` if a template cannot be read or
+/// exceeds a limit.
 llama_status llama_chat(llama_t *l,
                         const char *const *messages,
                         const size_t *lens,
@@ -927,8 +1125,8 @@ llama_status llama_chat(llama_t *l,
                         llama_result_t **out,
                         struct llama_error *err);
 
-/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
-/// `llama_stream_open` in all else.
+/// Start a call on messages as JSON and pull its events. The prompts are as in `llama_chat`,
+/// everything else is as in `llama_stream_open`.
 llama_status llama_stream_open_messages(llama_t *l,
                                         const char *const *messages,
                                         const size_t *lens,
@@ -938,12 +1136,12 @@ llama_status llama_stream_open_messages(llama_t *l,
                                         llama_stream_t **out,
                                         struct llama_error *err);
 
-/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
-/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
+/// Give the text that the template makes of one dialog. Arguments and errors are as in
+/// `llama_chat`. A model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
 ///
-/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them
-/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also
-/// from inside a callback.
+/// `buf` has room for `cap` bytes, and `*n` is the length of the text. A NUL follows the text if
+/// `cap` is larger. If `cap` is too small, this does as `llama_encode_text` does. Any thread may
+/// call this, also from inside a callback.
 llama_status llama_render_chat(const llama_t *l,
                                const char *messages,
                                size_t len,
@@ -953,10 +1151,11 @@ llama_status llama_render_chat(const llama_t *l,
                                size_t *n,
                                struct llama_error *err);
 
-/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
+/// Give the tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors are
+/// as there.
 ///
-/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a
-/// callback.
+/// `buf`, `cap` and `*n` (in tokens) are as in `llama_encode_text`. Any thread may call this, also
+/// from inside a callback.
 llama_status llama_encode_chat(const llama_t *l,
                                const char *messages,
                                size_t len,
@@ -968,34 +1167,38 @@ llama_status llama_encode_chat(const llama_t *l,
 
 /* ==== 10. Grammars: languages that generated text is kept in ==== */
 
-/// The JSON values of a JSON Schema.
+/// The language of the JSON values that a JSON Schema allows.
 #define LLAMA_GRAMMAR_JSON_SCHEMA 1
 
-/// Any JSON object; without a source.
+/// The language of all JSON objects. It takes no source.
 #define LLAMA_GRAMMAR_JSON 2
 
-/// A regular expression, in the syntax of Rust's regex crate, that matches the whole text.
+/// The language of the texts that a regular expression matches as a whole. The syntax is that of
+/// Rust's regex crate.
 #define LLAMA_GRAMMAR_REGEX 3
 
 /// A grammar in llguidance's dialect of Lark.
 #define LLAMA_GRAMMAR_LARK 4
 
-/// One of the strings of a JSON array: distinct, none empty.
+/// The language of the strings of a JSON array. They are distinct, and none is empty.
 #define LLAMA_GRAMMAR_CHOICE 5
 
 /// Compile a grammar for a handle's tokenizer.
 ///
-/// `kind` is a `LLAMA_GRAMMAR_*`; `source` is UTF-8 of `len` bytes, at most 1 MiB; SIZE_MAX:
-/// NUL-terminated. NULL for `LLAMA_GRAMMAR_JSON`. `*out` is the grammar, immutable, for any number
-/// of calls on this handle at a time; free it with `llama_grammar_free`. A grammar may outlive its
-/// handle, and then fits none. Calls keep what they were given: it may be freed while they run.
+/// `kind` is a `LLAMA_GRAMMAR_*`. `source` is UTF-8 of `len` bytes, at most 1 MiB, or
+/// NUL-terminated if `len` is SIZE_MAX; it is NULL for `LLAMA_GRAMMAR_JSON`. A schema has at most
+/// 16,384 objects and arrays, and a Lark grammar has as many opening brackets and colons. `*out` is
+/// the grammar. It never changes, and any number of calls on this handle may use it at a time. Free
+/// it with `llama_grammar_free`; this may be done while calls run, because they keep what they were
+/// given. A grammar may outlive its handle, and then no handle accepts it.
 ///
-/// The first grammar of a handle takes up to a second for a large vocabulary, later ones
-/// milliseconds. The work is done on a thread of the library's with a stack of its own. Any thread,
-/// also from inside a callback.
+/// The first grammar of a handle takes up to a second for a large vocabulary, later ones take
+/// milliseconds. A thread of the library with a stack of its own does the work. Any thread may call
+/// this, also from inside a callback.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, with the parser's sentence where it refuses the source or
-/// where that is too complex; `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`; `*out` is not written then.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, and with the parser's sentence, if the parser refuses the
+/// source or if the source is too complex. Fails with `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`, too.
+/// `*out` is not written then.
 llama_status llama_grammar_new(const llama_t *l,
                                int32_t kind,
                                const char *source,
@@ -1003,18 +1206,19 @@ llama_status llama_grammar_new(const llama_t *l,
                                llama_grammar_t **out,
                                struct llama_error *err);
 
-/// Free a grammar. NULL, a stale pointer or one of another library's does nothing. Calls and streams
-/// that were given it go on with it.
+/// Free a grammar. NULL, a stale pointer and a pointer of another library are ignored. Calls and
+/// streams that were given the grammar keep it.
 void llama_grammar_free(llama_grammar_t *g);
 
-/// Which tokens may follow `n` generated tokens: bit `t % 32` of `mask[t / 32]` for id `t`. A token
-/// that ends a sequence may follow where the text is of the language.
+/// Say which tokens may follow `n` generated tokens: bit `t % 32` of `mask[t / 32]` is set if token
+/// `t` may follow. A token that ends a sequence may follow if the text is of the language.
 ///
-/// `mask` has room for `words` words, `*needed` is how many there are: one for every 32 ids of the
-/// model's vocabulary. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT` is returned with the number
-/// needed in `*needed` and `mask` untouched; `mask` NULL with 0 `words` asks for it and succeeds.
-/// A token that the grammar does not allow where it stands is `LLAMA_E_INVALID_ARGUMENT` too, and so
-/// is a text that is too complex for the parser. Any thread, also from inside a callback.
+/// `mask` has room for `words` words, and `*needed` is the number of words: one for every 32 ids of
+/// the model's vocabulary. If they do not fit, this returns `LLAMA_E_INVALID_ARGUMENT`, sets
+/// `*needed`, and leaves `mask` untouched. A NULL `mask` with 0 `words` asks for the number and
+/// succeeds. A token that the grammar does not allow in its place is `LLAMA_E_INVALID_ARGUMENT`,
+/// too, and so is a text that is too complex for the parser. Any thread may call this, also from
+/// inside a callback.
 llama_status llama_grammar_mask(const llama_grammar_t *g,
                                 const int32_t *tokens,
                                 size_t n,
@@ -1025,29 +1229,31 @@ llama_status llama_grammar_mask(const llama_grammar_t *g,
 
 /* ==== 11. Adapters: LoRA adapters that calls choose ==== */
 
-/// Load a LoRA adapter, a directory as peft writes it, for calls to choose: `*id` is what
-/// `llama_generate_options.adapter` names it by, from 1 on and never given again. `scale` weights it.
-/// What runs on the handle runs on. The adapter is kept in memory beside the weights (16 bits a number;
-/// 32 where the weights are float32), so that rows of different adapters share steps.
+/// Load a LoRA adapter from a directory as peft writes it, so that calls can choose it. `*id` is
+/// the number for `llama_generate_options.adapter`; ids begin at 1 and are never given again.
+/// `scale` is the adapter's weight. Calls that run on the handle continue. The adapter is kept in
+/// memory beside the weights (16 bits a number; 32 if the weights are float32), so that rows of
+/// different adapters share steps.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, and `_UNSUPPORTED` for what
-/// only merging can do (`modules_to_save`, a rank over 256) and on a GPU. Any thread; not from inside
-/// a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`; and with `_UNSUPPORTED`
+/// on a GPU and for what only merging can do (`modules_to_save`, a rank over 256). Any thread may
+/// call this, but not from inside a callback.
 llama_status llama_adapter_add(llama_t *l,
                                const char *dir,
                                float scale,
                                uint32_t *id,
                                struct llama_error *err);
 
-/// No new call may name this adapter. Its memory is free when the last call that runs with it has
-/// ended.
+/// Drop an adapter: no new call may name it. Its memory is freed when the last call that runs with
+/// it has ended.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread; not from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_drop(llama_t *l, uint32_t id, struct llama_error *err);
 
 /* ==== 12. Figures: what was loaded, and totals since then ==== */
 
-/// `llama_info.chat_format`: there is none; chat calls are `LLAMA_E_UNSUPPORTED`.
+/// `llama_info.chat_format`: the model has no chat format, and chat calls are
+/// `LLAMA_E_UNSUPPORTED`.
 #define LLAMA_CHAT_NONE 0
 
 /// Meta's Llama 2 format.
@@ -1067,31 +1273,31 @@ typedef struct llama_info {
   uint32_t vocab_size;
   /// Width of the residual stream.
   uint32_t dim;
-  /// Layers.
+  /// Number of layers.
   uint32_t n_layers;
-  /// Query heads.
+  /// Number of query heads.
   uint32_t n_heads;
-  /// Key and value heads.
+  /// Number of key and value heads.
   uint32_t n_kv_heads;
   /// Width of one head.
   uint32_t head_dim;
   /// Width of the feed-forward layer.
   uint32_t ffn_dim;
-  /// As built.
+  /// As given to `llama_build`.
   uint32_t max_seq_len;
-  /// As built.
+  /// As given to `llama_build`.
   uint32_t max_batch_size;
-  /// Begin-of-sequence id, -1: none.
+  /// Id of the begin-of-sequence token. -1: none.
   int32_t bos_id;
-  /// The first of `eos_ids`, -1: none.
+  /// The first of `eos_ids`. -1: none.
   int32_t eos_id;
-  /// Padding id, -1: none.
+  /// Id of the padding token. -1: none.
   int32_t pad_id;
-  /// As chosen: `LLAMA_DEVICE_CPU` or `_CUDA`.
+  /// The device that was chosen: `LLAMA_DEVICE_CPU` or `_CUDA`.
   int32_t device;
-  /// As chosen: `LLAMA_DTYPE_*`, never AUTO.
+  /// The type that was chosen: `LLAMA_DTYPE_*`, never AUTO.
   int32_t weights_dtype;
-  /// As chosen: `LLAMA_DTYPE_*`, never AUTO.
+  /// The type that was chosen: `LLAMA_DTYPE_*`, never AUTO.
   int32_t kv_dtype;
   /// Bytes of the weights in memory.
   uint64_t weight_bytes;
@@ -1099,22 +1305,22 @@ typedef struct llama_info {
   uint64_t kv_bytes;
   /// The device in words, NUL-terminated.
   char device_name[128];
-  /// 1 if the library was built with GPU kernels, else 0. `LLAMABI_KERNELS` may name others at
-  /// run time.
+  /// 1 if the library was built with GPU kernels, otherwise 0. `LLAMABI_KERNELS` may name other
+  /// kernels at run time.
   uint32_t gpu_kernels;
-  /// 0.
+  /// Always 0.
   uint32_t reserved0;
-  /// `n_eos` tokens, any of which ends a sequence: those of `generation_config.json`,
-  /// `config.json` and the tokenizer.
+  /// The `n_eos` tokens that end a sequence: those of `generation_config.json`, `config.json` and
+  /// the tokenizer.
   int32_t eos_ids[16];
-  /// How many there are.
+  /// Number of these tokens.
   uint32_t n_eos;
-  /// What chat calls make of messages: `LLAMA_CHAT_*`.
+  /// How chat calls make a prompt of messages: `LLAMA_CHAT_*`.
   uint32_t chat_format;
-  /// The model's family, as Hugging Face's `model_type` has it ("llama", "qwen2"); NUL-terminated.
+  /// The model's family, as in Hugging Face's `model_type` ("llama", "qwen2"), NUL-terminated.
   char model_type[32];
-  /// What most of the weights are stored as ("bf16", "GGUF Q4_K", "gptq 4 bits"), whatever
-  /// `weights_dtype` they are kept in; NUL-terminated.
+  /// The format in which most of the weights are stored ("bf16", "GGUF Q4_K", "gptq 4 bits"),
+  /// whatever `weights_dtype` they are kept in. NUL-terminated.
   char stored_format[32];
 } llama_info;
 
@@ -1122,47 +1328,54 @@ typedef struct llama_info {
 typedef struct llama_timings {
   /// `sizeof(llama_timings)`, set by the caller.
   uint32_t struct_size;
-  /// Sequences running now.
+  /// Sequences that run now.
   uint32_t running;
-  /// Sequences waiting for a slot now.
+  /// Sequences that wait for a slot now.
   uint32_t waiting;
-  /// Sequences that have given their slot up now, because their reader is behind.
+  /// Sequences that now are without their slot because their reader is behind.
   uint32_t parked;
-  /// Time `llama_build` took.
+  /// The time that `llama_build` took.
   double load_ms;
-  /// Time in steps that had prompt tokens.
+  /// The time of steps that had prompt tokens.
   double prefill_ms;
-  /// Time in steps that had none.
+  /// The time of steps that had no prompt tokens.
   double decode_ms;
   /// Prompt tokens of all requests.
   uint64_t prompt_tokens;
-  /// Of those, taken from the prefix cache.
+  /// How many of these were taken from the prefix cache.
   uint64_t cached_tokens;
-  /// Tokens generated.
+  /// Tokens that were generated.
   uint64_t generated_tokens;
-  /// Steps run: passes through the model, each for all running sequences together.
+  /// Steps that were run. A step is one pass through the model, for all running sequences
+  /// together.
   uint64_t steps;
   /// Pages of the KV cache that sequences hold now.
   uint64_t pages_used;
-  /// Pages of the KV cache.
+  /// Pages that the KV cache has.
   uint64_t pages_total;
   /// Masks of grammars that were computed.
   uint64_t masks;
-  /// Time that computing them took, on a thread of its own.
+  /// The time of computing these masks, on a thread of its own.
   double mask_ms;
   /// Of that, time that generation waited for.
   double mask_wait_ms;
+  /// Guesses at tokens that were computed (`speculation`).
+  uint64_t drafted_tokens;
+  /// Of those, right.
+  uint64_t accepted_tokens;
 } llama_timings;
 
-/// What was loaded. Set `info->struct_size` first; no more than that is written.
+/// Say what was loaded. Set `info->struct_size` first; no more than that is written.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread may call this, also from inside a
+/// callback.
 llama_status llama_get_info(const llama_t *l, struct llama_info *info, struct llama_error *err);
 
-/// Totals of the handle since it was built. Set `t->struct_size` first; no more than that is
-/// written.
+/// Get the totals of the handle since it was built. Set `t->struct_size` first; no more than that
+/// is written.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread may call this, also from inside a
+/// callback.
 llama_status llama_get_timings(const llama_t *l, struct llama_timings *t, struct llama_error *err);
 
 #ifdef __cplusplus

@@ -1,18 +1,20 @@
-// The caches in 8 bits: writes K and V of the step's rows as codes, with a scale for the vector of
-// each head.
+// Writes K and V of the step's rows to an 8-bit KV cache: as codes, with one scale for the vector
+// of each head.
 //
-// This is a kernel of its own. Several blocks of the product compute the weight rows that make up
-// one vector (eight blocks for a head of 128), and they would have to wait for one another.
+// The epilogue of the product cannot do this. A scale needs the whole vector, and several blocks of
+// the product compute one vector together (eight blocks for a head of 128), so they would have to
+// wait for one another.
 #include "gpu.h"
 
-// The greatest code; and the code of a number that has been divided by the scale.
+// `greatest` is the greatest magnitude that a code stands for. `code_of` is the code of a number
+// that has been divided by the scale.
 DEVICE float greatest(Cached8) { return 127.0f; }
 DEVICE float greatest(CachedF8) { return 448.0f; }
-// Rounds to nearest even: adding 1.5 * 2^23 leaves no fraction.
+// Adding 1.5 * 2^23 rounds to the nearest integer, ties to even.
 DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 128) & 255; }
 DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
 
-// One warp works on each vector; a lane has up to eight numbers.
+// Each block is one warp and works on one vector. A lane has up to eight numbers of it.
 template <class C> DEVICE void append(const AppendParams &p) {
     const uint32_t lane = threadIdx.x, row = blockIdx.y, part = blockIdx.x / p.n_kv_heads,
                    head = blockIdx.x % p.n_kv_heads;
@@ -34,10 +36,10 @@ template <class C> DEVICE void append(const AppendParams &p) {
         if (d == lane) v[e] = early;
 #endif
         max = fmaxf(max, fabsf(v[e]));
-        odd += v[e] * 0.0f; // NaN where a number is not finite
+        odd += v[e] * 0.0f; // becomes NaN if a number is not finite
     }
     const float unit = group_max(max, 32) / greatest(C()) + group_sum(odd, 32);
-    // the reciprocal of a smaller number would overflow
+    // The reciprocal of a smaller number would overflow.
     const float inverse = unit > 1e-30f ? 1.0f / unit : 0;
     Words2 codes = {};
     UNROLL

@@ -1,10 +1,11 @@
-// Attention in float32 over the paged cache, by chunks of 256 keys. attend is split-K decode with
-// grouped queries; attend_prefill_fma is the prefill of the float32 mode.
+// Attention in float32 over the paged cache, by chunks of 256 keys. `attend` is for decode:
+// split-K, with the query heads of a head group in one block. `attend_prefill_fma` is for prefill
+// in the float32 mode.
 //
-// Block: 128 threads. A block reads each key once for up to four queries. The queries of a decode
-// block are heads that share a kv head; those of a prefill block are consecutive rows of one head.
-// A key's row of head_stride numbers is split over `width` lanes, eight numbers each, so a warp
-// reads 32 / width neighbouring keys at a time.
+// A block has 128 threads and reads each key once for up to four queries. In decode, these are
+// query heads that share a KV head; in prefill, consecutive rows of one head. A key has head_stride
+// numbers, which `width` lanes load, eight numbers each. So a warp reads 32 / width neighbouring
+// keys at a time.
 #include "gpu.h"
 
 #define QUERIES 4
@@ -26,10 +27,10 @@ struct Layout {
     }
 };
 
-// The part of the cache that a block works on.
+// The keys and values of one sequence and one KV head.
 template <class T> struct Keys {
-    const T *k, *v;        // this kv head of page 0
-    const uint32_t *pages; // page table of the sequence
+    const T *k, *v;        // this KV head in page 0
+    const uint32_t *pages; // the sequence's page table
     size_t page_stride;
     uint32_t head_stride;
     DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages,
@@ -66,9 +67,9 @@ template <class T> struct Eight<T, true> {
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 
-// Attends to keys first .. first + n (n <= 256) for the H queries in l.q; query h sees the keys
-// before end[h]. Leaves the largest score (in units of log 2) in l.max, the sum of weights in l.sum
-// and the weighted values in l.o.
+// Attends to keys first .. first + n (n <= 256) for the H queries in l.q. Query h sees the keys
+// before end[h]. Leaves three results for each query: in l.max the largest score (times 1 / ln 2),
+// in l.sum the sum of the weights, in l.o the weighted sum of the values.
 template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys,
     uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
     constexpr int U = 8 / sizeof(T); // keys in flight
@@ -76,7 +77,8 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
     uint32_t width = 2;
     while (width * 8 < stride) width *= 2;
     const uint32_t e0 = lane % width * 8, step = 128 / width, own = (warp * 32 + lane) / width;
-    const uint32_t warp_key = warp * (32 / width); // a warp skips the keys beyond the end together
+    // The warp's first key of a step. A warp skips keys beyond the end all together.
+    const uint32_t warp_key = warp * (32 / width);
     const bool has = e0 < stride;
 
     float q[H][8];
@@ -113,7 +115,8 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
 #ifndef PLANT_NO_BARRIER_ATTEND
     block_sync();
 #endif
-    // Turns scores into weights, one warp for each query. fmaxf drops NaN, but the sum keeps it.
+    // Turns scores into weights; each warp does it for one query. fmaxf ignores a score that is
+    // NaN, but the sum becomes NaN.
     if (warp < H) {
         float *p = l.p + warp * GPU_CHUNK, max = -INFINITY_F, sum = 0;
         for (uint32_t key = lane; key < n; key += 32) max = fmaxf(max, p[key]);
@@ -175,7 +178,7 @@ DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, ui
                    group = p.n_heads / p.n_kv_heads;
     const uint32_t n_keys = (uint32_t)p.positions[row] + 1, first = split * GPU_CHUNK;
     const uint32_t n = smaller(n_keys - first, GPU_CHUNK);
-    // heads beyond this group are computed as zeros and dropped
+    // Query heads beyond this head group are computed as zeros and dropped.
     const uint32_t last = kv_head * group + group;
     for (uint32_t i = t; i < H * p.head_stride; i += 128) {
         uint32_t h = head + i / p.head_stride, d = i % p.head_stride;
@@ -218,7 +221,8 @@ template <class T> DEVICE void attend(const AttendParams &p) {
         for (uint32_t h = 0; h < group; h += QUERIES)
             attend_group<T, QUERIES>(p, l, row, kv_head * group + h);
 
-    // The last block to finish for this row and kv head adds the splits, always in the same order.
+    // The last block to finish for this row and KV head adds up the splits, always in the same
+    // order.
     device_fence();
     block_sync();
     if (t == 0) {
@@ -269,7 +273,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     UNROLL
     for (int j = 0; j < QUERIES; j++) end[j] = tile.position + j + 1;
 
-    // This thread's numbers of the result: i = t, t + 128, ... of [4][head_stride <= 256].
+    // This thread computes numbers t, t + 128, ... of the result [4][head_stride <= 256].
     constexpr int OWN = QUERIES * GPU_MAX_HEAD_DIM / 128;
     float o[OWN], max[OWN], sum[OWN];
     UNROLL
@@ -281,8 +285,8 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         for (int c = 0; c < OWN; c++) {
             uint32_t i = t + c * 128, j = i / p.head_stride;
             if (i >= QUERIES * p.head_stride) break;
-            // A chunk that a row does not see changes nothing, because its weight is exp2(-inf) =
-            // 0.
+            // A chunk that a row does not see changes nothing, because its factor `now` is
+            // exp2(-inf) = 0.
             float larger = fmaxf(max[c], l.max[j]), base = larger == -INFINITY_F ? 0 : larger;
             float before = exp2_fast(max[c] - base), now = exp2_fast(l.max[j] - base);
             o[c] = o[c] * before + l.o[i] * now;
@@ -297,9 +301,8 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         int32_t row = j < tile.n ? p.rows[tile.first + j] : -1;
         if (row < 0 || d >= p.head_dim) continue;
         with_type(p.y_type, [&](auto type) {
-            from_float(
-                ((decltype(type) *)
-                        p.y)[(size_t)row * p.y_stride + slot_of(head * p.head_dim + d, p.slots)],
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride +
+                                               permuted_of(head * p.head_dim + d, p.permuted)],
                 o[c] / sum[c]);
         });
     }

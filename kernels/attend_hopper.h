@@ -1,22 +1,23 @@
-// Prefill attention on compute capability 9.0: what attend_prefill.cu computes, for caches of f16
-// and bf16. Part of gpu.h.
+// Prefill attention on compute capability 9.0, for f16 and bf16 caches. attend_prefill.cu does the
+// same for all others. Part of gpu.h.
 //
-// The recipe is FlashAttention-3's (Shah et al. 2024, algorithm 2), without its ping-pong of the
-// warpgroups. Two warps, one for K and one for V, keep two stages of copies going. Two warpgroups
-// have 64 rows of one head each. While a warpgroup turns the scores of one tile of keys into
-// weights, its tensor cores are busy with the next scores or with the values of the last tile.
+// The algorithm is FlashAttention-3 (Shah et al. 2024, algorithm 2), without the ping-pong of its
+// warpgroups. Two warps, one for K and one for V, keep two stages of copies going. Each of two
+// warpgroups has 64 rows; all rows of a block are of one head. While a warpgroup turns the scores
+// of one tile of keys into weights, its tensor cores add up the values of the tile before.
 //
-// Keys come in tiles of 128 at absolute positions; a page comes in boxes of 64 columns, and columns
-// that a head does not have are zeros. A row's numbers depend on its own keys alone, as in
-// attend_prefill.cu. But they differ from those of attend_prefill.cu, whose tiles have 64 keys.
-// Therefore head_dim and the type of the cache alone decide which of the two a device uses. Queries
-// are float32 and lie anywhere, so threads load them. Packing rows of several heads that share keys
-// into one warpgroup would only help where many short prompts meet, and there the products take the
-// time.
+// Keys come in tiles of 128 at absolute positions. A page comes in boxes of 64 columns; columns
+// beyond those of the head are zero. As in attend_prefill.cu, a row's result depends on its own
+// keys alone. But the two kernels give different bits, because the tiles there have 64 keys.
+// Therefore only head_dim and the type of the cache decide which of the two a device uses. Queries
+// are float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
+//
+// A warpgroup could have rows of several heads that share keys. This would help only where many
+// short prompts meet, and there most of the time goes to the matrix products.
 template <class T, uint32_t B> struct HopperAttention {
     static constexpr uint32_t KEYS = 128, STAGES = 2, HALVES = B / 64, PAGES = KEYS / GPU_PAGE;
-    // Bytes: BOX of a page in 64 columns, HALF of a tile in 64 columns, TILE of a tile in all
-    // columns, QUERIES of a warpgroup's queries.
+    // Sizes in bytes. BOX: 64 columns of a page. HALF: 64 columns of a tile of keys. TILE: all
+    // columns of a tile of keys. QUERIES: the queries of one warpgroup.
     static constexpr uint32_t BOX = GPU_PAGE * 128, HALF = KEYS * 128, TILE = HALVES * HALF,
                               QUERIES = HALVES * 64 * 128;
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
@@ -38,7 +39,8 @@ template <class T, uint32_t B> struct HopperAttention {
         return shared + 2 * QUERIES + (STAGES + j % STAGES) * TILE;
     }
     DEVICE_MEMBER Barriers &barriers() const { return *(Barriers *)(shared + 1280 * B); }
-    // How often the stage of tile j has been used before, as the parity of a barrier.
+    // The parity of the barrier phase for tile j: how often its stage has been used before, modulo
+    // 2.
     DEVICE_MEMBER static uint32_t round_of(uint32_t j) { return j / STAGES & 1; }
 
     DEVICE_MEMBER void run() const {
@@ -77,7 +79,8 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t j = 0; j < n_tiles; j++) {
             const uint32_t key = j * KEYS + lane % PAGES * GPU_PAGE, stage = j % STAGES;
             unsigned char *to = values ? values_of(j) : keys_of(j);
-            // Boxes beyond the last page get a row beyond the end of the map, which reads as zeros.
+            // For boxes beyond the last page, the row is beyond the end of the map, which reads as
+            // zeros.
             const uint32_t row =
                 key < n_keys ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads +
                                              kv_head) *
@@ -91,8 +94,9 @@ template <class T, uint32_t B> struct HopperAttention {
                 copy_box(to + at, map, half * 64, row, arrived);
             }
             if (!values || j + 1 < n_tiles || n_keys % GPU_PAGE == 0) continue;
-            // The last page also contains memory that nobody wrote. Its values are set to zero,
-            // because 0 * NaN would be NaN. (The scores of such keys are dropped.)
+            // The last page also has positions that were never written. Their values are set to
+            // zero here, because 0 * NaN would be NaN. Their keys may hold anything: such scores
+            // are dropped.
             barrier_wait(&b.cut, 0);
 #ifndef PLANT_NO_ZEROS
             to += n_keys % KEYS / GPU_PAGE * BOX;
@@ -131,7 +135,7 @@ template <class T, uint32_t B> struct HopperAttention {
         float s[KEYS / 2], o[B / 2] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0},
                                  fade[2];
         uint32_t w[KEYS / 16][4];
-        const float scale = p.scale * 1.44269504f; // weights are powers of two
+        const float scale = p.scale * 1.44269504f; // 1 / ln 2: exp2 computes the weights
         barrier_wait(b.keys, 0);
         score(s, queries, keys_of(0));
         wgmma_wait<0>(s);
@@ -156,8 +160,9 @@ template <class T, uint32_t B> struct HopperAttention {
 #ifdef PLANT_ROUNDED_EARLY
             round(w, s);
 #endif
-            // Wait here, not at the top of the loop: ptxas moves the wait below up to the last
-            // branch, and the weights after it.
+            // This wait must not move to the top of the loop. ptxas moves wgmma_wait below up to
+            // the nearest branch; this wait is a branch, so the computation of the weights stays
+            // before it.
             if (j + 1 < n_tiles) barrier_wait(b.keys + (j + 1) % STAGES, round_of(j + 1));
             wgmma_wait<0>(o);
             if (t == 0) barrier_arrive(b.values_read + (j - 1) % STAGES);
@@ -167,8 +172,8 @@ template <class T, uint32_t B> struct HopperAttention {
             round(w, s);
 #endif
         }
-        // Nobody waits until this tile's values have been read, nor for the tile after it, which
-        // only the other warpgroup sees.
+        // No copy waits for the last tile's values to be read, so no barrier_arrive follows. There
+        // may be one more tile, which only the other warpgroup's rows see.
         barrier_wait(b.values + (n_tiles - 1) % STAGES, round_of(n_tiles - 1));
         add(o, w, values_of(n_tiles - 1));
         wgmma_finish(o);
@@ -181,14 +186,15 @@ template <class T, uint32_t B> struct HopperAttention {
                 UNROLL
                 for (uint32_t k = 0; k < B / 8; k++)
                     if (k * 8 + column < p.head_dim)
-                        store_pair(y + slot_of(blockIdx.x * p.head_dim + k * 8 + column, p.slots),
+                        store_pair(
+                            y + permuted_of(blockIdx.x * p.head_dim + k * 8 + column, p.permuted),
                             o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
             });
         }
     }
 
-    // Loads the queries of 64 rows from entry `first` of `rows` on, rounded; zeros where there are
-    // fewer rows.
+    // Loads and rounds the queries of 64 rows, from entry `first` of `rows` on. Rows from n on
+    // become zeros.
     DEVICE_MEMBER void load_queries(unsigned char *to, uint32_t first, uint32_t n) const {
         const AttendPrefillParams &p = h.p;
         UNROLL
@@ -233,12 +239,13 @@ template <class T, uint32_t B> struct HopperAttention {
         wgmma_commit();
     }
 
-    // Turns the scores of 128 keys, from `key` on, into weights. Sets the factors by which the sums
-    // so far have to fade.
+    // Turns the scores of 128 keys, from `key` on, into weights. Sets `fade`, the factors by which
+    // the sums so far are to be multiplied.
     DEVICE_MEMBER static void weigh(float (&s)[KEYS / 2], float (&max)[2], float (&sum)[2],
         float (&fade)[2], uint32_t key, uint32_t position, uint32_t own, uint32_t column,
         float scale) {
-        // Only needed where the first row of a warp does not see all of these keys.
+        // The causal mask is only needed where the first row of the warp does not see all of these
+        // keys.
         if (key + KEYS - 1 > position + own / 16 * 16) {
             const int32_t sees = (int32_t)(position + own) - (int32_t)(key + column);
 #ifdef PLANT_MASK
@@ -257,7 +264,8 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t i = 0; i < 2; i++) {
             larger[i] = group_max(larger[i], 4);
             base[i] = larger[i] == -INFINITY_F ? 0 : larger[i] * scale;
-            // Not fused: the factor must be exactly 1 where the tile has no key for the row.
+            // The product and the difference are not fused: where the row sees no key of this tile,
+            // the factor must be exactly 1.
             fade[i] = exp2_fast(max[i] * scale - base[i]);
             max[i] = larger[i];
             sum[i] *= fade[i];
@@ -270,7 +278,7 @@ template <class T, uint32_t B> struct HopperAttention {
         }
     }
 
-    // Rounds the weights to the fragments that wgmma takes, of sixteen keys each.
+    // Rounds the weights to the fragments that wgmma takes. Each fragment has sixteen keys.
     DEVICE_MEMBER static void round(uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2]) {
         UNROLL
         for (uint32_t i = 0; i < KEYS / 4; i++)

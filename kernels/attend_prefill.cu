@@ -1,17 +1,17 @@
 // Prefill attention with tensor cores: FlashAttention-2 (Dao 2023, algorithm 1) over the paged
 // cache. attend_hopper.h has the kernel for compute capability 9.0.
 //
-// Block: 128 threads, 64 rows of one head; each warp has 16 rows. Keys come in tiles of 64 at
-// absolute positions, in two stages of cp.async. A cache with scales is read by ordinary loads
-// instead and widened to f16 on the way. A row's numbers depend on its own keys alone: tiles that
-// it does not see leave its state unchanged. So neither the way a prompt is cut into chunks nor the
-// other rows of a tile matter.
+// A block has 128 threads and 64 rows of one head; each warp has 16 rows. Keys come in tiles of 64
+// at absolute positions, in two stages of cp.async. A cache with scales is read by ordinary loads
+// instead and widened to f16 on the way. A row's result depends on its own keys alone: tiles of
+// keys that the row does not see leave its state unchanged. So neither the way a prompt is cut into
+// chunks nor the other rows of a block matter.
 #include "gpu.h"
 
 #define KEYS 64
 
-// Loads eight numbers of a cache with scales, multiplies them by their scale, rounds, and stores to
-// shared memory.
+// Loads eight numbers of a cache with scales, multiplies them by their scale, rounds them, and
+// stores them in shared memory.
 template <class C> DEVICE void widen8(
     void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
     Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
@@ -29,8 +29,9 @@ template <class C> DEVICE void widen8(
     store16(to, out);
 }
 
-// C: type of the cache. T: type that the tensor cores take. B: head_stride rounded up to 32, 64 or
-// 128. The columns from head_stride to B are zeros; whole sixteens of them are skipped.
+// C: the type of the cache. T: the type that the tensor cores take. B: head_stride rounded up to
+// 32, 64 or 128. The columns from head_stride to B are zero; the loops skip the blocks of sixteen
+// columns that are all zero.
 template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendPrefillParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, c = lane % 4 * 2;
@@ -40,7 +41,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
     const uint32_t sixteens = p.head_stride / 16;
 
-    // Offset of a row's chunk of 8 numbers, such that ldmatrix meets each bank once.
+    // The offset of chunk `chunk` (8 numbers) of a row. It is swizzled so that ldmatrix reads from
+    // each bank once.
     auto offset_of = [](uint32_t row, uint32_t chunk) -> uint32_t {
         return B == 32 ? swizzle64(row, chunk) : row * B * 2 + ((chunk ^ (row & 7)) << 4);
     };
@@ -54,8 +56,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
         for (uint32_t i = 0; i < KEYS * CHUNKS / 128; i++) {
             uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS,
                      key = j * KEYS + row;
-            // Memory beyond the end may never have been written. It is read as zeros, because 0 *
-            // NaN would be NaN.
+            // Positions beyond the end may never have been written. They are read as zeros, because
+            // 0 * NaN would be NaN.
             bool valid = key < n_keys && chunk * 8 < p.head_stride;
             size_t head = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base : 0;
             const C *k = (const C *)p.k_pages + head, *v = (const C *)p.v_pages + head;
@@ -73,7 +75,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     };
     load(0);
 
-    // Fragments of the queries: rows g and g + 8 of the warp's sixteen rows.
+    // The fragments of the queries. This lane has rows g and g + 8 of the warp's sixteen rows.
     const bool active = warp * 16 < tile.n;
     uint32_t q[B / 16][4];
     int32_t row[2];
@@ -95,7 +97,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     }
 
     float o[B / 8][4] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0};
-    const float scale = p.scale * 1.44269504f; // weights are powers of two
+    const float scale = p.scale * 1.44269504f; // 1 / ln 2: exp2 computes the weights
     const uint32_t first_row = tile.position + warp * 16;
     for (uint32_t j = 0; j < n_tiles; j++) {
         if (j + 1 < n_tiles) {
@@ -180,7 +182,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             UNROLL
             for (uint32_t i = 0; i < B / 8; i++)
                 if (i * 8 + c < p.head_dim)
-                    store_pair(y + slot_of(head * p.head_dim + i * 8 + c, p.slots),
+                    store_pair(y + permuted_of(head * p.head_dim + i * 8 + c, p.permuted),
                         o[i][2 * h] / total, o[i][2 * h + 1] / total);
         });
     }
@@ -199,7 +201,8 @@ KERNEL(attend_prefill_fp8_32) { attend_prefill<CachedF8, f16, 32>(p); }
 KERNEL(attend_prefill_fp8_64) { attend_prefill<CachedF8, f16, 64>(p); }
 KERNEL(attend_prefill_fp8_128) { attend_prefill<CachedF8, f16, 128>(p); }
 #ifdef HOPPER
-// Tiles with the most keys run first, so that only short ones are left for the end of the launch.
+// The tiles with the most keys run first, so that only short ones are left for the end of the
+// launch.
 template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
     SHARED(shared);
     const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];

@@ -1,19 +1,20 @@
-// Decode: products of weights with up to GPU_BATCH_ROWS activation rows that are already rounded,
-// on tensor cores. Part of gpu.h.
+// Decode: multiplies weights by up to GPU_BATCH_ROWS activation rows, which are already rounded, on
+// tensor cores. Part of gpu.h.
 //
-// Every block reads all activation rows: 64 bytes for a column of 32 rows, while the 128 weight
-// rows of 4 bits take 72 bytes for that column. So a block has many weight rows, and a small matrix
-// gets enough blocks by split-K. A warp has sixteen of the block's weight rows and goes through K
-// alone; weights go from memory to registers as in few.h. Activations come through shared memory,
-// where all eight warps read them.
+// Every block reads all activation rows, and that is much: for each column of K, 32 activation rows
+// are 64 bytes, while 128 weight rows of 4-bit codes are 72 bytes with their scales. Therefore a
+// block has many weight rows, and a small matrix gets enough blocks by split-K. Each warp
+// multiplies sixteen of the block's weight rows over the whole of the block's K. Weights go from
+// memory to registers as in few.h. Activations come through shared memory, where all eight warps
+// read them.
 //
-// Batch invariance: the sums are those of few.h. There, each of eight warps sums every eighth line
-// (a class of lines). Here one warp computes these eight sums one after another and joins them in
-// the same order. So the bits are the same whatever NT is and however many blocks share a K. With
-// many rows there are not enough registers for two such sums, so sums that wait lie in shared
-// memory.
+// Batch invariance: this code adds in the same order as few.h. There, each of eight warps sums
+// every eighth line (a class of lines). Here one warp computes these eight sums one after another
+// and joins them in the same order. So neither NT nor the number of blocks that share a K changes
+// the bits. With many rows, registers do not suffice for two such sums, so finished sums wait in
+// shared memory until they are joined.
 
-// How many blocks share a K, and the memory where they meet (params.h).
+// The number of blocks that share a K, and the memory in which they exchange sums (params.h).
 struct Split {
     void *scratch;
     uint32_t n;
@@ -24,10 +25,10 @@ template <class W, int NT> struct Batch {
     using L = Line<W>;
     using T = typename L::T;
     static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
-    // A stage has one line of K for floats, half a line for 4-bit codes.
+    // A stage holds the activations of one line of weights; for 4-bit codes, of half a line.
     static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS,
                               STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
-    // Lines in flight. Two lines beside 32 sums would spill registers.
+    // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers.
     static constexpr uint32_t DEPTH = QUANTISED<W> && NT == 8 ? 1 : 2;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
@@ -35,12 +36,12 @@ template <class W, int NT> struct Batch {
                       NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED),
         "params.h");
 
-    // Offset in a stage of the 16-byte piece `piece` of a row. Lanes that read at the same time
-    // read from all banks.
+    // The offset of 16-byte piece `piece` of a row in a stage. It is swizzled so that lanes that
+    // read at the same time use all banks.
     DEVICE_MEMBER static uint32_t offset_of(uint32_t row, uint32_t piece) {
         return row * PITCH + (piece ^ (L::GAP == 4 ? (row & 1) << 2 : (row & 3) << 1)) * 16;
     }
-    // Row g of tile n: the lane's eight columns of a step.
+    // The lane's eight columns of a step, in row g = lane / 4 of tile n.
     DEVICE_MEMBER static Words4 get(const unsigned char *stage, uint32_t n, uint32_t step) {
         const uint32_t row = n * 8 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
         if (L::GAP == 4) return load_shared(stage + offset_of(row, step * 4 + t));
@@ -48,7 +49,7 @@ template <class W, int NT> struct Batch {
                      high = load_shared8(stage + offset_of(row, step * 4 + 2 + t / 2) + t % 2 * 8);
         return Words4{{low.w[0], low.w[1], high.w[0], high.w[1]}};
     }
-    // Address of this thread's four sums of tile n, in the sums at `to`.
+    // The address of this thread's four sums of tile n in the array of sums at `to`.
     DEVICE_MEMBER static unsigned char *own(unsigned char *to, uint32_t n) {
         return to + (n * 256 + threadIdx.x) * 16;
     }
@@ -65,14 +66,15 @@ template <class W, int NT> struct Batch {
         for (uint32_t n = 0; n < NT; n++) join(sums[n], load_shared(own(from, n)));
     }
 
-    // Of the blocks that share a K, the last one to finish runs the epilogue.
+    // Computes the block's tile. Of the blocks that share a K, the last one to finish runs the
+    // epilogue.
     template <class Pairs> DEVICE_MEMBER static void run(unsigned char *shared,
         const uint32_t *table, const void *w, uint32_t w_stride, const void *x, uint32_t x_stride,
         uint32_t n_rows, uint32_t k, const Split &split, const Pairs &pairs) {
         const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, first = blockIdx.x * ROWS;
         const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
                        codes = L::codes(k);
-        // The classes of lines that this block sums.
+        // This block sums the classes of lines begin .. end.
         const uint32_t begin = blockIdx.z * (8 / split.n), end = begin + 8 / split.n;
         auto next = [&](uint32_t line) {
             if (line + 8 < lines) return line + 8;
@@ -99,7 +101,7 @@ template <class W, int NT> struct Batch {
         uint32_t to_copy = start, part_to_copy = 0, stage_to_fill = 0;
         auto copy = [&] {
             if (to_copy != NONE) {
-                // not unrolled: with 4-bit codes that spills registers
+                // This loop is not unrolled: with 4-bit codes, unrolling spills registers.
                 for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) {
                     const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4),
                                    column =
@@ -126,7 +128,7 @@ template <class W, int NT> struct Batch {
 #ifndef PLANT_NO_BARRIER_BATCH
                 block_sync();
 #endif
-                copy(); // into a stage that all warps have read
+                copy(); // copies into a stage that all warps have finished reading
                 UNROLL
                 for (uint32_t s = 0; s < STEPS; s++) {
                     const uint32_t step = part * STEPS + s;
@@ -141,8 +143,9 @@ template <class W, int NT> struct Batch {
                 stage = (stage + 1) % STAGES;
             }
         };
-        // Runs after the last line of a class. Two classes make a quarter, and the quarters are
-        // added up. Blocks that share a K have only one of these two levels, or none.
+        // Runs after the last line of a class. The sums of two classes are joined to a quarter, and
+        // the quarters are added up. Of these two levels of waiting sums, four blocks that share a
+        // K need only the first, and eight blocks need none.
         unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total =
                                                                        even + LEVEL_BYTES;
         uint32_t sum_of = begin;
@@ -178,7 +181,7 @@ template <class W, int NT> struct Batch {
             unsigned char *parts = (unsigned char *)split.scratch + GPU_SPLIT_BELOW * 4 +
                                    (size_t)tile * split.n * LEVEL_BYTES;
             save(parts + blockIdx.z * LEVEL_BYTES, sums);
-            // The last block of these rows adds the parts up.
+            // The last block to finish this tile adds the parts up.
             device_fence();
 #ifndef PLANT_NO_BARRIER_SPLIT
             block_sync();
@@ -193,7 +196,7 @@ template <class W, int NT> struct Batch {
             block_sync();
             if (*flag == 0) return;
             device_fence();
-            // All parts of a tile are in flight before the first is added.
+            // The loads of all parts of a tile are in flight before the first part is added.
             auto join_parts = [&](auto count) {
                 constexpr uint32_t N = decltype(count)::value;
                 UNROLL_BY(1)

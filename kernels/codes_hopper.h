@@ -1,19 +1,21 @@
-// Prefill on compute capability 9.0 with quantised weights: products by TMA and wgmma, as
-// gemm_hopper.h does them for floats. Part of gpu.h.
+// Prefill on compute capability 9.0: products with quantised weights by TMA and wgmma.
+// gemm_hopper.h does the same for floats. Part of gpu.h.
 //
 // The idea is Machete's (vLLM). The product is transposed, so that the weights are operand A, which
-// wgmma takes from registers. There they are decoded; no weight passes through shared memory. A
-// warp has eight pairs of weight rows, and a lane reads of them what it reads in few.h, up to two
-// lines ahead. Two warpgroups have 32 pairs each and multiply the same ROWS activation rows, which
-// a third warpgroup keeps copying. Decoding the 64 x 16 weights of one product takes a thread some
-// 14 instructions and happens while the previous product is in flight. That
-// product takes the tensor cores 128 cycles, and the other warpgroup's takes as many more.
+// wgmma can take from registers. The weights are decoded in registers; none passes through shared
+// memory. A warp has eight pairs of weight rows. A lane loads the same pieces of them as in few.h,
+// up to two lines ahead. Each of two warpgroups has 32 pairs. Both multiply the same ROWS
+// activation rows, which a third warpgroup copies.
 //
-// A lane has four adjacent columns of each sixteen, but wgmma wants two and two. Therefore the
-// activations lie in the order of slots (quant.h). Each output is one sum over the slots in
-// ascending order, with weights that are code times scale rounded to f16. This order is not that of
-// gemm.h, so a device uses these kernels for all rows of a prompt or for none; the weights alone
-// decide.
+// Decoding the 64 x 16 weights of one product takes about 14 instructions of each thread. It
+// happens while the tensor cores are busy with the previous product, for 128 cycles, and with that
+// of the other warpgroup, for as many more.
+//
+// A lane has four adjacent columns of each sixteen, but in a fragment of wgmma it has two adjacent
+// columns and two others. Therefore the activations lie in permuted order (quant.h). Each output is
+// one sum, which takes the columns in permuted order; its weights are code times scale, rounded to
+// f16. gemm.h adds in another order. Therefore a device uses these kernels either for all rows of a
+// prompt or for none, and the weights alone decide which.
 template <class Q, uint32_t ROWS> struct HopperCodes {
     static constexpr uint32_t K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
     static constexpr uint32_t SLABS = Q::STEPS * 2; // slabs of sixteen columns in a line
@@ -24,8 +26,8 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         "params.h");
     static_assert(ROWS / 8 * 256 * 16 == STAGES * STAGE_BYTES, "sums take the place of stages");
 
-    // Multiplies the ROWS rows of x from x_row + blockIdx.x * ROWS on by 32 pairs of rows of w for
-    // each of `groups` warpgroups (`groups` as in gemm_hopper.h).
+    // Multiplies ROWS rows of x, from row x_row + blockIdx.x * ROWS on, by the block's pairs of
+    // rows of w: 32 pairs for each of `groups` warpgroups (`groups` as in gemm_hopper.h).
     template <class Pairs> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
         uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups, uint32_t k,
         const Pairs &pairs) {
@@ -54,7 +56,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        // The two are used in turn: copying one to the other would wait for its load.
+        // The two lines are used in turn. Copying one to the other instead would wait for its load.
         QuantisedLine<Q> ahead[2];
         UNROLL
         for (uint32_t d = 0; d < 2; d++)
@@ -80,8 +82,8 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                     wgmma_registers(sums, slab,
                         operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
                     wgmma_commit();
-                    // This product stays in flight while the next slab is decoded into the
-                    // registers of the product before it.
+                    // This product stays in flight. Meanwhile the next slab is decoded into the
+                    // registers that the previous product has finished reading.
                     wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
                     if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
@@ -94,8 +96,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             }
         }
         wgmma_finish(sums);
-        // Each thread puts its own sums into shared memory once nobody reads the last stages any
-        // more. The epilogue is then one loop instead of ROWS / 4 copies of its code.
+        // When no warp reads the last stages any more, each thread stores its own sums in shared
+        // memory. The epilogue can then be one loop; with sums in registers it would be ROWS / 4
+        // copies of its code.
 #ifndef PLANT_NO_BARRIER_CODES
         named_sync(1, (int)groups * 128);
 #endif
@@ -106,7 +109,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                     as_bits(sums[4 * r + 3])}});
         UNROLL_BY(1)
         for (uint32_t r = 0; r < ROWS / 8; r += 4) {
-            // Rows 2t and 2t + 1 of each eight, t = lane % 4.
+            // This thread has rows 2t and 2t + 1 of each eight, where t = lane % 4.
             decltype(pairs.find(0u, 0u)) found[8];
             UNROLL
             for (uint32_t e = 0; e < 8; e++)
@@ -132,7 +135,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             UNROLL
             for (uint32_t e = 0; e < 2; e++)
                 a[2 * e + row] =
-                    fma_pair(pairs[e], scale, 0x80008000); // adding -0 keeps the sign of 0
+                    fma_pair(pairs[e], scale, 0x80008000); // Adding -0 keeps the sign of 0.
         }
     }
 

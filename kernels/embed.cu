@@ -1,4 +1,4 @@
-// Embedding: rows of the table, widened to float32.
+// Embedding: copies rows of the table and widens them to float32.
 #include "gpu.h"
 
 template <class W> DEVICE void embed(const EmbedParams &p) {
@@ -20,7 +20,7 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
     }
 }
 
-// The table of a head with int8 weights that is also the embedding (tied weights).
+// The same for an int8 table. The embedding is in int8 where it is also the head (tied weights).
 DEVICE void embed_quantised(const EmbedParams &p) {
     start_next();
     int32_t token = p.tokens[blockIdx.x];
@@ -38,8 +38,8 @@ DEVICE void embed_quantised(const EmbedParams &p) {
     }
 }
 
-// No embed kernel calls wait_for_last: the first launch of a step follows copies, and these are
-// complete before it starts.
+// No embed kernel calls wait_for_last. Embedding is the first launch of a step; it follows copies,
+// which are complete before it starts.
 KERNEL(embed_f32) { embed<float>(p); }
 KERNEL(embed_f16) { embed<f16>(p); }
 KERNEL(embed_bf16) { embed<bf16>(p); }

@@ -1,22 +1,24 @@
-// Decode: products of weights with up to eight activation rows, on tensor cores. Part of gpu.h.
+// Decode: multiplies weights by up to eight activation rows on tensor cores. Part of gpu.h.
 //
-// Weights are operand A of mma.m16n8k16: sixteen weight rows are m, and activation rows are n. So
-// eight activation rows cost what one costs.
+// Weights are operand A of mma.m16n8k16: m counts weight rows and n counts activation rows. So
+// eight activation rows cost no more than one.
 //
-// Which matrix column is which k of an mma is free, as long as both operands agree. It is chosen so
-// that the matrices that prefill reads are already in fragment order. A line is 128 bytes of a
-// weight row: 64 columns of 16 bits, 128 of 8, or 256 of 4. A lane's share of it is the 16-byte
-// pieces t and t + 4, t = lane % 4. No weight passes through shared memory. In each step of 32
-// columns (two mmas), a lane has four columns from START * t on and four from START * t + GAP on.
+// An mma does not care which matrix column is which k, as long as both operands agree. The
+// assignment here lets a lane load its fragment of operand A directly from the same matrices that
+// prefill reads, so no weight passes through shared memory. A line is 128 bytes of a weight row: 64
+// columns of 16 bits, 128 of 8, or 256 of 4. A lane loads two 16-byte pieces of it: t and t + 4,
+// where t = lane % 4. In each step of 32 columns (two mmas), a lane has four columns from START * t
+// on and four from START * t + GAP on.
 //
-// Batch invariance. Whatever the kernel and however many rows there are, an output is computed in
-// this order: each warp w of eight runs the mmas over lines w, w + 8, .. in turn (for quantised
-// weights, each step starts from zero, is scaled, and is added in float32); then the sums of warps
-// 2i and 2i + 1 are added; then these four sums in their order. Columns of an mma do not affect
-// each other. A row is rounded to 16 bits as prepare.cu does it, with the same function for the
-// scale of its norm, or in the kernel that produced it (attention, ffn_up). This is why one row
-// alone is a product with n = 8 too: a separate dot product would round differently, and where
-// memory is the limit the seven idle columns cost nothing.
+// Batch invariance: every kernel computes an output in the same order, for any number of rows.
+// - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
+//   sum of each step starts from zero, is scaled, and is added in float32.
+// - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
+// - These four sums are added in ascending order.
+// The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
+// does it, with the same function for the scale of its norm, or in the kernel that produced the row
+// (attention, ffn_up). One row alone is a product with n = 8 as well: a separate dot product would
+// round differently. The seven idle columns cost nothing where memory is the limit.
 
 // This warp's share of the sum of squares of a row of `width`; the block has 256 threads.
 DEVICE float squares_of(const float *x, uint32_t width) {
@@ -35,8 +37,8 @@ DEVICE float norm_scale(const float *shares, uint32_t width, float eps) {
     return 1.0f / sqrtf(square / (float)width + eps);
 }
 
-// A lane's share of one line of a pair of weight rows. The pair is rows g and g + 8 of an m16 tile,
-// g = lane / 4.
+// What one lane loads of one line of a pair of weight rows. The pair is rows g and g + 8 of an m16
+// tile, where g = lane / 4.
 template <class W> struct FloatLine {
     using T = W;
     static constexpr uint32_t STEPS = 2, START = 8, GAP = 4;
@@ -44,7 +46,7 @@ template <class W> struct FloatLine {
     Words4 pieces[2][2]; // [row][step]
 
     DEVICE_MEMBER static uint32_t codes(uint32_t) { return 0; }
-    // `steps`: how many of the line's steps exist. What lies beyond the end of K is not loaded.
+    // `steps`: how many of the line's steps exist. Steps beyond the end of K are not loaded.
     DEVICE_MEMBER void load(
         const unsigned char *const (&rows)[2], uint32_t line, uint32_t steps, uint32_t) {
         UNROLL
@@ -101,8 +103,8 @@ template <class W> struct LineOf<W, true> {
 };
 template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 
-// sums += sixteen weight rows times eight activation rows, over a step of 32 columns. `b` is a
-// lane's share of the activation rows.
+// sums += sixteen weight rows times eight activation rows, over a step of 32 columns. `b` holds the
+// lane's fragments of the activation rows.
 template <class L> DEVICE void multiply_step(
     float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
@@ -120,12 +122,12 @@ DEVICE Words4 words_of(const float (&v)[4]) {
     return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};
 }
 
-// Activations as operand B. get(line, step) returns the lane's eight columns of the step, of row g;
-// `line` is the line that was staged last.
+// The two types below provide activations as operand B. get(line, step) returns the lane's eight
+// columns of a step in row g. `line` must be the line that was staged last.
 
-// Up to GPU_FEW_ROWS rows of float32, which are normed and rounded here. Each warp does this for
-// each of its lines. It keeps them in shared memory of its own, in the order in which lanes read
-// them.
+// Up to GPU_FEW_ROWS rows in float32, to which norm and rounding are applied here. Each warp does
+// this anew for each of its lines. It keeps the result in shared memory of its own, in the order in
+// which lanes read it.
 template <class L> struct FreshRows {
     static constexpr uint32_t BYTES = 512 + 8 * L::STEPS * 512;
     float *shares, *scales;
@@ -135,14 +137,14 @@ template <class L> struct FreshRows {
     uint32_t stride, n, k;
     float eps;
 
-    // `shared`: BYTES of shared memory. `rows`: the block's n rows.
+    // `shared`: BYTES of shared memory. `rows`: begins with the block's rows.
     DEVICE_MEMBER FreshRows(unsigned char *shared, const void *x, uint32_t stride,
         const float *norm, const int32_t *rows, uint32_t n_rows, uint32_t k, float eps)
         : shares((float *)shared), scales((float *)shared + 64),
           staged(shared + 512 + threadIdx.x / 32 * (L::STEPS * 512)), x((const float *)x),
           norm(norm), rows(rows), stride(stride),
           n(n_rows < GPU_FEW_ROWS ? n_rows : (uint32_t)GPU_FEW_ROWS), k(k), eps(eps) {}
-    // Padding is treated as row 0; its results are dropped.
+    // For padding it returns row 0; the results of padding are dropped.
     DEVICE_MEMBER const float *row(uint32_t r) const {
         return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride;
     }
@@ -186,11 +188,10 @@ template <class L> struct FreshRows {
     }
 };
 
-// Rows that are already rounded, from row `first` of the launch on. Their padding columns are
-// zeros.
+// Rows that are already rounded, from row `first` of the launch on. Their padding columns are zero.
 template <class L> struct PreparedRows {
     using T = typename L::T;
-    const T *x; // row g, or the last row if there is no row g
+    const T *x; // row g, or the last row where row g does not exist
 
     DEVICE_MEMBER PreparedRows(const void *x, uint32_t stride, uint32_t first, uint32_t n_rows) {
         const uint32_t row = first + threadIdx.x % 32 / 4;
@@ -207,16 +208,17 @@ template <class L> struct PreparedRows {
     }
 };
 
-// `Pairs` tells few, batch.h and codes_hopper.h which pairs of weight rows to multiply and what to
-// do with their sums. One thread gets both sums of a pair.
+// The products of few.h, batch.h and codes_hopper.h take an object `pairs`. It says which pairs of
+// weight rows to multiply and what to do with their sums. One thread gets both sums of a pair. Its
+// methods are:
 //   rows(n, j)           sets n to the two rows of w that are pair j of the block; for a pair that
 //                        does not exist, to any rows that do
 //   find(i, j)           loads what pair j of row i of the launch needs; row i may not exist
 //   put(found, j, a, b)  takes the pair's two sums and stores the results
-// A thread calls find for all its pairs before it calls put for the first. The compiler moves no
-// load ahead of a store, so otherwise each pair would wait for memory by itself.
+// A thread calls find for all its pairs before it calls put for the first one. The compiler moves
+// no load ahead of a store, so if the calls alternated, each pair would wait for memory in turn.
 
-// A block of eight warps has eight pairs of weight rows, and the activation rows from row
+// A block of eight warps multiplies eight pairs of weight rows by the activation rows from row
 // `first_row` of the launch on. `sums_of`: 4096 bytes of shared memory.
 template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_of,
     const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source,
@@ -237,10 +239,10 @@ template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_
     };
     UNROLL
     for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d], warp + d * 8);
-    wait_for_last(); // the first weights are in flight by now
+    wait_for_last(); // The first loads of weights are in flight by now.
     source.begin();
     float sums[4] = {};
-    // The next step's activations are in flight while this step is multiplied.
+    // The loads of the next step's activations are in flight while this step is multiplied.
     Words4 b[2];
     auto fetch = [&](Words4 &to, uint32_t line, uint32_t step) {
         if (line * L::STEPS + step < steps) to = source.get(line, step);
@@ -263,7 +265,7 @@ template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_
             load(ahead[d], line + 8 * DEPTH);
         }
     }
-    // [warp][lane], four sums each.
+    // The layout of sums_of is [warp][lane], four sums each.
     store16(sums_of + threadIdx.x * 16, words_of(sums));
     const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
     const auto found = pairs.find(warp == 0 ? i : ~0u, j),
@@ -287,7 +289,8 @@ template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_
     pairs.put(next, j, sum[1], sum[3]);
 }
 
-// A block's share of a product of up to GPU_FEW_ROWS rows: those from blockIdx.y * GPU_FEW_ROWS on.
+// The part of a product that one block computes: up to GPU_FEW_ROWS rows from row blockIdx.y *
+// GPU_FEW_ROWS of the launch on.
 template <class W, class Pairs> DEVICE void few_rows(unsigned char *shared, const void *w,
     uint32_t w_stride, const void *x, uint32_t stride, const float *norm, const int32_t *rows,
     uint32_t n_rows, uint32_t k, float eps, const Pairs &pairs) {
@@ -298,7 +301,7 @@ template <class W, class Pairs> DEVICE void few_rows(unsigned char *shared, cons
         first, pairs);
 }
 
-// The same for rows that are already rounded.
+// The same as few_rows, for rows that are already rounded.
 template <class W, class Pairs> DEVICE void few_rounded(unsigned char *shared, const void *w,
     uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
     const Pairs &pairs) {

@@ -1,7 +1,8 @@
-// The first half of the feed-forward: gate and up of the normed row, then silu(gate) * up.
+// The first half of the feed-forward: multiplies the normed row by gate and by up, then computes
+// silu(gate) * up.
 #include "gpu.h"
 
-// Stores column j of a row.
+// Stores the output in column j of a row.
 DEVICE void put_one(const FfnUpParams &p, int32_t row, uint32_t j, float value) {
     with_type(p.h_type, [&](auto type) {
         from_float(((decltype(type) *)p.h)[(size_t)row * p.h_stride + j], value);
@@ -28,14 +29,15 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
     });
 }
 
-// Pairs of gate and up from `first` on (see Pairs in few.h). With SLOTS, h is f16, and h and the
-// pairs are in the order of slots, so that the eight outputs of a warp are neighbours in h.
-template <bool SLOTS> struct GatePairs {
+// Pair j is row first + j of gate and the same row of up (see Pairs in few.h). With PERMUTED, h is
+// f16 and its columns are in permuted order. The pairs are in that order too, so that the eight
+// outputs of a warp are neighbours in h.
+template <bool PERMUTED> struct GatePairs {
     const FfnUpParams &p;
     uint32_t first;
 
     DEVICE_MEMBER uint32_t column(uint32_t j) const {
-        return SLOTS ? column_of(first + j) : first + j;
+        return PERMUTED ? column_of(first + j) : first + j;
     }
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
         rows[0] = column(j) < p.ffn_dim ? column(j) : first;
@@ -44,14 +46,14 @@ template <bool SLOTS> struct GatePairs {
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
         if (row < 0 || column(j) >= p.ffn_dim) return;
-        if constexpr (SLOTS)
+        if constexpr (PERMUTED)
             from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
         else
             put_one(p, row, first + j, silu(gate) * up);
     }
 };
 
-// The product of up to eight rows; with BATCH, of the rows that prepare made.
+// Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
     const GatePairs<false> pairs{p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
@@ -63,7 +65,7 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
             p.eps, pairs);
 }
 
-// Stores columns j and j + 1 of a row.
+// Stores the outputs in columns j and j + 1 of a row.
 DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
     if (row < 0 || j >= p.ffn_dim) return;
     const float a = silu(gate.x) * up.x, b = silu(gate.y) * up.y;
@@ -107,7 +109,7 @@ template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperPara
         GatePairs<true>{h.p, blockIdx.y * (h.groups * 32)});
 }
 
-// The epilogue after a library's product. h has type T.
+// The epilogue of a product that a library computed. h has type T.
 template <class T> DEVICE void put_sums(const FfnUpParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     const uint32_t j = (blockIdx.x * 256 + threadIdx.x) * 4;
@@ -120,7 +122,7 @@ template <class T> DEVICE void put_sums(const FfnUpParams &p) {
                 *up = gate + p.ffn_dim;
 #endif
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
-    if (p.ffn_dim % 4) { // then `up` is not aligned
+    if (p.ffn_dim % 4) { // then `up` is not aligned to 16 bytes
         for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++)
             from_float(h[e], silu(gate[e]) * up[e]);
         return;

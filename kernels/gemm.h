@@ -1,36 +1,38 @@
-// Prefill: products of many rows, x [m, k] times the transpose of w [n, k], both with K contiguous.
+// Prefill: multiplies many rows: x [m, k] times the transpose of w [n, k], both with K contiguous.
 // Part of gpu.h.
 //
-// K is padded to 32 with zeros on both sides. Each output is one sum over k in ascending order,
-// whatever the other rows are. This gives batch invariance.
+// In both operands, K is padded to a multiple of 32 with zeros. Each output is one sum over k in
+// ascending order, whatever the other rows are. This gives batch invariance.
 //
-// The weight rows of a tile come in blocks of 2 * HALF: HALF rows of one column range, then HALF
-// rows of another. So a thread that has a column of the first range also has the column HALF
-// further on. In a plain product the second range follows the first; for gate and up the two ranges
-// are the two matrices.
-// out(i, c, a, b): i is the row of the launch; a has tile columns c and c + 1, b has c + HALF and c
-// + HALF + 1.
+// The weight rows of a tile are also the columns of its outputs. They come in blocks of 2 * HALF:
+// HALF rows from one range of the matrix, then HALF rows from another. So the thread that has an
+// output column c of the first range also has column c + HALF, of the second range. In a plain
+// product the second range follows the first. In ffn_up, one range is rows of gate and the other
+// the same rows of up, so one thread has both factors of an output.
+//
+// The epilogue is the function out(i, c, a, b). i is the row of the launch; a has the sums of tile
+// columns c and c + 1, and b has those of c + HALF and c + HALF + 1.
 
 struct Pair {
     float x, y;
 };
 
-// Offset of the 16-byte chunk `chunk` of row `row`, in rows of 64 bytes. Swizzled: the chunks with
-// one number of any eight neighbouring rows lie in different banks.
+// The offset of 16-byte chunk `chunk` of row `row`, where rows have 64 bytes. It is swizzled: for
+// any eight neighbouring rows, the chunks with the same number lie in different banks.
 DEVICE uint32_t swizzle64(uint32_t row, uint32_t chunk) {
     return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4);
 }
 
-// A thread's share of a block's weight tiles, in the type that the tensor cores take. `fetch`
-// requests the tile of a step together with the step's x, two steps ahead. The tile must be there
-// after `fill` and the step's barrier.
+// A thread's part in bringing weights to shared memory, in the type that the tensor cores take.
+// `fetch` starts loading the weights of a step, two steps ahead, together with the step's x. After
+// `fill` and the step's barrier, the tile of weights is complete.
 template <class W> struct FloatTiles {
     using Type = W;
     static constexpr uint32_t BYTES = 0; // bytes of shared memory after the stages
     const W *from[2];
     bool has[2];
 
-    // weight_row(r): the row of w that is row r of the tile; negative if there is none.
+    // weight_row(r) returns the row of w that is row r of the tile; negative if there is none.
     template <class WeightRow> DEVICE_MEMBER FloatTiles(
         unsigned char *, const void *w, uint32_t stride, uint32_t, const WeightRow &weight_row) {
         UNROLL
@@ -49,18 +51,19 @@ template <class W> struct FloatTiles {
     DEVICE_MEMBER void fill(unsigned char *, uint32_t) {}
 };
 
-// Tiles of quantised weights: code times scale, rounded to f16. A thread has piece t % 8 of the
-// lines of four weight rows. The pieces of the next line wait in shared memory that no other thread
-// reads. The pieces of the present line are in registers and are used up from word 0 on.
+// Tiles of quantised weights. A tile has code times scale, rounded to f16. Thread t decodes piece t
+// % 8 of the lines of four weight rows. The pieces of the next line wait in shared memory that only
+// this thread accesses. The pieces of the current line are in registers; the codes of the next step
+// are always in word 0.
 template <class Q> struct QuantisedTiles {
     using Type = f16;
     static constexpr uint32_t BYTES = 4 * 256 * 16 + GPU_TABLE_BYTES;
     unsigned char *waiting;
     const float *table;
     const unsigned char *w;
-    uint32_t from[4]; // in units of 16 bytes; ~0: no such row
+    uint32_t from[4]; // in units of 16 bytes; ~0 where the row does not exist
     Words4 pieces[4];
-    f16 scale[4]; // for the step to come
+    f16 scale[4]; // of the next step that `fill` decodes
     uint32_t k;
 
     template <class WeightRow> DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w,
@@ -90,7 +93,8 @@ template <class Q> struct QuantisedTiles {
             cp_async(
                 waiting + i * 4096, row(i) + line * 128 + threadIdx.x % 8 * 16, from[i] != ~0u);
     }
-    // Called two steps ahead, after the step that took its pieces out of `waiting`.
+    // Loads a line when its first step is two steps ahead. By then, `fill` has taken the previous
+    // line's pieces out of `waiting`.
     DEVICE_MEMBER void fetch(unsigned char *, uint32_t step) {
         const uint32_t line = step == 0 ? 0 : (step - 2) / Q::STEPS + 1;
         if (step == 0 || (step >= 2 && (step - 2) % Q::STEPS == 0 && line * Q::STEPS * 32 < k))
@@ -113,8 +117,8 @@ template <class Q> struct QuantisedTiles {
             store8(tile + swizzle64(threadIdx.x / 8 + i * 32, piece / 2) + piece % 2 * 8,
                 Words2{{h[0].bits | (uint32_t)h[1].bits << 16,
                     h[2].bits | (uint32_t)h[3].bits << 16}});
-            // Moves the next step's codes to the front: the next word, or the other half of this
-            // word.
+            // Moves the next step's codes to word 0. They are the next word, or the other nibbles
+            // of this one.
             if (Q::WORDS == 1 && step % 2 == 0)
                 pieces[i].w[0] >>= 8;
             else
@@ -132,8 +136,8 @@ template <class W> struct TilesOf<W, true> {
 };
 template <class W> using WeightTiles = typename TilesOf<W, QUANTISED<W>>::type;
 
-// Tensor cores. Block: 256 threads, tile 128 x 128 x 32, eight warps of 64 x 32 outputs, three
-// stages of cp.async.
+// The product on tensor cores. A block has 256 threads and a tile of 128 x 128 x 32. Each of eight
+// warps computes 64 x 32 outputs. Copies by cp.async have three stages.
 template <class W> struct Gemm {
     using T = typename WeightTiles<W>::Type;
     static constexpr uint32_t M = 128, N = 128, K = 32, HALF = 16, STAGES = 3,
@@ -147,7 +151,7 @@ template <class W> struct Gemm {
         const uint32_t steps = (k + K - 1) / K;
 
         WeightTiles<W> weights(shared + STAGES * STAGE_BYTES, w, w_stride, k, weight_row);
-        // This thread's two chunks of x.
+        // The two chunks of x that this thread copies in each step.
         const T *from_x[2];
         bool has_x[2];
         UNROLL
@@ -165,7 +169,8 @@ template <class W> struct Gemm {
         };
 
         float sums[4][4][4] = {};
-        // How many times 16 rows this warp has: a short tile costs only what it holds.
+        // This warp's number of 16-row blocks. A tile that is not full costs only the blocks that
+        // it has.
         uint32_t rest = m > m0 + warp_m ? m - m0 - warp_m : 0,
                  rows = (rest + 15) / 16 < 4 ? (rest + 15) / 16 : 4;
         UNROLL
@@ -181,8 +186,8 @@ template <class W> struct Gemm {
             cp_wait<STAGES - 2>();
 #endif
 #ifdef PLANT_WRITE_AFTER_READ
-            // Loads into a stage that other warps may still read: they are done with it only at the
-            // barrier below.
+            // Loads into a stage that other warps may still be reading: they have finished only at
+            // the barrier below.
             if (step + STAGES - 1 < steps) load(step + STAGES - 1);
             cp_commit();
 #endif
@@ -229,8 +234,8 @@ template <class W> struct Gemm {
     }
 };
 
-// Float32, the reference mode. Plain products: tile 64 x 64 x 16, 4 x 4 outputs a thread, two
-// stages.
+// The product in float32, the reference mode, without tensor cores. Tile 64 x 64 x 16, 4 x 4
+// outputs a thread, two stages.
 template <> struct Gemm<float> {
     static constexpr uint32_t M = 64, N = 64, K = 16, HALF = 32, PITCH = 20,
                               STAGE = (M + N) * PITCH;

@@ -1,39 +1,39 @@
-// Prefill on compute capability 9.0: the products of gemm.h for weights of f16 or bf16. Part of
+// Prefill on compute capability 9.0: the products of gemm.h, for f16 and bf16 weights. Part of
 // gpu.h.
 //
-// The recipe is that of pranjalssh/fast.cu. One thread of a warpgroup keeps four stages of copies
-// going; two warpgroups multiply 64 rows each by 256 columns. The smaller tile has 128 columns, and
-// two of its blocks fit on a multiprocessor. It is used where the large tile would leave
-// multiprocessors idle; it needs a third more traffic from L2.
+// The design follows pranjalssh/fast.cu. One thread of the third warpgroup keeps four stages of
+// copies going; each of the other two warpgroups multiplies 64 rows by 256 columns. There is also a
+// half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
+// large tile would leave multiprocessors idle. Its traffic from L2 is a third larger.
 //
-// Each output is one sum over k in ascending order, as in gemm.h. No document says whether wgmma
-// rounds as mma.sync does, so the type of the weights alone decides which kernel a device uses,
-// never the number of rows. Nor is it documented that both widths of wgmma round alike, and here
-// the number of rows does decide. We assume it, and tests/gpu/parity.py tiles checks it on
-// hardware.
+// Each output is one sum over k in ascending order, as in gemm.h. Whether wgmma rounds like
+// mma.sync is undocumented. Therefore the type of the weights alone decides which of the two a
+// device uses, never the number of rows. Whether both widths of wgmma round alike is undocumented
+// too, but the number of rows does decide between the two tiles. We assume that they round alike;
+// `tests/gpu/parity.py tiles` checks it on hardware.
 //
-// The weight rows of a block are two runs of HALF rows, each beginning at any row: for gate and up,
-// one run from each matrix. A box may contain other rows or none; their outputs are computed and
-// dropped.
+// A block takes two runs of HALF weight rows. Each run may begin at any row; in ffn_up, one run is
+// of gate and the other of up. At the end of a run, a box may contain rows that do not belong to
+// it, or no rows at all. Their outputs are computed and dropped.
 template <class T, uint32_t COLUMNS> struct HopperGemm {
     static constexpr uint32_t M = 128, N = COLUMNS, K = 64, HALF = N / 2, STAGES = N == 256 ? 4 : 3;
     static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2,
                               STAGE_BYTES = X_BYTES + W_BYTES;
-    // The smaller tile leaves every thread enough registers, so its copier is one warp instead of a
-    // warpgroup.
+    // For the large tile, the warpgroup that copies gives most of its registers to the other two.
+    // The half tile does not need this, so one warp copies there instead of a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
-    // Outputs whose inputs are loaded (find) before the first is stored (put). With more of them,
-    // the smaller tile spills registers.
+    // The number of pairs whose inputs are loaded (find) before the first result is stored (put).
+    // With more than two, the half tile spills registers.
     static constexpr uint32_t TOGETHER = N == 256 ? 4 : 2;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) ==
                       (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED),
         "params.h");
 
-    // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them; `groups` is 2,
-    // or 1 for the smaller tile when there are too few blocks even so. `out` of gemm.h is split
-    // into find(i, c), which loads, and put(found, c, a, b), which stores, so that loads overlap
-    // (few.h says why).
+    // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them. `groups` is 2;
+    // with the half tile it may be 1, where 2 would give too few blocks. The epilogue `out` of
+    // gemm.h is split into find(i, c), which loads, and put(found, c, a, b), which stores, so that
+    // loads overlap (few.h says why).
     template <class Find, class Put> DEVICE_MEMBER static void run(unsigned char *shared,
         const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m,
         uint32_t k, uint32_t first, uint32_t second, const Find &find, const Put &put) {
@@ -76,7 +76,8 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
                 wgmma(sums, operand(stage + worker * (X_BYTES / 2) + i * 32),
                     operand(stage + X_BYTES + i * 32), T());
             wgmma_commit();
-            // One step stays in flight. The step before it has been read, so its stage is free.
+            // This step's products stay in flight. Those of the step before have read their stage,
+            // so it is free.
             wgmma_wait<1>();
 #ifdef PLANT_FREED_EARLY
             if (t % 128 == 0) barrier_arrive(empty + step % STAGES);

@@ -1,12 +1,12 @@
-// Decode in float32: products of weight rows with a few activation rows, straight from memory. Part
-// of gpu.h.
+// Decode in float32: multiplies weight rows, read straight from memory, by a few activation rows.
+// Part of gpu.h.
 //
-// One warp has two weight rows; its lanes split K in runs of eight. There is no shared memory and
-// no barrier: one lane uses each weight once, and activations come from L1. A lane sums over k in
-// ascending order and the lanes are added in a butterfly, for any number of activation rows. This
-// gives batch invariance.
+// One warp has two weight rows; its lanes take K in turn, eight columns at a time. Shared memory
+// and barriers are not needed: each weight is used by one lane, once, and activations come from L1.
+// A lane sums over k in ascending order, and a butterfly adds up the lanes, for any number of
+// activation rows. This gives batch invariance.
 
-// Most activation rows of one block.
+// The largest number of activation rows of one block.
 #define GEMV_ROWS 8
 
 template <int N> struct Count {
@@ -36,7 +36,7 @@ template <class W> DEVICE void unpack8(float (&v)[8], const Words4 (&raw)[1], W)
         v[2 * i + 1] = to_float(W{(uint16_t)(raw[0].w[i] >> 16)});
     }
 }
-// Codes of the KV cache, without their scale.
+// Unpacks codes of the KV cache. The caller applies their scale.
 DEVICE void unpack8(float (&v)[8], const Words2 &raw, Cached8) {
     UNROLL
     for (int i = 0; i < 8; i++) v[i] = byte_as_float(raw.w[i / 4], i % 4) - 8388736.0f;
@@ -49,7 +49,8 @@ DEVICE void unpack8(float (&v)[8], const Words2 &raw, CachedF8) {
         v[2 * i + 1] = to_float(f16{(uint16_t)(pair >> 16)});
     }
 }
-// Loads eight numbers and widens them. `p` is a multiple of 8 elements into an aligned row.
+// Loads eight numbers and widens them. `p` is a multiple of eight elements from the beginning of an
+// aligned row.
 template <class W> DEVICE void load8(float (&v)[8], const W *p) {
     Words4 raw[sizeof(W) / 2];
     UNROLL
@@ -57,8 +58,9 @@ template <class W> DEVICE void load8(float (&v)[8], const W *p) {
     unpack8(v, raw, W());
 }
 
-// The activation rows of a block, as offsets into x. 32 bits suffice for any activation buffer, and
-// these loops are short of registers. Padding is treated as row 0; its results are dropped.
+// The activation rows of a block, as offsets into x. The offsets have 32 bits because these loops
+// are short of registers; that suffices for any activation buffer. For padding the offset is that
+// of row 0; the results of padding are dropped.
 template <int R> struct RowSet {
     uint32_t at[R];
     DEVICE_MEMBER RowSet(const int32_t *rows, uint32_t n_rows, uint32_t first, uint32_t stride) {
@@ -70,7 +72,8 @@ template <int R> struct RowSet {
     }
 };
 
-// What lane r finishes for row r: its two sums, and the row; -1 where there is no row.
+// What lane r needs for the epilogue of row r: the row's two sums, and its number in the step.
+// `row` is -1 where there is nothing to store.
 struct Finish {
     float a, b;
     int32_t row;
@@ -86,21 +89,22 @@ template <int R> DEVICE Finish finish(
     return f;
 }
 
-// sums[i][r] += w_i . x_r over the columns of lane `part` of `parts` (whole warps), eight at a
-// time. With a norm: sums[i][r] += w_i . (x_r * norm) and squares[r] += x_r . x_r. The scale of
-// RMSNorm is one factor for the whole row, so the caller applies it.
+// sums[i][r] += w_i . x_r over this lane's columns. `parts` lanes (whole warps) share the columns,
+// eight at a time; this lane is number `part` of them. With a norm: sums[i][r] += w_i . (x_r *
+// norm) and squares[r] += x_r . x_r. The scale of RMSNorm is one factor for the whole row, so the
+// caller applies it to the sums.
 template <int R, bool NORM> DEVICE void dot2(float (&sums)[2][R], float (&squares)[R],
     const float *w0, const float *w1, const float *x, const RowSet<R> &rows, const float *norm,
     uint32_t k, uint32_t part, uint32_t parts) {
-    // Loads in flight: eight for one row, four for more rows. With eight rows, arithmetic covers
-    // the latency.
+    // With one row, eight loads of weights are in flight, otherwise four: the arithmetic of several
+    // rows covers the latency.
     constexpr int U = R == 1 ? 2 : 1;
     const uint32_t step = parts * 8;
     for (uint32_t i = part * 8; i < k; i += U * step) {
         Words4 raw[U][2][2];
         UNROLL
         for (int u = 0; u < U; u++) {
-            // load the same weights twice rather than beyond the end
+            // loads the same weights twice rather than beyond the end
             uint32_t j = i + u * step < k ? i + u * step : i;
             UNROLL
             for (int q = 0; q < 2; q++) {
@@ -148,7 +152,8 @@ DEVICE void load4(float (&v)[4], const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(raw.w[e]);
 }
 
-// The same over all of K and all lanes of the warp, with RMSNorm. Every lane has the results.
+// The same as dot2 over all of K with all lanes of the warp, and with RMSNorm. Every lane gets the
+// results.
 template <int R> DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, const float *w1,
     const float *x, const RowSet<R> &rows, const float *norm, uint32_t k, float eps) {
     float squares[R];

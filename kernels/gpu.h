@@ -1,6 +1,6 @@
-// The machine under the kernels, with two meanings: nvcc makes PTX of it; any other C++17 compiler
-// makes the emulation in emu/. Kernels include this file only. PTX stands here and in hopper.h, and
-// nowhere else.
+// The instructions that kernels are written in. They have two implementations: nvcc compiles them
+// to PTX, and any other C++17 compiler takes the emulation in emu/. A kernel includes this file
+// only. PTX occurs here and in hopper.h, and nowhere else.
 //
 // | file | what it knows |
 // |---|---|
@@ -19,10 +19,10 @@
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
 // | ptxas.sh | compiles the kernels for every architecture and checks the machine code |
 //
-// Compile with the flags in nvcc.flags and without fast-math. Products and sums are fused where
-// fmaf says so and nowhere else (-fmad=false; -ffp-contract=off in the emulator). If this were left
-// to the compiler, the code for one row and the code for eight rows might round differently, and
-// batch invariance would be luck.
+// Compile with the flags in nvcc.flags and without fast-math. A product and a sum are fused where
+// the code says fmaf, and nowhere else (-fmad=false; -ffp-contract=off in the emulator). If the
+// compiler decided this, the code for one row and the code for eight rows might round differently,
+// and batch invariance would be luck.
 //
 // Kernels use only what is defined here: no asm, no static __shared__, no <<<>>>, no CUDA headers.
 // Blocks are one-dimensional and consist of whole warps. Loads and copies of 16 bytes need
@@ -34,7 +34,7 @@
 
 #define INFINITY_F __builtin_inff()
 
-// The parameters and the number of threads of a listed kernel.
+// Declares, for each kernel of the list, the type of its parameters and its number of threads.
 #define KERNEL_FACTS(name, Params, THREADS)                                                        \
     typedef Params name##_params;                                                                  \
     enum { name##_threads = THREADS };
@@ -61,16 +61,16 @@ struct f16 {
 // 128 registers (256 threads) or 255 (128 threads).
 #define KERNEL(name) KERNEL_BY(name, 2)
 
-// A kernel with one block on an SM: up to 255 registers a thread. For kernels that hide latency
-// with loads in flight instead of other warps.
+// A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
+// that hide latency by keeping many loads in flight rather than by switching warps.
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
 #define KERNEL_BY(name, BLOCKS)                                                                    \
     extern "C" __global__ void __launch_bounds__(name##_threads, BLOCKS)                           \
         name(const __grid_constant__ name##_params p)
 
-// All the shared memory that there is; the launch gives its size. Boxes and operands that are
-// swizzled by 128 bytes begin at multiples of 1024.
+// Declares the block's shared memory; the launch sets its size. It is aligned to 1024 because boxes
+// and operands that are swizzled by 128 bytes begin at multiples of 1024.
 #define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 struct Words4 {
@@ -102,14 +102,14 @@ DEVICE uint32_t pair_of(float low, float high, f16) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
 }
-// a * b + c for two f16 each.
+// a * b + c for each of the two f16 of a word.
 DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t y;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
     return y;
 }
 
-// Loads what one thread reads once: weights. Bypasses L1.
+// Loads weights, which one thread reads once. Bypasses L1.
 DEVICE Words4 load_stream(const void *p) {
     Words4 v;
     asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -124,8 +124,8 @@ DEVICE Words2 load_stream8(const void *p) {
         : "l"(p));
     return v;
 }
-// Loads what nobody writes once the blocks of this launch have started. This excludes what the
-// launch before it writes if that may still run (start_next, below).
+// Loads memory that nobody writes once the blocks of this launch have started. The output of the
+// previous launch does not qualify where that launch may still be running (start_next, below).
 DEVICE Words4 load_const(const void *p) {
     Words4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -138,7 +138,7 @@ DEVICE Words2 load_const8(const void *p) {
     asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
-// Loads what other blocks wrote before a fence.
+// Loads what other blocks of this launch wrote before a fence.
 DEVICE float load_fenced(const float *p) {
     float v;
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
@@ -152,8 +152,8 @@ DEVICE Words4 load_fenced16(const void *p) {
         : "memory");
     return v;
 }
-// Loads what the launch before this one wrote, after wait_for_last. These are plain loads, so the
-// compiler keeps them after it.
+// Loads what the previous launch wrote; call it after wait_for_last. This is a plain load, so the
+// compiler does not move it ahead of wait_for_last.
 DEVICE Words4 load_fresh(const void *p) {
     uint4 v = *(const uint4 *)p;
     return Words4{{v.x, v.y, v.z, v.w}};
@@ -176,16 +176,15 @@ DEVICE void store16(void *p, Words4 v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1]
 DEVICE void store8(void *p, Words2 v) { *(uint2 *)p = make_uint2(v.w[0], v.w[1]); }
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
-// (x & mask) | bits in one instruction. Without this, the compiler makes two instructions because
-// there are two constants.
+// (x & mask) | bits in one instruction. The compiler would make two of it, one for each constant.
 DEVICE uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
     uint32_t y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
     return y;
 }
-// Bytes 0 and 1 of x, then bytes 2 and 3 of y.
+// A word of bytes 0 and 1 of x, followed by bytes 2 and 3 of y.
 DEVICE uint32_t halves_of(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7610u); }
-// Two f16: 1024 + byte `i` of x, and 1024 + the byte after it; i is 0 or 2.
+// Two f16: 1024 + byte i of x, and 1024 + byte i + 1. i is 0 or 2.
 DEVICE uint32_t bytes_as_pair(uint32_t x, int i) {
     return __byte_perm(x, 0x64646464u, i ? 0x4342u : 0x4140u);
 }
@@ -197,8 +196,8 @@ DEVICE float byte_as_float(uint32_t x, int i) {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i));
 }
 
-// Copies 16 bytes to shared memory asynchronously; they are visible after cp_wait and a block_sync.
-// Writes zeros where not valid.
+// Copies 16 bytes to shared memory asynchronously. The block sees them after cp_wait and a
+// block_sync. If `valid` is false, it writes zeros instead.
 DEVICE void cp_async(void *to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
@@ -246,8 +245,8 @@ DEVICE void named_sync(int id, int threads) {
 DEVICE void warp_sync() { __syncwarp(); }
 DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
-// Reductions over the aligned groups of `width` lanes (a power of two); every lane of a group gets
-// the same bits.
+// Reduces over each aligned group of `width` lanes (a power of two). Every lane of a group gets the
+// same bits.
 DEVICE float group_sum(float v, int width) {
     for (int m = width / 2; m > 0; m /= 2) v += shuffle_xor(v, m);
     return v;
@@ -256,7 +255,7 @@ DEVICE float group_max(float v, int width) {
     for (int m = width / 2; m > 0; m /= 2) v = fmaxf(v, shuffle_xor(v, m));
     return v;
 }
-// Sums over the lanes that have the same position in their groups of `width`.
+// Sums over the lanes that have the same position in their group of `width` lanes.
 DEVICE float across_sum(float v, int width) {
     for (int m = 16; m >= width; m /= 2) v += shuffle_xor(v, m);
     return v;
@@ -266,11 +265,12 @@ DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
 DEVICE void device_fence() { __threadfence(); }
 
 // Programmatic dependent launch. It takes effect where the machine code is for compute capability
-// 9.0 and the launch asks for it (params.h says which launches do). Blocks of such a launch may
-// start when every block of the previous launch has called start_next or has ended. Until it calls
-// wait_for_last, a thread reads nothing but weights, norms and tables, and writes nothing to global
-// memory. Afterwards everything that was launched before is done. At least one thread of a launch
-// has to wait; otherwise the next launch would wait for less than everything.
+// 9.0 and the launch asks for it (params.h says which launches do). The blocks of such a launch may
+// start when every block of the previous launch has called start_next or has ended. Until a thread
+// calls wait_for_last, it reads only weights, norms and tables, and writes nothing to global
+// memory. When wait_for_last returns, all earlier launches are complete. At least one thread of
+// each launch must call wait_for_last. Otherwise this launch could end before the previous one, and
+// the next launch, which waits only for this one, would start too early.
 DEVICE void start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -281,8 +281,8 @@ DEVICE void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Prefetches 128 bytes into L2. Does nothing below compute capability 9.0: a launch has nothing to
-// wait for there, so the prefetch would only be in the way.
+// Prefetches 128 bytes into L2. Below compute capability 9.0 it does nothing: launches do not
+// overlap there, so the prefetch would bring the data no earlier and only cost an instruction.
 DEVICE void prefetch(const void *p) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -301,9 +301,10 @@ DEVICE float exp2_fast(float x) {
 #include "emu/device.h"
 #endif
 
-// Converts two e4m3 (bytes 0 and 1 of x: 4 bits of exponent, 3 of mantissa, no infinities) to two
-// f16, exactly. Compute capability 8.9 and newer have an instruction for it. Code for older ones,
-// and PTX for those on whatever device runs it, computes with bits. Codes of NaN are never written.
+// Converts two e4m3 numbers (bytes 0 and 1 of x) to two f16, exactly. e4m3 has 4 bits of exponent,
+// 3 of mantissa and no infinities. Compute capability 8.9 and newer have an instruction for it.
+// Code that is compiled for an older one computes with bits, also where a newer device runs its
+// PTX. Codes of NaN do not occur, because nothing writes them.
 DEVICE uint32_t e4m3_pair(uint32_t x) {
 #if __CUDA_ARCH__ >= 890
     uint32_t y;
@@ -314,14 +315,15 @@ DEVICE uint32_t e4m3_pair(uint32_t x) {
 #ifdef PLANT_E4M3_BIAS
     const uint32_t more = 0x58005800;
 #else
-    // the factor 2^8: an f16's exponent bias is larger by 8; holds for subnormal numbers too
+    // The factor is 2^8 because the exponent bias of f16 is larger by 8. It also holds for
+    // subnormals.
     const uint32_t more = 0x5c005c00;
 #endif
     // Adding -0 keeps the sign of 0.
     return fma_pair((apart & 0x7f007f00) >> 1 | (apart & 0x80008000), more, 0x80008000);
 #endif
 }
-// The nearest e4m3, ties to even, for magnitudes up to 448; larger magnitudes give 448.
+// Rounds to the nearest e4m3, ties to even. Magnitudes above 448 become 448.
 DEVICE uint32_t e4m3_of(float x) {
     const float m = fminf(fabsf(x), 448.0f);
     // Below 2^-6 the code counts units of 2^-9, which is the last bit of 2^14.
@@ -341,13 +343,13 @@ DEVICE void fresh4(float *v, const float *p) {
     for (int e = 0; e < 4; e++) v[e] = as_float(w.w[e]);
 }
 
-// Stores two neighbours; the first is at an even position of a row.
+// Stores two neighbouring numbers. The first is at an even position of its row.
 DEVICE void store_pair(float *to, float a, float b) { to[0] = a, to[1] = b; }
 template <class T> DEVICE void store_pair(T *to, float a, float b) {
     *(uint32_t *)to = pair_of(a, b, T());
 }
 
-// Calls `body` with a number of this type: GPU_F32, GPU_F16 or GPU_BF16.
+// Calls `body` with a number of the given type: GPU_F32, GPU_F16 or GPU_BF16.
 template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
     if (type == GPU_F32)
         body(float());
@@ -360,8 +362,8 @@ template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
 #include "hopper.h"
 #include "quant.h"
 
-// Prefetches the beginning of a row of weights while the previous launch ends. `at` numbers the
-// threads that share the work.
+// Prefetches the beginning of a row of weights while the previous launch ends. Several threads
+// share the work; this thread is number `at` of them.
 DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
     if (at * 32 < stride) prefetch(row + at * 32);
 }

@@ -1,12 +1,12 @@
-// What only compute capability 9.0 has, with two meanings as in gpu.h: copies of boxes into shared
-// memory (TMA), the barriers at which these copies arrive, and warpgroup products (wgmma). Part of
-// gpu.h.
+// Instructions that only compute capability 9.0 has: copies of boxes into shared memory (TMA), the
+// barriers at which these copies arrive, and warpgroup products (wgmma). As in gpu.h, each has two
+// implementations. Part of gpu.h.
 //
-// A warpgroup is 128 threads that begin at a multiple of 128; all its threads call its functions
-// together. Copies and products access shared memory through a path of their own (the async proxy).
-// async_fence must stand between the stores of threads and the copies or products that access the
-// same memory. A kernel that uses any of this stands inside #ifdef HOPPER: it exists for sm_90a
-// only.
+// A warpgroup is 128 threads that begin at a multiple of 128; all of them call the functions of a
+// warpgroup together. Copies and products access shared memory through a path of their own (the
+// async proxy). Where threads store to shared memory and copies or products then access the same
+// memory, async_fence must stand in between. A kernel that uses any of these instructions stands
+// inside #ifdef HOPPER, because it exists for sm_90a only.
 
 struct AsyncBarrier {
     uint64_t word;
@@ -14,17 +14,17 @@ struct AsyncBarrier {
 
 #ifdef __CUDACC__
 
-// HOPPER is also defined in nvcc's pass for the host, which knows no architecture.
+// nvcc's pass for the host knows no architecture, so HOPPER is defined there as well.
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER
 #endif
 
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// ---- barriers: a phase ends when the given number of threads have arrived and all bytes that they
-// announced have been copied.
+// ---- barriers: a phase ends when `count` threads have arrived and all bytes that they announced
+// have been copied.
 
-// After it, call async_fence and block_sync before any thread uses the barrier.
+// Afterwards, call async_fence and block_sync before any thread uses the barrier.
 DEVICE void barrier_init(AsyncBarrier *b, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count)
         : "memory");
@@ -38,8 +38,8 @@ DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes) {
         "r"(bytes)
         : "memory");
 }
-// Waits until the phase of this parity is over. The first phase has parity 0; a fresh barrier
-// counts as if a phase of parity 1 were over.
+// Waits until the phase of this parity is over. The first phase has parity 0. On a new barrier,
+// waiting for parity 1 returns at once.
 DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
     uint32_t over;
     do {
@@ -51,16 +51,16 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
     } while (!over);
 }
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Stores what products will read. Each thread that stores calls async_fence afterwards, before the
+// Stores a part of an operand. Each thread that does so calls async_fence afterwards, before the
 // threads synchronise and begin the product.
 template <class W> DEVICE void store_operand(void *p, W v) { *(W *)p = v; }
 DEVICE void store_operand(void *p, Words4 v) { store16(p, v); }
 
 // ---- copies
 
-// Copies the box of `map` that begins at this column and row to an address aligned to 1024, with
-// zeros beyond the end of the matrix. The box's 16-byte chunks are swizzled by 128 bytes. One
-// thread calls it.
+// Copies the box of `map` that begins at `column` and `row` to an address that is aligned to 1024.
+// Beyond the end of the matrix it copies zeros. The box's 16-byte chunks are swizzled by 128 bytes.
+// One thread calls it.
 DEVICE void copy_box(
     void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b) {
     asm volatile(
@@ -72,7 +72,7 @@ DEVICE void copy_box(
 
 // ---- products
 
-// Stands between accesses of threads to sums and the first product that adds to these sums.
+// Must stand between a thread's own accesses to the sums and the first product that adds to them.
 DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most LEFT committed groups of products are in flight.
@@ -99,8 +99,8 @@ template <int LEFT> DEVICE void wgmma_wait() {
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// The same; afterwards the sums `d` may be read if they belong to groups that are no longer in
-// flight.
+// The same. Afterwards the sums `d` may be read, provided that the products that write them are no
+// longer in flight.
 template <int LEFT> DEVICE void wgmma_wait(float (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : HOLD32(0) : "n"(LEFT) : "memory");
 }
@@ -112,9 +112,10 @@ template <int LEFT> DEVICE void wgmma_wait(float (&d)[128]) {
 }
 template <int N> DEVICE void wgmma_finish(float (&d)[N]) { wgmma_wait<0>(d); }
 
-// d[64 x 2N] += a[64 x 16] b[2N x 16]^T with a and b by descriptor and sums in float32. Thread t
-// has rows r = t / 32 * 16 + t % 32 / 4 and r + 8 of d, and of these the columns c = 8j + t % 4 * 2
-// and c + 1: d[4j], d[4j + 1] in the first row, d[4j + 2], d[4j + 3] in the second.
+// d[64 x 2N] += a[64 x 16] b[2N x 16]^T. Descriptors name a and b; sums are in float32. Thread t
+// has two rows of d, r = t / 32 * 16 + t % 32 / 4 and r + 8. In each of them it has columns c = 8j
+// + t % 4 * 2 and c + 1 for all j: d[4j] and d[4j + 1] are in row r, d[4j + 2] and d[4j + 3] in row
+// r + 8.
 #define WGMMA(N, COLUMNS, a_at, b_at, type, types)                                                 \
     DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, type) {                               \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N    \
@@ -127,7 +128,7 @@ WGMMA(128, "256", "%128", "%129", f16, "f16.f16")
 WGMMA(64, "128", "%64", "%65", bf16, "bf16.bf16")
 WGMMA(64, "128", "%64", "%65", f16, "f16.f16")
 
-// The same, but the sums start from zero.
+// The same product, but the sums start from zero.
 #define WGMMA_NEW(type, types)                                                                     \
     DEVICE void wgmma_new(float (&d)[64], uint64_t a, uint64_t b, type) {                          \
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" NAMES64             \
@@ -138,9 +139,10 @@ WGMMA(64, "128", "%64", "%65", f16, "f16.f16")
 WGMMA_NEW(bf16, "bf16.bf16")
 WGMMA_NEW(f16, "f16.f16")
 
-// d[64 x 2N] += a[64 x 16] b[16 x 2N]. b comes from operand_transposed. a is in registers: each
-// warp has 16 rows of it, laid out as for mma. No thread may change these registers until the
-// product has been waited for. wgmma_registers: d += a[64 x 16] b[2N x 16]^T, with b from operand.
+// Products with a in registers: each warp has 16 rows of a, laid out as for mma. A thread must not
+// change these registers before it has waited for the product.
+// - wgmma: d[64 x 2N] += a[64 x 16] b[16 x 2N]; operand_transposed makes the descriptor b.
+// - wgmma_registers: d[64 x 2N] += a[64 x 16] b[2N x 16]^T; operand makes the descriptor b.
 #define WGMMA_REGISTERS(name, transposed, N, COLUMNS, a_at, b_at, type, types)                     \
     DEVICE void name(float (&d)[N], const uint32_t (&a)[4], uint64_t b, type) {                    \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." types " {" NAMES##N    \
@@ -155,8 +157,8 @@ WGMMA_REGISTERS(wgmma, "1", 32, "64", "%32, %33, %34, %35", "%36", f16, "f16.f16
 WGMMA_REGISTERS(wgmma_registers, "0", 128, "256", "%128, %129, %130, %131", "%132", f16, "f16.f16")
 WGMMA_REGISTERS(wgmma_registers, "0", 64, "128", "%64, %65, %66, %67", "%68", f16, "f16.f16")
 
-// ---- registers of a thread: a warpgroup gives up or takes some of those that the launch allotted
-// evenly
+// ---- registers: the launch gives every thread the same number; a warpgroup can give some up, and
+// another can take them
 
 template <int COUNT> DEVICE void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -169,8 +171,8 @@ template <int COUNT> DEVICE void take_registers() {
 #include "emu/hopper.h"
 #endif
 
-// Descriptor of an operand of wgmma: sixteen columns of a matrix whose rows have 64 numbers, in
-// boxes that copy_box has brought. `p`: where the first row has these columns.
+// The descriptor of a wgmma operand: sixteen columns of a matrix that copy_box has brought in boxes
+// of 64 columns. `p` points to these columns in the first row.
 DEVICE uint64_t operand(const void *p) {
 #ifdef PLANT_WRONG_SWIZZLE
     const uint64_t swizzle = 0;
@@ -181,8 +183,8 @@ DEVICE uint64_t operand(const void *p) {
     return (shared_address(p) & 0x3ffff) >> 4 | (uint64_t)1 << 16 | eight_rows << 32 |
            swizzle << 62;
 }
-// Descriptor of sixteen rows with any number of columns: the first 64 columns lie at `p`, each next
-// 64 columns lie `next` bytes further on (a multiple of 1024).
+// The descriptor of an operand that has sixteen rows and any number of columns. The first 64
+// columns lie at `p`, and each next 64 columns lie `next` bytes further on (a multiple of 1024).
 DEVICE uint64_t operand_transposed(const void *p, uint32_t next) {
     const uint64_t eight_rows = 1024 >> 4;
     return (shared_address(p) & 0x3ffff) >> 4 | (uint64_t)(next >> 4) << 16 | eight_rows << 32 |

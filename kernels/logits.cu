@@ -1,4 +1,5 @@
-// The head: logits of the wanted rows of both kinds, from the float32 residual stream.
+// The head: computes the logits of the wanted rows, of both kinds, from the float32 residual
+// stream.
 #include "gpu.h"
 
 DEVICE void logits_float(const LogitsParams &p) {
@@ -25,7 +26,7 @@ DEVICE void logits_float(const LogitsParams &p) {
     });
 }
 
-// Pairs of rows of w from row n0 on (see Pairs in few.h).
+// Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
 struct LogitPairs {
     const LogitsParams &p;
     uint32_t n0;
@@ -45,7 +46,7 @@ struct LogitPairs {
     }
 };
 
-// The product of up to eight rows; with BATCH, of the rows that prepare made.
+// Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
     const LogitPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);

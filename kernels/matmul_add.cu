@@ -1,14 +1,14 @@
-// x += w y + bias: the output projection and the feed-forward's second matrix.
+// x += w y + bias, for the output projection and the feed-forward's second matrix.
 #include "gpu.h"
 
-// Four warps share the K of two weight rows, because K is the long side here. A block has two such
-// groups of warps.
+// Four warps share the K of two weight rows, because K is the long side of these matrices. A block
+// has two such groups of four warps.
 DEVICE void matmul_add_float(const MatmulAddParams &p) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, split = t / 32 % 4, group = t / 128;
     const uint32_t n = (blockIdx.x * 2 + group) * 2, first = blockIdx.y * GEMV_ROWS;
-    // The last row is computed twice if n is odd, and groups beyond the end compute it for nothing:
-    // all threads must reach the barrier.
+    // All threads must reach the barrier below. Therefore, if n is odd, the last row is computed
+    // twice, and groups beyond the end compute it too and drop the result.
     const uint32_t n0 = n < p.n ? n : p.n - 1, n1 = n + 1 < p.n ? n + 1 : p.n - 1;
     const float *w0 = (const float *)p.w + (size_t)n0 * p.w_stride,
                 *w1 = (const float *)p.w + (size_t)n1 * p.w_stride;
@@ -42,8 +42,8 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// Columns n and n + 1 (n even) of a row, before sums are added to them. x is null where there is
-// nothing to add to.
+// The address and the previous values of columns n and n + 1 of a row (n is even). x is null where
+// these columns do not exist.
 struct Found {
     float *x;
     Words2 before;
@@ -51,7 +51,7 @@ struct Found {
 DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
     if (row < 0 || n >= p.n) return {};
     float *x = p.x + (size_t)row * p.x_stride + n;
-    return {x, load_fresh8(x)}; // an odd last column has padding after it
+    return {x, load_fresh8(x)}; // after an odd last column comes padding
 }
 DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, Pair sums) {
     if (!found.x) return;
@@ -62,7 +62,7 @@ DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, P
                      (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
 }
 
-// Pairs of rows of w from row n0 on (see Pairs in few.h).
+// Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
 struct AddPairs {
     const MatmulAddParams &p;
     uint32_t n0;
@@ -80,7 +80,7 @@ struct AddPairs {
     }
 };
 
-// The product of up to eight rows; with BATCH, of any number of rows.
+// Multiplies up to eight rows; with BATCH, any number of rows.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
     const AddPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
@@ -157,7 +157,8 @@ KERNEL(matmul_add_prefill_int4) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8) { matmul_add_prefill<Fp8>(p); }
 #ifdef HOPPER
-// clang-format off: kernels/test.sh takes lines that begin with KERNEL out of a plant.
+// clang-format off: one kernel a line, because kernels/test.sh removes lines that begin with
+// KERNEL.
 KERNEL_WIDE(matmul_add_hopper_f16) { matmul_add_hopper<f16, 256>(p); }
 KERNEL(matmul_add_hopper_half_f16) { matmul_add_hopper<f16, 128>(p); }
 KERNEL_WIDE(matmul_add_hopper_bf16) { matmul_add_hopper<bf16, 256>(p); }

@@ -1,31 +1,32 @@
 // The contract between kernels/*.cu and the host: what each kernel is given and how it is launched.
 // docs/glossary.md defines row, slot, group, tile and the other words that recur in this project.
 //
-// This file is plain C. The host mirrors each struct field for field (pointers are 64-bit device
-// addresses), and a test compares sizes and offsets. The host takes the constants and the list of
-// kernels from here. Every kernel takes one struct by value and nothing else.
+// This file is plain C. The host has a copy of each struct, field for field, with pointers as
+// 64-bit device addresses; a test compares sizes and offsets. The host takes the constants and the
+// list of kernels from here. Every kernel takes one struct by value and nothing else.
 //
 // Words
-//   row        A row of the step. `rows[i]` names the rows that a launch works on; -1 is padding,
-//              for which nothing is read or written. All rows of a launch are of one kind, Decode
-//              or Prefill, unless the kernel's entry below says "both kinds".
+//   row        A row of the step. `rows[i]` is the number of the row that a launch takes as its
+//              row i; -1 is padding, for which nothing is read or written. All rows of a launch are
+//              of one kind, Decode or Prefill, unless the kernel's entry below says "both kinds".
 //   pad32(n)   n rounded up to a multiple of 32. STRIDES of matrices and activations are counted in
-//              elements and are multiples of 32. Vectors (norm weights) are readable up to pad32 of
-//              their length. Kernels never use what lies in the padding of vectors and of the
-//              residual stream. PADDING COLUMNS ARE ZERO in weights and in the outputs of attention
-//              and of ffn_up. No kernel writes to the latter: their buffers start as zeros.
-//   rounded    Activations that a product takes without converting them: they have the type of its
-//              weights (f16 for quantised weights), and row i of the launch lies at i * stride.
-//              prepare, attention and ffn_up produce them. In a step, the rows that decode come
-//              first and the prefill rows follow.
-//   slots      The column order in which the *_hopper kernels for quantised weights take a prompt's
-//              activations: a permutation within each 16 columns (slot_of in quant.h).
+//              elements and are multiples of 32. Vectors (norm weights) are readable up to
+//              pad32(length).
+//   padding    Columns beyond the width of a matrix or vector. PADDING COLUMNS ARE ZERO in weights
+//              and in the outputs of attention and of ffn_up; kernels never write to the padding of
+//              those outputs, because their buffers start as zeros. In vectors and in the residual
+//              stream, padding may hold anything, and kernels do not use it.
+//   rounded    Activations that a product takes without converting them. They have the type of the
+//              product's weights (f16 for quantised weights), and row i of the launch lies at
+//              i * stride. prepare, attention and ffn_up produce them. In a step, the rows that
+//              decode come first and the prefill rows follow.
+//   permuted   The column order in which the *_hopper kernels for quantised weights take a prompt's
+//              activations: a permutation within each 16 columns (permuted_of in quant.h).
 //              ffn_up_hopper_* for quantised weights writes its output in this order too. Decode
 //              rows keep the plain order. K must be a multiple of 16, because padding would
-//              otherwise be mixed with columns; the host does not use these kernels for other
-//              matrices.
-//   base       Every pointer to weights, activations, vectors and pages is aligned to 16 bytes. 16
-//              is required; the allocators give 256.
+//              otherwise be mixed with columns; for other K the host uses other kernels.
+//   base       Every pointer to weights, activations, vectors and pages is aligned to 16 bytes.
+//              Allocators give 256; kernels rely on 16 only.
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
@@ -35,20 +36,21 @@
 // weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152.
 //
 // Products of decode rows:
-//   - f32 weights: up to 8 rows in a block, computed in float32.
+//   - f32 weights: a block takes up to 8 rows and computes in float32.
 //   - All other weights: activations are rounded to the type of the weights (f16 for quantised
-//     ones), and the products use tensor cores.
+//     weights), and the products use tensor cores.
 //   - OP_TYPE takes up to GPU_FEW_ROWS rows and applies norm and rounding itself (matmul_add takes
 //     rounded rows).
 //   - OP_batch_TYPE takes any number of rounded rows and gives the same bits as OP_TYPE. A block
-//     multiplies GPU_BATCH_PAIRS pairs of weight rows (pairs of q | k | v, of the product's rows,
-//     or of gate and up) by R activation rows. R is the smallest of 16, 32 and 64 that holds
-//     n_rows; beyond 64 rows, R is 64 and grid.x grows.
-//   - `splits` blocks share one K (split-K). It is 1; where the grid would have fewer than
-//     GPU_SPLIT_BELOW blocks, 4 and 8 are allowed as well. The last of these blocks to finish adds
-//     up what all of them left in `scratch`: first GPU_SPLIT_BELOW counters, which must be ZERO
-//     before the first launch and which each launch leaves at zero, then 512 * R bytes for each
-//     block.
+//     multiplies GPU_BATCH_PAIRS pairs of weight rows by R activation rows. A pair is two
+//     neighbouring rows of the matrix; in ffn_up, a row of gate and the same row of up. R is the
+//     smallest of 16, 32 and 64 that holds n_rows. With more than 64 rows, R is 64 and grid.x
+//     grows.
+//   - `splits` blocks share one K (split-K). `splits` is 1; it may be 4 or 8 where the grid would
+//     have fewer than GPU_SPLIT_BELOW blocks. Each of these blocks leaves its sums in `scratch`,
+//     and the last one to finish adds them up. `scratch` has GPU_SPLIT_BELOW counters, and then
+//     512 * R bytes for each block. The counters must be ZERO before the first launch; each launch
+//     leaves them at zero.
 //     OP_TYPE        grid.y ceil(n_rows / 8),
 //                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8 and fp8 4,
 //                    int4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
@@ -58,26 +60,26 @@
 //                    GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0))
 //
 // KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
-// is head_dim rounded up to 16; columns from head_dim on are zero once a vector has been written.
-// Position p of a sequence lies in page `pages[row_pages[row] + p / 16]` at offset p % 16. A slot
-// of the cache is page * 16 + offset.
+// is head_dim rounded up to 16; a vector's columns from head_dim on are written as zeros. Position
+// p of a sequence lies in page `pages[row_pages[row] + p / 16]` at offset p % 16. A slot of the
+// cache is page * 16 + offset.
 //
 // In an int8 or fp8 cache (types GPU_INT8, GPU_FP8) each vector has its own scale (append,
 // quant.h): [page][kv_head] { [16][head_stride] codes, [16] scales }.
 //
-// Some launches may start before the launch before them has ended
+// Some launches may start before the previous launch has ended
 // (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
 // qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, and sample. No other kernel
-// waits.
+// calls wait_for_last, so no other kernel may be launched in this way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
-// MAX_DYNAMIC_SHARED_SIZE_BYTES). A launch with no rows is left out. Every number that a grid
-// depends on may be rounded up: rows with padding, tiles with n = 0, attention's splits without
-// further ado.
+// MAX_DYNAMIC_SHARED_SIZE_BYTES). A kernel is not launched for no rows. Every number that a grid
+// depends on may be rounded up: rows with padding, tiles with n = 0, the splits of attention with
+// splits that do nothing.
 //
-// Batch invariance: in every kernel, what is computed for a row depends on that row alone. Sums
-// over K run in an order that depends on (N, K) only, and attention goes by chunks of 256 keys at
-// absolute positions.
+// Batch invariance: in every kernel, the result for a row depends on that row alone. Sums over K
+// run in an order that depends on (N, K) only, and attention goes by chunks of 256 keys at absolute
+// positions.
 #ifndef LLAMABI_GPU_PARAMS_H
 #define LLAMABI_GPU_PARAMS_H
 
@@ -92,7 +94,7 @@ enum {
     GPU_NF4 = 5,
     GPU_FP8 = 6,
 
-    GPU_PAGE = 16,   // positions in a page
+    GPU_PAGE = 16,   // positions of a page
     GPU_CHUNK = 256, // keys of one split in decode attention
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
@@ -102,19 +104,20 @@ enum {
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
     GPU_MAX_TOP = 128,             // most alternatives that sample finds
-    GPU_SAMPLE_SHARED = 16896,     // bytes of shared memory of sample
-    GPU_BLOCK_K = 256,             // columns of a block of quantised weights
-    GPU_TABLE_BYTES = 512,         // bytes of shared memory for lookup tables of codes
+    GPU_SAMPLE_SHARED = 16896,     // shared memory of sample
+    GPU_BLOCK_K = 256,             // columns in a block of quantised weights
+    GPU_TABLE_BYTES = 512,         // shared memory for the tables in which codes are looked up
     GPU_FEW_ROWS = 8,              // most rows of a product that applies norm and rounding itself
-    GPU_FEW_SHARED = 5120,         // shared memory of such a product, without what the rows take
+    GPU_FEW_SHARED = 5120,         // its shared memory, besides what the rows take
     GPU_BATCH_ROWS = 64,           // most activation rows in a block of OP_batch_TYPE
-    GPU_BATCH_PAIRS = 64,          // pairs of weight rows in such a block
-    GPU_BATCH_SHARED = 4096,       // its stages' bytes for eight rows, without sums that wait
-    GPU_BATCH_SHARED_CODES = 8192, // the same for quantised weights and fewer than 64 rows
-    GPU_BATCH_LEVEL = 4096,        // bytes of one level of waiting sums for eight rows
+    GPU_BATCH_PAIRS = 64,          // pairs of weight rows in a block of OP_batch_TYPE
+    GPU_BATCH_SHARED = 4096,       // shared memory of its stages, for every 8 activation rows
+    GPU_BATCH_SHARED_CODES = 8192, // the same for quantised weights, if R < 64
+    GPU_BATCH_LEVEL = 4096,        // one level of waiting sums, for every 8 activation rows
     GPU_SPLIT_BELOW = 96,          // a product with fewer blocks is split along K
-    GPU_BOX_ROWS = 64, // rows of a TensorMap's box; a map of the cache has GPU_PAGE instead
-    // Shared memory of OP_hopper_TYPE and OP_hopper_half_TYPE: floats, quantised weights.
+    GPU_BOX_ROWS = 64,             // rows of a TensorMap's box; GPU_PAGE for a map of the cache
+    // Shared memory of OP_hopper_TYPE and OP_hopper_half_TYPE: HOPPER for floats, CODES for
+    // quantised weights.
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
     GPU_CODES_SHARED = 131648,
@@ -122,8 +125,8 @@ enum {
 };
 
 // A CUtensorMap (cuTensorMapEncodeTiled) of a matrix of 16-bit numbers, [rows, pad32(columns)]. A
-// box has 64 columns and GPU_BOX_ROWS rows (GPU_PAGE rows for the cache), is swizzled by 128 bytes,
-// and reads zeros outside of the matrix.
+// box has 64 columns and GPU_BOX_ROWS rows (GPU_PAGE rows for the cache). Boxes are swizzled by 128
+// bytes; outside of the matrix they read zeros.
 #ifdef __cplusplus
 typedef struct alignas(128) {
     uint64_t words[16];
@@ -138,7 +141,7 @@ typedef struct {
 #define GPU_NO_HISTORY 0xffffffffu
 
 // ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
-// padding. grid (n_rows), block 128, shared 0. Type: that of the table.
+// padding. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
     const void *table;     // [vocab_size, w_stride]
@@ -146,10 +149,9 @@ typedef struct {
     uint32_t n_rows, dim, x_stride, w_stride;
 } EmbedParams;
 
-// ---- prepare_{f32,f16,bf16}: produces what a product of many rows reads: out[i] =
-// round(rms_norm(x[rows[i]]) * norm). Columns width..pad32(width) become zero, and so do padding
-// rows.
-// grid (n_rows), block 256, shared 32. Type: that of the product's weights.
+// ---- prepare_{f32,f16,bf16}: prepares the activations for a product of many rows: out[i] =
+// round(rms_norm(x[rows[i]]) * norm). Columns width..pad32(width) and padding rows become zero.
+// grid (n_rows), block 256, shared 32. The kernel's type is that of the product's weights.
 typedef struct {
     void *out;           // [n_rows, out_stride], out_stride >= pad32(width)
     const float *x;      // [max_rows, x_stride]
@@ -157,29 +159,30 @@ typedef struct {
     const int32_t *rows; // [n_rows]
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
-    uint32_t slots; // whether columns are written in the order of slots
+    uint32_t permuted; // whether columns are written in permuted order
 } PrepareParams;
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
-// to `q`, K and V go to the row's slot of the cache.
-// Rows of w: those of q | k | v from `first` on, n of them; both are multiples of head_dim. A
-// matrix whose parts have different types takes one launch for each run of parts with one type.
-// grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. x is the residual stream,
-// indexed by rows[i].
+// to `q`, K and V go to the row's slot of the cache. A launch multiplies rows first .. first + n of
+// the matrix q | k | v, and w begins at row `first`; `first` and n are multiples of head_dim. If
+// the parts of a matrix have different types, each run of neighbouring parts with one type takes a
+// launch. x is the residual stream, indexed by rows[i].
+// grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
-// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same from prepared rows; x as for
+// ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same with prepared rows; x is as for
 // qkv_prefill.
 //
-// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same from prepared rows. x is prepare's
-// output: it has the type of the weights (f16 for quantised ones), it is compact (row i of the
-// launch), and x_stride is its stride. norm and eps are not read.
-// f16, bf16: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152.
+// ---- qkv_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same with prepared rows. x is the output
+// of prepare: it has the type of the weights (f16 for quantised weights), row i of the launch lies
+// at i * x_stride, and norm and eps are not read.
 // f32: grid (ceil(n / 64), ceil(n_rows / 64)), block 256, shared 20480.
-// Type: that of the weights.
+// Other types: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152 (quantised
+// weights: 66048).
+// The kernel's type is that of the weights.
 typedef struct {
     float *q;      // [max_rows, q_stride] out, by rows[i]
-    void *k_pages; // this layer's; with an 8-bit cache, what append reads: fresh
-    void *v_pages; // this layer's; with an 8-bit cache: fresh + kv_dim
+    void *k_pages; // this layer's pages; with an 8-bit cache, `fresh` of AppendParams
+    void *v_pages; // this layer's pages; with an 8-bit cache, fresh + kv_dim
     const void *x;
     const float *norm; // [pad32(dim)]
     const void *w;     // [n, w_stride]
@@ -200,55 +203,59 @@ typedef struct {
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
 // through their tensor maps. grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared
-// GPU_HOPPER_SHARED. qkv_hopper_half_{f16,bf16} give the same bits with grid (ceil(n_rows / 128),
-// ceil(n / 128)), block 288, shared GPU_HOPPER_HALF_SHARED. matmul_add_hopper and ffn_up_hopper are
-// launched in the same way.
+// GPU_HOPPER_SHARED.
+// qkv_hopper_half_{f16,bf16} give the same bits: grid (ceil(n_rows / 128), ceil(n / 128)), block
+// 288, shared GPU_HOPPER_HALF_SHARED.
+// matmul_add_hopper and ffn_up_hopper are launched in the same way.
 //
-// ---- qkv_hopper_{int8,int4,nf4,fp8}: the same. x is read through its map and lies in the order of
-// slots; w is read from its address. grid (ceil(n_rows / 256), ceil(n / 128)), block 384, shared
-// GPU_CODES_SHARED. qkv_hopper_half_* give the same bits with grid (ceil(n_rows / 128), ceil(n /
-// 128)), block 288, shared GPU_CODES_HALF_SHARED. matmul_add_hopper and ffn_up_hopper are launched
-// in the same way; a block of ffn_up_hopper has 64 pairs of gate and up.
+// ---- qkv_hopper_{int8,int4,nf4,fp8}: the same for quantised weights. x is read through its map
+// and lies in permuted order; w is read from its address. grid (ceil(n_rows / 256), ceil(n /
+// 128)), block 384, shared GPU_CODES_SHARED.
+// qkv_hopper_half_{int8,int4,nf4,fp8} give the same bits: grid (ceil(n_rows / 128), ceil(n / 128)),
+// block 288, shared GPU_CODES_HALF_SHARED.
+// matmul_add_hopper and ffn_up_hopper are launched in the same way; a block of ffn_up_hopper has 64
+// pairs of gate and up.
 //
-// The half forms may be launched with groups = 1. A block then has half as many rows (of x; for
-// quantised weights, of w), and the grid has twice as many blocks.
+// The half kernels may be launched with groups = 1. A block then has half as many rows of x (for
+// quantised weights: half as many rows of w), and the grid has twice as many blocks.
 typedef struct {
     TensorMap x;     // of the whole buffer, all rows that it has room for
     TensorMap w;     // for f16 and bf16 weights only
-    QkvParams p;     // p.x is not read; nor is p.w where w has a map
+    QkvParams p;     // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // warpgroups that multiply: 2 or 1
     uint32_t zeros[23];
 } QkvHopperParams;
 
-// ---- qkv_epilogue: the epilogue of qkv_prefill by itself, for sums that a library (cuBLASLt) left
-// in float32. Takes QkvParams with x = those sums, [n_rows, x_stride]; norm and w are not read.
-// grid (ceil(n / 2048), n_rows), block 256, shared 0.
+// ---- qkv_epilogue: the epilogue of qkv_prefill alone, after a library (cuBLASLt) has computed the
+// sums. Takes QkvParams. x points to the sums: float32, [n_rows, x_stride]. norm and w are not
+// read. grid (ceil(n / 2048), n_rows), block 256, shared 0.
 
 // ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
 // their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
 typedef struct {
-    void *k_pages; // this layer's
+    void *k_pages; // this layer's pages
     void *v_pages;
     const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
 } AppendParams;
 
-// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. The last block to finish
-// for a (row, kv head) combines the splits. grid (n_kv_heads, max_splits, n_rows), block 128,
-// shared 4160 + 96 * head_stride. max_splits >= ceil((longest position + 1) / 256); splits beyond
-// the end of a row's sequence do nothing. Type: that of the KV cache.
+// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
+// and KV head, the last one to finish combines the splits. grid (n_kv_heads, max_splits, n_rows),
+// block 128, shared 4160 + 96 * head_stride. max_splits is at least ceil((largest position + 1) /
+// 256); splits beyond the end of a row's sequence do nothing. The kernel's type is that of the KV
+// cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q; // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
     float *partial; // [n_rows, n_heads, max_splits, head_stride + 4] scratch
-    // [n_rows, n_kv_heads] scratch: ZERO before the first launch; each launch leaves zeros
+    // [n_rows, n_kv_heads] scratch: must be ZERO before the first launch; each launch leaves zeros
     uint32_t *counters;
     const int32_t *rows;       // [n_rows]
     const int32_t *positions;  // [max_rows], by rows[i]
-    const uint32_t *row_pages; // by rows[i]: index into pages where the row's page table begins
+    const uint32_t *row_pages; // by rows[i]: where in `pages` the row's page table begins
     const uint32_t *pages;
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
@@ -262,16 +269,18 @@ typedef struct {
     uint32_t first;
     uint32_t n; // 1 ..= GPU_TILE_MMA, GPU_TILE_FMA or GPU_TILE_HOPPER; 0 is padding
     uint32_t position;
-    uint32_t pages; // index into pages where the sequence's page table begins
+    uint32_t pages; // where in `pages` the sequence's page table begins
 } AttendTile;
 
-// ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: FlashAttention with tensor cores, causal,
-// over pages. q and the probabilities are rounded to the type of the cache (int8, fp8: to f16). The
-// suffix is the smallest B >= head_stride. grid (n_heads, n_tiles), block 128, shared 512 * B.
+// ---- attend_prefill_{f16,bf16,int8,fp8}_{32,64,128}: causal FlashAttention over pages, on tensor
+// cores. q and the probabilities are rounded to the type of the cache (f16 for int8 and fp8). The
+// suffix is B, the smallest that is >= head_stride. grid (n_heads, n_tiles), block 128, shared 512
+// * B.
 //
 // ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, for any head_dim
-// up to 256. It serves float32 weights, float32 caches, and head_dim over 128. grid (n_heads,
-// n_tiles), block 128, shared 4160 + 96 * head_stride. Type: that of the KV cache.
+// up to 256. It is used for float32 weights, for float32 caches, and where head_dim is above 128.
+// grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride.
+// The types of both kernels are that of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[first + j]
     const float *q; // [max_rows, q_stride]
@@ -282,16 +291,17 @@ typedef struct {
     const uint32_t *pages;
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride;
-    float scale;     // 1 / sqrt(head_dim)
-    uint32_t y_type; // as in AttendParams
-    uint32_t slots;  // whether the columns of y are written in the order of slots
+    float scale;       // 1 / sqrt(head_dim)
+    uint32_t y_type;   // as in AttendParams
+    uint32_t permuted; // whether the columns of y are written in permuted order
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 only: as attend_prefill of the
-// same types, with tiles of GPU_TILE_HOPPER rows. The suffix is the smaller B >= head_stride. grid
-// (n_heads, n_tiles), block 384, shared 1280 * B + 128.
+// same types, but with tiles of GPU_TILE_HOPPER rows. The suffix is B, the smallest that is >=
+// head_stride. grid (n_heads, n_tiles), block 384, shared 1280 * B + 128.
 typedef struct {
-    // Of the whole cache, all layers: a row is the vector of one head, head_stride numbers.
+    // The maps of the whole cache with all its layers. A row is the vector of one head: head_stride
+    // numbers.
     TensorMap k;
     TensorMap v;
     AttendPrefillParams p; // k_pages and v_pages are not read
@@ -301,16 +311,16 @@ typedef struct {
 } AttendHopperParams;
 
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias; y is
-// rounded. grid.x ceil(n / 16), block 256. f32 reads y[rows[i]]; grid (ceil(n / 4), ceil(n_rows /
-// 8)), shared 512.
+// rounded. grid.x ceil(n / 16), block 256.
+// f32 reads y[rows[i]] instead: grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
 //
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
 //
-// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; y is rounded. The grid is
-// that of qkv_prefill with this n. Type: that of the weights.
+// ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; y is rounded. It is launched
+// like qkv_prefill, with this n. The kernel's type is that of the weights.
 //
-// ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: takes MatmulAddHopperParams. Grid and shared
-// memory are those of qkv_hopper with this n.
+// ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: the same; takes MatmulAddHopperParams. It is
+// launched like qkv_hopper, with this n.
 typedef struct {
     float *x; // [max_rows, x_stride] in and out
     const void *y;
@@ -320,32 +330,32 @@ typedef struct {
     void *scratch;       // matmul_add_batch
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
     uint32_t splits; // matmul_add_batch
-    uint32_t first;  // matmul_add_hopper: row 0 of the launch is this row of y's map
+    uint32_t first;  // matmul_add_hopper: the row of y's map that is row 0 of the launch
 } MatmulAddParams;
 typedef struct {
     TensorMap y;       // of the whole buffer, all rows that it has room for
     TensorMap w;       // for f16 and bf16 weights only
-    MatmulAddParams p; // p.y is not read; nor is p.w where w has a map
+    MatmulAddParams p; // p.y is not read; p.w is read only if w has no map
     uint32_t groups;   // as in QkvHopperParams
     uint32_t zeros[11];
 } MatmulAddHopperParams;
 
-// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up of the RMSNorm of x.
-// Rows of w: gate | up. grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared
-// 0.
+// ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up, where gate and up are
+// the products of rms_norm(x) with the matrices gate and up. The rows of w are gate | up.
+// grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
-// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is prepare's output,
-// compact.
+// ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is as for ffn_up_prefill.
 //
-// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; x is prepare's output, compact;
-// norm and eps are not read.
-// f16, bf16: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152.
+// ---- ffn_up_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; x is the output of prepare (row i
+// of the launch lies at i * x_stride); norm and eps are not read.
 // f32: grid (ceil(ffn_dim / 32), ceil(n_rows / 64)), block 256, shared 20480.
-// Type: that of the weights.
+// Other types: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152 (quantised
+// weights: 66048).
+// The kernel's type is that of the weights.
 //
 // ---- ffn_up_hopper_{f16,bf16}: takes FfnUpHopperParams. grid (ceil(n_rows / 128), ceil(ffn_dim /
-// 128)); the rest as for qkv_hopper.
-// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y ceil(ffn_dim / 64); h is f16, in the order of slots.
+// 128)); otherwise it is launched like qkv_hopper.
+// ffn_up_hopper_{int8,int4,nf4,fp8}: grid.y is ceil(ffn_dim / 64); h is f16, in permuted order.
 typedef struct {
     void *h; // [max_rows, h_stride] of h_type out, by rows[i]
     const void *x;
@@ -362,22 +372,22 @@ typedef struct {
 typedef struct {
     TensorMap x;
     TensorMap w;     // for f16 and bf16 weights only
-    FfnUpParams p;   // p.x is not read; nor is p.w where w has a map
+    FfnUpParams p;   // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // as in QkvHopperParams
     uint32_t zeros[9];
 } FfnUpHopperParams;
 
-// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill by itself, for sums that a
-// library (cuBLASLt) left in float32. Takes FfnUpParams with x = those sums, [n_rows, x_stride],
-// columns gate | up; norm and w are not read. Type: that of h. grid (ceil(ffn_dim / 1024), n_rows),
-// block 256, shared 0.
+// ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill alone, after a library (cuBLASLt)
+// has computed the sums. Takes FfnUpParams. x points to the sums: float32, [n_rows, x_stride],
+// columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
+// 1024), n_rows), block 256, shared 0.
 
 // ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
-// ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. Type: that of the
-// weights.
+// ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
+// that of the weights.
 //
-// ---- logits_batch_{f16,bf16,int8}: the same; x is prepare's output, compact; rows[i] only says
-// whether there is a row i.
+// ---- logits_batch_{f16,bf16,int8}: the same; x is the output of prepare (row i of the launch lies
+// at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
 typedef struct {
     float *out;          // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
     const void *x;       // [max_rows, x_stride]
@@ -390,55 +400,55 @@ typedef struct {
     uint32_t splits; // logits_batch
 } LogitsParams;
 
-// What the host asks of a row of logits. src/backend/choice.rs has the same numbers and says what
-// they mean.
+// What the host asks for a row of logits. compute/src/backend/choice.rs has the same numbers and
+// explains them.
 typedef struct {
     int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
     uint32_t n_tokens; // ids from n_tokens on are not drawn
-    // the row of `histories` with its earlier tokens; GPU_NO_HISTORY: no penalty
+    // the row of `histories` that holds the sequence's earlier tokens; GPU_NO_HISTORY: no penalty
     uint32_t history;
     float penalty;
-    // the temperature's numbers; halvings 0: take the largest logit
+    // numbers that express the temperature; if halvings is 0, the largest logit is taken
     float halvings, high, low, inverse;
     uint32_t top_k;             // 0 is off
     uint32_t top_p;             // in units of 2^-32; 0xffffffff is off
-    uint32_t min_low, min_high; // the least mass that min-p keeps, in two words
+    uint32_t min_low, min_high; // the smallest mass that min-p keeps, as two words
     uint32_t draw;              // in units of 2^-24
     uint32_t scored;            // whether the host wants logit, max, total and alternatives
-    uint32_t n_top;             // how many alternatives; at most GPU_MAX_TOP and vocab_size
+    uint32_t n_top;             // number of alternatives; at most GPU_MAX_TOP and vocab_size
     uint32_t zero;
 } SampleRow;
 
-// The answer for a row. n_top pairs (id, bits of the raw logit) follow it, best first.
+// The answer for a row. After it come n_top pairs (id, bits of the raw logit), best first.
 typedef struct {
-    int32_t token; // drawn or given; -1: no logit is finite
-    float logit;   // raw logit of the token; this field and the next are written only where scored
+    int32_t token; // the drawn or given token; -1: no logit is finite
+    float logit;   // the token's raw logit; this and the fields below are written only if scored
     float max;     // largest raw logit
-    uint32_t low, high; // sum of the masses of all raw logits at temperature 1
+    uint32_t low, high; // the sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
-// ---- sample: picks tokens from the logits of wanted rows; the same ones as the host's sampler
-// picks.
+// ---- sample: picks tokens from the logits of wanted rows. The host's sampler picks the same ones.
 // grid (n_rows), block 512, shared GPU_SAMPLE_SHARED.
 typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
     const SampleRow *rows; // [n_rows]
-    // [.., history_stride]: bit id % 32 of word id / 32 is set for each earlier token; the kernel
-    // sets it for a drawn token
+    // [.., history_stride]: bit id % 32 of word id / 32 of a row is set for each earlier token; the
+    // kernel sets the bit of a drawn token
     uint32_t *histories;
-    // [n_rows]: the tokens again, for a step that follows; -1 makes embedding skip the row
+    // [n_rows]: the tokens again, for a step that follows this one; embedding skips rows with -1
     int32_t *next;
     uint32_t n_rows, vocab_size, stride, history_stride, out_stride;
     float halvings, high, low, inverse; // for temperature 1
     uint32_t zero;
 } SampleParams;
 
-// Every kernel: X(name, parameters, threads of a block). Nothing else lists them. gpu.h takes
-// parameters and threads from here, and the emulator and build.rs the names; build.rs expands the
-// macros itself, so they keep to this form: calls only, and ## only before the end of a name.
+// The list of all kernels, the only one: X(name, parameters, threads of a block). gpu.h takes
+// parameters and threads from here; the emulator and build.rs take the names. build.rs expands
+// these macros itself and knows only this form: calls, and ## before the end of a name.
 //
-// Products with weights of type W: all types, and those for which there are tensor cores.
+// Products with weights of type W: GPU_PRODUCTS for all types, GPU_TENSOR_PRODUCTS for those that
+// tensor cores take.
 #define GPU_PRODUCTS(X, W)                                                                         \
     X(qkv_##W, QkvParams, 256)                                                                     \
     X(qkv_prefill_##W, QkvParams, 256)                                                             \
@@ -462,7 +472,7 @@ typedef struct {
     X(embed_##W, EmbedParams, 128)                                                                 \
     X(logits_##W, LogitsParams, 256)
 
-// Attention over a cache of type C; with tensor cores; with tensor maps.
+// Attention over a cache of type C: for all types; on tensor cores; with tensor maps.
 #define GPU_ATTENTION(X, C)                                                                        \
     X(attend_##C, AttendParams, 128)                                                               \
     X(attend_prefill_fma_##C, AttendPrefillParams, 128)

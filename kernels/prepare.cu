@@ -1,10 +1,10 @@
-// Prepares what products of many rows read: gathers rows, applies the norm, rounds to the type of
-// the weights.
+// Prepares the activations for a product of many rows: gathers the rows, applies the norm, and
+// rounds to the type of the product's weights.
 #include "gpu.h"
 
 template <class W> DEVICE void prepare(const PrepareParams &p) {
     SHARED(shared);
-    float *parts = (float *)shared; // [8], one for each warp
+    float *parts = (float *)shared; // [8]: one sum of squares for each warp
     const uint32_t t = threadIdx.x, padded = (p.width + 31) / 32 * 32;
     start_next();
     wait_for_last();
@@ -26,7 +26,8 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
         scale = norm_scale(parts, p.width, p.eps);
     }
     for (uint32_t i = t; i < padded; i += 256) {
-        from_float(out[slot_of(i, p.slots)], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
+        from_float(
+            out[permuted_of(i, p.permuted)], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
     }
 }
 

@@ -1,8 +1,9 @@
-// q | k | v of a layer: product, bias, RoPE. q stays float32; k and v go to their page.
+// Computes q | k | v of a layer: product, bias, RoPE. q stays float32; k and v are written to their
+// page.
 #include "gpu.h"
 
-// Stores two floats; with ALONE in one piece. ALONE is for kernels that do nothing else:
-// qkv_prefill_f32 would take 96 registers with it instead of 80.
+// Stores two floats; with ALONE, by one store of 8 bytes. ALONE is for the kernel that is an
+// epilogue alone. In qkv_prefill_f32 it would raise the registers from 80 to 96.
 template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
     if constexpr (ALONE)
         store8(to, Words2{{as_bits(a), as_bits(b)}});
@@ -10,8 +11,8 @@ template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
         to[0] = a, to[1] = b;
 }
 
-// What `put_pair` takes of a row and of RoPE's tables for two columns. `row` is -1 where there is
-// no row.
+// What put_pair needs for two columns of a row: the row, its slot in the cache, and RoPE's cosine
+// and sine. `row` is -1 where there is no row.
 struct Found {
     int32_t row;
     uint32_t slot;
@@ -29,8 +30,8 @@ DEVICE Found find_pair(const QkvParams &p, int32_t row, uint32_t n) {
     return read;
 }
 
-// Finishes and stores columns n and n + 1 of a row, counted from p.first on. Both numbers are even,
-// so both columns belong to one head and are one pair of RoPE.
+// Finishes and stores columns n and n + 1 of a row, counted from p.first on. n and p.first are
+// even, so both columns belong to one head, and RoPE rotates them together.
 template <bool ALONE = false>
 DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a, float b) {
     n += p.first;
@@ -53,7 +54,7 @@ DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a,
     const uint32_t slot = read.slot;
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
-    // append.cu turns these into codes: a scale needs the whole vector.
+    // append.cu turns these numbers into codes later, because a scale needs the whole vector.
     if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
         store_floats<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
                                 (n - q_dim) % kv_dim,
@@ -93,7 +94,7 @@ DEVICE void qkv_float(const QkvParams &p) {
     });
 }
 
-// Pairs of rows of w from row n0 on (see Pairs in few.h).
+// Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
 struct QkvPairs {
     const QkvParams &p;
     uint32_t n0, end;
@@ -111,7 +112,7 @@ struct QkvPairs {
     }
 };
 
-// The product of up to eight rows; with BATCH, of the rows that prepare made.
+// Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
     const QkvPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
@@ -126,7 +127,8 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
             p.eps, pairs);
 }
 
-// Columns n and n + 1, and the two columns `half` further on, of row i of the launch.
+// What put_pairs needs for row i of the launch: a is for columns n and n + 1, b for the two columns
+// `half` further on.
 struct FoundPairs {
     Found a, b;
 };
@@ -172,8 +174,8 @@ template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h
         QkvPairs(h.p, blockIdx.y * (h.groups * 32)));
 }
 
-// The epilogue after a library's product. A thread has four pairs; it loads all of them before it
-// stores the first.
+// The epilogue of a product that a library computed. A thread has four pairs of columns; it loads
+// all of them before it stores the first.
 DEVICE void put_sums(const QkvParams &p) {
     const int32_t row = p.rows[blockIdx.y];
     if (row < 0) return;

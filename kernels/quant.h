@@ -1,45 +1,48 @@
-// Quantised weights: how they lie in memory, and how codes become numbers. Part of gpu.h.
+// Quantised weights: their layout in memory, and how codes become numbers. Part of gpu.h.
 //
-// src/quant says what the numbers mean: groups along K with a scale in f16, and a code for each
-// weight. K is padded to blocks of 256 columns. A row is all its codes followed by all its scales.
-// The scales are a side array so that those of a block are one load:
+// compute/src/quant defines the formats: each weight has a code, and each group of weights along K
+// shares a scale in f16. K is padded to blocks of 256 columns. A row consists of all its codes,
+// followed by all its scales. The scales lie apart from the codes so that one load brings all
+// scales of a block:
 //
 //     codes   [block][line][8 pieces][16 bytes]       a line: 128 columns of 8 bits or 256 of 4
 //     scales  [block][256 / group] f16
 //
-// A line is 128 bytes, for eight neighbouring lanes. Piece o of a line has columns 4o .. 4o + 3 of
-// each 32 columns. So a lane's weights are one 16-byte load, the activations that eight lanes need
-// at one time are 128 contiguous bytes too, and the scales of one block serve all of them. The four
-// columns of step j (columns 32j + 4o ..) are
+// A line is 128 bytes, which eight neighbouring lanes load. Of each 32 columns of a line, piece o
+// has columns 4o .. 4o + 3. So a lane gets its weights with one 16-byte load, the activations that
+// eight lanes need at one time are 128 contiguous bytes as well, and the eight lanes use the same
+// scales. Step j of a line is its columns 32j .. 32j + 31. The four codes of step j in piece o
+// (columns 32j + 4o .. 32j + 4o + 3, numbered e = 0 .. 3) lie in
 //
 //     8 bits  word j of the piece, in byte e: int8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
-// Neighbours are thus 16 bits apart, and one mask gives a pair of 16-bit numbers for tensor cores.
-// The same pieces also serve as operand A of mma.m16n8k16, where a thread may have any four columns
-// as long as operand B has the same ones.
+// The codes of two neighbouring columns are thus 16 bits apart, and one mask gives a pair of 16-bit
+// numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: a thread may
+// have any four columns there, as long as operand B has the same four.
 //
-// Codes become numbers by exact tricks. A code is put into the mantissa of 2^23, and one
-// subtraction takes 2^23 off again. The i-th nibble goes into 2^(23 - 4i), so that it needs no
-// shift; in f16, codes go into 2^10. Decode sums the products of 32 codes and then scales the sum
-// once; prefill rounds code times scale to f16.
+// Codes become numbers without rounding. To make a float, a code is put into the mantissa of 2^23,
+// and one subtraction removes 2^23 again. The i-th nibble of a word is put into 2^(23 - 4i), so
+// that it need not be shifted. To make an f16, a code is put into 2^10. Decode sums the products of
+// 32 codes and then scales the sum once. Prefill rounds code times scale to f16.
 
 struct Quantised {};
 
 struct Int8 : Quantised {
-    // lines of a block; steps of 32 columns in a line
+    // LINES: lines of a block. STEPS: steps of 32 columns in a line.
     static constexpr uint32_t GROUP = 32, LINES = 2, STEPS = 4;
-    static constexpr int WORDS = 2; // words of a piece that 64 columns take: steps 0 and 1
+    static constexpr int WORDS = 2; // words of a piece that two steps (64 columns) take
     using LineScales = Words2;
 
-    // The four columns of one of two steps: `half` is the step, 0 or 1, within 64 columns.
+    // Decodes the four columns of one step. `words` begins at an even step; `half` is 0 for that
+    // step and 1 for the next one.
     DEVICE_MEMBER static void decode(
         float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
         for (int e = 0; e < 4; e++) v[e] = byte_as_float(words[half], e) - 8388736.0f;
     }
-    // The four columns of step `step` of a line, as two pairs of f16, exactly:
-    // (1024 + byte) - 1152.
+    // Decodes the four columns of step `step` of a line to two pairs of f16, exactly: (1024 + byte)
+    // - 1152.
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         UNROLL
@@ -51,7 +54,7 @@ struct Int8 : Quantised {
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-// In 4-bit words: the nibble that has column `e` of step `half`.
+// The number of the nibble that has column e of step `half` (the table above; j = half).
 DEVICE int nibble_of(int half, int e) { return half * 2 + e / 2 + e % 2 * 4; }
 
 struct Int4 : Quantised {
@@ -63,7 +66,7 @@ struct Int4 : Quantised {
         float (&v)[4], const uint32_t *words, int half, const float *) {
         UNROLL
         for (int e = 0; e < 4; e++) {
-            // Nibbles 5 .. 7 would reach into the exponent, so they are shifted down.
+            // Nibbles 5 .. 7 lie where a float has its exponent and sign, so they are shifted down.
             int n = nibble_of(half, e), i = n < 5 ? n : n - 3;
             uint32_t from = n < 5 ? words[0] : words[0] >> 12;
             v[e] = as_float(mask_or(from, 0xfu << (4 * i), (uint32_t)(150 - 4 * i) << 23)) -
@@ -73,7 +76,7 @@ struct Int4 : Quantised {
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
-        // (1024 + code) - 1032, and (1024 + 16 code) / 16 - 72.
+        // The low nibbles: (1024 + code) - 1032. The others: (1024 + 16 * code) / 16 - 72.
         pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, 0xe408e408);
         pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480);
     }
@@ -82,8 +85,8 @@ struct Int4 : Quantised {
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-// e4m3, src/quant/fp8.rs. One scale for each line: finer scales would not fit the numbers better,
-// because these have exponents of their own.
+// e4m3, compute/src/quant/fp8.rs. One scale serves a whole line: smaller groups would not fit the
+// numbers better, because each code has an exponent of its own.
 struct Fp8 : Quantised {
     static constexpr uint32_t GROUP = 128, LINES = 2, STEPS = 4;
     static constexpr int WORDS = 2;
@@ -110,7 +113,7 @@ struct Fp8 : Quantised {
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-// QLoRA's 4-bit normal float, src/quant/nf4.rs.
+// QLoRA's 4-bit normal float, compute/src/quant/nf4.rs.
 CONSTANT float NF4_VALUES[16] = {
     -1.0f,
     -0.6961928f,
@@ -135,8 +138,8 @@ struct Nf4 : Quantised {
     static constexpr int WORDS = 1;
     using LineScales = Words2;
 
-    // Sixteen neighbouring words lie in sixteen banks, so any lanes may look up any entries at the
-    // same time.
+    // The table's sixteen words lie in sixteen banks of shared memory, so all lanes can look up any
+    // entries at the same time.
     DEVICE_MEMBER static void decode(
         float (&v)[4], const uint32_t *words, int half, const float *table) {
         UNROLL
@@ -146,7 +149,7 @@ struct Nf4 : Quantised {
             v[e] = *(const float *)((const char *)table + byte_of(offsets, n / 2));
         }
     }
-    // Looks up values in f16; the table has each value in both halves of a word.
+    // Looks the values up in f16. Each word of this table holds its value twice.
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *table) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
@@ -158,8 +161,8 @@ struct Nf4 : Quantised {
         }
     }
     DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
-    // A table for this warp alone, so that it need not wait for other warps. `shared` has 64 bytes
-    // for each warp.
+    // Fills a table for this warp alone, so that the warp need not wait for others. `shared` has 64
+    // bytes for each warp.
     template <class T, class Value>
     DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
         const uint32_t lane = threadIdx.x % 32;
@@ -178,7 +181,7 @@ struct Nf4 : Quantised {
 
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 
-// The type in which products with these weights take activations.
+// The type of the activations in products with weights of type W.
 template <class W, bool> struct ActivationOf {
     using type = W;
 };
@@ -187,24 +190,26 @@ template <class W> struct ActivationOf<W, true> {
 };
 template <class W> using Activation = typename ActivationOf<W, QUANTISED<W>>::type;
 
-// The slot of a column: where a prompt's activations have the column when wgmma multiplies them
-// with codes (codes_hopper.h). It is a permutation within each sixteen columns. A lane that has
-// columns 4t .. 4t + 3 in its piece has k indices 2t, 2t + 1, 2t + 8 and 2t + 9 of the fragment.
-DEVICE uint32_t slot_of(uint32_t column) {
-#ifdef PLANT_WRONG_SLOT
+// The place of a column in permuted order, in which wgmma takes a prompt's activations when it
+// multiplies them with codes (codes_hopper.h). Each sixteen columns are permuted among themselves.
+// A lane that has columns 4t .. 4t + 3 in its piece has k indices 2t, 2t + 1, 2t + 8 and 2t + 9 of
+// the fragment.
+DEVICE uint32_t permuted_of(uint32_t column) {
+#ifdef PLANT_NOT_PERMUTED
     return column;
 #else
     return (column & ~15u) | (column >> 1 & 6) | (column & 1) | (column & 2) << 2;
 #endif
 }
-DEVICE uint32_t slot_of(uint32_t column, uint32_t slots) {
-    return slots ? slot_of(column) : column;
+DEVICE uint32_t permuted_of(uint32_t column, uint32_t permuted) {
+    return permuted ? permuted_of(column) : column;
 }
-DEVICE uint32_t column_of(uint32_t slot) {
-    return (slot & ~15u) | (slot << 1 & 12) | (slot & 1) | (slot >> 2 & 2);
+DEVICE uint32_t column_of(uint32_t place) {
+    return (place & ~15u) | (place << 1 & 12) | (place & 1) | (place >> 2 & 2);
 }
 
-// The table that decode_pairs looks codes up in, in the first GPU_TABLE_BYTES of shared memory.
+// Fills the table in which decode_pairs looks codes up, in the first GPU_TABLE_BYTES of shared
+// memory.
 template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
     if constexpr (QUANTISED<W>)
         return W::pair_table(shared);
@@ -212,7 +217,8 @@ template <class W> DEVICE const uint32_t *pair_table(unsigned char *shared) {
         return nullptr;
 }
 
-// Row `n` of a matrix. Strides are in numbers; for quantised weights, in units of 16 bytes.
+// The address of row n of a matrix. `stride` is counted in numbers; for quantised weights, in units
+// of 16 bytes.
 template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t stride, size_t n) {
     return (const unsigned char *)w + n * stride * (QUANTISED<W> ? 16 : sizeof(W));
 }
@@ -220,7 +226,7 @@ template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t st
 DEVICE uint32_t blocks_of(uint32_t k) { return (k + GPU_BLOCK_K - 1) / GPU_BLOCK_K; }
 template <class Q> DEVICE uint32_t code_bytes(uint32_t k) { return blocks_of(k) * Q::LINES * 128; }
 
-// The word with the codes of columns column .. column + 3, shifted so that they are those of its
+// The word with the codes of columns column .. column + 3, shifted so that `decode` finds them as
 // step 0. `column` is a multiple of 4.
 template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t column) {
     const uint32_t step = column / 32, line = step / Q::STEPS, in_line = step % Q::STEPS;
@@ -229,9 +235,10 @@ template <class Q> DEVICE uint32_t word_of(const unsigned char *row, uint32_t co
     return Q::WORDS == 1 && in_line % 2 ? word >> 8 : word;
 }
 
-// The KV cache in 8 bits. The vector of each head has its own scale, which is its greatest
-// magnitude over the greatest code. The sixteen scales of a page and head follow its vectors. int8
-// is stored as code + 128. src/backend/cpu/kv.rs has the same format.
+// The number types of an 8-bit KV cache. The vector of each head has a scale: its greatest
+// magnitude divided by the greatest code. Within a page, the sixteen vectors of a head are followed
+// by their sixteen scales. int8 codes are stored with 128 added. compute/src/backend/cpu/kv.rs has
+// the same format.
 struct Cached8 {
     uint8_t bits;
 };
@@ -239,11 +246,11 @@ struct CachedF8 {
     uint8_t bits;
 };
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
-// Numbers from one kv head of a page to the next, including its scales.
+// The distance from one KV head of a page to the next in numbers, scales included.
 template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {
     return (size_t)GPU_PAGE * head_stride + (SCALED<T> ? GPU_PAGE * 4 : 0);
 }
-// The scale of a vector. `head`: the first number of its head in its page.
+// The scale of a vector. `head` points to the first number of the vector's head in its page.
 template <class C> DEVICE float unit_of(const C *head, uint32_t head_stride, uint32_t slot) {
     return load_const_float((const float *)(head + GPU_PAGE * head_stride) + slot);
 }

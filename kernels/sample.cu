@@ -1,17 +1,20 @@
 // From logits to a token: penalty, temperature, top-k, top-p, min-p, draw; log probabilities and
 // alternatives.
 //
-// One block works on one row in several passes and sorts nothing. Candidates are ordered by rank
-// (descending logit); ties go to the lower id. Top-k and top-p ask the same question: at which rank
-// does a running sum of weights exceed a bound? Radix selection on the 32 bits of the rank answers
-// it (`select`). A tie at the bound and the draw ask the same by ascending id; cutting the range of
-// ids into sixteen parts again and again answers it (`find`).
+// One block works on one row, in several passes, without sorting. Candidates are ordered by rank
+// (descending logit); equal logits are ordered by ascending id. Top-k and top-p ask the same
+// question: at which rank does a running sum of weights exceed a bound? `select` answers it by
+// radix selection on the 32 bits of the rank. A tie at the bound and the draw ask the question by
+// ascending id instead of rank. `find` answers that one: it cuts the range of ids into sixteen
+// parts, picks one of them, and repeats this until one id is left.
 //
-// Weights are integers, so any order of additions gives the same sum. src/engine/sampler.rs works
-// in another way and yet picks the same token. src/backend/choice.rs holds the arithmetic that both
-// share, operation for operation.
+// Weights are integers, so any order of additions gives the same sum. Therefore
+// src/engine/sampler.rs, which works in another way, picks the same token.
+// compute/src/backend/choice.rs has the arithmetic of both; the functions here repeat it operation
+// for operation.
 //
-// All threads add to sums in shared memory atomically. A 64-bit sum is two 32-bit ones and a carry.
+// All threads add to sums in shared memory atomically. A 64-bit sum consists of two 32-bit words; a
+// carry from the low word is added to the high one.
 #include "gpu.h"
 
 struct Sum {
@@ -19,15 +22,15 @@ struct Sum {
 };
 
 struct Scratch {
-    Sum bins[2048]; // histogram of `select`; or the alternatives as {id, rank}
+    Sum bins[2048]; // the histogram of `select`; or the alternatives as {id, rank}
     Sum groups[32]; // sums of groups of bins
-    Sum parts[16];  // of `find`, one for each warp
+    Sum parts[16];  // the sums of `find`, one for each warp
     float maxima[16];
     uint32_t count;
 };
 static_assert(sizeof(Scratch) <= GPU_SAMPLE_SHARED, "the launch gives this much");
 
-// ---- the arithmetic of src/backend/choice.rs
+// ---- the arithmetic of compute/src/backend/choice.rs
 
 struct Scale {
     float halvings, high, low, inverse;
@@ -61,7 +64,7 @@ DEVICE uint32_t rank_of(float value) {
     return bits >> 31 ? bits : bits ^ 0x7fffffffu;
 }
 DEVICE float value_of(uint32_t rank) { return as_float(rank >> 31 ? rank : rank ^ 0x7fffffffu); }
-// Replaces what is not finite by -inf, and negative zero by zero.
+// Replaces a number that is not finite by -inf, and negative zero by zero.
 DEVICE float clean(float v) {
     return (as_bits(v) & 0x7f800000u) == 0x7f800000u ? -INFINITY_F : v + 0.0f;
 }
@@ -70,7 +73,8 @@ DEVICE float penalised(float v, float penalty) {
     const float w = v > 0 ? v / penalty : v * penalty;
     return v == -INFINITY_F ? v : fminf(fmaxf(w, -most), most) + 0.0f;
 }
-// A token is in the nucleus if the mass before it is at most this.
+// The bound of the nucleus (top-p): a token belongs to it if the mass before the token is at most
+// this.
 DEVICE uint64_t nucleus(uint32_t top_p, uint64_t total) {
     return (total >> 32) * top_p + ((total & 0xffffffffu) * top_p >> 32);
 }
@@ -97,7 +101,8 @@ DEVICE uint64_t total_of(const Sum *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) sum += read(s[i]);
     return sum;
 }
-// Returns which of n sums `target` falls into, and leaves in `target` what remains of it there.
+// Returns the index of the sum, of n, at which the running sum exceeds `target`. Subtracts the sums
+// before it from `target`.
 DEVICE uint32_t walk(const Sum *s, uint32_t n, uint64_t &target) {
     uint32_t i = 0;
     for (; i + 1 < n; i++) {
@@ -121,10 +126,10 @@ struct Row {
 };
 
 // Calls f(id, value) for ids first .. end. `count` threads share the ids; this thread is number
-// `at` of them.
+// `at`.
 template <class F>
 DEVICE void each(const Row &row, uint32_t first, uint32_t end, uint32_t at, uint32_t count, F f) {
-    constexpr int AHEAD = 3; // loads in flight; with four, registers are spilled
+    constexpr int AHEAD = 3; // loads in flight; with four, registers spill
     for (uint32_t i = first / 4 * 4 + 4 * at; i < end; i += AHEAD * 4 * count) {
         Words4 w[AHEAD];
         uint32_t seen[AHEAD];
@@ -161,8 +166,8 @@ DEVICE float maximum(Scratch *s, const Row &row) {
 struct Selected {
     bool found;    // the sum of all weights is more than the target
     uint32_t rank; // the first rank at which the running sum exceeds the target
-    uint64_t rest; // the target less the weights of better ranks
-    uint64_t at;   // total weight of that rank
+    uint64_t rest; // the target minus the weights of better ranks
+    uint64_t at;   // the total weight of that rank
 };
 
 // Finds the rank at which the running sum of weights, best rank first, exceeds aim(sum of all
@@ -187,8 +192,8 @@ DEVICE Selected select(Scratch *s, const Row &row, W weight, Aim aim) {
         const uint32_t t = threadIdx.x, group = n / 32;
         if (t < 32) {
             uint64_t sum = 0;
-            // Each thread begins elsewhere in its group, so that 32 threads read from different
-            // banks.
+            // Each thread begins at another place of its group, so that the 32 threads read from
+            // different banks.
             for (uint32_t i = 0; i < group; i++) sum += read(s->bins[t * group + (i + t) % group]);
             s->groups[t] = Sum{(uint32_t)sum, (uint32_t)(sum >> 32)};
         }
@@ -221,7 +226,7 @@ template <class W, class Aim> DEVICE int32_t find(Scratch *s, const Row &row, W 
     uint32_t first = 0, n = row.n;
     uint64_t target = 0;
     for (bool begun = false;; begun = true) {
-        // Long parts begin where a warp's wide loads begin.
+        // Long parts have a multiple of 128 ids, which a warp loads at once.
         uint32_t part = (n + 15) / 16;
         if (part > 128) part = (part + 127) / 128 * 128;
         clear(s->parts, 16);
@@ -246,7 +251,7 @@ template <class W, class Aim> DEVICE int32_t find(Scratch *s, const Row &row, W 
     }
 }
 
-// The n-th of the ids with this rank, by ascending id.
+// Returns the n-th id that has this rank, by ascending id.
 DEVICE uint32_t last_of(Scratch *s, const Row &row, uint32_t rank, uint64_t n) {
     return (uint32_t)find(
         s, row, [&](uint32_t, float v) { return (uint64_t)(rank_of(v) == rank); },
@@ -266,10 +271,10 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
             [](uint64_t) { return 0; });
     }
     const Scale scale = {c.halvings, c.high, c.low, c.inverse};
-    // the last candidate: its rank, and its id among those of that rank
+    // The last candidate: its rank, and among the ids of that rank the last that is kept.
     uint32_t worst = ANY, last = ANY;
     if (c.top_k) {
-        // Values that are too far below the largest to have a mass need not be counted.
+        // Values that are too far below the largest one have no mass, so they need not be counted.
         const auto counted = [&](float v) {
             return (uint64_t)((v - max) * scale.halvings > -40.0f);
         };
@@ -281,7 +286,7 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
         const Selected p =
             select(s, row, weight, [&](uint64_t total) { return nucleus(c.top_p, total); });
         if (p.found) {
-            // A token of this rank stays as long as the mass before it is at most the nucleus.
+            // A token of this rank is kept as long as the mass before it is at most the bound.
             const uint64_t each_has = mass(scale, value_of(p.rank), max), n = p.rest / each_has + 1;
             worst = p.rank;
             if (n * each_has < p.at) last = last_of(s, row, p.rank, n);
@@ -310,7 +315,8 @@ DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) 
             s->bins[atomic_add(&s->count, 1)] = Sum{id, rank};
     });
     block_sync();
-    // They were found in any order. Compared as 64-bit numbers (rank, then id) they sort correctly.
+    // The threads found them in any order. Compared as 64-bit numbers (rank, then id), they sort
+    // correctly.
     for (uint32_t i = threadIdx.x; i < n; i += 512) {
         const Sum mine = s->bins[i];
         uint32_t place = 0;

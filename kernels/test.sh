@@ -138,7 +138,7 @@ WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
 CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warpgroup . still reads
 NO_BARRIER_CODES matmul_add hopper_int8 codes a product reads what threads have stored
-WRONG_SLOT prepare - codes twin says
+NOT_PERMUTED prepare - codes twin says
 NO_FENCE_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper no async_fence has made visible
 NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says
 NO_WAIT_VALUES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says|other bits

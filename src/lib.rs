@@ -13,14 +13,18 @@
 //! | [`engine`] | requests, continuous batching, sampling, streams; one thread per handle |
 //! | [`kv`] | pages, their reference counts, and the prefix cache: host bookkeeping, no tensors |
 //! | [`checkpoint`] | what was downloaded, a file for each form: to configuration and weights |
-//! | [`model`] | configuration, matrices, RoPE, and `forward`: the transformer, written once |
+//! | [`model`] | configuration, matrices, RoPE |
 //! | [`mod@format`] | files of tensors: safetensors, `.pth`, GGUF |
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
-//! | [`backend`] | **the seam**: what a device must be able to do, and the CPU that does it |
+//! | [`backend`] | **the seam** to a device, the transformer over it, the CPU and the GPU |
 //!
-//! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama -> chat ->
-//! tokenizer` and `llama -> checkpoint -> {format -> quant, model -> backend -> quant}`. A backend
-//! knows nothing above [`backend::Step`]; the engine knows a model only as [`backend::Run`].
+//! `quant`, `backend` without the GPU, `dtype` and `error` come from `compute/`, a crate of its
+//! own, because the kernels take longest to compile.
+//!
+//! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama ->
+//! chat -> tokenizer` and `llama -> checkpoint -> {format -> quant, model -> backend -> quant}`. A
+//! backend knows nothing above [`backend::Step`]; the engine knows a model only as
+//! [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!
@@ -52,9 +56,7 @@ pub mod cancel;
 pub mod capi;
 pub mod chat;
 pub mod checkpoint;
-pub mod dtype;
 pub mod engine;
-pub mod error;
 mod file;
 pub mod format;
 pub mod grammar;
@@ -65,18 +67,10 @@ pub mod model;
 #[cfg(llamabi_planted)]
 #[path = "../tests/sanitizers/planted.rs"]
 pub mod planted;
-mod process;
-pub mod quant;
-mod reserve;
-mod rlimit;
-mod sentence;
 mod thread;
 pub mod tokenizer;
 
 pub use cancel::Cancel;
-pub use dtype::Dtype;
-pub use error::{Error, Result};
 pub use llama::{BuildOptions, Device, Llama};
-
-/// A token id. The C API's `int32_t`; ids are never negative inside the crate.
-pub type Token = i32;
+pub use llamabi_compute::{Dtype, Error, Result, Token, dtype, error, quant};
+use llamabi_compute::{process, reserve, sentence};

@@ -9,7 +9,7 @@ mod small_model;
 
 use emu::standin::Standin;
 use llamabi::Dtype;
-use llamabi::backend::choice::Strategy;
+use llamabi::backend::choice::{Search, Strategy};
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
@@ -81,8 +81,10 @@ fn choice() -> Choice {
         history: 0..3,
         edits: 0..0,
         mask: None,
+        to_host: false,
         logprob: true,
         top: 5,
+        search: Search::Off,
     }
 }
 

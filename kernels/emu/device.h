@@ -1,8 +1,10 @@
-// What gpu.h means without nvcc: kernels as C++ functions, their threads as fibers (machine.h).
+// The implementation of gpu.h for other compilers than nvcc: kernels are C++ functions, and their
+// threads are fibers (machine.h).
 //
-// It is split in two on purpose. What kernels do to memory is inline here, so that sanitizers
-// report it at the kernel's own lines. What the machine does (switching threads, exchanging values
-// between lanes) lies in warp.cpp and fibers.cpp, which are never built with -fsanitize=thread.
+// It has two parts on purpose. The accesses of kernels to memory are inline functions here, so that
+// sanitizers report them at the kernel's own lines. The work of the machine (switching threads,
+// exchanging values between lanes) is in warp.cpp and fibers.cpp, which are never built with
+// -fsanitize=thread.
 #ifndef LLAMABI_EMU_DEVICE_H
 #define LLAMABI_EMU_DEVICE_H
 
@@ -16,14 +18,14 @@ struct Index {
     unsigned x, y, z;
 };
 
-// Where the running thread is in its launch.
+// The place of the running thread in its launch.
 struct View {
     Index thread, block, block_dim, grid_dim;
     unsigned char *shared;
 };
 
 View &view();
-// Ends the launch with a message about the running thread.
+// Ends the launch with an error that names the running thread.
 [[noreturn]] void fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 struct Copy {
@@ -33,8 +35,8 @@ struct Copy {
 };
 void cp_push(const Copy &);
 void cp_close();
-// Gives the next copy of the oldest group while more than `left` groups are in flight; false
-// otherwise.
+// While more than `left` groups are in flight, takes the next copy of the oldest group. Returns
+// false when there is none to take.
 bool cp_next(int left, Copy &);
 
 enum class Op {
@@ -52,7 +54,7 @@ enum class Op {
 void block_barrier(int line);
 void named_barrier(int id, unsigned threads, int line);
 void warp_barrier(int line);
-// Takes one value from each lane; `op` and `arg` decide what each lane gets back.
+// Takes one value from each lane. `op` and `arg` say what each lane gets back.
 float exchange(Op op, float v, int arg, int line);
 uint32_t ballot(bool v, int line);
 void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
@@ -68,8 +70,8 @@ void wait_for_last(int line);
 #define gridDim   (emu::view().grid_dim)
 
 #define DEVICE static inline
-// Inlined, as nvcc does. As plain functions, the linker would merge those of different kernels, one
-// of which may have a planted bug.
+// Always inlined, as nvcc does it. Otherwise the linker would merge the copies of different
+// kernels, although one of them may have a planted bug.
 #define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
@@ -102,7 +104,7 @@ DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(bf16 x) { return as_float((uint32_t)x.bits << 16); }
 DEVICE float to_float(f16 x) {
     uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
-    // Works for subnormals too: one exact product corrects the exponent.
+    // One exact product corrects the exponent, also of subnormals.
     if (rest < 0x7c00) return as_float(sign | as_bits(as_float(rest << 13) * as_float(0x77800000)));
     return as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
 }
@@ -119,7 +121,7 @@ DEVICE void from_float(f16 &y, float x) {
     }
     uint32_t r;
     if (u >= 0x477ff000) r = 0x7c00; // 65520 and up round to infinity
-    // subnormal: unit 2^-24
+    // A subnormal result counts units of 2^-24.
     else if (u < 0x38800000)
         r = as_bits(as_float(u) + 0.5f) - as_bits(0.5f);
     else
@@ -133,8 +135,8 @@ template <class T> uint32_t pair_of(float low, float high, T) {
     from_float(b, high);
     return a.bits | (uint32_t)b.bits << 16;
 }
-// Products and sums of f16 are exact in a double. On the way to f16 they pass through float32,
-// rounded to odd, so that the second rounding is correct.
+// The product and the sum of f16 are exact in a double. The result is rounded to odd in float32
+// first, so that rounding it from there to f16 is correct.
 DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
     float v[2];
     for (int i = 0; i < 2; i++) {
@@ -192,9 +194,9 @@ DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE float load_fenced(const float *p) { return *p; }
 
-// The destination is NaN from the moment the copy is issued and gets its value only in the wait
-// that guarantees it. A copy may land at once, so writing after a read is an error; it may land
-// late, so waiting too little is an error.
+// The destination becomes NaN when the copy is issued, and gets its value only in the wait that
+// guarantees it. So both errors show: issuing a copy while the destination is still being read (a
+// real copy may land at once), and waiting too little (a real copy may land late).
 DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
     if (((uintptr_t)to | (uintptr_t)from) % 16)
         emu::fail(line, "cp.async with an address that is no multiple of 16");
@@ -249,7 +251,8 @@ DEVICE float across_sum(float v, int width, EMU_LINE) {
     return emu::exchange(emu::Op::AcrossSum, v, width, line);
 }
 
-// The blocks of a launch run one after another, and the threads of a block run on one OS thread.
+// Nothing else runs meanwhile: the blocks of a launch run one after another, and the threads of a
+// block are fibers of one OS thread.
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     emu::yield();
     return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);

@@ -1,14 +1,15 @@
-// Threads of a kernel as fibers: switching, a seeded scheduler, how a thread begins and ends.
+// The threads of a kernel as fibers: switching between them, a seeded scheduler, how a thread
+// begins and ends.
 #include "machine.h"
 
 namespace emu {
 namespace {
 
 thread_local Machine own;
-// A pointer to `own`, without the check on every use whether it has been constructed.
+// A pointer to `own`. Every use of `own` itself would check whether it has been constructed.
 #ifndef EMU_LOADED_MANY_TIMES
-// In a shared library, this attribute avoids a call to find the pointer. It saves an eighth of the
-// time.
+// In a shared library, this attribute avoids a function call to find the pointer. It saves an
+// eighth of the time.
 __attribute__((tls_model("initial-exec")))
 #endif
 __thread Machine *current;
@@ -18,8 +19,8 @@ __thread Machine *current;
 Machine &make_machine() { return *(current = &own); }
 Machine &machine() { return *current; }
 
-// Saves the callee-saved registers, stores the stack pointer in *save, and continues at `to`. Not
-// inlined on purpose.
+// Saves the callee-saved registers, stores the stack pointer in *save, and continues on the stack
+// `to`. It must not be inlined.
 extern "C" void llamabi_emu_switch(void **save, void *to);
 #if defined(__x86_64__)
 asm(R"(.text
@@ -40,7 +41,8 @@ llamabi_emu_switch:
 
 namespace {
 
-// The next lane that run_block lets run before it looks again; null if there is none.
+// Returns the next lane of this round of the current warp that can run; null at the end of the
+// round.
 Fiber *next_lane(Machine &m) {
     for (uint32_t ready = m.warps[m.warp].ready; m.passed < 32;) {
         unsigned lane = (m.first + m.passed++) % 32;
@@ -55,7 +57,8 @@ void to_scheduler(bool dying) {
     Machine &m = machine();
     Fiber *f = m.now;
 #ifdef EMU_TSAN
-    // Flag 1: no synchronisation. Otherwise every switch would order everything.
+    // Flag 1 means no synchronisation. Otherwise TSan would take every switch for an order between
+    // the threads, and find no races.
     __tsan_switch_to_fiber(m.tsan, dying ? 0 : 1);
 #endif
 #ifdef EMU_ASAN
@@ -65,7 +68,7 @@ void to_scheduler(bool dying) {
     (void)dying;
     void *to = m.sp;
 #if !defined(EMU_ASAN) && !defined(EMU_TSAN)
-    // Switches directly to the next lane. Going through the scheduler would cost two switches.
+    // Switches directly to the next lane; the way through the scheduler would cost two switches.
     if (!m.failed)
         if (Fiber *next = next_lane(m)) {
             m.now = next;
@@ -165,7 +168,8 @@ void start(Fiber &f, unsigned id, const View &view) {
 #ifdef EMU_ASAN
     __asan_unpoison_memory_region(f.stack, STACK);
 #endif
-    // Stacks begin at different offsets in a page: a CPU cache has few lines for each offset.
+    // Stacks begin at different offsets in a page, because a CPU cache has only a few lines for
+    // each offset.
     void **sp = (void **)(f.stack + STACK - 64 - id % 61 * 64);
     *--sp = nullptr;
     *--sp = (void *)first_entry;
@@ -177,9 +181,9 @@ void start(Fiber &f, unsigned id, const View &view) {
 #endif
 }
 
-// A random warp runs until it can run no more (seeds of even parity), or until each of its lanes
-// has run once (odd). So either one warp gets far ahead of the others, or all advance in small
-// steps. A deadlock ends the run.
+// Picks a random warp again and again. If `ahead`, the warp runs until it can run no further;
+// otherwise each of its lanes runs once. So either one warp gets far ahead of the others, or all
+// advance in small steps. A deadlock ends the run.
 void run_block(unsigned threads, Random &random, bool ahead) {
     Machine &m = machine();
     unsigned warps = threads / 32;
@@ -213,8 +217,8 @@ void run_block(unsigned threads, Random &random, bool ahead) {
 }
 
 #ifdef EMU_TSAN
-// After a failure, the other fibers are resumed once so that they end. TSan then orders what they
-// did before what follows.
+// After a failure, resumes the other fibers once so that they end. Then TSan knows that whatever
+// they did comes before whatever follows.
 void end_block(unsigned threads) {
     Machine &m = machine();
     for (unsigned i = 0; i < threads; i++)

@@ -1,13 +1,13 @@
-// What kernels/hopper.h means without nvcc: barriers at which copies arrive, copies of boxes,
-// warpgroup products.
+// The implementation of kernels/hopper.h for other compilers than nvcc: barriers at which copies
+// arrive, copies of boxes, warpgroup products.
 //
-// Nothing happens at the time it is requested. A copy lands when the scheduler picks it, in any
-// order, and its destination is NaN until then. Products are computed when they are waited for, and
-// their sums are NaN until then.
+// Copies and products happen later than they are requested. A copy lands when the scheduler picks
+// it, in any order; its destination is NaN until then. A product is computed when a thread waits
+// for it; its sums are NaN until then.
 //
 // Shared memory exists twice: as threads see it, and as copies and products see it. async_fence
-// transfers what the calling thread has written with store_operand. (Other writes are not known to
-// be this thread's, so they are never transferred.)
+// transfers from the first to the second what the calling thread has written with store_operand.
+// Other writes are never transferred, because the emulator does not know which thread made them.
 #ifndef LLAMABI_EMU_HOPPER_H
 #define LLAMABI_EMU_HOPPER_H
 
@@ -21,14 +21,14 @@ void async_init(const void *barrier, uint32_t count, int line);
 void async_arrive(const void *barrier, uint32_t bytes, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);
-// This thread has stored bytes that products will read.
+// Records that this thread has stored bytes that products will read.
 void operand_stored(const void *, uint32_t bytes);
 // Checks a copy and returns its number of bytes.
 uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
 void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
 void wgmma_begin(int line);
-// `registers`: operand A in registers; if null, `a` is its descriptor. fresh: the product does not
-// add to d.
+// The operands of a product. `registers`: operand A, if it is in registers; if null, `a` is its
+// descriptor. `fresh`: the sums start from zero.
 struct Factors {
     const uint32_t *registers;
     uint64_t a, b;
@@ -37,8 +37,8 @@ struct Factors {
 void wgmma(float *d, unsigned n, const Factors &, Op, int line);
 void wgmma_commit(int line);
 void wgmma_wait(unsigned left, int line);
-// For TSan: the next 16 bytes that the products for which this thread has just waited have read;
-// null at the end.
+// For TSan, lists what the products that this thread has just waited for have read: each call
+// returns the address of the next 16 bytes, and null at the end.
 const void *wgmma_read();
 void set_registers(unsigned count, int line);
 

@@ -8,8 +8,8 @@ Warpgroup &warpgroup() { return block().warpgroups[view().thread.x / 128]; }
 Thread &thread(Warpgroup &g) { return g.threads[view().thread.x % 128]; }
 
 // The address of chunk i of an operand, from its descriptor (PTX manual, "Asynchronous warpgroup
-// level matrix shared memory layout"). If the operand is K-major, the chunk belongs to row i / 2.
-// If it is MN-major, it belongs to row i / (rows / 8), and after 64 columns the row continues
+// level matrix shared memory layout"). In a K-major operand, chunk i belongs to row i / 2. In an
+// MN-major operand it belongs to row i / (rows / 8), and after each 64 columns a row continues
 // `leading` bytes further on.
 uint32_t address_of(const Operand &o, unsigned i, int line) {
     const uint64_t d = o.descriptor;
@@ -43,7 +43,7 @@ float value_of(uint16_t bits, Op op) {
     return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});
 }
 
-// Puts element k of row r of the operand at to[r * row_step + k * k_step].
+// Writes element k of row r of the operand to to[r * row_step + k * k_step].
 void load(float *to, unsigned row_step, unsigned k_step, Op op, const Operand &o, int line) {
     const Block &b = block();
     for (unsigned i = 0; i < o.chunks(); i++) {
@@ -65,7 +65,7 @@ void compute(Product &p, int line) {
     auto &a = block().rows;
     auto &b = block().columns;
     if (p.words.empty()) load(a[0], 16, 1, p.op, p.a, line);
-    // (PTX manual, "Register fragment layout for matrix A")
+    // The layout of the fragments: PTX manual, "Register fragment layout for matrix A".
     for (unsigned i = 0; i < p.words.size(); i++) {
         const unsigned t = i / 4, row = t / 32 * 16 + t % 32 / 4 + i % 2 * 8,
                        k = t % 4 * 2 + i % 4 / 2 * 8;
@@ -123,7 +123,7 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
         for (Sums &s : g.sums)
             if (s.registers[t] == d) sums = &s;
         if (!sums) {
-            for (Sums &s : g.sums) { // sums that nobody uses any more
+            for (Sums &s : g.sums) { // looks for sums that nobody uses any more
                 bool free = true;
                 for (float *held : s.registers) free &= !held;
                 for (const Product &p : g.products) free &= p.done || p.sums != &s;
@@ -177,8 +177,7 @@ void wgmma_wait(unsigned left, int line) {
         me.committed.pop_front();
     }
     for (size_t i = me.waited; i < end; i++) {
-        // A product needs all threads of the warpgroup to have issued it, whichever thread waits
-        // for it.
+        // Whichever thread waits for a product, all threads of the warpgroup must have issued it.
         while (g.products[i].issued < 128) sleep(g.sleeping, line);
         Quiet here;
         Product &p = g.products[i];
@@ -202,7 +201,8 @@ void wgmma_wait(unsigned left, int line) {
         s.registers[t] = nullptr;
     }
 #ifdef EMU_TSAN
-    // One thread of the warpgroup stands for all: the thread that announces that the stage is free.
+    // One thread reports the reads for the whole warpgroup: the thread that announces that the
+    // stage is free.
     if (t == 0)
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];

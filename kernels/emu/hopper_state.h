@@ -1,5 +1,5 @@
-// What hopper_copies.cpp and hopper_products.cpp share of a block: its barriers, copies and
-// products under way, and shared memory as both see it.
+// The state of a block that hopper_copies.cpp and hopper_products.cpp share: its barriers, the
+// copies and products in flight, and shared memory as both see it.
 #ifndef LLAMABI_EMU_HOPPER_STATE_H
 #define LLAMABI_EMU_HOPPER_STATE_H
 
@@ -21,8 +21,8 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 
 namespace emu {
 
-// Stands for a CUtensorMap with two dimensions of 16-bit numbers, swizzled by 128 bytes, zeros
-// outside.
+// The emulator's version of a CUtensorMap: a matrix of 16-bit numbers whose boxes are swizzled by
+// 128 bytes and read zeros outside of it.
 struct Map {
     uint64_t magic, address, columns, rows, pitch;
     uint32_t box_columns, box_rows;
@@ -32,12 +32,12 @@ constexpr uint64_t MAGIC = 0x70616d726f736e65;
 
 struct Phases {
     unsigned over = 0;
-    Barrier sleeping; // threads that wait for the present phase to end
+    Barrier sleeping; // threads that wait for the current phase to end
     uint32_t count = 0, pending = 0;
-    uint64_t expected = 0, flying = 0; // bytes; `flying`: those in flight
-    unsigned maker = 0;                // thread that made the barrier
+    uint64_t expected = 0, flying = 0; // expected bytes; bytes of copies in flight
+    unsigned maker = 0;                // the thread that made the barrier
     bool visible = false;              // whether copies see the barrier
-    char token[2] = {};                // by parity of the phase
+    char token[2] = {};                // for TSan, by parity of the phase
 };
 
 struct Copying {
@@ -54,13 +54,13 @@ struct Sums {
     std::vector<float> value;
 };
 
-// An operand in shared memory: 16 columns of `rows` rows, or, transposed, 16 rows of `rows`
-// columns; in chunks of eight numbers.
+// An operand in shared memory, in chunks of eight numbers. It has `rows` rows of 16 columns; if
+// transposed, 16 rows of `rows` columns.
 struct Operand {
     uint64_t descriptor;
     unsigned rows;
     bool transposed;
-    uint32_t low = ~0u, high = 0; // bounds of the addresses of its chunks
+    uint32_t low = ~0u, high = 0; // the bounds of its chunks' addresses
     unsigned chunks() const { return rows * 2; }
 };
 
@@ -68,17 +68,18 @@ struct Product {
     Op op;
     Operand a, b;
     bool fresh;
-    unsigned n, issued; // `issued`: by how many threads
+    unsigned n, issued; // `issued`: the number of threads that have issued it
     bool done;
     Sums *sums;
-    // Operand A, if it is in registers: where they are, and what they held at the time of issue.
+    // Operand A, if it is in registers: their addresses, and their contents when the product was
+    // issued.
     std::vector<const uint32_t *> registers;
     std::vector<uint32_t> words;
 };
 
 struct Thread {
-    size_t issued = 0, waited = 0; // counts of products
-    std::deque<size_t> committed;  // groups, as the number of products up to the end of each
+    size_t issued = 0, waited = 0; // numbers of products
+    std::deque<size_t> committed;  // for each group, the number of products up to its end
     bool fenced = false;
     unsigned registers = 0;
 };
@@ -93,14 +94,14 @@ struct Warpgroup {
 struct Block {
     unsigned char *shared = nullptr;
     std::vector<unsigned char> seen; // shared memory as copies and products see it
-    // What threads have stored since their last async_fence: by thread, address and number of
-    // bytes.
+    // For each thread, the addresses and sizes of what it has stored since its last async_fence.
     std::map<unsigned, std::vector<std::pair<uint32_t, uint32_t>>> stored;
     std::map<uint32_t, Phases> barriers;
     std::vector<Copying> copying;
     std::map<unsigned, Warpgroup> warpgroups;
     std::vector<const void *> read;
-    // Operands of the product that is being computed; too large for a thread's small stack.
+    // The operands of the product that is being computed. They are too large for a fiber's small
+    // stack.
     float rows[64][16], columns[16][256];
 };
 
@@ -111,8 +112,8 @@ struct Own {
 };
 extern thread_local Own own;
 
-// TSan watches functions of the C library wherever they are called from, but not while a Quiet
-// lives. No fiber switch may happen during that time.
+// TSan watches functions of the C library wherever they are called from. While a Quiet is alive, it
+// does not; no fiber switch may happen during that time.
 struct Quiet {
     Quiet() {
 #ifdef EMU_TSAN
@@ -133,17 +134,17 @@ struct Quiet {
 };
 #define fail(...) (Quiet::end(), fail(__VA_ARGS__))
 
-// Made when a kernel first uses something of hopper.h.
+// The state of the running block. It is made when a kernel first uses a function of hopper.h.
 Block &block();
 
-// Sleeps until somebody opens the barrier. This neither releases nor acquires; TSan is told for
-// each phase.
+// Sleeps until somebody opens the barrier. It tells TSan nothing: the phases of barriers release
+// and acquire.
 void sleep(Barrier &b, int line);
 
 // The address of the 16 bytes that would lie at `address` without swizzling.
 inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-// Whether an operand has bytes of this range of shared memory.
+// Whether an operand includes bytes of this range of shared memory.
 bool reads(const Operand &o, uint32_t from, uint32_t bytes, int line);
 
 } // namespace emu

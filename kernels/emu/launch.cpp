@@ -22,13 +22,13 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         return report(error, error_len, "%s: no GPU takes a grid of (%u, %u, %u)", name, grid[0],
             grid[1], grid[2]);
     const bool hopper = strstr(name, "_hopper_") != nullptr;
-    if (shared_bytes > (hopper ? 227 << 10 : 99 << 10)) // limit of sm_86 and sm_89
+    if (shared_bytes > (hopper ? 227 << 10 : 99 << 10)) // 99 KiB: the limit of sm_86 and sm_89
         return report(error, error_len,
             "%s: %zu bytes of shared memory are more than every GPU has", name, shared_bytes);
 
     Machine &m = make_machine();
     unsigned threads = block[0];
-    // Tensor maps in parameters must be aligned.
+    // Parameters are copied because the tensor maps in them must be aligned.
     alignas(128) unsigned char aligned[1024];
     if (params_size > sizeof aligned)
         return report(error, error_len, "%s: %zu bytes of parameters", name, params_size);

@@ -1,16 +1,19 @@
-// The insides of the emulated machine, for the files beside this one: threads, warps, blocks.
+// The internal interface of the emulator, for the files beside this one: threads, warps, blocks.
 //
-// fibers.cpp switches between threads. warp.cpp has what threads do together, hopper_copies.cpp and
-// hopper_products.cpp the same for compute capability 9.0. memory.cpp has device memory and what a
-// launch sees of the launch before it. launch.cpp runs a kernel. All of this is built without
-// -fsanitize=thread even when the kernels are built with it; EMU_TSAN then makes it announce its
-// fibers and barriers to TSan. The machine stands for hardware, so only what kernels do can race.
+// fibers.cpp switches between threads. warp.cpp has the operations of several threads together;
+// hopper_copies.cpp and hopper_products.cpp have those of compute capability 9.0. memory.cpp has
+// device memory, and hides from a dependent launch what it may not see yet. launch.cpp runs a
+// kernel.
+//
+// All of this is built without -fsanitize=thread even when the kernels are built with it. EMU_TSAN
+// then makes it announce its fibers and barriers to TSan. The emulator stands for hardware, so TSan
+// should find races of kernels only.
 #ifndef LLAMABI_EMU_MACHINE_H
 #define LLAMABI_EMU_MACHINE_H
 
 #include <cstddef>
 #include <cstdint>
-// device.h is included by gpu.h, which defines these.
+// gpu.h defines these types before it includes device.h.
 struct bf16 {
     uint16_t bits;
 };
@@ -59,17 +62,18 @@ constexpr size_t STACK = 256 << 10;
 #else
 constexpr size_t STACK = 64 << 10;
 #endif
-constexpr size_t GUARD = 256; // bytes of 0xff around memory; checked for writes
+// Bytes of 0xff before and after memory. A write into them is detected.
+constexpr size_t GUARD = 256;
 
 struct Barrier {
     unsigned arrived = 0, generation = 0;
     int line = 0;
     Op op = Op::Sync;
-    // the last fiber that arrived; the others follow through Fiber::before
+    // The last fiber that arrived; Fiber::before links to those that arrived earlier.
     struct Fiber *waiting = nullptr;
-    // For TSan: what threads release to and acquire from, by parity of the generation. With a
-    // single token, a thread that wakes late would acquire the next generation too, which would
-    // hide races.
+    // For TSan, what threads release to and acquire from, by parity of the generation. If there
+    // were one token, a thread that wakes late would acquire the next generation too, and that
+    // would hide races.
     char token[2] = {};
 };
 
@@ -81,8 +85,8 @@ struct Fiber {
     bool done;
     Fiber *before;              // the fiber that arrived at the same barrier before this one
     int line;                   // line of the barrier
-    std::vector<Copy> copies;   // committed and not, in order of issue
-    std::vector<size_t> groups; // ends of committed groups in `copies`
+    std::vector<Copy> copies;   // in order of issue, whether committed or not
+    std::vector<size_t> groups; // the end of each committed group in `copies`
     size_t copied;
 #ifdef EMU_TSAN
     void *tsan;
@@ -93,29 +97,30 @@ struct Fiber {
 struct Warp {
     Barrier barrier;
     unsigned exited;
-    uint32_t ready; // lanes that can run, one bit each
-    // By parity of the barrier's generation: one lane may still read the last exchange while
-    // another starts the next.
+    uint32_t ready; // the lanes that can run, a bit for each
+    // Twice, by parity of the barrier's generation, because one lane may still read the last
+    // exchange while another lane starts the next one.
     uint32_t slot[2][6][32]; // [parity][word][lane]
     float result[2][32];
     float a[2][16][16], b[2][16][8];
 };
 
-// One for each OS thread that launches.
+// The emulator's state of one OS thread that launches kernels.
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    Barrier block, named[16], early; // `early`: of wait_for_last
+    Barrier block, named[16], early; // `early`: the barrier of wait_for_last
     unsigned exited = 0;
     Fiber *now = nullptr;
     void *sp = nullptr; // run_block's stack pointer
-    // The warp that run_block is at, the lane it began with, and how many lanes it has passed.
+    // run_block's current warp, the lane with which its round began, and how many lanes it has
+    // passed.
     unsigned warp = 0, first = 0, passed = 32;
     void (*entry)(const void *) = nullptr;
     const void *params = nullptr;
     const char *kernel = nullptr;
     bool failed = false;
-    bool waited = false; // whether a thread has waited for the previous launch
+    bool waited = false; // whether a thread has called wait_for_last
     bool wrote_early = false;
     char message[512];
 #ifdef EMU_ASAN
@@ -128,7 +133,7 @@ struct Machine {
     ~Machine() {
         for (Fiber &f : fibers) {
 #ifdef EMU_ASAN
-            // Whoever gets these addresses next may write to all of them.
+            // The next owner of these addresses may write to all of them.
             __asan_unpoison_memory_region(f.stack, STACK);
 #endif
             munmap(f.stack, STACK);
@@ -136,7 +141,7 @@ struct Machine {
     }
 };
 
-// xorshift64*: a seed means the same on every platform.
+// xorshift64*, so that a seed gives the same numbers on every platform.
 struct Random {
     uint64_t state;
     unsigned below(unsigned n) {
@@ -147,13 +152,14 @@ struct Random {
     }
 };
 
-// fibers.cpp. The state of the OS thread, which calls make_machine before anything else:
+// fibers.cpp. The state of this OS thread; make_machine is to be called before anything else.
 Machine &make_machine();
 Machine &machine();
-// Switches from the running thread to the next one or back to run_block; forever if it is `dying`.
+// Switches from the running fiber to the next one, or back to run_block. A `dying` fiber never runs
+// again.
 void to_scheduler(bool dying);
 void start(Fiber &, unsigned id, const View &);
-// Runs until every thread has ended or one has failed.
+// Runs the fibers until all of them have ended or one has failed.
 void run_block(unsigned threads, Random &, bool ahead);
 #ifdef EMU_TSAN
 void end_block(unsigned threads);
@@ -164,14 +170,15 @@ void wait_at(Machine &, Barrier &, unsigned expected, int line);
 // Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
-// hopper_copies.cpp: a block begins; whether copies are in flight; one copy lands.
+// hopper_copies.cpp. hopper_begins: a block begins. hopper_busy: whether copies are in flight.
+// hopper_lands: one of them lands.
 void hopper_begins(size_t shared_bytes);
 bool hopper_busy();
 void hopper_lands(unsigned random);
-// hopper_products.cpp: a thread ends.
+// hopper_products.cpp. hopper_exits: the running thread ends.
 void hopper_exits();
 
-// memory.cpp. A guard of GUARDED bytes lies before and after the memory that is returned.
+// memory.cpp. `allocate` returns memory with GUARDED more bytes before and after `size`.
 #ifdef EMU_ASAN
 constexpr size_t GUARDED = 0; // ASan has its own guards
 #else
@@ -184,17 +191,17 @@ bool intact(const unsigned char *raw, size_t size);
 // Returns false and the size of a damaged buffer if something was written outside of a buffer.
 bool all_intact(size_t &damaged);
 extern bool strict; // emu_strict
-extern bool hidden; // whether what earlier launches wrote is hidden from this one
+extern bool hidden; // whether the output of earlier launches is hidden from the running one
 void before_launch(bool dependent);
 void after_launch();
-// Shows what was hidden to all threads that wait for it.
+// Shows what was hidden, and lets the threads that wait in wait_for_last go on.
 void show(Machine &);
 bool restore();
 int report(char *error, size_t error_len, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// The device does things in the order of the calls, whichever host threads make them. TSan does not
-// see how the host's threads keep that order, so it is told here.
+// The device works in the order of the calls, whichever host threads make them. TSan does not see
+// how the host's threads keep that order, so this type tells it.
 struct InOrder {
 #ifdef EMU_TSAN
     static inline char token;

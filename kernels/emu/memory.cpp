@@ -1,4 +1,4 @@
-// Device memory with guards around it, and what a launch that starts early sees of it (emu_strict).
+// Device memory with guards around it, and what a dependent launch sees of it (emu_strict).
 #include "machine.h"
 
 #include <map>
@@ -19,8 +19,9 @@ std::mutex buffers_lock;
 std::map<uint64_t, Buffer> buffers;
 
 struct Seen {
-    std::vector<unsigned char> contents; // contents before the launch
-    std::vector<bool> written; // words that launches have written since everything was complete
+    std::vector<unsigned char> contents; // the contents before the launch
+    // The words that launches have written since the last copy or ordinary launch.
+    std::vector<bool> written;
 };
 std::map<uint64_t, Seen> seen;
 
@@ -68,7 +69,7 @@ int report(char *error, size_t error_len, const char *format, ...) {
     return 1;
 }
 
-// Before a launch: keeps the contents, and hides incomplete data from a dependent launch.
+// Saves the contents before a launch, and hides from a dependent launch what may not be complete.
 void before_launch(bool dependent) {
     for (auto &[address, buffer] : buffers) {
         Seen &s = seen[address];
@@ -84,7 +85,7 @@ void before_launch(bool dependent) {
     hidden = dependent;
 }
 
-// Makes everything visible again. Returns false if something has been written in the meantime.
+// Makes everything visible again. Returns false if something was written in the meantime.
 bool restore() {
     if (!hidden) return true;
     hidden = false;
@@ -114,7 +115,7 @@ void wait_for_last(int line) {
     Machine &m = machine();
     m.waited = true;
     if (!hidden) return;
-    // Nothing is shown before the whole block has come here or ended.
+    // Nothing is shown before every thread of the block has come here or has ended.
     if (m.early.arrived + m.exited + 1 < m.now->view.block_dim.x) {
         wait_at(m, m.early, ~0u, line);
     } else {

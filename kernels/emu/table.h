@@ -1,4 +1,4 @@
-// Which kernels there are, by name.
+// The kernels of this build, by name.
 #ifndef LLAMABI_EMU_TABLE_H
 #define LLAMABI_EMU_TABLE_H
 

@@ -1,5 +1,5 @@
-// What threads do together: barriers, exchanges between the lanes of a warp, matrices in fragments,
-// waiting for copies.
+// The operations of several threads together: barriers, exchanges between the lanes of a warp,
+// matrix fragments; and waiting for copies.
 #include "machine.h"
 
 namespace emu {
@@ -34,14 +34,15 @@ void wait_at(Machine &m, Barrier &b, unsigned expected, int line) {
 
 namespace {
 
-// The running thread, looked up once for each operation: calling machine() for every use takes
-// longer than most operations do.
+// The running thread. It is looked up once for each operation, because calling machine() for every
+// use takes longer than most operations.
 struct Lane {
     Machine &m = machine();
     unsigned id = m.now->id % 32;
     Warp &w = m.warps[m.now->id / 32];
 
-    // The part of a warp operation before its barrier; returns the parity to read from afterwards.
+    // The part of a warp operation before its barrier. Returns the parity from which to read after
+    // the barrier.
     int meet(Op op, int line, const uint32_t *value, int words) {
         Barrier &b = w.barrier;
         int parity = b.generation & 1;
@@ -56,8 +57,9 @@ struct Lane {
     void wait(int line) { wait_at(m, w.barrier, 32, line); }
 };
 
-// A butterfly over the lanes that differ in the bits of `mask`, as xor shuffles do it, highest bit
-// first. Addition commutes, so all lanes of a group get the same bits.
+// A butterfly over the bits of `mask`, from the highest: for each bit, every lane combines its
+// value with that of the lane whose number differs in this bit. Addition commutes, so all lanes of
+// a group get the same bits.
 template <class F> void butterfly(float (&v)[32], unsigned mask, F f) {
     for (unsigned bit = 16; bit; bit /= 2) {
         if (!(mask & bit)) continue;
@@ -114,7 +116,7 @@ float exchange(Op op, float v, int arg, int line) {
     Warp &w = lane.w;
     const uint32_t mine[] = {as_bits(v), (uint32_t)arg};
     int parity = lane.meet(op, line, mine, 2);
-    if (w.barrier.arrived == 31) { // the last lane computes for all
+    if (w.barrier.arrived == 31) { // the last lane to arrive computes for all
         float all[32];
         memcpy(all, w.slot[parity][0], sizeof all);
         for (uint32_t other : w.slot[parity][1])
@@ -166,8 +168,8 @@ void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line) {
                 at = address(j);
             }
         }
-    // Read now, because shared memory may change as soon as another warp writes. TSan checks what
-    // kernels may rely on.
+    // The rows are read now: shared memory may change as soon as another warp runs. TSan finds out
+    // whether the kernel excludes that.
     for (unsigned i = 0, l = lane.id; i < 4; i++) {
         if (!trans) {
             memcpy(&r[i], address(8 * i + l / 4) + l % 4 * 4, 4);
@@ -185,7 +187,7 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op,
     int parity = lane.meet(op, line, nullptr, 0);
     Warp &w = lane.w;
     unsigned g = lane.id / 4, t = lane.id % 4;
-    // Fragment layouts of the PTX manual for m16n8k16: each lane unpacks what it holds.
+    // Each lane unpacks its own words. The PTX manual has the layouts of the fragments of m16n8k16.
     auto value = [&](uint32_t word, unsigned high) {
         uint16_t bits = (uint16_t)(high ? word >> 16 : word);
         return op == Op::MmaBf16 ? to_float(bf16{bits}) : to_float(f16{bits});

@@ -1,9 +1,9 @@
-// Decode and prefill attention over pages against a scalar twin in float64.
+// Compares decode and prefill attention over pages with a scalar twin in float64.
 #include "harness.h"
 
 namespace {
 
-// How prefill is computed: in float32, with mma.sync, or on compute capability 9.0.
+// The kernel that computes prefill: in float32, with mma.sync, or for compute capability 9.0.
 enum Way { Fma, Mma, Hopper };
 
 struct Span {
@@ -12,7 +12,7 @@ struct Span {
 };
 
 // Some sequences whose pages are scattered over the pool. Positions after the end of a sequence
-// stay NaN, and so do pages that no sequence has.
+// stay NaN, and so do the pages of no sequence.
 struct Attention {
     int type;
     uint32_t heads, kv_heads, head_dim;
@@ -51,8 +51,8 @@ struct Attention {
                         uint8_t *head =
                             &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) *
                                               head_bytes(type, stride)];
-                        // For half of the queries the last keys outweigh all before them, so that
-                        // the running maximum moves.
+                        // For half of the queries, the last keys outweigh all earlier ones, so that
+                        // the running maximum changes.
                         float size = !is_v && outliers && (p + 1 == length || p >= 256) ? 5 : 1,
                               unit = fabsf(random.normal()) * size / 40;
                         if (scaled(type)) memcpy(head + 16 * stride + p % 16 * 4, &unit, 4);
@@ -92,7 +92,7 @@ struct Attention {
             partial.as<float>(), counters.as<uint32_t>(), rd.as<int32_t>(), pd.as<int32_t>(),
             rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim, stride,
             pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
-        // Launched twice: the second launch finds the counters as the first left them.
+        // Launches twice, because the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
             launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128,
                 4160 + 96 * stride, seed + (uint64_t)i * 100);
@@ -106,7 +106,7 @@ struct Attention {
             all.push_back((float)widened(y_type, &bytes[at]));
         return all;
     }
-    // Outputs in 16 bits must be the outputs in 32 bits, rounded.
+    // Checks that outputs in 16 bits are the outputs in 32 bits, rounded.
     template <class Run> void rounds(const std::vector<float> &exact, const Run &run) {
         y_type = type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16;
         const std::vector<float> got = run();
@@ -119,7 +119,7 @@ struct Attention {
         y_type = GPU_F32;
     }
 
-    // `skip`: where tiles begin within the span, as if the prompt had been cut differently.
+    // `skip`: the row of the span at which tiles begin, as if the prompt had been cut differently.
     std::vector<float> prefill(Way way, uint32_t skip, uint64_t seed) {
         const bool fma = way == Fma;
         uint32_t height = fma             ? GPU_TILE_FMA
@@ -140,13 +140,13 @@ struct Attention {
         }
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
-        const uint32_t slots = y_type == GPU_F16; // the other two types use the plain order
+        const uint32_t permuted = y_type == GPU_F16; // the other two types use the plain order
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             td.as<AttendTile>(), rd.as<int32_t>(), pgd.as<uint32_t>(), (uint32_t)list.size(), heads,
             kv_heads, head_dim, stride, pad32(q_dim), pad32(q_dim), 1 / sqrtf((float)head_dim),
-            (uint32_t)y_type, slots};
+            (uint32_t)y_type, permuted};
         if (way == Hopper) {
-            // The second of two layers.
+            // The maps have two layers; the test uses the second.
             auto maps = [&](TensorMap &map, const Buffer &pages) {
                 std::vector<uint8_t> both(pages.size, 0xff), layer = pages.get<uint8_t>();
                 both.insert(both.end(), layer.begin(), layer.end());
@@ -163,14 +163,14 @@ struct Attention {
             const uint32_t b = stride <= 64 ? 64 : 128;
             launch(std::string("attend_hopper_") + name_of(type) + "_" + std::to_string(b), h,
                 heads, (unsigned)list.size(), 1, 384, 1280 * b + 128, seed);
-            return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
+            return permuted ? unpermuted(numbers(y), pad32(q_dim)) : numbers(y);
         }
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
         std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) +
                            (fma ? "" : "_" + std::to_string(b));
         launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b,
             seed);
-        return slots ? without_slots(numbers(y), pad32(q_dim)) : numbers(y);
+        return permuted ? unpermuted(numbers(y), pad32(q_dim)) : numbers(y);
     }
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
@@ -195,8 +195,8 @@ struct Attention {
                 spread = fmax(spread, size / sqrt((double)head_dim));
             }
             for (double &x : score) sum += x = exp(x - max);
-            // An error of e in every score changes weights by a factor of exp(+-e), both above and
-            // below the fraction bar.
+            // An error of e in every score changes weights by a factor of exp(+-e), in the
+            // numerator and in the denominator.
             double e = 2 * spread * (unit + 2e-6) + unit + 4e-6;
             for (uint32_t d = 0; d < head_dim; d++) {
                 double y = 0, size = 0;
@@ -238,7 +238,7 @@ void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare("attend", got, row, false);
     test.rounds(got, [&] { return test.decode(rows, max_splits, 1); });
-    // A row alone, with as many splits as it needs, gives the same bits.
+    // A row alone, launched with just the splits that it needs, gives the same bits.
     for (uint32_t row = 0; row < test.n_rows; row += 1 + test.n_rows / 2) {
         auto alone = test.decode({(int32_t)row}, (lengths[row] - 1) / 256 + 1, 1);
         CHECK(test.same(alone, got, row), "attend: row %u differs alone and in company", row);
@@ -266,7 +266,7 @@ void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head
     test.untouched(got);
     for (uint32_t row = 0; row < test.n_rows; row++) test.compare(name, got, row, way != Fma);
     test.rounds(got, [&] { return test.prefill(way, 0, 1); });
-    // Another cut into tiles gives the same bits.
+    // Tiles that begin elsewhere give the same bits.
     auto cut = test.prefill(way, way == Fma ? 1 : 7, 1);
     for (uint32_t row = 0; row < test.n_rows; row++)
         CHECK(test.same(cut, got, row), "%s: row %u depends on the cut", name, row);
@@ -286,9 +286,9 @@ void test_attend_prefill_fma() {
     prefill(GPU_F16, Fma, 1, 1, 256, {{0, 5, true}});
 }
 
-// Covers fewer and more rows and keys than a box has; enough tiles of keys that every stage is
-// filled again; a second warpgroup that sees one more tile of keys than the first; heads that do
-// not fill a box.
+// Covers fewer and more rows and keys than a box has, so many tiles of keys that every stage is
+// filled again, a second warpgroup that sees one more tile of keys than the first, and heads that
+// do not fill a box.
 void test_attend_hopper() {
     prefill(GPU_BF16, Hopper, 2, 1, 64, {{0, 130, true}});
     prefill(GPU_F16, Hopper, 2, 1, 128, {{0, 1, true}, {61, 20, true}, {112, 16, true}});
@@ -318,7 +318,7 @@ void test_attend_fp8() {
     prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
 }
 
-// NaN of another sequence does not spread; a sequence's own NaN comes out.
+// A NaN in another sequence does not spread; a NaN in the sequence itself reaches the output.
 void test_attend_nan() {
     for (int way : {-1, (int)Mma, (int)Hopper}) {
         const bool prompt = way >= 0;

@@ -1,5 +1,6 @@
-// A decode step whose launches may each start before the previous one has ended. What a kernel
-// reads before it waits is hidden from it (emu_strict), and the results must not change.
+// A decode step in which each launch may start before the previous one has ended. Until a kernel
+// waits, it cannot see what earlier launches wrote (emu_strict). The results must be the same as
+// those of ordinary launches.
 #include "harness.h"
 
 namespace {
@@ -8,7 +9,7 @@ void must(int failed, const char *error) {
     if (failed) die(error);
 }
 
-// A step of two layers; returns the bits of the sampler's output and of the residual stream.
+// Runs a step of two layers. Returns the bits of the sampler's output and of the residual stream.
 std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90,
                    n = 3, padded = 4, page_count = 3;
@@ -28,8 +29,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
     const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}),
         row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
-    // For the second layer, where four blocks share a K: the counters, and what up to two such
-    // groups of blocks leave.
+    // The scratch of the second layer, where four blocks share a K: the counters, and the sums of
+    // at most two such groups of blocks.
     const uint32_t splits = 4;
     Buffer scratch(std::vector<uint8_t>(GPU_SPLIT_BELOW * 4 + 2 * splits * 512 * 16));
     SampleRow row = {};
@@ -68,8 +69,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error),
             error);
     };
-    // A product of `pairs` pairs of weight rows. In the second layer, if there are norms, prepare
-    // first makes the rows of `from` ready.
+    // Launches a product of `pairs` pairs of weight rows. In the second layer, a product with a
+    // norm gets its rows from prepare, which reads `from`.
     auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p,
                        auto &from, auto &stride, const Buffer *norms) {
         if (batch && norms) {

@@ -1,4 +1,4 @@
-// What the kernel tests share: device buffers, random numbers, launches on several schedules,
+// Helpers of the kernel tests: device buffers, random numbers, launches on several schedules,
 // comparisons.
 #ifndef LLAMABI_TESTS_HARNESS_H
 #define LLAMABI_TESTS_HARNESS_H
@@ -31,13 +31,13 @@
         }                                                                                          \
     } while (0)
 
-// Number of schedules on which every launch is repeated; one is plenty under a sanitizer.
+// The number of schedules on which every launch is repeated. Under a sanitizer one suffices.
 inline int schedules() {
     const char *n = getenv("EMU_SCHEDULES");
     return n ? atoi(n) : 5;
 }
 
-// Defined where a sanitizer watches the kernels.
+// This function is defined if a sanitizer watches the kernels.
 extern "C" __attribute__((weak)) void __asan_init();
 extern "C" __attribute__((weak)) void __tsan_init();
 
@@ -48,7 +48,7 @@ struct Random {
         return (uint32_t)(state >> 33);
     }
     uint32_t below(uint32_t n) { return bits() % n; }
-    // Roughly normal with sigma 1, and an outlier now and then.
+    // A roughly normal number with sigma 1, or now and then an outlier.
     float normal() {
         float sum = 0;
         for (int i = 0; i < 6; i++) sum += (float)bits() / 2147483648.0f - 0.5f;
@@ -60,7 +60,7 @@ inline uint32_t pad(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 inline uint32_t pad32(uint32_t n) { return pad(n, 32); }
 inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
-// ---- storage types, written a second time and independently of the emulator's
+// ---- storage types, implemented independently of the emulator
 
 inline bool quantised(int type) { return type >= GPU_INT8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
@@ -68,7 +68,7 @@ inline const char *name_of(int type) {
     static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8"};
     return names[type];
 }
-// The type of the activations that a prefill product with such weights reads.
+// The type of the activations in a prefill product with weights of this type.
 inline int prepared_type(int type) { return quantised(type) ? GPU_F16 : type; }
 
 inline double widened(int type, const void *p) {
@@ -90,16 +90,16 @@ inline double widened(int type, const void *p) {
     return u & 0x8000 ? -x : x;
 }
 
-// Rounds to nearest even by searching among the neighbours: slow and obviously right.
+// Rounds to nearest even by searching among the neighbours, which is slow and obviously right.
 inline uint16_t narrowed(int type, float x) {
     if (x != x) return 0x7fff;
     uint16_t sign = std::signbit(x) ? 0x8000 : 0;
     double v = fabs((double)x);
     int infinity = type == GPU_F16 ? 0x7c00 : 0x7f80, low = 0, high = infinity;
     auto value = [&](int bits) {
-        // Infinity counts as the number that would come next.
+        // Infinity counts as the number that would follow the greatest one.
         if (bits == infinity) return type == GPU_F16 ? 65536.0 : ldexp(1.0, 128);
-        uint32_t u = (uint32_t)bits; // little endian: the low half
+        uint32_t u = (uint32_t)bits; // little endian: the number is in the low half
         return widened(type, &u);
     };
     if (v >= value(infinity)) return (uint16_t)(sign | infinity);
@@ -160,7 +160,7 @@ inline double e4m3(uint32_t code) {
                                                : ldexp(mantissa, -9);
     return code & 128 ? -x : x;
 }
-// Rounds to nearest even, by search.
+// Rounds to the nearest code, ties to even, by search.
 inline uint32_t to_e4m3(double x) {
     uint32_t best = 0;
     for (uint32_t code = 1; code < 127; code++) {
@@ -170,7 +170,7 @@ inline uint32_t to_e4m3(double x) {
     return best | (std::signbit(x) ? 128 : 0);
 }
 
-// The numbers that codes stand for: src/quant.
+// The number that a code stands for (compute/src/quant).
 inline double code_value(int type, uint32_t code) {
     static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f,
         -0.18477343f, -0.091050036f, 0.0f, 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
@@ -181,8 +181,8 @@ inline double code_value(int type, uint32_t code) {
                               : (double)code - 128;
 }
 
-// Bytes of one kv head of a page; and number `d` of the vector in `slot` of such a head. In 8-bit
-// caches the scales follow the vectors.
+// The KV cache. In 8-bit caches, the scales of a KV head of a page follow its vectors. head_bytes
+// is the size of one KV head of a page; cached reads number d of its vector `slot`.
 inline bool scaled(int type) { return type == GPU_INT8 || type == GPU_FP8; }
 inline size_t head_bytes(int type, uint32_t stride) {
     return scaled(type) ? 16 * stride + 64 : 16 * stride * size_of(type);
@@ -194,7 +194,7 @@ inline double cached(int type, const uint8_t *head, uint32_t stride, uint32_t sl
 }
 
 // A matrix of weights [rows, cols] with stride pad32(cols) and zeros in the padding. Quantised
-// matrices are laid out as quant.h says, written here column by column.
+// matrices have the layout that quant.h describes; this code places them column by column.
 struct Matrix {
     int type;
     uint32_t rows, cols, stride;
@@ -256,7 +256,7 @@ struct Matrix {
     const double *row(uint32_t i) const { return &values[(size_t)i * cols]; }
 };
 
-// Activations [rows, stride] with NaN in the padding, which no kernel may use.
+// Random activations [rows, stride]. The padding is NaN, because no kernel may use it.
 inline std::vector<float> activations(uint32_t rows, uint32_t width, Random &random) {
     std::vector<float> x((size_t)rows * pad32(width), NAN);
     for (uint32_t i = 0; i < rows; i++)
@@ -270,15 +270,15 @@ inline std::vector<float> vector_of(
     return x;
 }
 
-// The order of slots (params.h): the slot of a column; and rows of `stride` numbers put back into
-// plain order.
-inline uint32_t slot(uint32_t column) {
+// The permuted order (params.h). `permuted_of` is the place of a column. `unpermuted` puts rows of
+// `stride` numbers back into plain order.
+inline uint32_t permuted_of(uint32_t column) {
     return column / 16 * 16 + column % 4 / 2 * 8 + column % 16 / 4 * 2 + column % 2;
 }
-inline std::vector<float> without_slots(const std::vector<float> &all, uint32_t stride) {
+inline std::vector<float> unpermuted(const std::vector<float> &all, uint32_t stride) {
     std::vector<float> out(all);
     for (size_t i = 0; i < all.size(); i++)
-        out[i] = all[i / stride * stride + slot((uint32_t)(i % stride))];
+        out[i] = all[i / stride * stride + permuted_of((uint32_t)(i % stride))];
     return out;
 }
 
@@ -299,7 +299,8 @@ template <class P> void launch(const std::string &kernel, const P &params, unsig
     if (!try_launch(kernel, params, gx, gy, gz, block, shared, seed, error)) die(error);
 }
 
-// `run(seed)` returns all that a launch wrote; it must be the same bits on every schedule.
+// `run(seed)` launches on a schedule and returns everything that the launch wrote. Checks that all
+// schedules give the same bits, and returns them.
 inline std::vector<uint8_t> on_schedules(
     const char *what, const std::function<std::vector<uint8_t>(uint64_t)> &run) {
     std::vector<uint8_t> first = run(1);

@@ -1,5 +1,5 @@
-// Tests the emulated machine itself: its arithmetic, and that it refuses what it must refuse.
-// Replaces main.cpp and emu/table.cpp.
+// Tests the emulator itself: its arithmetic, and that it reports the errors of kernels. This file
+// takes the place of main.cpp and emu/table.cpp.
 #include "machine.h"
 
 #include "../emu/table.h"
@@ -29,7 +29,7 @@ void conversions() {
     }
     Random random{3};
     for (int i = 0; i < 300000; i++) {
-        // Covers every exponent, and often values halfway between two numbers.
+        // The random numbers have every exponent, and often lie halfway between two results.
         uint32_t u = random.bits() << 1 | random.below(2);
         if (i % 3 == 0) u = (u & 0xffffe000) | 0x1000;
         if (i % 3 == 1) u = (u & 0x807fffff) | (100 + random.below(45)) << 23;
@@ -69,7 +69,7 @@ void run_lanes() {
     }
 }
 
-// Several threads at the same time, some of whose launches fail.
+// Several threads launch at the same time; some of the launches fail.
 void run_threads() {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; i++)
@@ -110,8 +110,8 @@ void run_tensor() {
     }
 }
 
-// A warpgroup product, and the errors that it must refuse. Returns the message; empty if nothing
-// was noticed.
+// Runs a warpgroup product; `which` picks an error that the emulator must report. Returns its
+// message; empty if it reported nothing.
 std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
     Random random{9};
     std::vector<uint16_t> in;
@@ -125,7 +125,7 @@ std::string warpgroup(uint32_t which, uint32_t type, uint64_t seed) {
     auto got = out.get<float>();
     for (uint32_t m = 0; m < 64; m++)
         for (uint32_t n = 0; n < 256; n++) {
-            // The sum before the product: the number of its register.
+            // Before the product, each sum is the number of its register.
             double sum = n / 8 * 4 + m / 8 % 2 * 2 + n % 2, size = sum;
             for (uint32_t k = 0; k < 16; k++) {
                 double x = widened((int)type, &in[m * 16 + k]) *
@@ -161,8 +161,8 @@ void run_warpgroup() {
     CHECK(!taken(matrix.at, 60, 200), "rows that are not aligned were taken");
 }
 
-// The same for products with an operand in registers and a transposed one, and for sums that start
-// anew while others are in flight.
+// The same for products with operand A in registers, with a transposed operand, and with sums that
+// start from zero while other products are in flight.
 std::string fragments(uint32_t which, uint32_t type, uint64_t seed) {
     const uint32_t A = 0, B = 64 * 16, X = B + 16 * 128, Y = X + 64 * 64;
     Random random{10};
@@ -217,9 +217,10 @@ void run_named() {
     }
 }
 
-// Returns the message for error number `which`; empty if nothing was noticed.
+// Runs a kernel with error number `which`. Returns the emulator's message; empty if it reported
+// nothing.
 std::string wrong(uint32_t which, uint64_t seed) {
-    // Leaked, because the test writes outside of it and freeing it would report that again.
+    // This buffer is leaked: the test writes outside of it, and freeing it would report that again.
     std::vector<uint16_t> in(64, 0);
     Buffer ind(in), *out = new Buffer(64 * 4);
     std::string error;
@@ -243,7 +244,7 @@ void refusals(bool guards) {
         "shared memory", "outside a buffer", "under way", "multiple of 16", "bank conflict",
         "disagree", "wrong result"};
     for (uint32_t which = 0; which < 11; which++) {
-        // sanitizers report these, and abort
+        // A sanitizer would report these errors and abort.
         if (!guards && (which == 4 || which == 5 || which == 10)) continue;
         for (uint64_t seed = 0; seed < 4; seed++) {
             std::string error = wrong(which, seed);

@@ -1,11 +1,11 @@
-// Small kernels that show what the emulated machine does and what it refuses. Not part of the
-// library.
+// Small kernels for the test of the emulator: some are right, and some have an error that it must
+// report. They are not part of the library.
 #include "../gpu.h"
 #include "machine.h"
 
 MACHINE_KERNELS(KERNEL_FACTS)
 
-// Shuffles, votes, sums within groups of lanes.
+// Tests shuffles, votes and sums within groups of lanes.
 KERNEL(lanes) {
     const uint32_t t = threadIdx.x, lane = t % 32;
     float *out = p.out + t * 8;
@@ -18,13 +18,13 @@ KERNEL(lanes) {
     out[5] = across_sum(v, 4);
 }
 
-// One warp's 16x16 by 16x8 product through ldmatrix; ldmatrix_trans of the transposed matrix must
-// give the same.
+// One warp multiplies 16x16 by 16x8 with operands from ldmatrix. With ldmatrix_trans of the
+// transposed matrix the result must be the same.
 KERNEL(tensor) {
     SHARED(shared);
     const uint32_t lane = threadIdx.x;
     unsigned char *a_tile = shared, *b_tile = shared + 1024, *t_tile = shared + 2048;
-    // Pitch 64 with the swizzle of gemm.h; b is [n][k] and, for ldmatrix_trans, [k][n].
+    // Rows have 64 bytes, with the swizzle of gemm.h. b is [n][k]; for ldmatrix_trans it is [k][n].
     for (uint32_t i = lane; i < 256; i += 32) {
         uint16_t a = p.in[i], b = p.in[256 + i];
         uint32_t row = i / 16, col = i % 16;
@@ -54,7 +54,7 @@ KERNEL(tensor) {
     }
 }
 
-// Warp 0 hands numbers to warp 1 through a named barrier that warp 2 never sees.
+// Warp 0 passes numbers to warp 1. The two meet at a named barrier, in which warp 2 takes no part.
 KERNEL(named) {
     SHARED(shared);
     float *x = (float *)shared;
@@ -64,7 +64,7 @@ KERNEL(named) {
     if (t >= 32 && t < 64) p.out[t - 32] = x[t - 32];
 }
 
-// Errors that must be refused, by number.
+// Errors that the emulator must report, by number.
 KERNEL(wrong) {
     SHARED(shared);
     float *x = (float *)shared;
@@ -74,13 +74,13 @@ KERNEL(wrong) {
         if (t == 40) return;
         block_sync();
         break;
-    case 1: // half of the block waits at another barrier
+    case 1: // one half of the block waits at another barrier than the other half
         if (t < 32)
             block_sync();
         else
             block_sync();
         break;
-    case 2: // half a warp in a warp operation
+    case 2: // only half a warp takes part in a warp operation
         if (t % 32 < 16) p.out[t] = group_sum(1, 32);
         break;
     case 3: // a named barrier to which too few threads come
@@ -117,8 +117,8 @@ KERNEL(wrong) {
     }
 }
 
-// A warpgroup product whose operands threads store; with `which` from 1 on, errors that must be
-// refused.
+// A warpgroup product with operands that threads store. `which` from 1 on picks an error that the
+// emulator must report.
 KERNEL(warpgroup) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32;
@@ -128,7 +128,7 @@ KERNEL(warpgroup) {
         const uint32_t row = i / 16, at = row * 128 + i % 16 * 2;
         store_operand(shared + (at ^ (at >> 7 & 7) << 4), p.in[i]);
     }
-    // which 11: the fence is not called by a thread that has stored
+    // which 11: one of the threads that have stored does not call async_fence
     if (p.which != 1 && (p.which != 11 || t)) async_fence();
     block_sync();
     float d[128];
@@ -143,7 +143,7 @@ KERNEL(warpgroup) {
     wgmma_commit();
     if (p.which == 5) return;
     if (p.which == 6)
-        wgmma_wait<1>(); // too weak: what is written below is not complete
+        wgmma_wait<1>(); // waits too little: the sums that are stored below are not complete
     else
         wgmma_finish(d);
     for (uint32_t r = 0; r < 128; r++)
@@ -162,9 +162,9 @@ KERNEL(warpgroup) {
     if (p.which == 10) barrier_arrive(barrier);
 }
 
-// First a [64 x 16] in registers times b [16 x 128], transposed; then x [64 x 64] in shared memory
-// times the transpose of y [128 x 64], with sums that start from zero. `which` picks errors that
-// must be refused.
+// Two products: a [64 x 16] in registers times b [16 x 128], by a transposed operand; then x [64 x
+// 64] in shared memory times the transpose of y [128 x 64], with sums that start from zero. `which`
+// picks an error that the emulator must report.
 KERNEL(fragments) {
     SHARED(shared);
     const uint32_t t = threadIdx.x, lane = t % 32, g = t / 32 * 16 + lane / 4, c = lane % 4 * 2;

@@ -1,15 +1,16 @@
-// Embedding, preparation, and all products against scalar twins in float64.
+// Compares embedding, preparation and all products with scalar twins in float64.
 #include "harness.h"
 
 namespace {
 
 const float EPS = 0.02f; // large enough that its absence is noticed
 
-// Error of float32 sums relative to the sum of magnitudes: of order K * 2^-24 at worst, far less in
-// practice.
+// The error of a float32 sum relative to the sum of magnitudes. At worst it is of order K * 2^-24;
+// in practice it is far less.
 const double SUM = 4e-6;
-// All types but float32 round activations to the type of the weights: half a unit in the last place
-// of 8 or 11 bits, doubled for safety. With quantised weights the products are f16 times f16.
+// The relative error of rounding. For all types but float32, activations are rounded to the type of
+// the weights (f16 for quantised weights). That is an error of half a unit in the last place of 8
+// or 11 bits, doubled for safety.
 double rounding(int type) {
     return type == GPU_F32    ? 0
            : type == GPU_F16  ? ldexp(1.0, -11)
@@ -17,7 +18,7 @@ double rounding(int type) {
                               : ldexp(1.0, -10);
 }
 
-// The rows of `of` that a launch works on: shuffled, with padding among them.
+// A list of n rows for a launch, out of `of` rows: shuffled, with padding among them.
 std::vector<int32_t> row_list(uint32_t n, uint32_t of, Random &random) {
     std::vector<int32_t> rows;
     for (uint32_t i = 0; i < of; i++) rows.push_back((int32_t)i);
@@ -49,25 +50,27 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
 
 const std::string suffix(int type) { return std::string("_") + name_of(type); }
 
-// What a prefill product reads, made by `prepare`.
+// The input of a prefill product, made by the kernel prepare.
 Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Buffer &norm,
-    const Buffer &rows, uint32_t n_rows, uint32_t width, uint64_t seed, bool slots = false) {
+    const Buffer &rows, uint32_t n_rows, uint32_t width, uint64_t seed, bool permuted = false) {
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
     PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(), n_rows,
-        width, x_stride, pad32(width), EPS, slots};
+        width, x_stride, pad32(width), EPS, permuted};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
 }
-// The same for rows that need no norm, after `first` other rows: zeros in the padding, NaN where
-// there is no row.
+// The same for rows that need no norm. They lie after `first` other rows. Padding columns are zero;
+// rows that do not exist are NaN.
 Buffer rounded(int weights, const std::vector<float> &x, const std::vector<int32_t> &rows,
-    uint32_t width, uint32_t first, bool slots) {
+    uint32_t width, uint32_t first, bool permuted) {
     const int type = prepared_type(weights);
     std::vector<uint8_t> out((first + rows.size()) * pad32(width) * size_of(type), 0xff);
     for (size_t i = 0; i < rows.size(); i++)
         for (uint32_t j = 0; rows[i] >= 0 && j < pad32(width); j++)
-            store(type, &out[((first + i) * pad32(width) + (slots ? slot(j) : j)) * size_of(type)],
+            store(type,
+                &out[((first + i) * pad32(width) + (permuted ? permuted_of(j) : j)) *
+                     size_of(type)],
                 j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
     return Buffer(out);
 }
@@ -81,10 +84,10 @@ void launch_gemm(const std::string &kernel, int type, const void *params, size_t
         die(error);
 }
 
-// Launches a product of prefill rows for compute capability 9.0. Float weights: tiles of 128 rows
-// and `columns` columns, or half as many columns with half_tiles. Quantised weights: half as many
-// columns, in tiles of 256 rows, or 128 with half_tiles. With `alone`, one warpgroup computes a
-// half tile.
+// Launches a product of prefill rows for compute capability 9.0. With float weights, a tile has 128
+// rows and `columns` columns; with half_tiles, half as many columns. With quantised weights, a tile
+// has columns / 2 columns and 256 rows; with half_tiles, 128 rows. With `alone`, one warpgroup
+// computes a half tile.
 bool half_tiles = false, alone = false;
 template <class P> void launch_hopper(const std::string &kernel, const P &p, const Buffer &x,
     uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed,
@@ -118,14 +121,15 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
         shared, seed);
 }
 
-// How a product of decode rows is computed; by default Few up to eight rows, Batch beyond.
+// The kernels that compute a product. For decode rows the default is Few up to eight rows, and
+// Batch for more.
 enum Way { Few, Batch, Prefill, Hopper, Library };
 Way way_of(int type, uint32_t n_rows) {
     return type == GPU_F32 || n_rows <= GPU_FEW_ROWS ? Few : Batch;
 }
 
-// What a library leaves: sums of products of the weights with n_rows rows that prepare made; NaN in
-// the padding.
+// The sums that a library would leave: the weights times n_rows rows that prepare has made, with
+// NaN in the padding.
 Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
     const auto rows = prepared.get<uint16_t>();
     std::vector<float> sums((size_t)n_rows * pad32(w.rows), NAN);
@@ -139,7 +143,7 @@ Buffer library_sums(const Matrix &w, const Buffer &prepared, uint32_t n_rows) {
     return Buffer(sums);
 }
 
-// Rows of a block of a batch, and the memory where blocks that share a K meet.
+// The rows of a block of a batch, and the memory in which blocks that share a K exchange sums.
 uint32_t batch_rows(uint32_t n_rows) { return n_rows <= 16 ? 16 : n_rows <= 32 ? 32 : 64; }
 Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
     const size_t blocks =
@@ -150,8 +154,8 @@ Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
     return Buffer(all);
 }
 
-// `pairs`: pairs of weight rows. `splits`: how many blocks of a batch share a K, using `scratch`.
-// `across`: number of blocks of a float32 product; `more`: its shared memory.
+// `pairs`: the number of pairs of weight rows. `splits`: how many blocks of a batch share a K; they
+// use `scratch`. For float32, `across` is the number of blocks and `more` the shared memory.
 void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size,
     uint32_t pairs, uint32_t splits, const Buffer &scratch, uint32_t across, size_t more,
     uint32_t n_rows, uint64_t seed) {
@@ -236,7 +240,7 @@ struct Heads {
     uint32_t q, kv, dim;
 };
 
-// Everything that one qkv launch writes: q | k pages | v pages.
+// Runs qkv. The results of a launch are everything that it writes: q | k pages | v pages.
 struct Qkv {
     int type, kv_type;
     Way way;
@@ -330,7 +334,7 @@ struct Qkv {
         return all;
     }
 
-    // The outputs of one row, in the order of the rows of w; NaN where nothing was written.
+    // The outputs of one row, in the order of w's rows; NaN where nothing was written.
     std::vector<double> row_of(const std::vector<uint8_t> &all, uint32_t row,
         std::vector<double> *padding = nullptr) const {
         std::vector<double> y;
@@ -368,8 +372,8 @@ struct Qkv {
             bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
         }
         std::vector<double> padding, got = row_of(all, row, &padding);
-        // Error of the cache. int8: half a step of the number's vector. fp8: half a step of the
-        // number itself, or of the smallest numbers.
+        // The error of the cache. For int8 it is half a step of the vector's scale. For fp8 it is
+        // half a step at the number's own magnitude, or at that of the smallest numbers.
         std::vector<double> steps(n, 0);
         for (uint32_t i = q_dim; scaled(kv_type) && i < n; i++) {
             for (uint32_t d = 0; d < heads.dim; d++)
@@ -427,7 +431,7 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
     CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits",
         name_of(type));
     half_tiles = alone = false;
-    // A row alone gives the same bits as among other rows.
+    // A row alone gives the same bits as a row among others.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;
         if (!prefill) test.way = Few;
@@ -444,7 +448,7 @@ void test_qkv() {
     qkv(GPU_BF16, GPU_F16, false, 264, {2, 2, 32}, 5);
     qkv(GPU_BF16, GPU_BF16, false, 96, {4, 1, 64}, 9);
     qkv(GPU_F32, GPU_BF16, false, 9, {1, 1, 128}, 3);
-    qkv(GPU_BF16, GPU_BF16, false, 1050, {1, 1, 2}, 3); // several loads in flight, odd tail
+    qkv(GPU_BF16, GPU_BF16, false, 1050, {1, 1, 2}, 3); // several loads in flight, an odd tail
     qkv(GPU_F32, GPU_F16, false, 1050, {1, 1, 2}, 8);
 }
 void test_qkv_prefill() {
@@ -463,10 +467,10 @@ struct Dense {
     Kind kind;
     int type;
     Way way;
-    uint32_t n, k, max_rows; // n columns of the output
+    uint32_t n, k, max_rows; // n: columns of the output
     bool has_bias;
     uint32_t splits = 1;
-    int h_type = prepared_type(type); // of ffn_up's output
+    int h_type = prepared_type(type); // the type of ffn_up's output
     Random random{31};
     Matrix w{type, kind == Up ? 2 * n : n, k, random, 1 / sqrtf((float)k)};
     std::vector<float> in = activations(max_rows, k, random),
@@ -479,7 +483,7 @@ struct Dense {
     std::vector<float> run(const std::vector<int32_t> &rows, uint64_t seed) {
         uint32_t n_rows = (uint32_t)rows.size();
         const int out_type = kind == Up ? h_type : GPU_F32;
-        const bool slots = way == Hopper && quantised(type);
+        const bool permuted = way == Hopper && quantised(type);
         Buffer rd(rows), od(kind == Logits ? (size_t)n_rows * n * 4
                                            : (size_t)max_rows * pad32(n) * size_of(out_type));
         if (kind == Add) od.put(out);
@@ -489,8 +493,8 @@ struct Dense {
             KINDS[kind] + std::string(way == Hopper ? "_hopper" : "_prefill") + suffix(type);
         const uint32_t first = kind == Add && way == Hopper ? 3 : 0;
         if (kind == Add ? type != GPU_F32 || way == Prefill : way != Few) {
-            a = kind == Add ? rounded(type, in, rows, k, first, slots)
-                            : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed, slots);
+            a = kind == Add ? rounded(type, in, rows, k, first, permuted)
+                            : prepared(type, ind, pad32(k), nd, rd, n_rows, k, seed, permuted);
             from = a.as<void>();
         }
         const float *g = way == Few ? nd.as<float>() : nullptr;
@@ -532,9 +536,9 @@ struct Dense {
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
         for (uint16_t x : od.get<uint16_t>()) all.push_back((float)widened(out_type, &x));
-        return slots ? without_slots(all, out_stride) : all;
+        return permuted ? unpermuted(all, out_stride) : all;
     }
-    // Index in the output of entry i of the launch, which is row `row`.
+    // The place in the output of the launch's row i, which is row `row` of the step.
     size_t place(uint32_t i, uint32_t row) const {
         return (size_t)(kind == Logits ? i : row) * out_stride;
     }
@@ -600,7 +604,8 @@ void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n
             "%s %s: blocks that share a K give other bits", KINDS[kind], name_of(type));
         test.splits = 1;
     }
-    // The type of the next product's weights decides how h is rounded, and nothing else.
+    // The type of h follows the next product's weights; it changes how h is rounded, and nothing
+    // else.
     const bool any_type = kind == Up && !(test.way == Hopper && quantised(type));
     if (any_type) {
         std::vector<float> exact;
@@ -670,8 +675,8 @@ void test_gemm() {
     dense(Add, GPU_BF16, true, 32, 64, 129);
 }
 
-// Covers fewer and more rows, weight rows and columns than a box has; enough steps that every stage
-// is written again.
+// Covers fewer and more rows, weight rows and columns than a box has, and so many steps that every
+// stage is written again.
 void test_hopper() {
     dense(Add, GPU_BF16, true, 259, 650, 65, true, Hopper);
     dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
@@ -684,8 +689,8 @@ void test_hopper() {
     qkv(GPU_F16, GPU_F32, true, 330, {5, 1, 40}, 2, Hopper);
 }
 
-// Covers each type of cache; columns that do not fill a block and columns that fill more than one;
-// gate and up at a distance that is a multiple of four and at one that is not.
+// Covers each type of cache, columns that do not fill a block and that fill more than one, and
+// distances from gate to up that are multiples of four and that are not.
 void test_library() {
     qkv(GPU_BF16, GPU_F16, true, 40, {4, 2, 20}, 5, Library);
     qkv(GPU_F16, GPU_F32, true, 33, {2, 1, 6}, 2, Library);
@@ -695,9 +700,9 @@ void test_library() {
     dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
 }
 
-// Covers weight rows and activation rows that do not fill a block and that fill more than one;
-// enough lines that every stage is written again; a K that ends inside a group and inside a
-// sixteen; every format in each op, at both ends of a line.
+// Covers weight rows and activation rows that do not fill a block and that fill more than one, so
+// many lines that every stage is written again, a K that ends inside a group and inside sixteen
+// columns, and every format in each operation, with a K that ends early and late in a line.
 void test_codes() {
     dense(Add, GPU_INT8, true, 131, 580, 17, true, Hopper);
     dense(Add, GPU_INT4, true, 3, 770, 257, false, Hopper);
@@ -708,8 +713,8 @@ void test_codes() {
     qkv(GPU_INT4, GPU_FP8, true, 320, {2, 1, 20}, 9, Hopper);
 }
 
-// Covers few and many rows, a K from less than a step to more than all lines in flight, weight rows
-// that do not fill a tile.
+// Covers few and many rows, a K from less than a step to more than all lines in flight, and weight
+// rows that do not fill a tile.
 void test_few() {
     for (int type : {GPU_BF16, GPU_F16}) {
         uint32_t n = type == GPU_F16;
@@ -731,7 +736,7 @@ void test_batch() {
     dense(Logits, GPU_BF16, false, 65, 40, 33);
     dense(Add, GPU_BF16, false, 5, 31, 64);
     dense(Add, GPU_BF16, false, 32, 33, 65, true);
-    dense(Add, GPU_BF16, false, 259, 70, 17); // more pairs than a block has
+    dense(Add, GPU_BF16, false, 259, 70, 17); // more pairs of weight rows than a block has
     qkv(GPU_BF16, GPU_INT8, false, 96, {4, 2, 20}, 40);
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
         uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
@@ -743,11 +748,10 @@ void test_batch() {
     dense(Logits, GPU_INT8, false, 35, 300, 66);
 }
 
-// Covers incomplete groups, incomplete blocks, several blocks in flight, and odd numbers of
-// everything.
+// Covers incomplete groups, incomplete blocks, several blocks in flight, and odd sizes everywhere.
 void test_quantised() {
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
-        // sizes differ a little between the formats
+        // The sizes differ a little between the formats.
         uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
         qkv(type, GPU_BF16, false, 64, {4, 2, 16}, 1 + n);
         qkv(type, GPU_F32, false, 1030 + n, {1, 1, 2}, 8);
@@ -764,7 +768,7 @@ void test_quantised() {
 void test_quantised_gemm() {
     for (int type : {GPU_INT8, GPU_INT4, GPU_NF4}) {
         uint32_t n = type == GPU_INT8 ? 0 : type == GPU_INT4 ? 1 : 2;
-        // enough lines that stages are written again; a second tile with few rows
+        // so many lines that stages are written again; a second tile with few rows
         dense(Add, type, true, 130, 580 + n, 65, true);
         dense(Add, type, true, 3, 1 + 31 * n, 2);
         dense(Up, type, true, 67, 257 - n, 17);
@@ -773,8 +777,8 @@ void test_quantised_gemm() {
     dense(Add, GPU_INT4, true, 32, 64, 129);
 }
 
-// Covers fewer columns than a line and more than all lines in flight; few rows, many rows and a
-// prompt's rows; more numbers than there are codes.
+// Covers fewer columns than a line has and more than all lines in flight have, few rows, many rows
+// and a prompt's rows, and more different numbers than there are codes.
 void test_fp8() {
     qkv(GPU_FP8, GPU_BF16, false, 64, {4, 2, 16}, 1);
     qkv(GPU_FP8, GPU_FP8, false, 130, {4, 2, 20}, 9);
@@ -788,8 +792,9 @@ void test_fp8() {
     dense(Up, GPU_FP8, true, 67, 129, 17);
 }
 
-// The 8-bit caches, bit for bit (int8 equals the CPU's): zeros, a single number, the smallest
-// numbers, values halfway between codes, values that are not finite.
+// Compares what append writes to an 8-bit cache bit for bit (int8 is the same on the CPU). Covers
+// zeros, a single number, the smallest numbers, values halfway between codes, and values that are
+// not finite.
 void append(int type) {
     const uint32_t dim = 20, stride = 32, rows = 7;
     std::vector<float> fresh(rows * 2 * dim, 0);
@@ -839,7 +844,7 @@ void test_append() {
     append(GPU_FP8);
 }
 
-// A row with NaN or infinity becomes NaN, and its neighbours are unaffected.
+// A row with NaN or infinity becomes NaN, and its neighbours stay as they are.
 void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
         for (Kind kind : {Add, Up, Logits})

@@ -1,4 +1,4 @@
-// Compares sampling with a twin that sorts; they must agree to the bit.
+// Compares sampling with a twin that sorts. Both must give the same bits.
 #include "harness.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ struct Scale {
     float halvings, high, low, inverse;
 };
 
-// The arithmetic of src/backend/choice.rs, written a third time.
+// The arithmetic of compute/src/backend/choice.rs, implemented a third time.
 Scale scale_of(float temperature) {
     double t = std::min(std::max((double)temperature, ldexp(1.0, -100)), ldexp(1.0, 100)),
            halving = 0.693147180559945309417 * t;
@@ -26,7 +26,7 @@ uint64_t mass_of(const Scale &s, float value, float max) {
     float distance = value - max, halvings = distance * s.halvings;
     if (!(halvings > -40.0f)) return 0;
     float back = distance - value, lost = (value - (distance - back)) - (max + back);
-    float n = nearbyintf(halvings); // to even, as adding a large number rounds
+    float n = nearbyintf(halvings); // rounds ties to even, as adding a large number does
     float nh = n * s.high, nl = n * s.low, r = (((distance - nh) - nl) + lost) * s.inverse;
     float p = 1.0f / 5040.0f;
     for (float c : {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f}) {
@@ -211,11 +211,11 @@ void sampling() {
                 row.resize(stride, NAN);
                 logits.insert(logits.end(), row.begin(), row.end());
             }
-            // The last row again, after padding: what surrounds a row does not matter.
+            // Repeats the last row after padding: its neighbours must not matter.
             rows.push_back({});
             rows.back().given = GPU_NO_ROW;
             rows.push_back(rows[n_rows - 1]);
-            // With a history of its own.
+            // The repeated row has a history of its own.
             histories.resize((n_rows + 1) * history_stride);
             std::copy_n(&histories[(n_rows - 1) * history_stride], history_stride,
                 &histories[n_rows * history_stride]);
@@ -288,7 +288,7 @@ void sampling() {
     CHECK(drawn > 100, "only %zu tokens were drawn", drawn);
 }
 
-// Thresholds that random rows meet too seldom.
+// Cases at the thresholds, which random rows meet too seldom.
 void edges() {
     struct Edge {
         std::vector<float> logits;
@@ -297,18 +297,18 @@ void edges() {
     };
     const uint32_t most = (1u << 24) - 1, half = 1u << 31;
     const Edge edges[] = {
-        // The third by rank is the first by id and has next to nothing: 21 and 23 halvings below
-        // the best.
+        // The third token by rank is the first by id, and has almost no mass: 21 and 23 halvings
+        // below the best.
         {{-16, -15, 0}, 2, UINT_MAX, 0, 1},
         {{-16, -15, 0}, 3, UINT_MAX, 0, 0},
-        // The mass before the third of four is exactly half: the third stays.
+        // The mass before the third of four tokens is exactly half, so the third is kept.
         {{1, 1, 1, 1}, 0, half, most, 2},
         {{1, 1, 1, 1}, 0, half - 1, most, 1},
-        // The mass before the second of three is a third: it stays, and at 2^-32 less it does not.
-        // So limits are not cut to 32 bits.
+        // The mass before the second of three tokens is a third. With this top_p it is kept, and
+        // with 2^-32 less it is not. This shows that bounds are not cut to 32 bits.
         {{1, 1, 1}, 0, 0x55555556u, most, 1},
         {{1, 1, 1}, 0, 0x55555555u, most, 0},
-        // All tokens that tie with the last one stay.
+        // All tokens that tie with the last one are kept.
         {{2, 1, 1, 1, 0}, 2, UINT_MAX, most, 3},
         {{0.0f, -0.0f, -1}, 1, UINT_MAX, most, 1},
     };

@@ -8,14 +8,15 @@ use std::ffi::c_char;
 
 // Section: Adapters
 
-/// Load a LoRA adapter, a directory as peft writes it, for calls to choose: `*id` is what
-/// `llama_generate_options.adapter` names it by, from 1 on and never given again. `scale` weights it.
-/// What runs on the handle runs on. The adapter is kept in memory beside the weights (16 bits a number;
-/// 32 where the weights are float32), so that rows of different adapters share steps.
+/// Load a LoRA adapter from a directory as peft writes it, so that calls can choose it. `*id` is
+/// the number for `llama_generate_options.adapter`; ids begin at 1 and are never given again.
+/// `scale` is the adapter's weight. Calls that run on the handle continue. The adapter is kept in
+/// memory beside the weights (16 bits a number; 32 if the weights are float32), so that rows of
+/// different adapters share steps.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, and `_UNSUPPORTED` for what
-/// only merging can do (`modules_to_save`, a rank over 256) and on a GPU. Any thread; not from inside
-/// a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`; and with `_UNSUPPORTED`
+/// on a GPU and for what only merging can do (`modules_to_save`, a rank over 256). Any thread may
+/// call this, but not from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_adapter_add(
     l: *mut llama_t,
@@ -28,17 +29,18 @@ pub unsafe extern "C" fn llama_adapter_add(
         InCallback::refuse("llama_adapter_add")?;
         let handle = scope.handle(l)?;
         args::check_pointer("dir", dir)?;
-        // SAFETY: not NULL; NUL-terminated by the contract, as `id` is NULL or writable.
+        // SAFETY: the path is not NULL. By contract it is NUL-terminated, and `id` is NULL or
+        // writable.
         let (dir, id) = unsafe { (handle::path(dir), args::place("id", id)?) };
         id.set(handle.llama.add_adapter(dir, scale)?);
         Ok(LLAMA_OK)
     })
 }
 
-/// No new call may name this adapter. Its memory is free when the last call that runs with it has
-/// ended.
+/// Drop an adapter: no new call may name it. Its memory is freed when the last call that runs with
+/// it has ended.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread; not from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, but not from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_adapter_drop(
     l: *mut llama_t,

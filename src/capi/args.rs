@@ -1,4 +1,4 @@
-//! Pointers and lengths to slices and text. Lengths are checked before memory is touched.
+//! Makes slices and texts of pointers and lengths. A length is checked before memory is touched.
 #![allow(unsafe_code)]
 
 use super::failure::{Failure, Outcome};
@@ -6,11 +6,11 @@ use super::types::LLAMA_E_UTF8;
 use std::ffi::{CStr, c_char};
 use std::fmt::Display;
 
-/// Longest text or array that a caller may give, in bytes or elements: more than any model has
-/// context for, and within what SentencePiece can count.
+/// The longest text or array that a caller may give, in bytes or elements. No model has a context
+/// for so much, and SentencePiece can still count it.
 pub(super) const MAX_LEN: usize = i32::MAX as usize;
 
-/// Not NULL, and aligned for `T`.
+/// Checks that a pointer is not NULL and is aligned for `T`.
 pub(super) fn check_pointer<T>(name: impl Display, p: *const T) -> Outcome<()> {
     if p.is_null() {
         return Err(Failure::invalid(format!("{name} is NULL")));
@@ -25,7 +25,7 @@ pub(super) fn check_pointer<T>(name: impl Display, p: *const T) -> Outcome<()> {
     Ok(())
 }
 
-/// An array of the caller's. NULL will do where `n` is 0.
+/// Makes a slice of a caller's array. The pointer may be NULL if `n` is 0.
 ///
 /// # Safety
 /// `p` is NULL or points to `n` elements that stay unchanged for `'a`.
@@ -36,8 +36,8 @@ pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> 
     check_pointer(&name, p)?;
     let bytes = n.checked_mul(size_of::<T>()).filter(|_| n <= MAX_LEN);
     match bytes.and_then(|bytes| p.addr().checked_add(bytes)) {
-        // SAFETY: not NULL, aligned, and the size neither exceeds isize::MAX nor wraps, as just
-        // checked; the elements are there by this function's contract.
+        // SAFETY: the pointer is not NULL and aligned, and the size neither exceeds isize::MAX nor
+        // wraps, as just checked. By this function's contract the elements are there.
         Some(_) => Ok(unsafe { std::slice::from_raw_parts(p, n) }),
         None => Err(Failure::invalid(format!(
             "{name} has {n} elements, at most {MAX_LEN} can be"
@@ -45,14 +45,15 @@ pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> 
     }
 }
 
-/// Text for the host.
+/// Makes a text for the host.
 pub(super) fn with_nul(text: String) -> Vec<u8> {
     let mut bytes = text.into_bytes();
     bytes.push(0);
     bytes
 }
 
-/// Text of the caller's: `len` bytes, or up to the NUL where `len` is SIZE_MAX.
+/// Makes a slice of a caller's text, which has `len` bytes, or ends at its NUL if `len` is
+/// SIZE_MAX.
 ///
 /// # Safety
 /// `p` is NULL or points to that many bytes, which stay unchanged for `'a`.
@@ -63,7 +64,7 @@ pub(super) unsafe fn text<'a>(
 ) -> Outcome<&'a str> {
     let bytes = if len == usize::MAX {
         check_pointer(&name, p)?;
-        // SAFETY: not NULL; NUL-terminated by this function's contract.
+        // SAFETY: the pointer is not NULL. By this function's contract the text is NUL-terminated.
         unsafe { CStr::from_ptr(p) }.to_bytes()
     } else {
         // SAFETY: by this function's contract.
@@ -78,10 +79,10 @@ pub(super) unsafe fn text<'a>(
     })
 }
 
-/// Where one value will be written.
+/// A place where one value will be written.
 pub(super) struct Place<T>(*mut T);
 
-/// Check a pointer that a value is to be written to.
+/// Checks a pointer through which a value is to be written.
 ///
 /// # Safety
 /// `p` is NULL or stays writable until [`Place::set`].
@@ -92,12 +93,13 @@ pub(super) unsafe fn place<T>(name: &str, p: *mut T) -> Outcome<Place<T>> {
 
 impl<T> Place<T> {
     pub fn set(self, value: T) {
-        // SAFETY: `place` has found it not NULL and aligned, and its contract says writable.
+        // SAFETY: `place` has found the pointer not NULL and aligned, and by its contract it is
+        // writable.
         unsafe { self.0.write(value) }
     }
 }
 
-/// A caller's buffer for `cap` elements and the place for their number.
+/// A caller's buffer for `cap` elements, and the place for their number.
 pub(super) struct Buffer<T> {
     name: &'static str,
     p: *mut T,
@@ -105,7 +107,7 @@ pub(super) struct Buffer<T> {
     n: Place<usize>,
 }
 
-/// Check a buffer. NULL with a `cap` of 0 asks for the size.
+/// Checks a buffer. A caller that passes NULL with a `cap` of 0 asks for the size.
 ///
 /// # Safety
 /// `p` is NULL or has `cap` writable elements; `n` is NULL or writable; both until
@@ -126,8 +128,8 @@ pub(super) unsafe fn buffer<T>(
 }
 
 impl<T: Copy> Buffer<T> {
-    /// Copy `values` and their number, or only the number where they do not fit. `end` follows
-    /// them where there is still room.
+    /// Copies `values` and their number, or only their number if they do not fit. `end` is written
+    /// behind them if there is still room.
     pub fn fill(self, values: &[T], end: Option<T>) -> Outcome<()> {
         self.n.set(values.len());
         if self.p.is_null() {
@@ -141,8 +143,8 @@ impl<T: Copy> Buffer<T> {
                 values.len()
             )));
         }
-        // SAFETY: `buffer` has found the pointer usable, its contract gives `cap` elements, and
-        // `values` (and `end`) are no more than that.
+        // SAFETY: `buffer` has found the pointer usable, and by its contract there are `cap`
+        // elements. `values` together with `end` are no more than that.
         unsafe {
             self.p
                 .copy_from_nonoverlapping(values.as_ptr(), values.len());

@@ -1,10 +1,10 @@
 //! `llama_cancel_*`: flags that signal handlers can set.
 //!
 //! A signal handler may interrupt the very thread that holds the table's lock, so flags are found
-//! without one: they are cells in blocks that are never freed, and a flag's number says which cell
-//! of its process's table it is and the how-manieth flag in it. A freed flag's cell is used again
-//! with the next number, which a stale pointer does not match. What stays behind is one cell per
-//! flag that ever lived at the same time.
+//! without a lock. They are cells in blocks that are never freed. A flag's number names the cell in
+//! its process's table, and the generation: how many flags have had this cell before. The cell of a
+//! freed flag is used again with the next generation, which a stale pointer does not match. So the
+//! table keeps as many cells as there were ever flags at the same time.
 #![allow(unsafe_code)]
 
 use super::cells::{CELLS, Cell, Cells, INDEX_BITS};
@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 /// The value behind a flag's number is `FIRST_FLAG + (generation << INDEX_BITS | index)`.
 const GENERATION_BITS: u32 = 22;
 
-/// A cell's value is the generation times 4, plus one of these.
+/// A cell's value is four times the generation, plus one of these.
 const FREE: u64 = 0;
 const ARMED: u64 = 1;
 const TRIGGERED: u64 = 2;
 
-/// A flag's number, taken apart.
+/// A flag's number, decoded.
 #[derive(Clone, Copy)]
 struct FlagId {
     index: usize,
@@ -50,7 +50,7 @@ impl FlagId {
         self.generation * 4 + ARMED
     }
 
-    /// Its cell, if the flag is live.
+    /// Returns the flag's cell if the flag is live.
     fn cell(self, cells: &'static Cells) -> Option<&'static Cell> {
         let cell = cells.cell(self.index)?;
         let value = cell.load(Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl FlagId {
     }
 }
 
-/// The flag that options name; NULL is none.
+/// Returns the flag that options name. NULL means that there is no flag.
 pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
     if c.is_null() {
         return Ok(None);
@@ -72,9 +72,10 @@ pub(super) fn flag(c: *const llama_cancel_t) -> Outcome<Option<Cancel>> {
 
 // Section: Cancel flags
 
-/// A flag that can stop calls of any handle, not triggered. NULL if there are a million already.
+/// Make a flag that can stop calls of any handle. It is not triggered. Returns NULL if there are a
+/// million flags already.
 ///
-/// Free it with `llama_cancel_free`, after the calls and streams that were given it.
+/// Free it with `llama_cancel_free`, after the calls and streams to which it was given.
 #[unsafe(no_mangle)]
 pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
     guard!(else ptr::null_mut(), {
@@ -83,22 +84,22 @@ pub extern "C" fn llama_cancel_new() -> *mut llama_cancel_t {
         let reused = table.lock().free_cells.pop();
         let Some(index) = reused.or_else(|| cells.new_cell()) else { return ptr::null_mut() };
         let Some(cell) = cells.cell(index) else { return ptr::null_mut() };
-        // Free cells hold their next flag's generation, and nobody else has this one.
+        // A free cell holds the generation of its next flag, and no other thread has this cell.
         let id = FlagId { index, generation: cell.load(Ordering::Relaxed) / 4 };
         cell.store(id.armed(), Ordering::Relaxed);
         id.pointer(key)
     })
 }
 
-/// Stop whatever was given this flag: a load within one tensor, a generation within one step
-/// (`LLAMA_CANCELLED`, with what there is by then). It stays triggered.
+/// Stop everything that was given this flag: a load stops within one tensor, a generation within
+/// one step (`LLAMA_CANCELLED`, with what there is by then). The flag stays triggered.
 ///
-/// One atomic operation: may be called from any thread, from a signal handler and from inside a
-/// callback, again and again. NULL, a freed flag or a foreign pointer does nothing.
+/// This is one atomic operation. It may be called from any thread, from a signal handler and from
+/// inside a callback, again and again. NULL, a freed flag and a foreign pointer are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
     guard!(else (), {
-        // A flag from before a fork may be set: nothing looks at it.
+        // This may set a flag from before a fork. That does no harm, since nothing reads the flag.
         if let Some(table) = table::any()
             && let Some(id) = FlagId::of(&table.key, c)
             && let Some(cell) = table.cells.cell(id.index)
@@ -108,8 +109,8 @@ pub unsafe extern "C" fn llama_cancel_trigger(c: *mut llama_cancel_t) {
     })
 }
 
-/// Free a flag. NULL, a stale pointer or one of another library's does nothing. A call that still
-/// has the flag can no longer be stopped with it.
+/// Free a flag. NULL, a stale pointer and a pointer of another library are ignored. The flag can no
+/// longer stop a call that still has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_cancel_free(c: *mut llama_cancel_t) {
     guard!(else (), {
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn llama_cancel_free(c: *mut llama_cancel_t) {
         let Some(cell) = id.cell(&table.cells) else { return };
         let next = id.generation + 1;
         cell.store(next * 4 + FREE, Ordering::Relaxed);
-        // A cell whose numbers are used up is not used again.
+        // A cell whose generations are used up is not used again.
         if next < 1 << GENERATION_BITS {
             live.free_cells.push(id.index);
         }
@@ -146,14 +147,14 @@ mod tests {
 
     #[test]
     fn stale_flags_do_nothing() {
-        // SAFETY: the functions take any pointer.
+        // SAFETY: the functions accept any pointer.
         unsafe {
             let a = llama_cancel_new();
             assert!(!flag(a).unwrap().unwrap().is_triggered());
             let held = flag(a).unwrap().unwrap();
             llama_cancel_free(a);
             assert!(flag(a).is_err());
-            // Whether or not it gets the same cell.
+            // The new flag may have the same cell or another one.
             let b: Vec<_> = (0..100).map(|_| llama_cancel_new()).collect();
             assert!(b.iter().all(|&b| b != a));
             llama_cancel_trigger(a);
@@ -194,7 +195,7 @@ mod tests {
         });
         let unique: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(unique.len(), 1600);
-        // SAFETY: each is freed once.
+        // SAFETY: each flag is freed once.
         all.iter()
             .for_each(|&c| unsafe { llama_cancel_free(ptr::without_provenance_mut(c)) });
     }

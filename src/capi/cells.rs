@@ -1,29 +1,29 @@
-//! The cells behind cancel flags: found without a lock, never freed.
+//! The cells behind cancel flags. They are found without a lock and never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Bits of a cell's index.
+/// The number of bits of a cell's index.
 pub(super) const INDEX_BITS: u32 = 20;
-/// Most cells.
+/// The greatest number of cells.
 pub(super) const CELLS: usize = 1 << INDEX_BITS;
 
 /// Block `b` holds `64 << b` cells; 14 of them hold more than `CELLS`.
 const BLOCKS: usize = 15;
 const FIRST_BLOCK: usize = 64;
 
-/// What a cell means is the business of `cancel.rs`.
+/// One cell. `cancel.rs` decides what its value means.
 pub(super) type Cell = Arc<AtomicU64>;
 
-/// The cells of one table, which is never freed either.
+/// The cells of one table. Like the cells, the table is never freed.
 pub(super) struct Cells {
     blocks: [AtomicPtr<Cell>; BLOCKS],
     used: AtomicUsize,
 }
 
-/// The block and the place in it of cell `index`.
+/// Returns the block that has cell `index`, and the cell's place in the block.
 fn position(index: usize) -> (usize, usize) {
     let block = ((index + FIRST_BLOCK) / FIRST_BLOCK).ilog2() as usize;
     (block, index + FIRST_BLOCK - (FIRST_BLOCK << block))
@@ -37,16 +37,16 @@ impl Cells {
         }
     }
 
-    /// Cell `index`, if its block exists. Signal-safe.
+    /// Returns cell `index` if its block exists. This is safe in a signal handler.
     pub fn cell(&'static self, index: usize) -> Option<&'static Cell> {
         let (block, place) = position(index);
         let cells = self.blocks.get(block)?.load(Ordering::Acquire);
-        // SAFETY: a block that is not NULL holds `64 << block` cells, which `place` is below, and
-        // is never freed.
+        // SAFETY: a block that is not NULL holds `64 << block` cells and is never freed, and
+        // `place` is below that number.
         (!cells.is_null()).then(|| unsafe { &*cells.add(place) })
     }
 
-    /// A cell that no flag has had yet.
+    /// Returns a cell that no flag has had yet.
     pub fn new_cell(&self) -> Option<usize> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
         if index >= CELLS {
@@ -65,7 +65,7 @@ impl Cells {
                 Ordering::Acquire,
             );
             if old.is_err() {
-                // SAFETY: another thread was faster, so nobody has seen `new`.
+                // SAFETY: another thread was faster, so no other thread has seen `new`.
                 drop(unsafe { Box::from_raw(new) });
             }
         }

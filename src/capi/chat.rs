@@ -30,20 +30,20 @@ fn default_options() -> llama_chat_options {
 
 // Section: Chat templates
 
-/// Fill `o` with defaults: no tools, no variables, the handle's template; lengths are SIZE_MAX.
-/// Pass `sizeof(llama_chat_options)`, which is kept in it.
+/// Fill `o` with defaults: no tools, no variables, the handle's template, and SIZE_MAX for lengths.
+/// Pass `sizeof(llama_chat_options)`, which is kept in `o`.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat_options_init(o: *mut llama_chat_options, struct_size: usize) {
     guard!(else (), {
         let defaults = llama_chat_options { struct_size: struct_size as u32, ..default_options() };
-        // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `o` is NULL or has struct_size writable bytes.
         unsafe { layout::init(o, struct_size, &defaults) }
     })
 }
 
-/// What is around messages, as a request without them. NULL: defaults.
+/// Makes a chat request of the caller's options, still without messages. NULL means defaults.
 ///
 /// # Safety
 /// `c` is NULL or as the header demands, and its texts stay unchanged for `'a`.
@@ -79,10 +79,11 @@ unsafe fn request<'a>(c: *const llama_chat_options) -> Outcome<ChatRequest<'a>> 
     })
 }
 
-/// Prompts from messages.
+/// Makes prompts of messages.
 ///
 /// # Safety
-/// `messages`, and `lens` unless NULL, have `n` elements that are as the header demands; so is `c`.
+/// `messages` has `n` elements that are as the header demands, and so has `lens` unless it is NULL.
+/// `c` is as the header demands, too.
 unsafe fn prompts(
     handle: &Handle,
     messages: *const *const c_char,
@@ -111,24 +112,27 @@ unsafe fn prompts(
     Ok(handle.llama.message_prompts(&requests, cancel)?)
 }
 
-/// Answer `n` dialogs of messages as JSON, by the chat template of `c`, else of the handle, else in
-/// Meta's format for its tokenizer. Given to `llama_generate`, of which everything else holds here
-/// too.
+/// Answer `n` dialogs, whose messages are JSON. The prompts are made by the chat template of `c`,
+/// or else of the handle, or else in Meta's format for its tokenizer. Everything else is as in
+/// `llama_generate`.
 ///
-/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes; `lens` NULL, or a
-/// length of SIZE_MAX, means NUL-terminated. A message has `role`, `content` (a string, null, or an
-/// array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be a
-/// string of JSON), `tool_call_id`, `name`, `reasoning_content`; other keys are given to the
-/// template as they are. `c` NULL: no tools, no variables. It is one for all dialogs.
+/// `messages[i]` is a JSON array in OpenAI's shape, UTF-8 of `lens[i]` bytes. It is NUL-terminated
+/// if `lens` is NULL or its length is SIZE_MAX. A message has `role`, `content` (a string, null, or
+/// an array of `{"type": "text", "text": ...}`), and perhaps `tool_calls` (whose `arguments` may be
+/// a string of JSON), `tool_call_id`, `name` and `reasoning_content`. Other keys are given to the
+/// template as they are. `c` holds for all dialogs; it may be NULL, which means no tools and no
+/// variables.
 ///
-/// What a template writes may be special tokens, what messages hold never is (unless
-/// `LLAMA_CHAT_PARSE_SPECIAL`); no BOS is added but what the template writes. A template ends
-/// within 5 million steps and 64 MiB + 16 bytes for each byte of messages, tools and variables.
+/// Text that a template writes may become special tokens. Text in messages never does, unless
+/// `LLAMA_CHAT_PARSE_SPECIAL` is given. A prompt has a BOS only if the template writes it. A
+/// template ends within 5 million steps and within 64 MiB + 16 bytes for each byte of messages,
+/// tools and variables.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` also where JSON cannot be read (naming line and column),
-/// where a template refuses the dialog (with its sentence) or has no value for it; with
-/// `LLAMA_E_UNSUPPORTED` where there is no template, or it asks for what is not there; with
-/// `LLAMA_E_FORMAT` where a template cannot be read or passes a limit.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` also if JSON cannot be read (the message names line and
+/// column), if a template refuses the dialog (the message has its sentence), or if a template has
+/// no value for the dialog. Fails with `LLAMA_E_UNSUPPORTED` if there is no template or if it asks
+/// for something that does not exist, and with `LLAMA_E_FORMAT` if a template cannot be read or
+/// exceeds a limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat(
     l: *mut llama_t,
@@ -141,7 +145,8 @@ pub unsafe extern "C" fn llama_chat(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             generate::run("llama_chat", scope, l, o, n, out, |handle, cancel| {
                 prompts(handle, messages, lens, n, c, cancel)
@@ -150,8 +155,8 @@ pub unsafe extern "C" fn llama_chat(
     })
 }
 
-/// Start a call on messages as JSON and pull its events: the prompts of `llama_chat`, and
-/// `llama_stream_open` in all else.
+/// Start a call on messages as JSON and pull its events. The prompts are as in `llama_chat`,
+/// everything else is as in `llama_stream_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_open_messages(
     l: *mut llama_t,
@@ -164,7 +169,8 @@ pub unsafe extern "C" fn llama_stream_open_messages(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             stream::open("llama_stream_open_messages", scope, l, o, out, |handle| {
                 prompts(handle, messages, lens, n, c, None)
@@ -173,12 +179,12 @@ pub unsafe extern "C" fn llama_stream_open_messages(
     })
 }
 
-/// One dialog as the text that the template makes of it. Arguments and errors as in `llama_chat`; a
-/// model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
+/// Give the text that the template makes of one dialog. Arguments and errors are as in
+/// `llama_chat`. A model in the Llama 2 format has no such text (`LLAMA_E_UNSUPPORTED`).
 ///
-/// `buf` has room for `cap` bytes, `*n` is how many there are, without the NUL that follows them
-/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Any thread, also
-/// from inside a callback.
+/// `buf` has room for `cap` bytes, and `*n` is the length of the text. A NUL follows the text if
+/// `cap` is larger. If `cap` is too small, this does as `llama_encode_text` does. Any thread may
+/// call this, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_render_chat(
     l: *const llama_t,
@@ -192,10 +198,10 @@ pub unsafe extern "C" fn llama_render_chat(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` bytes.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` bytes.
         let out = unsafe { args::buffer("buf", buf.cast::<u8>(), cap, "n", n) }?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header
-        // demands.
+        // SAFETY: by contract there are `len` readable bytes, or the text is NUL-terminated, and
+        // `c` is as the header demands.
         let (messages, around) = unsafe { (args::text("messages", messages, len)?, request(c)?) };
         let request = ChatRequest { messages, ..around };
         let rendered = handle.llama.chat().render(&request, None)?;
@@ -204,10 +210,11 @@ pub unsafe extern "C" fn llama_render_chat(
     })
 }
 
-/// Tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors as there.
+/// Give the tokens of one dialog, as `llama_chat` gives them to the model. Arguments and errors are
+/// as there.
 ///
-/// `buf`, `cap`, `*n` (in tokens): as in `llama_encode_text`. Any thread, also from inside a
-/// callback.
+/// `buf`, `cap` and `*n` (in tokens) are as in `llama_encode_text`. Any thread may call this, also
+/// from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_chat(
     l: *const llama_t,
@@ -221,10 +228,10 @@ pub unsafe extern "C" fn llama_encode_chat(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated; `c` as the header
-        // demands.
+        // SAFETY: by contract there are `len` readable bytes, or the text is NUL-terminated, and
+        // `c` is as the header demands.
         let (messages, around) = unsafe { (args::text("messages", messages, len)?, request(c)?) };
         let request = ChatRequest { messages, ..around };
         let (chat, tokenizer) = (handle.llama.chat(), handle.llama.tokenizer());

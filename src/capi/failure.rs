@@ -3,14 +3,14 @@
 use super::types::*;
 use crate::Error;
 
-/// Why a call fails: the status it returns and the sentence that explains it.
+/// Why a call fails: the status that it returns and the sentence that explains the status.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub status: llama_status,
     pub message: String,
 }
 
-/// What a body returns: success or outcome, or why not.
+/// What the body of an export returns: success, an outcome, or a failure.
 pub(super) type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
@@ -26,42 +26,38 @@ impl Failure {
     }
 }
 
-impl Error {
-    /// The `llama_status` of the C API.
-    pub fn code(&self) -> llama_status {
-        match self {
-            Error::Cancelled => LLAMA_CANCELLED,
-            Error::InvalidArgument { .. }
-            | Error::Grammar(_)
-            | Error::NoToken { .. }
-            | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
-            Error::Io { .. } => LLAMA_E_IO,
-            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
-            Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
-            Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => {
-                LLAMA_E_NO_MEMORY
-            }
-            Error::Device(_) => LLAMA_E_DEVICE,
-            Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
-            Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
-            Error::Batch { .. } | Error::Samples { .. } => LLAMA_E_BATCH,
-            Error::Busy { .. } | Error::Waiting { .. } => LLAMA_E_BUSY,
-            Error::Poisoned(_) => LLAMA_E_POISONED,
-            Error::Internal(_) => LLAMA_E_INTERNAL,
-        }
+/// The status that says this error to callers of the C API.
+pub fn status_of(error: &Error) -> llama_status {
+    match error {
+        Error::Cancelled => LLAMA_CANCELLED,
+        Error::InvalidArgument { .. }
+        | Error::Grammar(_)
+        | Error::NoToken { .. }
+        | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
+        Error::Io { .. } => LLAMA_E_IO,
+        Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
+        Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
+        Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => LLAMA_E_NO_MEMORY,
+        Error::Device(_) => LLAMA_E_DEVICE,
+        Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
+        Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
+        Error::Batch { .. } | Error::Samples { .. } | Error::Beams { .. } => LLAMA_E_BATCH,
+        Error::Busy { .. } | Error::Waiting { .. } => LLAMA_E_BUSY,
+        Error::Poisoned(_) => LLAMA_E_POISONED,
+        Error::Internal(_) => LLAMA_E_INTERNAL,
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure {
-            status: error.code(),
+            status: status_of(&error),
             message: error.to_string(),
         }
     }
 }
 
-/// The name and meaning of a status.
+/// Returns the name and the meaning of a status.
 pub(super) fn status_text(status: llama_status) -> &'static std::ffi::CStr {
     match status {
         LLAMA_OK => c"ok",

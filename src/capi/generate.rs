@@ -1,7 +1,7 @@
 //! `llama_generate`, `llama_text_completion`, `llama_chat_completion`.
 #![allow(unsafe_code)]
 
-use super::callback::InCallback;
+use super::callback::{Callbacks, InCallback};
 use super::failure::{Failure, Outcome};
 use super::guard::Scope;
 use super::object::Handle;
@@ -9,20 +9,21 @@ use super::result::{ResultData, alternatives};
 use super::types::*;
 use super::{args, cancel, grammar, layout, table};
 use crate::chat::{Format, Role, Turn};
-use crate::engine::request::{Bias, MAX_LIST, MAX_SEQUENCES, MAX_STOP_BYTES};
-use crate::engine::{Event, Finish, GenerateOptions, Prompt};
+use crate::engine::request::{Bias, EarlyStopping, MAX_LIST, MAX_SEQUENCES, MAX_STOP_BYTES};
+use crate::engine::{Deciders, Event, Finish, GenerateOptions, Prompt, Question, Speculation};
 use crate::llama::Completion;
-use crate::{Cancel, Error, reserve};
+use crate::{Cancel, Error, Token, reserve};
 use std::ffi::c_char;
 use std::ptr;
 
-/// Most stop strings of a call.
+/// The most stop strings of a call.
 const MAX_STOP: usize = 1024;
 
 const KNOWN_FLAGS: u32 = LLAMA_GEN_ECHO
     | LLAMA_GEN_LOGPROBS
     | LLAMA_GEN_NO_WAIT
     | LLAMA_GEN_IGNORE_EOS
+    | LLAMA_GEN_BEAM_EVENTS
     | LLAMA_GEN_SPECIAL;
 
 pub(super) fn default_options() -> llama_generate_options {
@@ -46,7 +47,7 @@ pub(super) fn default_options() -> llama_generate_options {
         reserved1: 0,
         cache_salt: defaults.cache_salt,
         num_return_sequences: 0,
-        reserved2: 0,
+        num_beams: 0,
         grammar: ptr::null(),
         min_gen_len: 0,
         no_repeat_ngram_size: 0,
@@ -65,14 +66,26 @@ pub(super) fn default_options() -> llama_generate_options {
         n_bad_words: 0,
         adapter: 0,
         reserved_adapter: 0,
+        length_penalty: defaults.length_penalty,
+        early_stopping: LLAMA_EARLY_FALSE,
+        on_logits: None,
+        on_stop: None,
+        speculation: LLAMA_SPEC_OFF,
+        draft_len: 0,
+        predicted: ptr::null(),
+        n_predicted: 0,
+        force_words: ptr::null(),
+        force_word_lens: ptr::null(),
+        force_group_lens: ptr::null(),
+        n_force_groups: 0,
     }
 }
 
 // Section: Generating
 
-/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in it.
+/// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in `o`.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_generate_options_init(
     o: *mut llama_generate_options,
@@ -81,12 +94,12 @@ pub unsafe extern "C" fn llama_generate_options_init(
     guard!(else (), {
         let defaults =
             llama_generate_options { struct_size: struct_size as u32, ..default_options() };
-        // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `o` is NULL or has struct_size writable bytes.
         unsafe { layout::init(o, struct_size, &defaults) }
     })
 }
 
-/// Read a caller's options; NULL: defaults.
+/// Reads a caller's options. NULL means defaults.
 ///
 /// # Safety
 /// `o` is NULL or as the header demands.
@@ -100,7 +113,7 @@ pub(super) unsafe fn read_options(
     unsafe { layout::read("o", o, default_options()) }
 }
 
-/// The engine's options from a caller's. Ranges are the engine's to check.
+/// Makes the engine's options of a caller's. The engine checks their ranges.
 ///
 /// # Safety
 /// The pointers in `o` are as the header demands.
@@ -145,6 +158,8 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
     }));
     // SAFETY: as above.
     let stop_tokens = unsafe { list("stop_tokens", o.stop_tokens, o.n_stop_tokens) }?;
+    // SAFETY: as above.
+    let predicted = unsafe { list("predicted", o.predicted, o.n_predicted) }?;
     Ok(GenerateOptions {
         min_gen_len: o.min_gen_len as usize,
         no_repeat_ngram_size: o.no_repeat_ngram_size as usize,
@@ -175,10 +190,32 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         top_logprobs: o.top_logprobs as usize,
         cache_salt: o.cache_salt,
         adapter: o.adapter,
+        ask_logits: o.on_logits.is_some(),
+        speculation: speculation(o.speculation)?,
+        draft_len: o.draft_len as usize,
+        predicted: reserve::copy("predicted", predicted)?,
         num_return_sequences: samples(o),
+        num_beams: o.num_beams.max(1) as usize,
+        length_penalty: o.length_penalty,
+        early_stopping: early_stopping(o.early_stopping)?,
+        beam_events: o.flags & LLAMA_GEN_BEAM_EVENTS != 0,
+        // SAFETY: as above.
+        force_words: unsafe { force_words(o) }?,
         grammar: grammar::grammar(o.grammar)?,
         cancel: cancel::flag(o.cancel)?,
     })
+}
+
+fn speculation(value: i32) -> Outcome<Speculation> {
+    match value {
+        LLAMA_SPEC_OFF => Ok(Speculation::Off),
+        LLAMA_SPEC_AUTO => Ok(Speculation::Auto),
+        LLAMA_SPEC_NGRAM => Ok(Speculation::NGram),
+        _ => Err(Failure::invalid(format!(
+            "speculation is {value}, must be LLAMA_SPEC_OFF ({LLAMA_SPEC_OFF}), AUTO \
+             ({LLAMA_SPEC_AUTO}) or NGRAM ({LLAMA_SPEC_NGRAM})"
+        ))),
+    }
 }
 
 /// A list of the caller's, whose length is checked before it is looked at.
@@ -194,7 +231,7 @@ unsafe fn list<'a, T>(name: &str, p: *const T, n: usize) -> Outcome<&'a [T]> {
     unsafe { args::slice(name, p, n) }
 }
 
-/// The bad words, which lie end to end.
+/// Returns the bad words, which lie end to end.
 ///
 /// # Safety
 /// As [`engine_options`].
@@ -207,13 +244,7 @@ unsafe fn bad_words(o: &llama_generate_options) -> Outcome<Vec<Vec<i32>>> {
         return Err(Failure::invalid(sentence));
     }
     // SAFETY: by this function's contract.
-    let lens = unsafe { args::slice("bad_word_lens", o.bad_word_lens, o.n_bad_words) }?;
-    let total = lens.iter().copied().fold(0, usize::saturating_add);
-    if total > MAX_LIST {
-        return Err(Failure::invalid(format!(
-            "bad_word_lens add up to {total}, must be at most {MAX_LIST}"
-        )));
-    }
+    let (lens, total) = unsafe { lengths("bad_word_lens", o.bad_word_lens, o.n_bad_words) }?;
     // SAFETY: by this function's contract.
     let mut rest = unsafe { args::slice("bad_words", o.bad_words, total) }?;
     let mut words = reserve::room("bad_words", lens.len())?;
@@ -225,12 +256,71 @@ unsafe fn bad_words(o: &llama_generate_options) -> Outcome<Vec<Vec<i32>>> {
     Ok(words)
 }
 
-/// Sequences of each prompt.
+/// Lengths of the caller's, which add up to what may be.
+///
+/// # Safety
+/// `p` is NULL or points to `n` elements that stay unchanged for `'a`.
+unsafe fn lengths<'a>(name: &str, p: *const usize, n: usize) -> Outcome<(&'a [usize], usize)> {
+    // SAFETY: by this function's contract.
+    let lens = unsafe { args::slice(name, p, n) }?;
+    let total = lens.iter().copied().fold(0, usize::saturating_add);
+    match total <= MAX_LIST {
+        true => Ok((lens, total)),
+        false => Err(Failure::invalid(format!(
+            "{name} add up to {total}, must be at most {MAX_LIST}"
+        ))),
+    }
+}
+
+/// The groups of phrases, which lie end to end.
+///
+/// # Safety
+/// As [`engine_options`].
+unsafe fn force_words(o: &llama_generate_options) -> Outcome<Vec<Vec<Vec<i32>>>> {
+    let n = o.n_force_groups;
+    if n > MAX_LIST {
+        let sentence = format!("n_force_groups is {n}, must be at most {MAX_LIST}");
+        return Err(Failure::invalid(sentence));
+    }
+    // SAFETY: by this function's contract, here and below.
+    let (group_lens, n_words) = unsafe { lengths("force_group_lens", o.force_group_lens, n) }?;
+    // SAFETY: as above.
+    let words = unsafe { lengths("force_word_lens", o.force_word_lens, n_words) }?;
+    let (mut lens, n_tokens) = words;
+    // SAFETY: as above.
+    let mut rest = unsafe { args::slice("force_words", o.force_words, n_tokens) }?;
+    let mut groups = reserve::room("force_words", n)?;
+    for &n_words in group_lens {
+        let (own, after) = lens.split_at(n_words);
+        lens = after;
+        let mut group = reserve::room("force_words", n_words)?;
+        for &len in own {
+            let (word, after) = rest.split_at(len);
+            group.push(reserve::copy("a phrase", word)?);
+            rest = after;
+        }
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
+fn early_stopping(given: i32) -> Outcome<EarlyStopping> {
+    match given {
+        LLAMA_EARLY_FALSE => Ok(EarlyStopping::False),
+        LLAMA_EARLY_TRUE => Ok(EarlyStopping::True),
+        LLAMA_EARLY_NEVER => Ok(EarlyStopping::Never),
+        _ => Err(Failure::invalid(format!(
+            "early_stopping is {given}, must be LLAMA_EARLY_FALSE (0), _TRUE (1) or _NEVER (2)"
+        ))),
+    }
+}
+
+/// Returns the number of sequences of each prompt.
 pub(super) fn samples(o: &llama_generate_options) -> usize {
     o.num_return_sequences.max(1) as usize
 }
 
-/// Check the number of prompts, before an array of that length is looked at.
+/// Checks the number of prompts before an array of that length is read.
 pub(super) fn check_batch(n: usize) -> Outcome<()> {
     match n {
         1..=MAX_SEQUENCES => Ok(()),
@@ -242,10 +332,10 @@ pub(super) fn check_batch(n: usize) -> Outcome<()> {
     }
 }
 
-/// Prompts from tokens that lie end to end: every length is checked before any token is read.
+/// Makes prompts of tokens that lie end to end. Every length is checked before any token is read.
 ///
 /// # Safety
-/// `lens` has `n` elements and `tokens` as many as they add up to.
+/// `lens` has `n` elements, and `tokens` has as many elements as these add up to.
 pub(super) unsafe fn token_prompts(
     handle: &Handle,
     tokens: *const i32,
@@ -279,10 +369,10 @@ pub(super) unsafe fn token_prompts(
     Ok(prompts)
 }
 
-/// Prompts from texts.
+/// Makes prompts of texts.
 ///
 /// # Safety
-/// `prompts`, and `lens` unless NULL, have `n` elements that are as the header demands.
+/// `prompts` has `n` elements that are as the header demands, and so has `lens` unless it is NULL.
 pub(super) unsafe fn text_prompts(
     handle: &Handle,
     prompts: *const *const c_char,
@@ -308,10 +398,11 @@ pub(super) unsafe fn text_prompts(
     Ok(handle.llama.text_prompts(&texts, cancel)?)
 }
 
-/// Prompts from dialogs.
+/// Makes prompts of dialogs.
 ///
 /// # Safety
-/// `dialog_lens` has `n` elements and `msgs` as many as they add up to, as the header demands.
+/// `dialog_lens` has `n` elements. `msgs` has as many elements as these add up to, and they are as
+/// the header demands.
 pub(super) unsafe fn dialog_prompts(
     handle: &Handle,
     msgs: *const llama_message,
@@ -325,7 +416,8 @@ pub(super) unsafe fn dialog_prompts(
     let max = handle.llama.request_limits().max_seq_len;
     let mut total = 0usize;
     for (i, &len) in lens.iter().enumerate() {
-        // A message is more than one token, so this length need not be believed.
+        // A message takes more than one token, so a greater length is certainly wrong and need not
+        // be read.
         if len > max {
             return Err(Failure::new(
                 LLAMA_E_TOO_LONG,
@@ -346,7 +438,7 @@ pub(super) unsafe fn dialog_prompts(
     Ok(handle.llama.chat_prompts(&dialogs, cancel)?)
 }
 
-/// Messages of the caller's.
+/// Reads a caller's messages.
 ///
 /// # Safety
 /// `msgs` has `n` elements that are as the header demands and stay unchanged for `'a`.
@@ -362,7 +454,7 @@ pub(super) unsafe fn read_messages<'a>(
     for (i, m) in given.iter().enumerate() {
         // SAFETY: as above.
         let role = unsafe { args::text(format_args!("msgs[{i}].role"), m.role, m.role_len) }?;
-        // A template says itself which roles it takes.
+        // The template itself decides which roles it takes.
         if handle.llama.chat().format() == Format::Llama2 && Role::named(role).is_none() {
             let shown: String = role.chars().take(40).collect();
             let [a, b, c] = Role::ALL.map(Role::name);
@@ -378,7 +470,7 @@ pub(super) unsafe fn read_messages<'a>(
     Ok(messages)
 }
 
-/// C's view of an event. `text` is the event's, with a NUL behind it ([`set_text`]).
+/// Converts an event to C's struct. `text` is the event's text, followed by a NUL ([`set_text`]).
 pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
     let mut ev = llama_event {
         struct_size: size_of::<llama_event>() as u32,
@@ -391,6 +483,10 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
         text_len: text.len() - 1,
         top: ptr::null(),
         n_top: 0,
+        beam: 0,
+        parent: 0,
+        sum_logprob: 0.0,
+        score: 0.0,
     };
     match event {
         Event::Token(e) => {
@@ -404,16 +500,25 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
             ev.kind = LLAMA_EVENT_FINISH;
             ev.index = e.index;
             ev.finish_reason = e.reason as i32;
+            (ev.sum_logprob, ev.score) = (e.sum_logprob, e.score);
+        }
+        Event::Beam(e) => {
+            ev.kind = LLAMA_EVENT_BEAM;
+            (ev.index, ev.token) = (e.index, e.token);
+            (ev.beam, ev.parent) = (e.beam, e.parent);
+            (ev.sum_logprob, ev.score) = (e.sum_logprob, e.score);
+            ev.finish_reason = e.reason.map_or(0, |reason| reason as i32);
         }
     }
     ev
 }
 
-/// Make `bytes` an event's text with a NUL behind it.
+/// Makes `bytes` the text of an event, followed by a NUL.
 pub(super) fn set_text(bytes: &mut Vec<u8>, event: &Event) -> crate::Result<()> {
     let text = match event {
-        Event::Token(e) => &e.text,
-        Event::Finish(e) => &e.text,
+        Event::Token(e) => &e.text[..],
+        Event::Finish(e) => &e.text[..],
+        Event::Beam(_) => "",
     };
     bytes.clear();
     reserve::vec("the text of an event", bytes, text.len() + 1)?;
@@ -422,7 +527,7 @@ pub(super) fn set_text(bytes: &mut Vec<u8>, event: &Event) -> crate::Result<()> 
     Ok(())
 }
 
-/// What the three functions have in common.
+/// The common part of the functions that run a call to its end.
 ///
 /// # Safety
 /// The pointers are as the header demands.
@@ -452,6 +557,9 @@ pub(super) unsafe fn run(
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
+    // A call that is cancelled while its texts are encoded has one end for each sequence.
+    let limits = handle.llama.request_limits();
+    limits.check_sequences(n, samples(&given))?;
     let (mut text, mut failure) = (Vec::new(), None);
     let mut on_event = |event: &Event| {
         handle.deliver_log();
@@ -464,14 +572,26 @@ pub(super) unsafe fn run(
         }
         let ev = view(event, &text);
         let _inside = InCallback::enter();
-        // SAFETY: the host's function with the host's data; `ev` lives until it returns.
+        // SAFETY: this calls the host's function with the host's data, and `ev` lives until it
+        // returns.
         unsafe { function(given.user_data, &ev) != 0 }
     };
+    let callbacks = Callbacks::new(&given);
+    let mut on_stop = |index, tokens: &[Token], n_prompt| callbacks.stops(index, tokens, n_prompt);
+    let mut on_logits = |question: &mut Question| callbacks.changes(question);
+    let deciders = Deciders {
+        on_stop: callbacks.on_stop.is_some().then_some(&mut on_stop),
+        on_logits: callbacks.on_logits.is_some().then_some(&mut on_logits),
+    };
     let completion = match prompts(handle, options.cancel.as_ref()) {
-        Ok(prompts) => handle.llama.generate(prompts, options, &mut on_event)?,
-        // Cancelled while a text was encoded: like a call that waits, it has ends and no tokens.
+        Ok(prompts) => {
+            let llama = &handle.llama;
+            llama.generate_deciding(prompts, options, deciders, &mut on_event)?
+        }
+        // The call was cancelled while a text was encoded. Like a call that waits, it has ends and
+        // no tokens.
         Err(failure) if failure.status == LLAMA_CANCELLED => {
-            let n = n.saturating_mul(samples(&given));
+            let n = n * samples(&given);
             let completion = Completion::cancelled(n)?;
             let ends = (0..n as u32).map(Finish::cancelled).map(Event::Finish);
             let _stopped = ends.into_iter().all(|end| on_event(&end));
@@ -497,21 +617,22 @@ pub(super) unsafe fn run(
 
 /// Continue `n` prompts of tokens and wait for the end.
 ///
-/// `tokens` are all prompts end to end, `lens[i]` is the length of prompt `i`, at least 1. `o`
-/// NULL: defaults. `*out` is the result, to be freed with `llama_result_free`; `out` may be NULL
-/// where `o->on_event` is given. Everything given is borrowed for the call. Any thread, any number
-/// at a time: calls on one handle share batches, and do not change each other's results. Callbacks
-/// run on this thread. Not from inside a callback.
+/// `tokens` has all prompts end to end, and `lens[i]` is the length of prompt `i`, at least 1. `o`
+/// may be NULL, which means defaults. `*out` is the result; free it with `llama_result_free`. `out`
+/// may be NULL if `o->on_event` is given. Everything that is given is borrowed for the call. Any
+/// number of threads may call this at a time: calls on one handle share batches and do not change
+/// each other's results. Callbacks run on the calling thread. Do not call this from inside a
+/// callback.
 ///
-/// More prompts than max_batch_size run as slots come free, in order; each gives what it would give
-/// if all ran at once. Calls begin in the order in which they came, each with up to max_batch_size
-/// prompts before it is the next one's turn, so that no call keeps the others out.
+/// More prompts than max_batch_size run in order as slots become free, and each gives what it would
+/// give if all ran at once. Calls begin in the order in which they came. Each begins up to
+/// max_batch_size prompts before it is the next call's turn, so that no call keeps the others out.
 ///
 /// Returns `LLAMA_CANCELLED`, with what was generated so far in `*out`, if `o->cancel`,
-/// `o->on_event` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`,
-/// `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a
-/// stop string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or where as many calls wait as `max_waiting`
-/// says), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`; `*out` is not written then.
+/// `o->on_event`, `o->on_logits` or `llama_free` stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`,
+/// `_ABI`, `_BATCH` (see there), `_TOO_LONG` (a prompt is longer than max_seq_len), `_UTF8` (a stop
+/// string), `_BUSY` (with `LLAMA_GEN_NO_WAIT`, or if as many calls wait as `max_waiting` allows),
+/// `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out` is not written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_generate(
     l: *mut llama_t,
@@ -523,7 +644,8 @@ pub unsafe extern "C" fn llama_generate(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             run("llama_generate", scope, l, o, n, out, |handle, _| {
                 token_prompts(handle, tokens, lens, n)
@@ -532,11 +654,11 @@ pub unsafe extern "C" fn llama_generate(
     })
 }
 
-/// Continue `n` texts: BOS and the text's tokens, given to `llama_generate`, of which everything
-/// else holds here too.
+/// Continue `n` texts. The prompts are BOS and the text's tokens. Everything else is as in
+/// `llama_generate`.
 ///
-/// `prompts[i]` is UTF-8 of `lens[i]` bytes; `lens` NULL, or a length of SIZE_MAX, means
-/// NUL-terminated. Fails with `LLAMA_E_UTF8` as well, naming prompt and byte.
+/// `prompts[i]` is UTF-8 of `lens[i]` bytes. A text is NUL-terminated if `lens` is NULL or its
+/// length is SIZE_MAX. Fails with `LLAMA_E_UTF8` as well, and the message names prompt and byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_text_completion(
     l: *mut llama_t,
@@ -548,7 +670,8 @@ pub unsafe extern "C" fn llama_text_completion(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             run(
                 "llama_text_completion",
@@ -565,16 +688,17 @@ pub unsafe extern "C" fn llama_text_completion(
 
 // Section: Chat
 
-/// Answer `n_dialogs` dialogs, given to `llama_generate`, of which everything else holds here too.
-/// By the model's chat template where there is one (see `llama_chat`, which takes tools too), else
-/// in Meta's format for its tokenizer.
+/// Answer `n_dialogs` dialogs. The prompts are made by the model's chat template if it has one (see
+/// `llama_chat`, which takes tools too), otherwise in Meta's format for its tokenizer. Everything
+/// else is as in `llama_generate`.
 ///
-/// `msgs` are the messages of all dialogs end to end, `dialog_lens[i]` is how many dialog `i` has.
-/// Which roles there may be in which order is the template's to say. In the Llama 2 format: perhaps
-/// a system message, then user and assistant in turn, ending with user (`LLAMA_E_INVALID_ARGUMENT`
-/// otherwise); a dialog with one of the format's own tags in a message is not given to the model:
-/// its text is a sentence that says so, its finish reason `LLAMA_FINISH_UNSAFE`. Fails with
-/// `LLAMA_E_UTF8` as well, naming message and byte.
+/// `msgs` are the messages of all dialogs end to end, and dialog `i` has `dialog_lens[i]` of them.
+/// A template decides which roles there may be, and in which order. In the Llama 2 format there may
+/// be a system message, then user and assistant alternate, and the last message is the user's;
+/// anything else is `LLAMA_E_INVALID_ARGUMENT`. A dialog with one of this format's own tags in a
+/// message is not given to the model: its text is a sentence that says so, and its finish reason is
+/// `LLAMA_FINISH_UNSAFE`. Fails with `LLAMA_E_UTF8` as well, and the message names message and
+/// byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_chat_completion(
     l: *mut llama_t,
@@ -586,7 +710,8 @@ pub unsafe extern "C" fn llama_chat_completion(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             run(
                 "llama_chat_completion",

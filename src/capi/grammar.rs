@@ -1,4 +1,4 @@
-//! `llama_grammar_*`: languages that generated text is kept in.
+//! `llama_grammar_*`: languages to which generated text is restricted.
 #![allow(unsafe_code)]
 
 use super::args;
@@ -15,7 +15,7 @@ impl Kind for Grammar {
     const NAME: &'static str = "llama_grammar_t";
 }
 
-/// The grammar that options name; NULL is none.
+/// Returns the grammar that options name. NULL means that there is no grammar.
 pub(super) fn grammar(g: *const llama_grammar_t) -> Outcome<Option<Arc<Grammar>>> {
     match g.is_null() {
         true => Ok(None),
@@ -27,17 +27,20 @@ pub(super) fn grammar(g: *const llama_grammar_t) -> Outcome<Option<Arc<Grammar>>
 
 /// Compile a grammar for a handle's tokenizer.
 ///
-/// `kind` is a `LLAMA_GRAMMAR_*`; `source` is UTF-8 of `len` bytes, at most 1 MiB; SIZE_MAX:
-/// NUL-terminated. NULL for `LLAMA_GRAMMAR_JSON`. `*out` is the grammar, immutable, for any number
-/// of calls on this handle at a time; free it with `llama_grammar_free`. A grammar may outlive its
-/// handle, and then fits none. Calls keep what they were given: it may be freed while they run.
+/// `kind` is a `LLAMA_GRAMMAR_*`. `source` is UTF-8 of `len` bytes, at most 1 MiB, or
+/// NUL-terminated if `len` is SIZE_MAX; it is NULL for `LLAMA_GRAMMAR_JSON`. A schema has at most
+/// 16,384 objects and arrays, and a Lark grammar has as many opening brackets and colons. `*out` is
+/// the grammar. It never changes, and any number of calls on this handle may use it at a time. Free
+/// it with `llama_grammar_free`; this may be done while calls run, because they keep what they were
+/// given. A grammar may outlive its handle, and then no handle accepts it.
 ///
-/// The first grammar of a handle takes up to a second for a large vocabulary, later ones
-/// milliseconds. The work is done on a thread of the library's with a stack of its own. Any thread,
-/// also from inside a callback.
+/// The first grammar of a handle takes up to a second for a large vocabulary, later ones take
+/// milliseconds. A thread of the library with a stack of its own does the work. Any thread may call
+/// this, also from inside a callback.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, with the parser's sentence where it refuses the source or
-/// where that is too complex; `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`; `*out` is not written then.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, and with the parser's sentence, if the parser refuses the
+/// source or if the source is too complex. Fails with `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`, too.
+/// `*out` is not written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_grammar_new(
     l: *const llama_t,
@@ -49,7 +52,7 @@ pub unsafe extern "C" fn llama_grammar_new(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that it is NULL or writable.
+        // SAFETY: by contract the pointer is NULL or writable.
         let out = unsafe { args::place("out", out) }?;
         let source = match kind {
             LLAMA_GRAMMAR_JSON if source.is_null() => Source::Json,
@@ -67,7 +70,8 @@ pub unsafe extern "C" fn llama_grammar_new(
                         "len is {len}, must be at most {MAX_SOURCE}"
                     )));
                 }
-                // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
+                // SAFETY: by contract there are `len` readable bytes, or the text is
+                // NUL-terminated.
                 let text = unsafe { args::text("source", source, len) }?;
                 match kind {
                     LLAMA_GRAMMAR_JSON_SCHEMA => Source::JsonSchema(text),
@@ -88,21 +92,22 @@ pub unsafe extern "C" fn llama_grammar_new(
     })
 }
 
-/// Free a grammar. NULL, a stale pointer or one of another library's does nothing. Calls and streams
-/// that were given it go on with it.
+/// Free a grammar. NULL, a stale pointer and a pointer of another library are ignored. Calls and
+/// streams that were given the grammar keep it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_grammar_free(g: *mut llama_grammar_t) {
     guard!(else (), { drop(table::remove::<Grammar>(g.addr())) })
 }
 
-/// Which tokens may follow `n` generated tokens: bit `t % 32` of `mask[t / 32]` for id `t`. A token
-/// that ends a sequence may follow where the text is of the language.
+/// Say which tokens may follow `n` generated tokens: bit `t % 32` of `mask[t / 32]` is set if token
+/// `t` may follow. A token that ends a sequence may follow if the text is of the language.
 ///
-/// `mask` has room for `words` words, `*needed` is how many there are: one for every 32 ids of the
-/// model's vocabulary. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT` is returned with the number
-/// needed in `*needed` and `mask` untouched; `mask` NULL with 0 `words` asks for it and succeeds.
-/// A token that the grammar does not allow where it stands is `LLAMA_E_INVALID_ARGUMENT` too, and so
-/// is a text that is too complex for the parser. Any thread, also from inside a callback.
+/// `mask` has room for `words` words, and `*needed` is the number of words: one for every 32 ids of
+/// the model's vocabulary. If they do not fit, this returns `LLAMA_E_INVALID_ARGUMENT`, sets
+/// `*needed`, and leaves `mask` untouched. A NULL `mask` with 0 `words` asks for the number and
+/// succeeds. A token that the grammar does not allow in its place is `LLAMA_E_INVALID_ARGUMENT`,
+/// too, and so is a text that is too complex for the parser. Any thread may call this, also from
+/// inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_grammar_mask(
     g: *const llama_grammar_t,
@@ -115,9 +120,9 @@ pub unsafe extern "C" fn llama_grammar_mask(
 ) -> llama_status {
     guard!(err, |_scope| {
         let grammar = table::get::<Grammar>("g", g.addr())?;
-        // SAFETY: the contract is that they are NULL or writable, `mask` for `words` words.
+        // SAFETY: by contract both are NULL or writable, and `mask` has room for `words` words.
         let out = unsafe { args::buffer("mask", mask, words, "needed", needed) }?;
-        // SAFETY: the contract is that `tokens` has `n` elements.
+        // SAFETY: by contract `tokens` has `n` elements.
         let tokens = unsafe { args::slice("tokens", tokens, n) }?;
         let mut found = reserve::filled("a grammar's mask", grammar.mask_words(), 0)?;
         grammar.mask(tokens, &mut found)?;

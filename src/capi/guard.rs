@@ -1,4 +1,4 @@
-//! What surrounds every export: panics stop here, `llama_error` is written, log lines are
+//! What surrounds every export: panics stop here, `llama_error` is written, and log lines are
 //! delivered.
 #![allow(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Wraps the whole body of an export; a test checks that none lacks it.
+/// Wraps the whole body of an export. A test checks that every export has a guard.
 ///
-/// `guard!(err, |scope| { ... Ok(LLAMA_OK) })` for functions that return a status,
-/// `guard!(else FALLBACK, { ... })` for the others, which give FALLBACK after a panic.
+/// Functions that return a status write `guard!(err, |scope| { ... Ok(LLAMA_OK) })`. The others
+/// write `guard!(else FALLBACK, { ... })` and return FALLBACK after a panic.
 macro_rules! guard {
     (else $fallback:expr, $body:block) => {
         $crate::capi::guard::value($fallback, || $body)
@@ -27,7 +27,7 @@ macro_rules! guard {
     };
 }
 
-/// What one call holds on to while it runs. A panic in it poisons the handle it works with.
+/// What one call holds while it runs. A panic in the call poisons the handle that it works with.
 pub(super) struct Scope {
     handle: Option<Arc<Handle>>,
     process: Process,
@@ -41,8 +41,8 @@ impl Scope {
         }
     }
 
-    /// To be asked after callbacks: whether this is still the process that the call began in. Where
-    /// it is not, the call must end without an outcome, a lock, or a wait for a thread.
+    /// Fails if this is no longer the process that the call began in; to be asked after callbacks.
+    /// The call must then end without an outcome, without a lock, and without waiting for a thread.
     pub fn check_process(&self) -> Outcome<()> {
         match self.process.is_current() {
             true => Ok(()),
@@ -50,13 +50,13 @@ impl Scope {
         }
     }
 
-    /// The live handle behind `l`, kept alive until the call returns.
+    /// Looks up the live handle behind `l` and keeps it alive until the call returns.
     pub fn handle(&mut self, l: *const llama_t) -> Outcome<&Arc<Handle>> {
         let handle = table::get::<Handle>("l", l.addr())?;
         Ok(self.handle.insert(handle))
     }
 
-    /// The same for calls that reach the handle by way of another object.
+    /// Does the same for calls that reach the handle through another object.
     pub fn keep(&mut self, handle: Arc<Handle>) -> &Arc<Handle> {
         self.handle.insert(handle)
     }
@@ -66,15 +66,15 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// While it lives, a `pthread_cancel` of this thread waits: glibc cancels by an unwinding that must
-/// not pass through Rust frames.
+/// While this lives, a `pthread_cancel` of this thread waits. glibc cancels a thread by unwinding
+/// its stack, which must not happen to Rust frames.
 struct Uncancellable(c_int);
 
 impl Uncancellable {
     pub fn enter() -> Self {
         const DISABLE: c_int = 1;
         let mut old = 0;
-        // SAFETY: a valid state, and room for the old one.
+        // SAFETY: the state is a valid one, and `old` has room for the previous one.
         unsafe { pthread_setcancelstate(DISABLE, &mut old) };
         Uncancellable(old)
     }
@@ -83,12 +83,12 @@ impl Uncancellable {
 impl Drop for Uncancellable {
     fn drop(&mut self) {
         let mut disabled = 0;
-        // SAFETY: the state that was in force before.
+        // SAFETY: this is the state that was in force before.
         unsafe { pthread_setcancelstate(self.0, &mut disabled) };
     }
 }
 
-/// Run the body of an export that returns a status.
+/// Runs the body of an export that returns a status.
 pub(super) fn status(
     err: *mut llama_error,
     body: impl FnOnce(&mut Scope) -> Outcome<llama_status>,
@@ -103,23 +103,23 @@ pub(super) fn status(
         if let Some(handle) = &scope.handle
             && scope.process.is_current()
         {
-            // A second panic would be no news.
+            // A second panic would tell the caller nothing new.
             let _ = catch_unwind(AssertUnwindSafe(|| handle.llama.poison(&reason)));
         }
         Err(Error::Internal(reason).into())
     });
-    // Leaving may drop the model, if llama_free came in the meantime.
+    // Dropping the scope drops the model if llama_free was called in the meantime.
     let left = catch_unwind(AssertUnwindSafe(move || {
         if let Some(handle) = &scope.handle
             && scope.process.is_current()
         {
             handle.deliver_log();
         }
-        // The log's callback may have forked, too.
+        // The callback that takes log lines may have forked, too.
         let forked = scope.check_process().err();
         match forked {
             None => drop(scope),
-            // To drop a model is to wait for its threads.
+            // Dropping a model waits for its threads, which this process does not have.
             Some(_) => std::mem::forget(scope),
         }
         forked
@@ -138,10 +138,10 @@ pub(super) fn status(
     status
 }
 
-/// Run the body of an export that cannot say why it fails.
+/// Runs the body of an export that cannot say why it fails.
 pub(super) fn value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
-    // Also in llama_cancel_trigger, which signal handlers call: in glibc this is one atomic
-    // exchange.
+    // llama_cancel_trigger comes here too, and signal handlers call it. That is allowed because
+    // entering is one atomic exchange in glibc.
     let _uncancellable = Uncancellable::enter();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
@@ -153,7 +153,7 @@ fn check_error_struct(err: *mut llama_error) -> Result<(), llama_status> {
     if !err.is_aligned() {
         return Err(LLAMA_E_INVALID_ARGUMENT);
     }
-    // SAFETY: not NULL and aligned, as just checked; the contract is that it points to a
+    // SAFETY: the pointer is not NULL and aligned, as just checked. By contract it points to a
     // llama_error whose struct_size is set.
     let size = unsafe { (*err).struct_size } as usize;
     if size > MAX_STRUCT_SIZE {
@@ -163,13 +163,13 @@ fn check_error_struct(err: *mut llama_error) -> Result<(), llama_status> {
     }
 }
 
-/// Write as much as the caller's `struct_size` has room for; the text is cut between code points.
+/// Writes as much as the caller's `struct_size` has room for. The text is cut between code points.
 fn write_error(err: *mut llama_error, status: llama_status, message: &str) {
     const MESSAGE: usize = std::mem::offset_of!(llama_error, message);
     if err.is_null() {
         return;
     }
-    // SAFETY: check_error_struct has found it not NULL and aligned, with a struct_size that says
+    // SAFETY: check_error_struct has found the pointer not NULL and aligned. Its struct_size says
     // how many bytes are the caller's.
     let size = unsafe { (*err).struct_size } as usize;
     if size <= MESSAGE {
@@ -177,8 +177,8 @@ fn write_error(err: *mut llama_error, status: llama_status, message: &str) {
     }
     let known = size.min(size_of::<llama_error>());
     let text = &message[..message.floor_char_boundary(known - MESSAGE - 1)];
-    // SAFETY: `known` bytes from `err` on are the caller's and inside llama_error; the text and its
-    // NUL end at or before them. The tail up to `size` is the caller's too.
+    // SAFETY: the first `known` bytes from `err` on are the caller's and lie inside llama_error.
+    // The text and its NUL end within them. The tail up to `size` is the caller's too.
     unsafe {
         (&raw mut (*err).status).write(status);
         let bytes = err.cast::<u8>();

@@ -16,10 +16,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most threads that `n_threads` may ask for: beyond it a number is a mistake.
+/// The most threads that `n_threads` may ask for. A greater number is a mistake of the caller.
 const MAX_THREADS: u32 = 1024;
 
-/// Most adapters that are merged.
+/// The most adapters that can be merged.
 const MAX_ADAPTERS: usize = 256;
 
 fn default_build_options() -> llama_build_options {
@@ -59,19 +59,21 @@ fn default_build_options() -> llama_build_options {
 
 // Section: First things
 
-/// Version of the library that was loaded, as in `LLAMABI_VERSION`. Never freed. Any thread.
+/// Returns the version of the library that was loaded, in the form of `LLAMABI_VERSION`. The text
+/// is never freed. Any thread may call this.
 #[unsafe(no_mangle)]
 pub extern "C" fn llama_version() -> *const c_char {
     guard!(else ptr::null(), { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() })
 }
 
-/// `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread.
+/// Returns the `LLAMABI_ABI_VERSION` of the library that was loaded. Any thread may call this.
 #[unsafe(no_mangle)]
 pub extern "C" fn llama_abi_version() -> u32 {
     guard!(else LLAMABI_ABI_VERSION, { LLAMABI_ABI_VERSION })
 }
 
-/// A status in a few words; never NULL, never freed. Any thread.
+/// Describes a status in a few words. The text is never NULL and never freed. Any thread may call
+/// this.
 #[unsafe(no_mangle)]
 pub extern "C" fn llama_status_string(s: llama_status) -> *const c_char {
     guard!(else ptr::null(), { status_text(s).as_ptr() })
@@ -79,10 +81,10 @@ pub extern "C" fn llama_status_string(s: llama_status) -> *const c_char {
 
 // Section: Models
 
-/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`: both are
-/// kept in it, so that `llama_build` knows which header the caller was compiled with.
+/// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
+/// kept in `o`, so that `llama_build` knows which header the caller was compiled with.
 ///
-/// Writes nothing if `o` is NULL or `struct_size` above 4096. Any thread.
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_build_options_init(
     o: *mut llama_build_options,
@@ -95,7 +97,7 @@ pub unsafe extern "C" fn llama_build_options_init(
             abi_version,
             ..default_build_options()
         };
-        // SAFETY: the contract is that `o` is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `o` is NULL or has struct_size writable bytes.
         unsafe { layout::init(o, struct_size, &defaults) }
     })
 }
@@ -103,13 +105,15 @@ pub unsafe extern "C" fn llama_build_options_init(
 /// Load a model.
 ///
 /// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
-/// (`config.json`, `*.safetensors`). `tokenizer_path` NULL: `ckpt_dir/tokenizer.model`. `o` NULL:
-/// defaults. On success `*out` is the handle, to be freed with `llama_free`; otherwise `*out` is
-/// NULL and nothing is left behind. Any thread; not from inside a callback.
+/// (`config.json`, `*.safetensors` or `pytorch_model.bin`), or is a GGUF file (the first of a split
+/// set), or a directory with one. `tokenizer_path` may be NULL, which means the model's own
+/// (`tokenizer.model`, `tokenizer.json`, or the GGUF file's). `o` may be NULL, which means
+/// defaults. On success `*out` is the handle; free it with `llama_free`. Otherwise `*out` is NULL
+/// and nothing is left behind. Any thread may call this, but not from inside a callback.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (missing or unreadable path), `_FORMAT` (a
-/// file of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`, `_DEVICE_MEMORY`; returns
-/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (a path is missing or unreadable),
+/// `_FORMAT` (a file is of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`,
+/// `_DEVICE_MEMORY`. Returns `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_build(
     ckpt_dir: *const c_char,
@@ -119,12 +123,12 @@ pub unsafe extern "C" fn llama_build(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract is that `out` is NULL or writable.
+        // SAFETY: by contract `out` is NULL or writable.
         unsafe { args::place("out", out)?.set(ptr::null_mut()) };
         InCallback::refuse("llama_build")?;
         let mut given = default_build_options();
         if !o.is_null() {
-            // SAFETY: the contract is that `o` has struct_size readable bytes.
+            // SAFETY: by contract `o` has struct_size readable bytes.
             given = unsafe { layout::read("o", o, given) }?;
         }
         if given.abi_version != LLAMABI_ABI_VERSION {
@@ -136,12 +140,14 @@ pub unsafe extern "C" fn llama_build(
                 ),
             ));
         }
-        // SAFETY: the contract is that it is NULL or NUL-terminated.
+        // SAFETY: by contract the template is NULL or NUL-terminated.
         let chat_template = unsafe { template(given.chat_template) }?;
-        // SAFETY: the contract is arrays of n_adapters elements, the first of NUL-terminated strings.
+        // SAFETY: by contract both arrays have n_adapters elements, and the first has
+        // NUL-terminated strings.
         let adapters = unsafe { adapters(&given) }?;
         let (log, options) = build_options(&given, chat_template, adapters)?;
-        // SAFETY: the contract is NUL-terminated strings, that `tokenizer_path` may be NULL.
+        // SAFETY: by contract the paths are NUL-terminated strings, and `tokenizer_path` may be
+        // NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
             args::check_pointer("ckpt_dir", ckpt_dir)?;
             (
@@ -155,7 +161,7 @@ pub unsafe extern "C" fn llama_build(
                 return scope.check_process().is_ok();
             };
             let inside = InCallback::enter();
-            // SAFETY: the host's function with the host's data.
+            // SAFETY: this calls the host's function with the host's data.
             let go_on = unsafe { function(given.progress_user_data, fraction) != 0 };
             drop(inside);
             go_on && scope.check_process().is_ok()
@@ -173,8 +179,9 @@ pub unsafe extern "C" fn llama_build(
     })
 }
 
-/// A handle for a model that was built in Rust, on a device of its own say: to be handed to C code
-/// and freed with [`llama_free`]. NULL where there is no memory for it.
+/// Makes a handle for a model that was built in Rust, for example on a device of the host's. The
+/// handle is passed to C code and freed with [`llama_free`]. Returns NULL if there is no memory for
+/// it.
 pub fn into_handle(llama: Llama) -> *mut llama_t {
     let log = LogSink {
         log: Arc::default(),
@@ -193,16 +200,16 @@ fn insert(llama: Llama, log: LogSink) -> Outcome<*mut llama_t> {
     Ok(ptr::without_provenance_mut(table::insert(handle)?))
 }
 
-/// A path of the caller's.
+/// Returns a caller's path.
 ///
 /// # Safety
 /// `p` is NUL-terminated and stays so for `'a`.
 pub(super) unsafe fn path<'a>(p: *const c_char) -> &'a Path {
-    // SAFETY: by this function's contract. File names are bytes, not text.
+    // SAFETY: by this function's contract. A file name consists of bytes, which need not be UTF-8.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
 }
 
-/// A copy of `chat_template`.
+/// Copies `chat_template`.
 ///
 /// # Safety
 /// `p` is NULL or NUL-terminated.
@@ -222,10 +229,11 @@ unsafe fn template(p: *const c_char) -> Outcome<Option<String>> {
     Ok(Some(text.to_owned()))
 }
 
-/// Copies of `adapters` with their scales.
+/// Copies the paths in `adapters` and pairs them with their scales.
 ///
 /// # Safety
-/// Both arrays are NULL or have `n_adapters` elements, `adapters` of NUL-terminated strings or NULL.
+/// Both arrays are NULL or have `n_adapters` elements. Each element of `adapters` is NULL or
+/// NUL-terminated.
 unsafe fn adapters(o: &llama_build_options) -> Outcome<Vec<(PathBuf, f32)>> {
     let n = o.n_adapters;
     if n > MAX_ADAPTERS {
@@ -243,7 +251,8 @@ unsafe fn adapters(o: &llama_build_options) -> Outcome<Vec<(PathBuf, f32)>> {
     let mut adapters = Vec::with_capacity(n);
     for (i, &dir) in dirs.iter().enumerate() {
         args::check_pointer(format!("adapters[{i}]"), dir)?;
-        // SAFETY: not NULL, and NUL-terminated by this function's contract.
+        // SAFETY: the pointer is not NULL, and by this function's contract the string is
+        // NUL-terminated.
         let dir = unsafe { path(dir) }.to_owned();
         adapters.push((dir, scales.get(i).copied().unwrap_or(1.0)));
     }
@@ -341,7 +350,7 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
     }
 }
 
-/// The `LLAMA_DTYPE_*` of a dtype.
+/// Returns the `LLAMA_DTYPE_*` of a dtype.
 pub(super) fn dtype_number(dtype: Dtype) -> i32 {
     match dtype {
         Dtype::F32 => LLAMA_DTYPE_F32,
@@ -363,22 +372,22 @@ fn free(l: *mut llama_t) {
     handle.llama.shutdown();
     handle.deliver_log();
     handle.freed.store(true, Ordering::Release);
-    // Calls that still run hold it too; whoever leaves last drops the model.
+    // Calls that still run hold the handle too. The last one to end drops the model.
 }
 
-/// Free a handle: cancels the calls that run on it, which return `LLAMA_CANCELLED` with what they
-/// have; the last of them drops the weights. Results and streams stay good (streams end as
-/// cancelled); what `llama_token_bytes` gave does not.
+/// Free a handle. Calls that run on it are cancelled: they return `LLAMA_CANCELLED` with what they
+/// have, and the last of them drops the weights. Results and streams stay valid; streams end as
+/// cancelled. The bytes that `llama_token_bytes` gave do not stay valid.
 ///
-/// NULL, a handle that was freed already, a handle from before a fork, or a pointer that is not
-/// this library's does nothing and is not read. Any thread; from inside a callback it takes effect
-/// too, and the call that the callback belongs to ends as cancelled.
+/// NULL, a handle that was freed already, a handle from before a fork, and a pointer that is not
+/// this library's are ignored and not read. Any thread may call this. It also works from inside a
+/// callback; the call that the callback belongs to then ends as cancelled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_free(l: *mut llama_t) {
     guard!(else (), { free(l) })
 }
 
-/// The same as `llama_free`, under a name that no other library has.
+/// Does the same as `llama_free`, under a name that no other library has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_destroy(l: *mut llama_t) {
     guard!(else (), { free(l) })

@@ -8,9 +8,10 @@ use std::ffi::c_char;
 
 // Section: Figures
 
-/// What was loaded. Set `info->struct_size` first; no more than that is written.
+/// Say what was loaded. Set `info->struct_size` first; no more than that is written.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread may call this, also from inside a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_get_info(
     l: *const llama_t,
@@ -19,7 +20,7 @@ pub unsafe extern "C" fn llama_get_info(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `info` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("info", info) }?;
         let info = handle.llama.info();
         let tokenizer = handle.llama.tokenizer();
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn llama_get_info(
     })
 }
 
-/// As much of a text as there is room for, NUL-terminated.
+/// Copies as much of a text as there is room for, followed by a NUL.
 fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut to = [0; N];
     let text = &text[..text.floor_char_boundary(N - 1)];
@@ -74,10 +75,11 @@ fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// Totals of the handle since it was built. Set `t->struct_size` first; no more than that is
-/// written.
+/// Get the totals of the handle since it was built. Set `t->struct_size` first; no more than that
+/// is written.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread, also from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread may call this, also from inside a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_get_timings(
     l: *const llama_t,
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn llama_get_timings(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `t` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("t", t) }?;
         let timings = handle.llama.timings();
         out.write(&llama_timings {
@@ -106,6 +108,8 @@ pub unsafe extern "C" fn llama_get_timings(
             masks: timings.masks,
             mask_ms: timings.mask_ms,
             mask_wait_ms: timings.mask_wait_ms,
+            drafted_tokens: timings.drafted_tokens,
+            accepted_tokens: timings.accepted_tokens,
         });
         Ok(LLAMA_OK)
     })

@@ -1,17 +1,19 @@
-//! `struct_size`: what is read of a caller's struct and what is written to it.
+//! `struct_size` says what is read of a caller's struct and what is written to it.
 //!
-//! Callers may have been compiled with an older header (their struct is shorter) or a newer one
-//! (longer). Of an older caller's struct the fields it has are read over the defaults; of a newer
-//! caller's, everything unknown must be zero, because a zero always means the old behaviour.
+//! A caller may have been compiled with an older header, so that its struct is shorter, or with a
+//! newer header, so that its struct is longer. The fields that an older caller's struct has are
+//! read over the defaults. Everything unknown in a newer caller's struct must be zero, because a
+//! zero always means the old behaviour.
 #![allow(unsafe_code)]
 
 use super::failure::{Failure, Outcome};
 use super::types::*;
 
-/// A `struct_size` above this is taken for garbage; nothing is read or written.
+/// A greater `struct_size` is taken for garbage, and nothing is read or written.
 pub(super) const MAX_STRUCT_SIZE: usize = 4096;
 
-/// `struct_size` and the field after it: what every struct has had since its first version.
+/// The end of the field after `struct_size`. Every struct has had these two since its first
+/// version.
 const LEADING: usize = 8;
 
 /// A struct that begins with `struct_size`.
@@ -21,16 +23,18 @@ const LEADING: usize = 8;
 /// are the ends of its fields in order.
 pub(super) unsafe trait Layout: Copy {
     const NAME: &'static str;
-    /// Where each field ends. A field that the caller's struct holds only a part of is not read.
+    /// The offset at which each field ends. A field is not read if the caller's struct has only a
+    /// part of it.
     const ENDS: &'static [usize];
-    /// The `reserved*` fields, which must be 0 in what callers give.
+    /// The `reserved*` fields, which must be 0 in a caller's struct.
     fn reserved(&self) -> Vec<(&'static str, u32)>;
 }
 
 macro_rules! layout {
     ($name:ident { $($field:ident),* } $($reserved:ident)*) => {
-        // SAFETY: types.rs declares it #[repr(C)] of plain numbers and pointers; leaving out or
-        // reordering a field here fails the assertion below or the test `ends_are_ascending`.
+        // SAFETY: types.rs declares the struct #[repr(C)] with plain numbers and pointers. The
+        // assertion below or the test `ends_are_ascending` fails if a field is missing or in
+        // another place here.
         unsafe impl Layout for $name {
             const NAME: &'static str = stringify!($name);
             const ENDS: &'static [usize] = &[
@@ -40,7 +44,7 @@ macro_rules! layout {
                 vec![$((stringify!($reserved), self.$reserved)),*]
             }
         }
-        // Naming every field in a pattern makes the compiler notice one that is missing above.
+        // This pattern names every field, so the compiler notices a field that is missing above.
         const _: fn(&$name) = |s| { let $name { $($field: _),* } = s; };
         const _: () = assert!(std::mem::offset_of!($name, struct_size) == 0);
     };
@@ -60,11 +64,13 @@ layout!(llama_build_options {
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,
-    cache_salt, num_return_sequences, reserved2, grammar, min_gen_len, no_repeat_ngram_size,
+    cache_salt, num_return_sequences, num_beams, grammar, min_gen_len, no_repeat_ngram_size,
     presence_penalty, frequency_penalty, typical_p, epsilon_cutoff, eta_cutoff, max_time_ms,
     logit_bias, n_logit_bias, stop_tokens, n_stop_tokens, bad_words, bad_word_lens, n_bad_words,
-    adapter, reserved_adapter
-} reserved1 reserved2 reserved_adapter);
+    adapter, reserved_adapter, length_penalty, early_stopping, on_logits, on_stop, speculation,
+    draft_len, predicted, n_predicted, force_words, force_word_lens, force_group_lens,
+    n_force_groups
+} reserved1 reserved_adapter);
 layout!(llama_chat_options {
     struct_size,
     flags,
@@ -85,7 +91,11 @@ layout!(llama_event {
     text,
     text_len,
     top,
-    n_top
+    n_top,
+    beam,
+    parent,
+    sum_logprob,
+    score
 });
 layout!(llama_info {
     struct_size,
@@ -131,7 +141,9 @@ layout!(llama_timings {
     pages_total,
     masks,
     mask_ms,
-    mask_wait_ms
+    mask_wait_ms,
+    drafted_tokens,
+    accepted_tokens
 });
 layout!(llama_request_stats {
     struct_size,
@@ -140,16 +152,19 @@ layout!(llama_request_stats {
     generated_tokens,
     queue_ms,
     first_token_ms,
-    total_ms
+    total_ms,
+    drafted_tokens,
+    accepted_tokens
 });
 
-/// The `struct_size` of the caller's struct at `p`, if it is one that can be worked with.
+/// Returns the `struct_size` of the caller's struct at `p`, if this library can work with it.
 ///
 /// # Safety
 /// `p` is NULL, or points to at least four readable bytes.
 unsafe fn checked_size<T: Layout>(name: &str, p: *const T) -> Outcome<usize> {
     super::args::check_pointer(name, p)?;
-    // SAFETY: not NULL and aligned, as just checked; readable by this function's contract.
+    // SAFETY: the pointer is not NULL and aligned, as just checked. It is readable by this
+    // function's contract.
     let size = unsafe { p.cast::<u32>().read() } as usize;
     if (LEADING..=MAX_STRUCT_SIZE).contains(&size) {
         return Ok(size);
@@ -165,7 +180,7 @@ unsafe fn checked_size<T: Layout>(name: &str, p: *const T) -> Outcome<usize> {
     ))
 }
 
-/// Read a caller's struct over the defaults.
+/// Reads a caller's struct over the defaults.
 ///
 /// # Safety
 /// `p` is NULL, or points to `struct_size` readable bytes.
@@ -196,7 +211,7 @@ pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Ou
         .unwrap_or(0);
     let mut value = defaults;
     // SAFETY: `whole_fields` is at most `size`, which the caller has, and at most size_of::<T>(),
-    // which `value` has; T is plain data, so any bytes are a value.
+    // which `value` has. T is plain data, so any bytes are a value.
     unsafe {
         let to = (&raw mut value).cast::<u8>();
         to.copy_from_nonoverlapping(p.cast(), whole_fields);
@@ -210,13 +225,13 @@ pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Ou
     }
 }
 
-/// A caller's struct that will be written to, checked before there is anything to write.
+/// A caller's struct that will be written. It is checked before there is anything to write.
 pub(super) struct Out<T: Layout> {
     p: *mut T,
     size: usize,
 }
 
-/// Check a struct that is to be written.
+/// Checks a struct that is to be written.
 ///
 /// # Safety
 /// `p` is NULL, or points to `struct_size` bytes that stay writable until [`Out::write`].
@@ -227,13 +242,13 @@ pub(super) unsafe fn out<T: Layout>(name: &str, p: *mut T) -> Outcome<Out<T>> {
 }
 
 impl<T: Layout> Out<T> {
-    /// Write at most the caller's `struct_size`, which itself is kept. What this library does not
-    /// know of a newer caller's struct becomes 0.
+    /// Writes at most the caller's `struct_size` bytes and keeps `struct_size` itself. The part of
+    /// a newer caller's struct that this library does not know becomes 0.
     pub fn write(self, value: &T) {
         let known = self.size.min(size_of::<T>());
         let first = size_of::<u32>();
-        // SAFETY: `out` has found the pointer usable and its contract gives `size` writable bytes;
-        // `value` has at least `known`.
+        // SAFETY: `out` has found the pointer usable, and by its contract there are `size` writable
+        // bytes. `value` has at least `known` bytes.
         unsafe {
             let (from, to) = ((&raw const *value).cast::<u8>(), self.p.cast::<u8>());
             to.add(first)
@@ -243,8 +258,8 @@ impl<T: Layout> Out<T> {
     }
 }
 
-/// Fill the caller's options with defaults; `defaults` already holds `struct_size` and, where there
-/// is one, `abi_version`.
+/// Fills the caller's options with defaults. `defaults` holds `struct_size` already, and
+/// `abi_version` if there is one.
 ///
 /// # Safety
 /// `p` is NULL, or points to `size` writable bytes.
@@ -253,8 +268,8 @@ pub(super) unsafe fn init<T: Layout>(p: *mut T, size: usize, defaults: &T) {
         return;
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: not NULL; `size` bytes are writable by this function's contract, and `defaults` has
-    // at least `known`.
+    // SAFETY: the pointer is not NULL, and by this function's contract `size` bytes are writable.
+    // `defaults` has at least `known` bytes.
     unsafe {
         let to = p.cast::<u8>();
         to.copy_from_nonoverlapping((&raw const *defaults).cast(), known);
@@ -274,19 +289,19 @@ mod tests {
         generate::default_options()
     }
 
-    /// Bytes of a struct with every field different from its default, then `fill`.
+    /// Returns the bytes of a struct in which every field differs from its default, followed by
+    /// `fill`.
     fn changed(size: u32, fill: u8) -> Bytes {
         let mut bytes = Bytes([fill; 8192]);
         bytes.0[..size_of::<llama_generate_options>()].fill(1);
         bytes.0[84..88].fill(0);
-        bytes.0[100..104].fill(0);
         bytes.0[204..208].fill(0);
         bytes.0[..4].copy_from_slice(&size.to_ne_bytes());
         bytes
     }
 
     fn read_options(bytes: &Bytes) -> Outcome<llama_generate_options> {
-        // SAFETY: 8192 bytes are more than any struct_size that is accepted.
+        // SAFETY: every struct_size that is accepted is less than these 8192 bytes.
         unsafe { read("o", bytes.0.as_ptr().cast(), defaults()) }
     }
 
@@ -312,7 +327,7 @@ mod tests {
 
     #[test]
     fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
-        for size in 8..=208u32 {
+        for size in 8..=288u32 {
             let o = read_options(&changed(size, 0xff)).unwrap();
             let d = defaults();
             let given = |end: u32| size >= end;
@@ -353,6 +368,7 @@ mod tests {
                 if given(100) { 0x01010101 } else { 0 },
                 "{size}"
             );
+            assert_eq!(o.num_beams, if given(104) { 0x01010101 } else { 0 });
             assert_eq!(
                 o.max_time_ms,
                 if given(144) { 0x01010101 } else { 0 },
@@ -362,14 +378,22 @@ mod tests {
             assert_eq!(o.bad_word_lens.is_null(), !given(192), "{size}");
             assert_eq!(o.n_bad_words == 0, !given(200), "{size}");
             assert_eq!(o.adapter, if given(204) { 0x01010101 } else { 0 }, "{size}");
+            assert_eq!(o.length_penalty == 1.0, !given(212), "{size}");
+            assert_eq!(o.early_stopping == 0, !given(216), "{size}");
+            assert_eq!(o.on_logits.is_none(), !given(224), "{size}");
+            assert_eq!(o.on_stop.is_none(), !given(232), "{size}");
+            assert_eq!(o.draft_len != 0, given(240), "{size}");
+            assert_eq!(o.n_predicted != 0, given(256), "{size}");
+            assert_eq!(o.force_words.is_null(), !given(264), "{size}");
+            assert_eq!(o.n_force_groups == 0, !given(288), "{size}");
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [209, 216, 4096] {
+        for size in [289, 296, 4096] {
             let mut bytes = changed(size, 0);
-            // What lies beyond struct_size is nobody's.
+            // The bytes beyond struct_size belong to nobody.
             bytes.0[size as usize..].fill(0xff);
             assert!(read_options(&bytes).is_ok(), "{size}");
             bytes.0[size as usize - 1] = 1;
@@ -404,18 +428,20 @@ mod tests {
     #[test]
     fn nothing_is_written_beyond_struct_size() {
         let value = llama_request_stats {
-            struct_size: 40,
+            struct_size: 48,
             prompt_tokens: 1,
             cached_tokens: 2,
             generated_tokens: 3,
             queue_ms: 4.0,
             first_token_ms: 5.0,
             total_ms: 6.0,
+            drafted_tokens: 7,
+            accepted_tokens: 8,
         };
         for size in 8..=64usize {
             let mut bytes = Bytes([0xaa; 8192]);
             bytes.0[..4].copy_from_slice(&(size as u32).to_ne_bytes());
-            // SAFETY: 8192 writable bytes.
+            // SAFETY: there are 8192 writable bytes.
             unsafe { out::<llama_request_stats>("s", bytes.0.as_mut_ptr().cast()) }
                 .unwrap()
                 .write(&value);
@@ -426,8 +452,8 @@ mod tests {
             );
             assert_eq!(bytes.0[4..8], 1u32.to_ne_bytes());
             assert!(bytes.0[size..].iter().all(|&b| b == 0xaa), "{size}");
-            if size > 40 {
-                assert!(bytes.0[40..size].iter().all(|&b| b == 0), "{size}");
+            if size > 48 {
+                assert!(bytes.0[48..size].iter().all(|&b| b == 0), "{size}");
             }
         }
     }
@@ -436,7 +462,7 @@ mod tests {
     fn init_fills_what_the_caller_has() {
         for size in [0, 4, 8, 50, 96, 100, 128, 4096] {
             let mut bytes = Bytes([0xaa; 8192]);
-            // SAFETY: 8192 writable bytes.
+            // SAFETY: there are 8192 writable bytes.
             unsafe { handle::llama_build_options_init(bytes.0.as_mut_ptr().cast(), size, 0) };
             assert!(bytes.0[size..].iter().all(|&b| b == 0xaa), "{size}");
             if size >= 4 {
@@ -447,7 +473,7 @@ mod tests {
             }
         }
         let mut bytes = Bytes([0xaa; 8192]);
-        // SAFETY: nothing may be written.
+        // SAFETY: nothing may be written here.
         unsafe { handle::llama_build_options_init(bytes.0.as_mut_ptr().cast(), 4097, 0) };
         assert!(bytes.0.iter().all(|&b| b == 0xaa));
     }

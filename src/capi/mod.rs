@@ -1,4 +1,5 @@
-//! The C API. No logic: guard, convert, call [`crate::Llama`], convert.
+//! The C API. It has no logic: an export converts its arguments, calls [`crate::Llama`] and
+//! converts the answer, within a guard.
 //!
 //! `include/llamabi.h` is generated from these files (`make header`); the doc comments here are the
 //! documentation there. A map:
@@ -16,18 +17,22 @@
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
-//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs`, `grammar.rs`, `info.rs`, `adapter.rs` | the functions of these names |
+//! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs` | the functions of these names |
+//! | `grammar.rs`, `info.rs`, `adapter.rs` | the functions of these names |
 //!
-//! Opaque pointers are numbers that are never given out twice, not addresses: they are looked up,
-//! never followed. So a stale, foreign or doubly freed one is an error message (or, where it is to
-//! be freed, nothing at all), and use after `fork` is noticed before any lock is touched.
+//! An opaque pointer is no address. It is a number that is never given out twice, which is looked
+//! up and never followed. So a stale or foreign pointer, or one that is freed twice, is an error
+//! message; a function that frees ignores it. The use of a handle after `fork` is noticed before
+//! any lock is touched.
 //!
-//! Nothing here calls an export: another library of the process may have one of the same name.
-//! Panic messages go where the process's panic hook sends them (standard error, unless the host is
-//! a Rust program that changed it): the hook is the process's, not this library's to change.
+//! Nothing here calls an export, because another library of the process may have an export of the
+//! same name. Messages of panics go where the panic hook of the process sends them: to standard
+//! error, unless the host is a Rust program that has changed the hook. The hook belongs to the
+//! process, so this library does not change it, but for one thing: panics of the parser of grammars
+//! are answers, and are kept from the hook while somebody works with a grammar.
 
-// The doc comments of the exports are written for the header: what a caller must hold to is said
-// there in C's terms, and the contract fixes the parameters.
+// The doc comments of the exports are written for the header. They state in C's terms what a caller
+// must hold to, and the contract fixes the parameters.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 #[macro_use]
@@ -54,6 +59,7 @@ mod types;
 pub use adapter::*;
 pub use cancel::*;
 pub use chat::*;
+pub use failure::status_of;
 pub use generate::*;
 pub use grammar::*;
 pub use handle::*;

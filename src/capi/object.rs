@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct Handle {
     pub llama: Llama,
     pub log: LogSink,
-    /// `llama_free` has been called: the host's log callback may be gone.
+    /// Whether `llama_free` has been called. After that the host's log callback may be gone.
     pub freed: AtomicBool,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct LogSink {
     pub user_data: *mut c_void,
 }
 
-// SAFETY: `user_data` is only handed back to the host, whose callback is documented to run on any
-// thread that is inside a call, on several at once.
+// SAFETY: `user_data` is only handed back to the host. Its callback is documented to run on any
+// thread that is inside a call, and on several threads at once.
 unsafe impl Send for LogSink {}
 // SAFETY: as above.
 unsafe impl Sync for LogSink {}
@@ -45,7 +45,8 @@ impl LogSink {
         self.log.drain(|level, line| {
             let line = with_nul(line.to_owned());
             let _inside = InCallback::enter();
-            // SAFETY: the host's function with the host's data; `line` is NUL-terminated.
+            // SAFETY: this calls the host's function with the host's data, and `line` is
+            // NUL-terminated.
             unsafe {
                 function(
                     self.user_data,
@@ -59,7 +60,8 @@ impl LogSink {
 }
 
 impl Handle {
-    /// Give queued log lines to the host. Not from inside a callback, which could be the log's own.
+    /// Gives queued log lines to the host. Nothing is given from inside a callback, because that
+    /// could be the callback that takes log lines.
     pub fn deliver_log(&self) {
         if !InCallback::now() && !self.freed.load(Ordering::Acquire) {
             self.log.deliver();

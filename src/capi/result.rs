@@ -13,10 +13,10 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::Arc;
 
-/// The object behind `llama_result_t`. Immutable, so its pointers are good as long as it lives.
+/// The object behind `llama_result_t`. It never changes, so its pointers are good while it lives.
 pub(super) struct ResultData {
     sequences: Vec<Sequence>,
-    /// Each sequence's text with a NUL behind it.
+    /// Each sequence's text, followed by a NUL.
     texts: Vec<Vec<u8>>,
 }
 
@@ -45,7 +45,7 @@ impl ResultData {
     }
 }
 
-/// NULL where there is nothing: an empty Vec's own pointer means nothing to C.
+/// Returns NULL for an empty slice, because the pointer of an empty Vec means nothing to C.
 pub(super) fn pointer<T>(values: &[T]) -> *const T {
     if values.is_empty() {
         ptr::null()
@@ -54,7 +54,7 @@ pub(super) fn pointer<T>(values: &[T]) -> *const T {
     }
 }
 
-/// C sees the engine's own array.
+/// C reads the engine's own array.
 pub(super) fn alternatives(values: &[Alternative]) -> *const llama_alternative {
     const {
         assert!(size_of::<Alternative>() == size_of::<llama_alternative>());
@@ -71,17 +71,18 @@ fn get(r: *const llama_result_t) -> Outcome<Arc<ResultData>> {
 
 // Section: Results
 
-/// Sequences of the result, in the order of the prompts. 0 if `r` is not a live result.
+/// Number of sequences of the result, which are in the order of the prompts. 0 if `r` is not a live
+/// result.
 ///
-/// All `llama_result_*` functions may be called from any thread, any number at a time. The
-/// pointers they give belong to the result and are good until `llama_result_free`.
+/// Any number of threads may call `llama_result_*` functions at a time. The pointers that these
+/// give belong to the result and are valid until `llama_result_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_count(r: *const llama_result_t) -> usize {
     guard!(else 0, { get(r).map_or(0, |r| r.sequences.len()) })
 }
 
-/// Tokens of sequence `i`: generated, after the prompt's if echoed, without the EOS. `*p` is NULL
-/// where there are none.
+/// Get the tokens of sequence `i`: those of the prompt if it is echoed, then the generated tokens
+/// without the EOS. `*p` is NULL if there are none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_tokens(
     r: *const llama_result_t,
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn llama_result_tokens(
     n: *mut usize,
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
-        // SAFETY: the contract is that both are NULL or writable.
+        // SAFETY: by contract both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         let result = get(r)?;
         let tokens = &result.sequence(i)?.tokens;
@@ -100,8 +101,8 @@ pub unsafe extern "C" fn llama_result_tokens(
     })
 }
 
-/// Log probabilities of sequence `i`, one per token, if `LLAMA_GEN_LOGPROBS` was given; else none.
-/// What they can be: as in `llama_alternative`.
+/// Get the log probabilities of sequence `i`, one for each token, if `LLAMA_GEN_LOGPROBS` was
+/// given; otherwise there are none. `llama_alternative` says which values they can have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_logprobs(
     r: *const llama_result_t,
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn llama_result_logprobs(
     n: *mut usize,
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
-        // SAFETY: the contract is that both are NULL or writable.
+        // SAFETY: by contract both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         let result = get(r)?;
         let logprobs = &result.sequence(i)?.logprobs;
@@ -120,8 +121,8 @@ pub unsafe extern "C" fn llama_result_logprobs(
     })
 }
 
-/// Text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts of the
-/// sequence's events put together, and is cut before a stop string.
+/// Get the text of sequence `i`: valid UTF-8, `*n` bytes and a NUL, never NULL. It equals the texts
+/// of the sequence's events put together, and it is cut before a stop string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_text(
     r: *const llama_result_t,
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn llama_result_text(
     n: *mut usize,
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
-        // SAFETY: the contract is that both are NULL or writable.
+        // SAFETY: by contract both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         let result = get(r)?;
         result.sequence(i)?;
@@ -141,8 +142,8 @@ pub unsafe extern "C" fn llama_result_text(
     })
 }
 
-/// Most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs` was not 0;
-/// else none. The first token of an echoed prompt has none either.
+/// Get the most likely tokens at token `position` of sequence `i`, best first, if `top_logprobs`
+/// was not 0; otherwise there are none. The first token of an echoed prompt has none either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_top_logprobs(
     r: *const llama_result_t,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn llama_result_top_logprobs(
     n: *mut usize,
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
-        // SAFETY: the contract is that both are NULL or writable.
+        // SAFETY: by contract both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         let result = get(r)?;
         let sequence = result.sequence(i)?;
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn llama_result_top_logprobs(
     })
 }
 
-/// Why sequence `i` ended, `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
+/// Say why sequence `i` ended, as `LLAMA_FINISH_*`. 0 if there is no such sequence or result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_finish_reason(r: *const llama_result_t, i: usize) -> i32 {
     guard!(else 0, {
@@ -177,7 +178,39 @@ pub unsafe extern "C" fn llama_result_finish_reason(r: *const llama_result_t, i:
     })
 }
 
-/// C's view of a sequence's figures.
+/// Get the score of sequence `i`.
+///
+/// After a beam search, `*sum_logprob` is its sum of log probabilities, after penalties and biases
+/// and with the token that ended it; `*score` is this sum divided by the length to the power of
+/// `length_penalty`. Results are ranked by the score. Both are minus infinity for a result that the
+/// search did not have.
+///
+/// Without beams, both are the sum of the log probabilities of the generated tokens, with the token
+/// that ended the sequence, if `LLAMA_GEN_LOGPROBS` was given; otherwise they are 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_result_score(
+    r: *const llama_result_t,
+    i: usize,
+    sum_logprob: *mut f32,
+    score: *mut f32,
+) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        // SAFETY: by contract both are NULL or writable.
+        let (sum, out) = unsafe {
+            (
+                args::place("sum_logprob", sum_logprob)?,
+                args::place("score", score)?,
+            )
+        };
+        let result = get(r)?;
+        let sequence = result.sequence(i)?;
+        sum.set(sequence.sum_logprob);
+        out.set(sequence.score);
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Converts a sequence's figures to C's struct.
 pub(super) fn stats_view(stats: &RequestStats) -> llama_request_stats {
     llama_request_stats {
         struct_size: size_of::<llama_request_stats>() as u32,
@@ -187,10 +220,12 @@ pub(super) fn stats_view(stats: &RequestStats) -> llama_request_stats {
         queue_ms: stats.queue_ms,
         first_token_ms: stats.first_token_ms,
         total_ms: stats.total_ms,
+        drafted_tokens: stats.drafted_tokens,
+        accepted_tokens: stats.accepted_tokens,
     }
 }
 
-/// Figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
+/// Get the figures of sequence `i`. Set `s->struct_size` first; no more than that is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_stats(
     r: *const llama_result_t,
@@ -198,7 +233,7 @@ pub unsafe extern "C" fn llama_result_stats(
     s: *mut llama_request_stats,
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
-        // SAFETY: the contract is that it is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `s` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("s", s) }?;
         let result = get(r)?;
         out.write(&stats_view(&result.sequence(i)?.stats));
@@ -206,8 +241,8 @@ pub unsafe extern "C" fn llama_result_stats(
     })
 }
 
-/// Free a result and everything that points into it. NULL, a stale pointer or one of another
-/// library's does nothing. Results outlive the handle they came from.
+/// Free a result and everything that points into it. NULL, a stale pointer and a pointer of another
+/// library are ignored. A result may outlive the handle from which it came.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_result_free(r: *mut llama_result_t) {
     guard!(else (), { drop(table::remove::<ResultData>(r.addr())) })

@@ -1,14 +1,14 @@
-//! `llama_stream_*`: events to be pulled, waited for or polled.
+//! `llama_stream_*`: events that the caller pulls, waits for or polls.
 #![allow(unsafe_code)]
 
-use super::callback::InCallback;
+use super::callback::{Callbacks, InCallback};
 use super::failure::{Failure, Outcome};
 use super::guard::Scope;
 use super::object::Handle;
 use super::types::*;
 use super::{args, generate, layout, result, table};
-use crate::engine::{Event, Next, Prompt, RequestStats, Stream};
-use crate::reserve;
+use crate::engine::{Decider, Deciders, Event, Next, Prompt, Question, RequestStats, Stream};
+use crate::{Token, reserve};
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,14 @@ use std::time::Duration;
 /// The object behind `llama_stream_t`.
 pub(super) struct StreamData {
     stream: Stream,
-    /// For its log lines, and to be poisoned; streams outlive it.
+    /// The handle, which gets the stream's log lines and is poisoned by its panics. A stream
+    /// outlives it.
     handle: Weak<Handle>,
     last: Mutex<Last>,
-    /// Figures of the sequences whose end has been given.
+    callbacks: Callbacks,
+    /// Reads the stream if the call has callbacks that decide.
+    decider: Mutex<Decider>,
+    /// The figures of the sequences whose end has been given to the caller.
     ends: Mutex<Vec<Option<RequestStats>>>,
     freed: AtomicBool,
 }
@@ -30,16 +34,37 @@ impl table::Kind for StreamData {
     const NAME: &'static str = "llama_stream_t";
 }
 
-/// What the last event's pointers point to.
+impl StreamData {
+    fn next(&self, timeout: Option<Duration>) -> crate::Result<Next> {
+        let Self {
+            stream, callbacks, ..
+        } = self;
+        if !callbacks.any() {
+            return stream.next(timeout);
+        }
+        // When the stream is gone, the host's data may be gone.
+        let lives = || !self.freed.load(Ordering::Acquire);
+        let mut on_stop =
+            |index, tokens: &[Token], n_prompt| lives() && callbacks.stops(index, tokens, n_prompt);
+        let mut on_logits = |question: &mut Question| lives() && callbacks.changes(question);
+        let mut deciders = Deciders {
+            on_stop: callbacks.on_stop.is_some().then_some(&mut on_stop),
+            on_logits: callbacks.on_logits.is_some().then_some(&mut on_logits),
+        };
+        lock(&self.decider).next(stream, timeout, &mut deciders)
+    }
+}
+
+/// The memory to which the pointers of the last event point.
 #[derive(Default)]
 struct Last {
     event: Option<Event>,
     text: Vec<u8>,
-    /// It was not given yet, because there was no memory for its text.
+    /// An event that was not given yet, because there was no memory for its text.
     pending: bool,
 }
 
-/// What the three functions that open a stream have in common.
+/// The common part of the functions that open a stream.
 ///
 /// # Safety
 /// The pointers are as the header demands.
@@ -63,13 +88,16 @@ pub(super) unsafe fn open(
     // SAFETY: by this function's contract.
     let (out, options) = unsafe { (args::place("out", out)?, generate::engine_options(&given)?) };
     let prompts = prompts(handle)?;
-    let n = prompts.len();
+    let (n, callbacks) = (prompts.len(), Callbacks::new(&given));
+    let decider = Decider::new(&prompts, &options, callbacks.on_stop.is_some())?;
     let stream = handle.llama.stream(prompts, options)?;
     let n = n * generate::samples(&given);
     let id = table::insert(StreamData {
         stream,
         handle: Arc::downgrade(handle),
         last: Mutex::default(),
+        callbacks,
+        decider: Mutex::new(decider),
         ends: Mutex::new(reserve::filled("the figures of a stream", n, None)?),
         freed: AtomicBool::new(false),
     })?;
@@ -79,16 +107,16 @@ pub(super) unsafe fn open(
 
 // Section: Streams
 
-/// Start a call and pull its events, instead of being called for each: `llama_generate` in all
-/// else, so see there for the arguments and errors. `o->on_event` must be NULL
+/// Start a call whose events are pulled, instead of passed to a callback. Everything else is as in
+/// `llama_generate`, with its arguments and errors. `o->on_event` must be NULL
 /// (`LLAMA_E_INVALID_ARGUMENT`).
 ///
-/// Read it: while more than 1,024 events (or 4 MiB) wait to be taken, its sequences pause. If
-/// others wait they give their slots up for that time (`max_stall_ms`), and a stream that is not
-/// read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
+/// Keep reading a stream. While more than 1,024 events (or 4 MiB) are queued, its sequences pause.
+/// If others wait, the paused sequences give up their slots for that time (`max_stall_ms`). A
+/// stream that is not read at all ends with `LLAMA_FINISH_UNREAD` (`max_unread_ms`).
 ///
-/// `*out` is the stream, to be freed with `llama_stream_free`. It outlives the handle, and then
-/// ends as cancelled. Any thread; not from inside a callback.
+/// `*out` is the stream; free it with `llama_stream_free`. A stream may outlive the handle, and
+/// then ends as cancelled. Any thread may call this, but not from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_open(
     l: *mut llama_t,
@@ -100,7 +128,8 @@ pub unsafe extern "C" fn llama_stream_open(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             open("llama_stream_open", scope, l, o, out, |handle| {
                 generate::token_prompts(handle, tokens, lens, n)
@@ -109,8 +138,8 @@ pub unsafe extern "C" fn llama_stream_open(
     })
 }
 
-/// Start a call on texts and pull its events: the prompts of `llama_text_completion`, and
-/// `llama_stream_open` in all else.
+/// Start a call on texts and pull its events. The prompts are as in `llama_text_completion`,
+/// everything else is as in `llama_stream_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_open_text(
     l: *mut llama_t,
@@ -122,8 +151,9 @@ pub unsafe extern "C" fn llama_stream_open_text(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // Not stopped while it is encoded: a stream is there to say that it was cancelled.
-        // SAFETY: the contract of the header is that of the functions called.
+        // Nothing stops the encoding of the text: the stream itself says that it was cancelled.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             open("llama_stream_open_text", scope, l, o, out, |handle| {
                 generate::text_prompts(handle, prompts, lens, n, None)
@@ -132,8 +162,9 @@ pub unsafe extern "C" fn llama_stream_open_text(
     })
 }
 
-/// Start a call on dialogs and pull its events: the dialogs of `llama_chat_completion`, those with
-/// a special tag included, which end as `LLAMA_FINISH_UNSAFE`; and `llama_stream_open` in all else.
+/// Start a call on dialogs and pull its events. The dialogs are as in `llama_chat_completion`: one
+/// with a special tag ends with `LLAMA_FINISH_UNSAFE`. Everything else is as in
+/// `llama_stream_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_open_chat(
     l: *mut llama_t,
@@ -145,7 +176,8 @@ pub unsafe extern "C" fn llama_stream_open_chat(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // SAFETY: the contract of the header is that of the functions called.
+        // SAFETY: the contract of the header includes the contracts of the functions that are
+        // called.
         unsafe {
             open("llama_stream_open_chat", scope, l, o, out, |handle| {
                 generate::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, None)
@@ -156,17 +188,20 @@ pub unsafe extern "C" fn llama_stream_open_chat(
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
-/// `timeout_ms`: -1 waits as long as it takes, 0 does not wait, else how long to wait. Returns
-/// `LLAMA_OK` with `*ev` written; `LLAMA_TIMEOUT`; after all events `LLAMA_DONE` for ever, or
-/// `LLAMA_CANCELLED` for ever if the call was cancelled (what was generated before comes first).
-/// An error of the engine (`_DEVICE`, `_POISONED`, `_INTERNAL`, and `_NO_MEMORY` where it could not
-/// queue an event) ends the stream and is given again on every later call.
-/// `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an event take no event: the
-/// next call gives it.
+/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any other number is how
+/// long to wait. Returns `LLAMA_OK` with `*ev` written, or `LLAMA_TIMEOUT`. After all events it
+/// returns `LLAMA_DONE` for ever; or `LLAMA_CANCELLED` for ever if the call was cancelled, after
+/// the events that were generated before. An error of the engine (`_DEVICE`, `_POISONED`,
+/// `_INTERNAL`, and `_NO_MEMORY` if it could not queue an event) ends the stream, and every later
+/// call returns it again. `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, and `_NO_MEMORY` for the text of an
+/// event take no event: the next call gives that event.
 ///
-/// The pointers in `*ev` are good until the next call on this stream, so use a stream from one
-/// thread at a time; `llama_stream_free` from another is fine, a call that waits then returns
-/// `LLAMA_CANCELLED`. Not from inside a callback.
+/// If the call has `on_logits` or `on_stop`, this function calls them. It answers a question about
+/// logits and then continues to wait for an event, as long as `timeout_ms` says.
+///
+/// The pointers in `*ev` are valid until the next call on this stream, so use a stream from one
+/// thread at a time. Another thread may call `llama_stream_free`; a call that waits then returns
+/// `LLAMA_CANCELLED`. Do not call this from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_next(
     s: *mut llama_stream_t,
@@ -177,7 +212,7 @@ pub unsafe extern "C" fn llama_stream_next(
     guard!(err, |scope| {
         InCallback::refuse("llama_stream_next")?;
         let data = table::get::<StreamData>("s", s.addr())?;
-        // SAFETY: the contract is that `ev` is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `ev` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("ev", ev) }?;
         let timeout = match timeout_ms {
             -1 => None,
@@ -198,13 +233,15 @@ pub unsafe extern "C" fn llama_stream_next(
         };
         let next = match held {
             Some(event) => Ok(Next::Event(event)),
-            None => data.stream.next(timeout),
+            None => data.next(timeout),
         };
+        scope.check_process()?;
         if data.freed.load(Ordering::Acquire) {
             return Ok(LLAMA_CANCELLED);
         }
         match next? {
-            Next::Timeout => Ok(LLAMA_TIMEOUT),
+            // The decider answers questions itself and does not pass them on.
+            Next::Timeout | Next::Question(_) => Ok(LLAMA_TIMEOUT),
             Next::Done => Ok(LLAMA_DONE),
             Next::Cancelled => Ok(LLAMA_CANCELLED),
             Next::Event(event) => {
@@ -229,14 +266,14 @@ pub unsafe extern "C" fn llama_stream_next(
     })
 }
 
-/// A lock of the stream's: what it guards is good after any panic.
+/// Takes one of the stream's locks. What it guards is good even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Figures of sequence `i`, once `llama_stream_next` has given its `LLAMA_EVENT_FINISH`; before
-/// that `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that is written. Any
-/// thread.
+/// Get the figures of sequence `i`, after `llama_stream_next` has given its `LLAMA_EVENT_FINISH`.
+/// Before that, this is `LLAMA_E_INVALID_ARGUMENT`. Set `st->struct_size` first; no more than that
+/// is written. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_stats(
     s: *const llama_stream_t,
@@ -245,7 +282,7 @@ pub unsafe extern "C" fn llama_stream_stats(
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
         let data = table::get::<StreamData>("s", s.addr())?;
-        // SAFETY: the contract is that `st` is NULL or has struct_size writable bytes.
+        // SAFETY: by contract `st` is NULL or has struct_size writable bytes.
         let out = unsafe { layout::out("st", st) }?;
         let ends = lock(&data.ends);
         match ends.get(i) {
@@ -262,10 +299,27 @@ pub unsafe extern "C" fn llama_stream_stats(
     })
 }
 
-/// A descriptor that is readable while `llama_stream_next` would not wait (an event or the end is
-/// there), for poll, select and epoll. -1 if there is none, or `s` is not a live stream.
+/// End sequence `i` of a stream after the events that `llama_stream_next` has given of it. Later
+/// events of the sequence are dropped, whatever the model has computed since. Its
+/// `LLAMA_EVENT_FINISH` follows, with `LLAMA_FINISH_CALLER` and the text of its remaining tokens
+/// that was held back. The other sequences of the call continue.
 ///
-/// It belongs to the stream: do not read, write or close it. Any thread.
+/// Any thread may call this, also from inside a callback. Returns `LLAMA_OK`, also if the sequence
+/// has ended already. An `i` that the call does not have is `LLAMA_E_INVALID_ARGUMENT`. After
+/// `LLAMA_E_NO_MEMORY` the sequence continues.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_stream_stop(s: *mut llama_stream_t, i: usize) -> llama_status {
+    guard!(ptr::null_mut(), |_scope| {
+        table::get::<StreamData>("s", s.addr())?.stream.stop(i)?;
+        Ok(LLAMA_OK)
+    })
+}
+
+/// Get a descriptor for poll, select and epoll. It is readable while `llama_stream_next` would not
+/// wait, because there is an event, a question of `on_logits` or the end. Returns -1 if there is no
+/// descriptor or `s` is not a live stream.
+///
+/// The descriptor belongs to the stream: do not read, write or close it. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_fd(s: *const llama_stream_t) -> c_int {
     guard!(else -1, {
@@ -274,8 +328,8 @@ pub unsafe extern "C" fn llama_stream_fd(s: *const llama_stream_t) -> c_int {
     })
 }
 
-/// Free a stream, at any time, from any thread: cancels what is still running of it. NULL, a stale
-/// pointer or one of another library's does nothing.
+/// Free a stream. This cancels what still runs of it. Any thread may call this at any time. NULL, a
+/// stale pointer and a pointer of another library are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_stream_free(s: *mut llama_stream_t) {
     guard!(else (), {

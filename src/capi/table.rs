@@ -1,17 +1,17 @@
-//! The live objects: what an opaque pointer means, or that it means nothing.
+//! The table of live objects. It says what an opaque pointer means, or that it means nothing.
 //!
-//! A pointer that callers hold is a number in a part of the address space that processes cannot
-//! map, so it is never the address of another library's object, never given out twice, and never
-//! followed. Objects are looked up under a lock that is held for the look-up alone and are kept
-//! alive by the calls that use them.
+//! A pointer that a caller holds is a number. It lies in a part of the address space that processes
+//! cannot map, so it is never the address of another library's object. It is never given out twice
+//! and never followed. An object is looked up under a lock that is held for the look-up alone, and
+//! the calls that use the object keep it alive.
 //!
-//! After `fork` the lock may be held for ever by a thread that the child does not have. So the
-//! table carries the process it belongs to, which is compared first; a child that makes objects of
-//! its own gets a table of its own.
+//! After `fork` a thread that the child does not have may hold the lock for ever. So the table
+//! carries the process it belongs to, which is compared first. A child that makes objects gets a
+//! table of its own.
 //!
-//! Two copies of the library in one process have a table each. A number is a count under the
-//! table's own random key, so that what one copy gives out means nothing to the other (and what a
-//! parent gave out nothing to its child).
+//! If a process has two copies of the library, each copy has its own table. A number is a count,
+//! encoded with the table's own random key, so a number of one copy means nothing to the other
+//! copy. For the same reason a parent's number means nothing to its child.
 
 use super::cells::Cells;
 use super::failure::{Failure, Outcome};
@@ -23,23 +23,24 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Every number has this bit: so it is beyond what user space can map (x86-64 maps more than 47
-/// bits only on request, Arm never more than 52).
+/// Every number has this bit, so it is beyond what user space can map: x86-64 maps more than 47
+/// bits only on request, and Arm never maps more than 52.
 const NUMBER_BIT: usize = 1 << 52;
-/// What is numbered is below this, so that numbers are below 2^53: hosts that keep pointers in
-/// doubles keep these too.
+/// Every value that gets a number is below this, so that numbers are below 2^53. Hosts that keep
+/// pointers in doubles can then keep these, too.
 const VALUES: usize = 1 << 48;
-/// Numbers look like aligned addresses: some hosts use the low bits.
+/// Numbers look like aligned addresses, because some hosts use the low bits of pointers.
 const STRIDE: usize = 16;
-/// Values from here on are cancel flags (see `cancel.rs`), those below are objects.
+/// Values from here on are cancel flags (see `cancel.rs`). Smaller values are objects.
 pub(super) const FIRST_FLAG: usize = VALUES / 2;
 
-/// Makes numbers of values and values of numbers; a key of another table gives other numbers.
+/// Makes numbers of values, and values of numbers. Another table's key gives other numbers.
 pub(super) struct Key(usize);
 
 impl Key {
     fn new() -> Self {
-        // RandomState asks the system once per thread and then counts, which a child goes on with.
+        // RandomState asks the system once per thread and then counts, and a child continues that
+        // count. So the process id is hashed.
         let random = RandomState::new().hash_one(std::process::id());
         Key(random as usize % VALUES)
     }
@@ -49,7 +50,7 @@ impl Key {
         NUMBER_BIT + (value ^ self.0) * STRIDE
     }
 
-    /// `None` for what is no number of any table's.
+    /// Returns `None` for a number that no table gives out.
     pub fn value(&self, number: usize) -> Option<usize> {
         let offset = number.checked_sub(NUMBER_BIT)?;
         (offset.is_multiple_of(STRIDE) && offset / STRIDE < VALUES)
@@ -62,18 +63,18 @@ type Object = Arc<dyn Any + Send + Sync>;
 
 /// A type of object.
 pub(super) trait Kind: Any + Send + Sync {
-    /// As the header calls it.
+    /// The name of the type in the header.
     const NAME: &'static str;
 }
 
 /// What changes under the lock.
 pub(super) struct Live {
     objects: HashMap<usize, Object>,
-    /// Cells of freed cancel flags, to be used again (see `cancel.rs`).
+    /// The cells of freed cancel flags, which are used again (see `cancel.rs`).
     pub free_cells: Vec<usize>,
 }
 
-/// What one process has.
+/// The table of one process.
 pub(super) struct Table {
     process: Process,
     pub key: Key,
@@ -84,15 +85,16 @@ pub(super) struct Table {
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Why there is no table to look into.
+/// Why there is no table in which to look.
 pub(super) enum NoTable {
     Empty,
     Forked,
 }
 
-/// The latest table, of this process or of one that it was forked from. Signal-safe.
+/// The latest table: of this process, or of a process that it was forked from. Reading it is safe
+/// in a signal handler.
 pub(super) fn any() -> Option<&'static Table> {
-    // SAFETY: only `get_or_make` stores here, and what it stores is never freed.
+    // SAFETY: only `get_or_make` stores a table here, and a table that was stored is never freed.
     #[allow(unsafe_code)]
     unsafe {
         TABLE.load(Ordering::Acquire).as_ref()
@@ -111,13 +113,13 @@ pub(super) fn existing() -> Result<&'static Table, NoTable> {
 
 impl Table {
     pub fn lock(&self) -> MutexGuard<'_, Live> {
-        // Nothing is left half done by a panic while it is held.
+        // A panic while the lock is held leaves nothing half done, so the lock is good after it.
         self.live.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// This process's table, made if there is none. A table from before a fork stays behind: its lock
-/// may be held, and its objects' threads are gone.
+/// Returns this process's table and makes it if there is none. A table from before a fork is left
+/// behind: its lock may be held, and the threads of its objects do not exist here.
 pub(super) fn get_or_make() -> &'static Table {
     loop {
         let old = TABLE.load(Ordering::Acquire);
@@ -139,14 +141,14 @@ pub(super) fn get_or_make() -> &'static Table {
             .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: another thread was faster, so nobody has seen `new`.
+            // SAFETY: another thread was faster, so no other thread has seen `new`.
             #[allow(unsafe_code)]
             drop(unsafe { Box::from_raw(new) });
         }
     }
 }
 
-/// Make an object live; gives its number. Fails where there is no memory for it.
+/// Makes an object live and returns its number. Fails if there is no memory for it.
 pub(super) fn insert<T: Kind>(object: T) -> Outcome<usize> {
     let table = get_or_make();
     let number = table.key.number(table.next.fetch_add(1, Ordering::Relaxed));
@@ -160,7 +162,7 @@ pub(super) fn insert<T: Kind>(object: T) -> Outcome<usize> {
     Ok(number)
 }
 
-/// The live object with this number. `name` is the argument's.
+/// Returns the live object with this number. `name` is the name of the argument.
 pub(super) fn get<T: Kind>(name: &str, number: usize) -> Outcome<Arc<T>> {
     if number == 0 {
         return Err(Failure::invalid(format!("{name} is NULL")));
@@ -175,7 +177,7 @@ pub(super) fn get<T: Kind>(name: &str, number: usize) -> Outcome<Arc<T>> {
     }
 }
 
-/// The failure for a number that means nothing here.
+/// Returns the failure for a number that means nothing in this table.
 pub(super) fn not_live(name: &str, kind: &str) -> Failure {
     Failure::invalid(format!(
         "{name} is not a live {kind} (freed, from before a fork, or never one of this copy of the \
@@ -183,7 +185,7 @@ pub(super) fn not_live(name: &str, kind: &str) -> Failure {
     ))
 }
 
-/// The same where this process has no table to look into.
+/// Returns the failure for a number where this process has no table to look into.
 pub(super) fn no_table(why: NoTable, name: &str, kind: &str) -> Failure {
     match why {
         NoTable::Empty => not_live(name, kind),
@@ -193,8 +195,8 @@ pub(super) fn no_table(why: NoTable, name: &str, kind: &str) -> Failure {
     }
 }
 
-/// Take an object out, if there is one of this type with this number. The lock is released before
-/// the object can be dropped.
+/// Takes an object out, if there is an object of this type with this number. The lock is released
+/// before the object can be dropped.
 pub(super) fn remove<T: Kind>(number: usize) -> Option<Arc<T>> {
     let mut live = existing().ok()?.lock();
     if !live.objects.get(&number)?.is::<T>() {

@@ -24,7 +24,7 @@ fn check_token(handle: &Handle, name: impl std::fmt::Display, token: i32) -> Out
     )))
 }
 
-/// Tokens of a text, with what `flags` puts around them.
+/// Returns the tokens of a text, with what `flags` adds around them.
 fn encode(
     handle: &Handle,
     text: &str,
@@ -79,7 +79,8 @@ fn encode(
     Ok(tokens)
 }
 
-/// The BOS to put in front of a text, if the tokenizer has one and the text does not begin with it.
+/// Returns the BOS to put in front of a text, if the tokenizer has one and the text does not begin
+/// with it.
 fn bos_for(tokenizer: &dyn Tokenizer, text: &str, special: bool) -> Option<Token> {
     let bos_id = Some(tokenizer.bos_id()).filter(|&id| id >= 0)?;
     let spelled = tokenizer.special_text(bos_id);
@@ -89,17 +90,21 @@ fn bos_for(tokenizer: &dyn Tokenizer, text: &str, special: bool) -> Option<Token
 
 // Section: Tokens
 
-/// Tokens of a text.
+/// Get the tokens of a text.
 ///
-/// `s` is UTF-8 of `len` bytes; SIZE_MAX: NUL-terminated. `flags`: `LLAMA_ENC_*`. `buf` has room
-/// for `cap` tokens, `*n` is how many there are. Where they do not fit, `LLAMA_E_INVALID_ARGUMENT`
-/// is returned with the number needed in `*n` and `buf` untouched; `buf` NULL with a `cap` of 0
-/// asks for it and succeeds. Fails with `LLAMA_E_UTF8` too, naming the byte, and with
-/// `LLAMA_E_INVALID_ARGUMENT` where more than 1 MiB of the text has no place at which a token must
-/// end (SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing where
-/// the model has no such token, and the former nothing to a text that spells it, with
-/// `LLAMA_ENC_SPECIAL`. Time grows with the length of the text and no faster;
-/// it cannot be cancelled (`llama_encode_text_bounded`). Any thread, also from inside a callback.
+/// `s` is UTF-8 of `len` bytes, or NUL-terminated if `len` is SIZE_MAX. `flags` are `LLAMA_ENC_*`.
+/// `buf` has room for `cap` tokens, and `*n` is the number of tokens. If they do not fit, this
+/// returns `LLAMA_E_INVALID_ARGUMENT`, sets `*n` to the number needed, and leaves `buf` untouched.
+/// A NULL `buf` with a `cap` of 0 asks for the number and succeeds.
+///
+/// Fails with `LLAMA_E_UTF8` too, and the message names the byte. Fails with
+/// `LLAMA_E_INVALID_ARGUMENT` if more than 1 MiB of the text has no place at which a token must end
+/// (with SentencePiece models: no space or line feed). `LLAMA_ENC_BOS` and `_EOS` add nothing if
+/// the model has no such token. With `LLAMA_ENC_SPECIAL`, `LLAMA_ENC_BOS` adds nothing to a text
+/// that begins with the spelling of BOS.
+///
+/// The time grows with the length of the text and no faster. This call cannot be cancelled
+/// (`llama_encode_text_bounded` can). Any thread may call it, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text(
     l: *const llama_t,
@@ -113,21 +118,23 @@ pub unsafe extern "C" fn llama_encode_text(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
+        // SAFETY: by contract there are `len` readable bytes, or the text is NUL-terminated.
         let text = unsafe { args::text("s", s, len) }?;
         out.fill(&encode(handle, text, flags, usize::MAX, None)?, None)?;
         Ok(LLAMA_OK)
     })
 }
 
-/// Tokens of a text that anybody may have sent: as `llama_encode_text`, with two ways to end early.
+/// Get the tokens of a text that anybody may have sent. This does what `llama_encode_text` does,
+/// but may end early for two reasons.
 ///
-/// `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens` tokens, those
-/// of `flags` included (SIZE_MAX: no bound). `LLAMA_CANCELLED` once `cancel` is triggered, which is
-/// looked at every few kilobytes (NULL: there is none). Either leaves `*n` and `buf` untouched, and
-/// needs no more time and memory than the text up to there does.
+/// It returns `LLAMA_E_TOO_LONG` as soon as it is certain that there are more than `max_tokens`
+/// tokens, with those of `flags`; SIZE_MAX means no bound. It returns `LLAMA_CANCELLED` once
+/// `cancel` is triggered, which it checks every few kilobytes; NULL means that there is no flag. In
+/// both cases `*n` and `buf` stay untouched, and the call needs no more time and memory than the
+/// text up to there does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text_bounded(
     l: *const llama_t,
@@ -143,10 +150,10 @@ pub unsafe extern "C" fn llama_encode_text_bounded(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "n", n) }?;
         let cancel = cancel::flag(cancel)?;
-        // SAFETY: the contract is `len` readable bytes, or NUL-terminated.
+        // SAFETY: by contract there are `len` readable bytes, or the text is NUL-terminated.
         let text = unsafe { args::text("s", s, len) }?;
         out.fill(
             &encode(handle, text, flags, max_tokens, cancel.as_ref())?,
@@ -156,13 +163,13 @@ pub unsafe extern "C" fn llama_encode_text_bounded(
     })
 }
 
-/// Text of `n` tokens, as the tokenizer decodes a whole sequence: valid UTF-8, a byte that is none
-/// becomes U+FFFD, control tokens become nothing.
+/// Get the text of `n` tokens, as the tokenizer decodes a whole sequence. The text is valid UTF-8:
+/// a byte that is not becomes U+FFFD. Control tokens become nothing.
 ///
-/// `buf` has room for `cap` bytes, `*len` is how many there are, without the NUL that follows them
-/// where `cap` is larger. A `cap` that is too small: as in `llama_encode_text`. Tokens must be
-/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread, also from inside a
-/// callback.
+/// `buf` has room for `cap` bytes, and `*len` is the length of the text. A NUL follows the text if
+/// `cap` is larger. If `cap` is too small, this does as `llama_encode_text` does. Tokens must be
+/// below the model's vocabulary size (`LLAMA_E_INVALID_ARGUMENT`). Any thread may call this, also
+/// from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_decode_tokens(
     l: *const llama_t,
@@ -175,9 +182,9 @@ pub unsafe extern "C" fn llama_decode_tokens(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` bytes.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` bytes.
         let out = unsafe { args::buffer("buf", buf.cast::<u8>(), cap, "len", len) }?;
-        // SAFETY: the contract is that `t` has `n` elements.
+        // SAFETY: by contract `t` has `n` elements.
         let tokens = unsafe { args::slice("t", t, n) }?;
         for (i, &token) in tokens.iter().enumerate() {
             check_token(handle, format_args!("t[{i}]"), token)?;
@@ -187,11 +194,12 @@ pub unsafe extern "C" fn llama_decode_tokens(
     })
 }
 
-/// What `token` contributes in the middle of a text: its text with spaces as spaces, its one byte
-/// if it stands for a byte (which need not be UTF-8 on its own), nothing if it is a control token.
+/// Get what `token` contributes in the middle of a text. That is its text, with spaces as spaces;
+/// or its one byte if it stands for a byte, which need not be UTF-8 on its own; or nothing if it is
+/// a control token.
 ///
-/// `*p` is `*n` bytes and a NUL that belong to the handle and are good until `llama_free`. Fails
-/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread, also from inside a callback.
+/// `*p` is `*n` bytes and a NUL. They belong to the handle and are valid until `llama_free`. Fails
+/// with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_token_bytes(
     l: *const llama_t,
@@ -202,7 +210,7 @@ pub unsafe extern "C" fn llama_token_bytes(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that both are NULL or writable.
+        // SAFETY: by contract both are NULL or writable.
         let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
         check_token(handle, "token", token)?;
         let bytes = handle.llama.tokenizer().token_bytes_with_nul(token);
@@ -212,11 +220,11 @@ pub unsafe extern "C" fn llama_token_bytes(
     })
 }
 
-/// Tokens of one dialog, as `llama_chat_completion` gives them to the model.
+/// Get the tokens of one dialog, as `llama_chat_completion` gives them to the model.
 ///
-/// The messages are as there; in the Llama 2 format a dialog with one of the format's own tags in a
-/// message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
-/// errors: as in `llama_encode_text`. Any thread, also from inside a callback.
+/// The messages are as there. In the Llama 2 format, a dialog with one of the format's own tags in
+/// a message is `LLAMA_E_INVALID_ARGUMENT` here. `buf`, `cap`, `len` (in tokens) and the other
+/// errors are as in `llama_encode_text`. Any thread may call this, also from inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_dialog(
     l: *const llama_t,
@@ -229,9 +237,9 @@ pub unsafe extern "C" fn llama_encode_dialog(
 ) -> llama_status {
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
-        // SAFETY: the contract is that they are NULL or writable, `buf` for `cap` tokens.
+        // SAFETY: by contract both are NULL or writable, and `buf` has room for `cap` tokens.
         let out = unsafe { args::buffer("buf", buf, cap, "len", len) }?;
-        // SAFETY: the contract is that `msgs` has `n` elements.
+        // SAFETY: by contract `msgs` has `n` elements.
         let messages = unsafe { read_messages(handle, msgs, n) }?;
         let (chat, tokenizer) = (handle.llama.chat(), handle.llama.tokenizer());
         match chat.encode_turns(tokenizer, &messages, Bound::default())? {

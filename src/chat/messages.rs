@@ -29,7 +29,7 @@ pub(super) fn wrong(name: &str, fault: Box<Fault>) -> Error {
 }
 
 fn shape(name: String, expected: &str, got: &Value) -> Error {
-    Error::invalid(name, expected, format!("a {}", got.type_name()))
+    Error::invalid(name, expected, got.of_type())
 }
 
 /// The JSON of `name` as a value.

@@ -1,12 +1,12 @@
 //! LoRA adapters as peft writes them, merged into the weights while they are loaded.
 //!
-//! `adapter_config.json` and `adapter_model.safetensors` (or `.bin`) hold for some modules two thin
-//! matrices: `W' = W + scale * alpha / r * B A` (Hu et al. 2021), with `alpha / sqrt(r)` where
-//! `use_rslora`. Sums are formed in float32, before the result is rounded or quantised. A module of
-//! `modules_to_save` is replaced.
+//! An adapter is `adapter_config.json` and `adapter_model.safetensors` (or `.bin`). For some
+//! modules it has two thin matrices: `W' = W + scale * alpha / r * B A` (Hu et al. 2021); with
+//! `use_rslora`, `alpha / sqrt(r)` instead. The sum is computed in float32, before the result is
+//! rounded or quantised. A module in `modules_to_save` is replaced.
 //!
-//! A quantised matrix that an adapter changes is kept as int8: in 4 bits rounding would take away
-//! what the adapter adds.
+//! A quantised matrix that an adapter changes is kept as int8, because rounding to 4 bits would
+//! remove what the adapter adds.
 
 use super::files::{Files, Finder, Source};
 use super::hugging_face::part_name;
@@ -25,10 +25,10 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
 
-/// What all names of an adapter's tensors begin with.
+/// The beginning of all names of an adapter's tensors.
 const PREFIX: &str = "base_model.model.";
 
-/// Options of training, and those that only name something.
+/// Options that matter only for training, and options that only name something.
 const NO_EFFECT: [&str; 17] = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -54,16 +54,16 @@ const NO_EFFECT: [&str; 17] = [
 pub struct Adapter {
     keys: Keys,
     files: Files,
-    /// By how much it is weighted.
+    /// The factor by which the adapter is weighted.
     scale: f32,
 }
 
 impl Adapter {
-    /// Opens a directory. `cancel` is looked at while the table of contents is read.
+    /// Opens an adapter's directory. `cancel` is checked while the table of contents is read.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Config`] for an option that is not known or not possible; those of
-    /// the readers of files.
+    /// [`Error::Io`]; [`Error::Config`] for an option that is unknown or has an impossible value;
+    /// the errors of the files' readers.
     pub fn open(dir: &Path, scale: f32, cancel: Option<&Cancel>) -> Result<Adapter> {
         let keys = Keys::read(&dir.join("adapter_config.json"))?;
         check_options(&keys)?;
@@ -81,12 +81,13 @@ impl Adapter {
         Ok(Adapter { keys, files, scale })
     }
 
-    /// Its matrices in memory, for requests that run with it. They are kept as float32 where `dtype`
-    /// is that, else as bfloat16. `available`: bytes of memory that can be had.
+    /// Loads the adapter's matrices into memory, for requests that use the adapter. They are kept
+    /// as float32 if `dtype` is float32, otherwise as bfloat16. `available`: the bytes of free
+    /// memory.
     ///
     /// # Errors
     /// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Unsupported`]
-    /// where a module is replaced; [`Error::NoMemory`].
+    /// if the adapter replaces a module; [`Error::NoMemory`].
     pub fn load(&self, config: &Config, dtype: Dtype, available: u64) -> Result<adapter::Adapter> {
         let mut merging = Merging::new(self);
         for part in [Part::Embedding, Part::Head] {
@@ -102,6 +103,7 @@ impl Adapter {
                 merging.refuse_whole(&module)?;
                 let rows = part.rows().of(&config.shape);
                 if let Some(pair) = merging.pair(&module, [rows, cols])? {
+                    self.check_rank(&module, pair.rank)?;
                     let sizes = [rows, pair.rank, cols];
                     needed = needed.saturating_add(LowRank::bytes(dtype, sizes));
                     let order = adapters_order(config, part);
@@ -118,18 +120,34 @@ impl Adapter {
             return Err(Error::no_memory("an adapter", needed, available));
         }
         let mut adapter = adapter::Adapter::new(&config.shape)?;
+        let kept = LowRank::kept(dtype);
         for (place, at, order, sizes, pair) in pairs {
-            let (a, b) = (vector(&pair.a)?, pair.ordered_b(order)?);
+            let (a, b) = (vector(&pair.a, kept)?, pair.ordered_b(order, kept)?);
             let low = LowRank::new(dtype, sizes, pair.scale, &a, &b)?;
             adapter.matrices[place][at] = Some(low);
         }
         Ok(adapter)
     }
 
-    /// A number of the configuration, or that of the pattern that fits a module.
+    /// An error if the rank is more than a request can run with. Asked before anything is read: a
+    /// file may have far more bytes than it takes on its disk.
+    fn check_rank(&self, module: &str, rank: usize) -> Result<()> {
+        if rank <= adapter::MAX_RANK {
+            return Ok(());
+        }
+        let path = sentence::path(&self.files.path);
+        Err(Error::Unsupported(format!(
+            "{path}: `{module}` has rank {rank}: an adapter that requests choose has at most {}, one \
+             that is merged while the model is loaded may have more",
+            adapter::MAX_RANK
+        )))
+    }
+
+    /// The number of `key` for a module: that of the first pattern that fits the module, otherwise
+    /// the configuration's.
     fn of_module(&self, key: &str, pattern: &str, module: &str) -> Result<f64> {
         let positive = |x: f64| x > 0.0 && x <= 1e9;
-        let expected = "a number over 0";
+        let expected = "a number over 0, at most 1000000000";
         if let Some(patterns) = self.keys.object(pattern)? {
             for name in patterns.names() {
                 if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.') {
@@ -159,7 +177,7 @@ fn check_options(keys: &Keys) -> Result<()> {
     if keys.get("peft_type").is_none() {
         return Err(keys.wrong("peft_type", "LORA"));
     }
-    // Other ways of initialising change the base.
+    // Other ways of initialising an adapter also change the base model's weights.
     const INIT: &str = "init_lora_weights";
     match keys.get(INIT) {
         None | Some(Value::Bool(_)) => {}
@@ -193,7 +211,7 @@ fn check_options(keys: &Keys) -> Result<()> {
     }
 }
 
-/// An adapter while a plan is made.
+/// An adapter whose tensors are being found for a plan.
 pub(super) struct Merging<'a> {
     adapter: &'a Adapter,
     finder: Finder<'a>,
@@ -205,8 +223,8 @@ impl<'a> Merging<'a> {
         Merging { adapter, finder }
     }
 
-    /// What is stored of a part of `[rows, cols]`, with what the adapter adds to it or puts in its
-    /// place. `order` is that of the stored rows.
+    /// Takes a stored part of `[rows, cols]`, and returns it with what the adapter adds to it or
+    /// puts in its place. `order` is the order of the stored rows.
     pub fn change(
         &mut self,
         config: &Config,
@@ -242,7 +260,7 @@ impl<'a> Merging<'a> {
             rows,
             cols,
             pair,
-            // Rows of the adapter lie as in Hugging Face's form.
+            // The rows of an adapter have the order of Hugging Face's form.
             paired: match (&order, adapters_order(config, part)) {
                 (RowOrder::AsStored, order @ RowOrder::HalvesToPairs { .. }) => Some(order),
                 _ => None,
@@ -250,7 +268,7 @@ impl<'a> Merging<'a> {
         })))
     }
 
-    /// What the adapter has for a module of `[rows, cols]`.
+    /// The adapter's two matrices for a module of `[rows, cols]`, if it has them.
     fn pair(&mut self, module: &str, [rows, cols]: [usize; 2]) -> Result<Option<Pair<'a>>> {
         let [a, b] = ["A", "B"].map(|which| format!("{PREFIX}{module}.lora_{which}.weight"));
         if !self.finder.holds(&a) {
@@ -269,15 +287,17 @@ impl<'a> Merging<'a> {
             true => (rank as f64).sqrt(),
             false => rank as f64,
         };
-        Ok(Some(Pair {
-            a,
-            b,
-            rank,
-            scale: (f64::from(adapter.scale) * alpha / of_rank) as f32,
-        }))
+        let scale = (f64::from(adapter.scale) * alpha / of_rank) as f32;
+        if !scale.is_finite() {
+            let of = adapter.scale;
+            let expected =
+                format!("less: with r {rank} and scale {of} the adapter's weight is {scale}");
+            return Err(adapter.keys.wrong("lora_alpha", expected));
+        }
+        Ok(Some(Pair { a, b, rank, scale }))
     }
 
-    /// An error if the adapter puts another matrix in the place of a module.
+    /// Returns an error if the adapter replaces the whole module.
     fn refuse_whole(&self, module: &str) -> Result<()> {
         let name = format!("{PREFIX}{module}.weight");
         if !self.finder.holds(&name) {
@@ -290,7 +310,7 @@ impl<'a> Merging<'a> {
         )))
     }
 
-    /// An error if a tensor of the adapter belongs to no module.
+    /// Returns an error if a tensor of the adapter belongs to no module of the model.
     pub fn refuse_surplus(&self) -> Result<()> {
         self.finder.refuse_surplus(|_| false)
     }
@@ -318,9 +338,9 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// B, with its rows in another order.
-    fn ordered_b(&self, order: RowOrder) -> Result<Vec<f32>> {
-        let b = vector(&self.b)?;
+    /// Reads B, with its rows in another order. Its numbers become `to`.
+    fn ordered_b(&self, order: RowOrder, to: Dtype) -> Result<Vec<f32>> {
+        let b = vector(&self.b, to)?;
         if order == RowOrder::AsStored {
             return Ok(b);
         }
@@ -332,13 +352,13 @@ impl Pair<'_> {
     }
 }
 
-/// A part with what an adapter adds.
+/// A part to which an adapter adds something.
 struct Merged<'a> {
     stored: Stored<'a>,
     rows: usize,
     cols: usize,
     pair: Pair<'a>,
-    /// Where the rows of B become those of the stored part, if they are others.
+    /// How the rows of B are put into the order of the stored part's rows, if the two differ.
     paired: Option<RowOrder>,
 }
 
@@ -381,18 +401,18 @@ impl Coded for Merged<'_> {
         Ok(Box::new(Reader {
             merged: self,
             base,
-            a: vector(&self.pair.a)?,
+            a: vector(&self.pair.a, Dtype::F32)?,
             b: self
                 .pair
-                .ordered_b(self.paired.unwrap_or(RowOrder::AsStored))?,
+                .ordered_b(self.paired.unwrap_or(RowOrder::AsStored), Dtype::F32)?,
         }))
     }
 }
 
-/// A whole tensor of floats.
-fn vector(source: &Source<'_>) -> Result<Vec<f32>> {
+/// Reads a whole tensor of floats, which become `to`.
+fn vector(source: &Source<'_>, to: Dtype) -> Result<Vec<f32>> {
     let mut bytes = zeros("an adapter's matrix", source.info.len)?;
-    finite::read(source, Dtype::F32, 0, &mut bytes)?;
+    finite::read(source, to, 0, &mut bytes)?;
     let mut values = Vec::new();
     slabs::to_f32(source.info.encoding, &bytes, &mut values)?;
     Ok(values)
@@ -461,7 +481,7 @@ fn zeros_f32(n: usize) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// Rows of a part that is stored as floats.
+/// Reads rows of a part that is stored as floats.
 fn read_pieces(pieces: &[Piece<'_>], row: usize, cols: usize, to: &mut [f32]) -> Result<()> {
     let end = row + to.len() / cols;
     let mut values = Vec::new();

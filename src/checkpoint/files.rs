@@ -8,12 +8,12 @@ use std::path::PathBuf;
 /// All files of a checkpoint's weights.
 #[derive(Debug)]
 pub struct Files {
-    /// The directory, or the file where there is only one; for messages.
+    /// The directory, or the only file; for messages.
     pub path: PathBuf,
     /// The files, in order.
     pub files: Vec<TensorFile>,
-    /// Whether tensors are cut, so that every file has a piece of each (Meta's model-parallel
-    /// shards). Otherwise the files have different tensors, which together make up one whole.
+    /// Whether tensors are cut, so that every file has a piece of each tensor (Meta's
+    /// model-parallel shards). Otherwise each file has some whole tensors.
     pub cut: bool,
 }
 
@@ -23,12 +23,13 @@ impl Files {
         if self.cut { self.files.len() } else { 1 }
     }
 
-    /// The floating-point format that most of the weights' bytes are stored in. The wider one wins
-    /// a draw.
+    /// The floating-point format of most of the weights' bytes. If two formats have equally many,
+    /// the wider one.
     pub fn most_floats(&self) -> Dtype {
         let bytes = |dtype| -> u64 {
             let tensors = self.files.iter().flat_map(|file| file.tensors.values());
-            // Lengths are real bytes of real files, except that .pth tensors may share theirs.
+            // Saturates, because tensors of a .pth file may share bytes, so their lengths may add
+            // up to more than the file has.
             tensors
                 .filter(|t| t.encoding.float() == Some(dtype))
                 .fold(0, |sum, t| sum.saturating_add(t.len))
@@ -57,7 +58,7 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error about its contents.
+    /// Makes an error about the tensor's contents.
     pub fn wrong(&self, expected: String, got: String) -> Error {
         Error::Tensor {
             path: self.file.path.clone(),
@@ -67,22 +68,24 @@ impl Source<'_> {
         }
     }
 
-    /// Bytes of one of its rows. (It has rows: no size of a model is 0.)
+    /// Bytes of one row of the tensor. (There is at least one row, because no size of a model is
+    /// 0.)
     pub fn row_bytes(&self) -> usize {
         (self.info.len / self.info.shape[0] as u64) as usize
     }
 }
 
-/// Finds tensors by name and keeps account of which were used.
+/// Finds tensors by name, and remembers which of them were used.
 pub struct Finder<'a> {
     files: &'a Files,
-    /// The file that holds a tensor. Not used where tensors are cut: then all files hold all.
+    /// The file that holds each tensor. Empty if tensors are cut, because then every file has all
+    /// of them.
     owner: HashMap<&'a str, usize>,
     used: HashSet<(usize, &'a str)>,
 }
 
 impl<'a> Finder<'a> {
-    /// Nothing is used yet.
+    /// A finder for `files`; no tensor counts as used yet.
     pub fn new(files: &'a Files) -> Self {
         let all = files.files.iter().enumerate();
         let owner = all.flat_map(|(i, file)| file.tensors.keys().map(move |k| (k.as_str(), i)));
@@ -109,14 +112,14 @@ impl<'a> Finder<'a> {
         self.files.shards()
     }
 
-    /// A tensor of one dimension, of any length and encoding.
+    /// Finds a tensor of one dimension, of any length and encoding.
     pub fn vector(&mut self, name: &str) -> Result<Source<'a>> {
         let info = self.files.tensor(name);
         let len = info.and_then(|info| info.shape.first()).copied();
         self.tensor(0, name, &[&[len.unwrap_or(0)]])
     }
 
-    /// A tensor of floats that must have one of these shapes.
+    /// Finds a tensor of floats, which must have one of these shapes.
     pub fn floats(&mut self, shard: usize, name: &str, shapes: &[&[usize]]) -> Result<Source<'a>> {
         let source = self.tensor(shard, name, shapes)?;
         if source.info.encoding.float().is_some() {
@@ -127,7 +130,7 @@ impl<'a> Finder<'a> {
         Err(source.wrong(expected.into(), got))
     }
 
-    /// A tensor of any encoding that must have one of these shapes.
+    /// Finds a tensor of any encoding, which must have one of these shapes.
     pub fn tensor(&mut self, shard: usize, name: &str, shapes: &[&[usize]]) -> Result<Source<'a>> {
         let index = if self.files.cut {
             Some(shard)
@@ -156,7 +159,7 @@ impl<'a> Finder<'a> {
         Ok(source)
     }
 
-    /// An error if a tensor is left that nobody has asked for and nobody ignores.
+    /// Returns an error if there is a tensor that nobody has asked for and that is not `ignored`.
     pub fn refuse_surplus(&self, ignored: impl Fn(&str) -> bool) -> Result<()> {
         for (index, file) in self.files.files.iter().enumerate() {
             for (name, info) in &file.tensors {

@@ -1,41 +1,41 @@
-//! Weights must be finite numbers in the format that they are kept in.
+//! Checks that weights are finite numbers in the format in which they are kept.
 //!
-//! One that is not makes every logit NaN, or only those of some prompts, and the reader of an
-//! answer is the last one to find out. So a checkpoint that has one is refused, the infinities
-//! included.
-//! Numbers of the file are looked at where they are read: a mask and a maximum for each, over bytes
-//! that are in the cache of the thread that has just copied them there.
+//! A single NaN or infinity among the weights makes every logit NaN, or only those of some prompts,
+//! and nobody notices it before they read an answer. So such a checkpoint is refused. The check
+//! costs a mask and a maximum for each number. It runs on the thread that has just read the bytes,
+//! while they are in that thread's cache.
 
 use super::files::Source;
 use crate::format::Encoding;
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 
-/// The least magnitude that rounds to infinity.
+/// The smallest magnitude that rounds to infinity.
 fn overflow(to: Dtype) -> f32 {
     match to {
-        // Halfway between the greatest number and the next power of two, which is the even one.
+        // This is halfway between the greatest number and the next power of two, and ties round to
+        // the latter.
         Dtype::F16 => 65_520.0,
         Dtype::Bf16 => f32::from_bits(0x7f7f_8000),
         _ => f32::INFINITY,
     }
 }
 
-/// Fill `bytes` from byte `offset` of a tensor's data. Floats become `to`: whatever is not finite
-/// then is refused.
+/// Fills `bytes` from byte `offset` of a tensor's data on. Its floats will be converted to `to`; a
+/// number that would not be finite in that format is refused.
 pub(super) fn read(source: &Source, to: Dtype, offset: u64, bytes: &mut [u8]) -> Result<()> {
     source.file.read(source.info, offset, bytes)?;
     check(source, to, offset, bytes)
 }
 
-/// Check the numbers of a tensor, from byte `offset` of its data on, that become `to`. Codes of a
-/// quantised tensor are all numbers.
+/// Checks numbers of a tensor, from byte `offset` of its data on, that will be converted to `to`.
+/// Codes of a quantised tensor are always finite.
 fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
     let limit = overflow(to).to_bits();
     let stored = source.info.encoding;
     let beyond = match stored {
         Encoding::F32 => first_beyond_32(bytes, limit),
-        // The greatest f16 is within every format.
+        // Every f16 is finite in every other format.
         Encoding::F16 => first_beyond_16(bytes, f16::INFINITY.to_bits()),
         // A bf16 is the upper half of an f32.
         Encoding::Bf16 => first_beyond_16(bytes, limit.div_ceil(1 << 16) as u16),
@@ -65,20 +65,21 @@ fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
     source.wrong(expected, format!("{value} at {at}"))
 }
 
-/// The first number with a magnitude of this one's bits or more. Bits of magnitudes are ordered as
-/// the magnitudes are, with the infinity and then NaN last.
+/// The index of the first number whose magnitude has at least the bits `limit`. The bits of
+/// magnitudes are ordered as the magnitudes are; infinity and then NaN come last.
 fn first_beyond_32(bytes: &[u8], limit: u32) -> Option<usize> {
     let magnitudes = || {
         let numbers = bytes.as_chunks().0.iter();
         numbers.map(|&b| (u32::from_le_bytes(b) & 0x7fff_ffff) as i32)
     };
-    // A maximum is vectorised, a search is not. Signed ones are cheaper, and no sign is left.
+    // The compiler vectorises a maximum, but not a search. A maximum of signed integers is cheaper,
+    // and the sign bits are masked off.
     let most = magnitudes().fold(0, i32::max);
     let beyond = |x| x >= limit as i32;
     beyond(most).then(|| magnitudes().position(beyond))?
 }
 
-/// As [`first_beyond_32`].
+/// The same as [`first_beyond_32`] for numbers of 16 bits.
 fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
     let magnitudes = || {
         let numbers = bytes.as_chunks().0.iter();
@@ -89,8 +90,8 @@ fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
     beyond(most).then(|| magnitudes().position(beyond))?
 }
 
-/// Check scales of blocks of weights that become f16. The first of them is block `first` of the
-/// tensor. (Scales of all formats but NF4 end at the greatest f16.)
+/// Checks the scales of blocks, which will be converted to f16. The first one belongs to block
+/// `first` of the tensor. (In all formats but NF4, scales are limited to the greatest f16.)
 pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Result<()> {
     let fits = |scale: &f32| scale.abs() < overflow(Dtype::F16);
     match scales.iter().position(|scale| !fits(scale)) {
@@ -99,7 +100,7 @@ pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Res
     }
 }
 
-/// Check scales, f16 as bits, the first of which is that of block `first` of the tensor.
+/// Checks scales, given as bits of f16. The first one belongs to block `first` of the tensor.
 pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Result<()> {
     let scale = |&bits: &u16| f16::from_bits(bits);
     match scales.iter().map(scale).position(|s| !s.is_finite()) {
@@ -112,7 +113,7 @@ pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Res
     }
 }
 
-/// Check the scales of block `block` of the tensor, f16 as bits.
+/// Checks the scales of block `block` of the tensor, given as bits of f16.
 pub(super) fn check_block(source: &Source, block: usize, scales: &[u16]) -> Result<()> {
     let mut scales = scales.iter().map(|&bits| f16::from_bits(bits));
     match scales.find(|s| !s.is_finite()) {
@@ -121,10 +122,12 @@ pub(super) fn check_block(source: &Source, block: usize, scales: &[u16]) -> Resu
     }
 }
 
-/// Check decoded numbers that become `to`; the first is number `first` of its tensor.
+/// Checks decoded numbers, which will be converted to `to`. The first one is number `first` of its
+/// tensor.
 pub(super) fn check_decoded(source: &Source, to: Dtype, first: usize, x: &[f32]) -> Result<()> {
     let limit = overflow(to);
-    // A maximum of bits is vectorised, and NaN is above the infinity.
+    // The compiler vectorises a maximum of bits. The bits of NaN are greater than those of
+    // infinity.
     let most = x
         .iter()
         .fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));

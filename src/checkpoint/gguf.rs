@@ -5,12 +5,18 @@
 //! |---|---|
 //! | `config` | the sizes, and everything else that keys say of the computation |
 //! | `rope` | how RoPE's frequencies are stretched |
+//! | `vocabulary` | the tokenizer's vocabulary |
+//! | `keys` | typed access to the keys of an architecture |
 //!
 //! Rows of q and k of the architectures `llama` and `granite` lie as RoPE rotates them, in pairs of
 //! neighbours. Those of the others lie in halves, as in Hugging Face's form.
 
 mod config;
+mod keys;
 mod rope;
+mod vocabulary;
+
+pub use vocabulary::vocabulary;
 
 use super::files::{Files, Finder, Source};
 use super::finite;
@@ -25,12 +31,11 @@ use crate::model::Config;
 use crate::model::family::Family;
 use crate::model::matrices::{Norm, Part};
 use crate::quant::{Quant, ggml, k};
-use crate::tokenizer::GgufVocabulary;
 use crate::{Cancel, Dtype, Error, Result, sentence};
-use config::Hyper;
+use keys::Hyper;
 use std::path::{Path, PathBuf};
 
-/// The architectures that are read: each is the `model_type` of its family.
+/// The architectures that this library reads. Each has the name of its family's `model_type`.
 const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "phi3", "granite"];
 
 /// A checkpoint in GGUF.
@@ -42,11 +47,11 @@ pub struct GgufCheckpoint {
     family: &'static Family,
 }
 
-/// The model of a directory whose weights are in GGUF, and in no other form: repositories of GGUF
-/// files carry a config.json for show.
+/// The GGUF file of a directory that has weights in GGUF and in no other form. (Repositories of
+/// GGUF files may have a config.json that nothing needs.)
 ///
 /// # Errors
-/// Those of [`Set::find`].
+/// The errors of [`Set::find`].
 pub(super) fn alone(dir: &Path) -> Result<Option<PathBuf>> {
     for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
         let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
@@ -60,10 +65,10 @@ pub(super) fn alone(dir: &Path) -> Result<Option<PathBuf>> {
 }
 
 impl GgufCheckpoint {
-    /// Opens the file, or the set that it is the first of.
+    /// Opens the file, or the set whose first file it is.
     ///
     /// # Errors
-    /// Those of [`Set::open`], and [`Error::Unsupported`] for an architecture that is not read.
+    /// The errors of [`Set::open`], and [`Error::Unsupported`] for other architectures.
     pub fn open(path: &Path) -> Result<GgufCheckpoint> {
         const KEY: &str = "general.architecture";
         let set = Set::open(path, None)?;
@@ -87,47 +92,6 @@ impl GgufCheckpoint {
         })
     }
 
-    /// What the tokenizer is made of.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for a key that is missing or has a value of another type.
-    pub fn vocabulary(&self) -> Result<GgufVocabulary> {
-        let file = self.set.first();
-        let key = |name: &str| format!("tokenizer.ggml.{name}");
-        let required = |name: &str| file.wrong(&key(name), "a tokenizer", "missing");
-        let id = |name: &str| {
-            let (key, expected) = (key(name), "the id of a token, or -1");
-            // Some converters write -1 where there is none.
-            match file.i64(&key)? {
-                None | Some(-1) => Ok(None),
-                Some(id) => match u32::try_from(id) {
-                    // As a 32-bit integer without a sign.
-                    Ok(u32::MAX) => Ok(None),
-                    Ok(id) => Ok(Some(id)),
-                    Err(_) => Err(file.wrong(&key, expected, id)),
-                },
-            }
-        };
-        Ok(GgufVocabulary {
-            model: file.text(&key("model"))?.ok_or_else(|| required("model"))?,
-            pre: file.text(&key("pre"))?,
-            tokens: file
-                .texts(&key("tokens"))?
-                .ok_or_else(|| required("tokens"))?,
-            scores: file.f32s(&key("scores"))?.unwrap_or_default(),
-            types: file.i32s(&key("token_type"))?.unwrap_or_default(),
-            merges: file.texts(&key("merges"))?.unwrap_or_default(),
-            bos_id: id("bos_token_id")?,
-            eos_id: id("eos_token_id")?,
-            eot_id: id("eot_token_id")?,
-            eom_id: id("eom_token_id")?,
-            pad_id: id("padding_token_id")?,
-            unk_id: id("unknown_token_id")?,
-            add_bos: file.bool(&key("add_bos_token"))?,
-            add_space_prefix: file.bool(&key("add_space_prefix"))?,
-        })
-    }
-
     fn hyper(&self) -> Hyper<'_> {
         Hyper {
             file: self.set.first(),
@@ -135,10 +99,10 @@ impl GgufCheckpoint {
         }
     }
 
-    /// How rows of q and k become ours.
+    /// How the rows of q and k are put into our order.
     fn rotated_order(&self, config: &Config) -> RowOrder {
         match self.architecture.as_str() {
-            // Converters have put them into pairs of neighbours already.
+            // Converters have already put them into pairs of neighbours.
             "llama" | "granite" => RowOrder::AsStored,
             _ => RowOrder::HalvesToPairs {
                 head_dim: config.shape.head_dim,
@@ -172,7 +136,7 @@ impl Checkpoint for GgufCheckpoint {
     }
 
     fn tokenizer(&self) -> TokenizerSource<'_> {
-        TokenizerSource::Gguf(self)
+        TokenizerSource::Gguf(self.set.first())
     }
 
     fn chat_template(&self) -> Result<Option<ChatTemplate>> {
@@ -193,7 +157,7 @@ impl Checkpoint for GgufCheckpoint {
         })
     }
 
-    /// Floats become the format that holds those of all matrices exactly.
+    /// Floats are kept in a format that holds the floats of all matrices exactly.
     fn keep(&self, _: &Config, files: &Files, asked: Option<Dtype>) -> Result<Keep> {
         let tensors = files.files.iter().flat_map(|file| file.tensors.values());
         let matrices = tensors.filter(|info| info.shape.len() > 1);
@@ -221,7 +185,7 @@ impl Checkpoint for GgufCheckpoint {
             Part::Down => "ffn_down",
             Part::Head => "output",
         };
-        // phi3's `ffn_up` holds the gate, too.
+        // phi3's `ffn_up` contains the gate as well.
         let fused: Option<(&str, &[Part])> = match part {
             _ if !config.family.fused => None,
             Part::Q | Part::K | Part::V => Some(("attn_qkv", &[Part::Q, Part::K, Part::V])),
@@ -292,7 +256,7 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
     }
 }
 
-/// A matrix in blocks: rows of a tensor.
+/// A matrix in a block format: some rows of a tensor.
 struct Blocks<'a> {
     source: Source<'a>,
     kind: ggml::Type,
@@ -301,7 +265,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The stored bytes of rows.
+    /// Reads the stored bytes of rows.
     fn read(&self, row: usize, rows: usize) -> Result<Vec<u8>> {
         let width = self.source.row_bytes();
         let mut bytes = zeros("blocks of rows", (rows * width) as u64)?;

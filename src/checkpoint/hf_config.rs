@@ -1,6 +1,6 @@
 //! `config.json` of transformers 4 and 5 -> [`Config`], by the table of [`crate::model::family`].
 //!
-//! Sizes must be given. This is what may be absent, and what it then means:
+//! Sizes must be given. The table lists the keys that may be absent, and what their absence means:
 //!
 //! | key | where absent |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `embedding_multiplier`, `residual_multiplier`, `attention_multiplier`, `logits_scaling` | 1 |
 //! | `hidden_act` | silu |
 //!
-//! Where `num_key_value_heads` or `head_dim` is `null`, it follows from the other sizes; where
-//! `sliding_window` is `null`, there is none.
+//! If `num_key_value_heads` or `head_dim` is `null`, it follows from the other sizes. If
+//! `sliding_window` is `null`, there is no window.
 
 use super::hf_rope;
 use super::keys::Keys;
@@ -25,7 +25,7 @@ use crate::model::family::{Bias, Family, Window};
 use crate::{Result, Token};
 use serde_json::Value;
 
-/// The configuration; `generation` adds its `eos_token_id`.
+/// Reads the configuration; the EOS ids of `generation` are added.
 pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
     let family = keys.get("model_type").and_then(Value::as_str);
     let Some(family) = family.and_then(Family::named) else {
@@ -149,7 +149,7 @@ fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<u
     }
     let types = "layer_types";
     let Some(listed) = keys.get(types) else {
-        // 0 is a number of layers here.
+        // 0 is a valid number of layers here.
         let first = match keys.get("max_window_layers").and_then(Value::as_u64) {
             Some(0) => 0,
             _ => keys
@@ -172,7 +172,7 @@ fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<u
     })
 }
 
-/// One id or a list of them.
+/// Adds one id or a list of ids.
 fn add_eos(keys: &Keys, vocab_size: usize, ids: &mut Vec<Token>) -> Result<()> {
     let key = "eos_token_id";
     let list = match keys.get(key) {

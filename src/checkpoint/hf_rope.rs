@@ -1,7 +1,7 @@
 //! The RoPE keys of `config.json`.
 //!
-//! transformers 5 has everything in `rope_parameters`; transformers 4 has `rope_theta` beside
-//! `rope_scaling`. The types are those of its modeling_rope_utils.py.
+//! transformers 5 has all of them in `rope_parameters`; transformers 4 has `rope_theta` beside
+//! `rope_scaling`. The types are those of transformers' modeling_rope_utils.py.
 
 use super::keys::Keys;
 use super::sizes::{DEFAULT_THETA, factor, theta};
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(super) struct Rope {
     pub theta: f64,
     pub scaling: RopeScaling,
-    /// Dimensions of a head that are rotated.
+    /// The number of dimensions of a head that are rotated.
     pub rotary_dim: usize,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
             original_context: context(keys, "max_position_embeddings")?,
         },
         Some(_) => long_rope(keys, &rope, rotary_dim)?,
-        // Only if nothing else is said can the type be nothing but the default.
+        // A missing type means the default only if there are no other keys.
         None if rope
             .names()
             .all(|key| ["rope_theta", "partial_rotary_factor"].contains(&key)) =>
@@ -101,7 +101,7 @@ fn rotary_dim(keys: &Keys, rope: Option<&Keys>, family: &Family, head_dim: usize
         }) else {
             continue;
         };
-        // Python's int() truncates, as `as` does.
+        // Python's int() truncates, and so does `as`.
         let dim = (head_dim as f64 * part) as usize;
         if dim == 0 || dim % 2 == 1 {
             let expected = format!("a share that leaves an even number of {head_dim} dimensions");
@@ -164,7 +164,7 @@ fn yarn(keys: &Keys, rope: &Keys) -> Result<RopeScaling> {
         truncate: rope.get("truncate").is_none() || rope.flag("truncate")?,
         amplitude: match (attention_factor(rope)?, mscale, all) {
             (Some(given), _, _) => given,
-            // 0 counts as absent there.
+            // transformers treats 0 as absent.
             (None, Some(one), Some(all)) if one != 0.0 && all != 0.0 => {
                 amplitude(one) / amplitude(all)
             }
@@ -179,7 +179,7 @@ fn attention_factor(rope: &Keys) -> Result<Option<f64>> {
     })
 }
 
-/// Phi-3 has the original context beside `rope_scaling`, newer files have it inside.
+/// Phi-3 has the original context length beside `rope_scaling`; newer files have it inside.
 fn long_rope(keys: &Keys, rope: &Keys, rotary_dim: usize) -> Result<RopeScaling> {
     let longest = context(keys, "max_position_embeddings")?;
     let original_context = match (keys.get(ORIGINAL), rope.get(ORIGINAL)) {

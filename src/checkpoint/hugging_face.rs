@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The configuration's file.
 pub const CONFIG: &str = "config.json";
 
-/// Templates of real models have a few KiB.
+/// The largest size of a template; those of real models have a few KiB.
 const MAX_TEMPLATE: u64 = 1 << 20;
 
 /// A checkpoint in Hugging Face's form.
@@ -52,7 +52,7 @@ impl Checkpoint for HuggingFace {
         &self.config_path
     }
 
-    /// `generation_config.json` adds its `eos_token_id`.
+    /// The EOS ids of `generation_config.json` are added.
     fn config(&self, _: usize) -> Result<Config> {
         let generation = self.beside("generation_config.json");
         let generation = generation.map(|path| Keys::read(&path)).transpose()?;
@@ -63,8 +63,8 @@ impl Checkpoint for HuggingFace {
         TokenizerSource::Directory(&self.dir)
     }
 
-    /// `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` or of
-    /// `chat_template.json`.
+    /// The template is `chat_template.jinja`; if there is no such file, the key `chat_template` of
+    /// `tokenizer_config.json` or of `chat_template.json`.
     fn chat_template(&self) -> Result<Option<ChatTemplate>> {
         if let Some(path) = self.beside("chat_template.jinja") {
             let text = read_small(&path, "a chat template", MAX_TEMPLATE)?;
@@ -93,7 +93,7 @@ impl Checkpoint for HuggingFace {
 
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
         let name = module_name(part);
-        // Parts that some families store in one tensor, in order.
+        // Some families store several parts in one tensor, in this order.
         let fused: Option<(&str, &[Part])> = match part {
             _ if !config.family.fused => None,
             Part::Q | Part::K | Part::V => Some(("qkv_proj", &[Part::Q, Part::K, Part::V])),
@@ -112,7 +112,7 @@ impl Checkpoint for HuggingFace {
                 true => halves_to_pairs(config),
                 false => RowOrder::AsStored,
             },
-            // Files do not cut tensors here.
+            // This form does not cut tensors, so the value does not matter.
             cut: Cut::Rows,
             within,
         }
@@ -137,7 +137,7 @@ impl Checkpoint for HuggingFace {
     }
 }
 
-/// How the rows of q and k become ours.
+/// How the rows of q and k are put into our order.
 fn halves_to_pairs(config: &Config) -> RowOrder {
     RowOrder::HalvesToPairs {
         head_dim: config.shape.head_dim,
@@ -150,7 +150,7 @@ pub(super) fn part_name(part: Part, layer: Option<usize>) -> String {
     full_name(module_name(part), layer)
 }
 
-/// The same, within its layer.
+/// The name of a part's module within its layer.
 fn module_name(part: Part) -> &'static str {
     match part {
         Part::Embedding => "model.embed_tokens",
@@ -172,8 +172,9 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
     }
 }
 
-/// Opens the first of these that there is, as transformers does: `model.safetensors`, the shards that
-/// `model.safetensors.index.json` names, `pytorch_model.bin`, the shards of its index.
+/// Opens the weights. It tries the same files in the same order as transformers:
+/// `model.safetensors`, the shards that `model.safetensors.index.json` names, `pytorch_model.bin`,
+/// the shards of its index.
 pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
     let path = |name: &str| {
         let path = dir.join(name);
@@ -202,7 +203,7 @@ pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
     })
 }
 
-/// `chat_template`: a string, or a list of `{name, template}` with `default` and `tool_use`.
+/// Reads `chat_template`: a string, or a list of `{name, template}` with `default` and `tool_use`.
 fn template(keys: &Keys) -> Result<Option<ChatTemplate>> {
     let key = "chat_template";
     let expected = "a string, or a list of objects with a `name` and a `template`";

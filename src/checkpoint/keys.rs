@@ -6,24 +6,25 @@ use crate::{Error, Result, reserve};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// Configuration files have a few KiB.
+/// The largest configuration file; real ones have a few KiB.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Most bytes of memory that a byte of JSON turns into: an object of one key has eight and takes
-/// 700 in a list. serde_json cannot be told that there is no memory, so it is asked for beforehand.
+/// The most bytes of memory that parsing takes for a byte of JSON: an object of one key has eight
+/// bytes and takes 700 in a list. serde_json cannot report a lack of memory, so we check beforehand
+/// that there is enough.
 const WORK_PER_BYTE: usize = 100;
 
 /// An object of a configuration file, or of an object inside it.
 #[derive(Debug)]
 pub(crate) struct Keys {
     path: PathBuf,
-    /// `outer.` in the keys of an inner object.
+    /// The name of the outer key and a dot, for an inner object.
     prefix: String,
     map: Map<String, Value>,
 }
 
 impl Keys {
-    /// Parse a file, which must be one JSON object. `nesting` is bounded by serde_json (128).
+    /// Parses a file, which must be one JSON object. serde_json limits the nesting to 128.
     pub fn read(path: &Path) -> Result<Keys> {
         let json = read_small(path, "a configuration file", MAX_LEN)?;
         let work = json.len() * WORK_PER_BYTE;
@@ -39,7 +40,7 @@ impl Keys {
         }
     }
 
-    /// An error about `key`.
+    /// Makes an error about `key`.
     pub fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
         let got = self.map.get(key).map_or("missing".into(), |value| {
             let text = value.to_string();
@@ -65,12 +66,12 @@ impl Keys {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether a key is there, be it as `null`.
+    /// Whether a key is present, even if its value is `null`.
     pub fn holds(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
-    /// Keys with a value.
+    /// The keys that have a value.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.map
             .iter()
@@ -106,7 +107,7 @@ impl Keys {
         }
     }
 
-    /// As [`Keys::optional_size`], but there must be one.
+    /// The same as [`Keys::optional_size`], for a key that must be present.
     pub fn size(&self, key: &str, most: usize) -> Result<usize> {
         let size = self.optional_size(key, most)?;
         size.ok_or_else(|| self.wrong(key, format!("an integer from 1 to {most}")))
@@ -128,7 +129,7 @@ impl Keys {
         }
     }
 
-    /// As [`Keys::optional_number`], but there must be one.
+    /// The same as [`Keys::optional_number`], for a key that must be present.
     pub fn number(&self, key: &str, expected: &str, accept: impl Fn(f64) -> bool) -> Result<f64> {
         let number = self.optional_number(key, expected, accept)?;
         number.ok_or_else(|| self.wrong(key, expected))
@@ -144,7 +145,7 @@ impl Keys {
         }
     }
 
-    /// A string; absent is fine.
+    /// A string; the key may be absent.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
         match self.get(key) {
             None => Ok(None),
@@ -153,7 +154,7 @@ impl Keys {
         }
     }
 
-    /// A string that is one of `known`; absent is fine.
+    /// A string that is one of `known`; the key may be absent.
     pub fn optional_name(&self, key: &str, known: &[&str]) -> Result<Option<&str>> {
         match self.get(key) {
             None => Ok(None),

@@ -43,9 +43,9 @@ const CONFIG_KEY: &str = "quantization_config";
 /// One of the tensors in which a quantised matrix is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// What follows `NAME.weight` in its name.
+    /// The part of its name that follows `NAME.weight`.
     pub suffix: &'static str,
-    /// What its bytes are.
+    /// The encoding of its bytes.
     pub encoding: Encoding,
     /// Its shape.
     pub shape: Vec<usize>,
@@ -81,8 +81,7 @@ pub(super) fn is_named(keys: &Keys) -> bool {
     keys.get(CONFIG_KEY).is_some()
 }
 
-/// Reads `{"quant_method": "llamabi", "format": "int4"}`; what other programs write is not
-/// supported.
+/// Reads `{"quant_method": "llamabi", "format": "int4"}`. Other methods are an error here.
 pub(super) fn format(keys: &Keys) -> Result<Option<Quant>> {
     let Some(inner) = keys.object(CONFIG_KEY)? else {
         return Ok(None);
@@ -90,7 +89,7 @@ pub(super) fn format(keys: &Keys) -> Result<Option<Quant>> {
     if inner.optional_name("quant_method", &["llamabi"])?.is_none() {
         return Err(inner.wrong("quant_method", "llamabi"));
     }
-    // An option of another library here would change what codes mean.
+    // An unknown option is refused, because it might change the meaning of the codes.
     let known = ["quant_method", "format"];
     if let Some(key) = inner.names().find(|key| !known.contains(key)) {
         return Err(inner.wrong(key, format!("no such key beside {}", known.join(" and "))));
@@ -110,12 +109,13 @@ pub struct Llamabi<F> {
 }
 
 impl<F: Checkpoint> Llamabi<F> {
-    /// What `floats` would be with its weights as floats.
+    /// The checkpoint `floats` with weights that we quantised. `floats` describes the same model
+    /// with float weights.
     pub fn new(floats: F, quant: Quant) -> Self {
         Llamabi { floats, quant }
     }
 
-    /// The format of a part; `None` for floats.
+    /// The format in which a part is stored; `None` for floats.
     fn quant_of(&self, part: Part, usage: MatUse) -> Option<Quant> {
         match (part, usage) {
             (Part::Embedding, MatUse::Lookup) => None,
@@ -155,7 +155,7 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
         hugging_face::open(dir, cancel)
     }
 
-    /// A checkpoint of ours is used as it is.
+    /// A checkpoint that we quantised is kept as it is stored.
     fn keep(&self, config: &Config, files: &Files, asked: Option<Dtype>) -> Result<Keep> {
         let dtype = self.quant.dtype();
         if let Some(asked) = asked.filter(|&asked| asked != dtype) {
@@ -164,7 +164,7 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
                  and AUTO are possible"
             )));
         }
-        // Scales have a format of their own, so the embedding decides what floats become.
+        // The embedding decides the format of floats, because scales have a format of their own.
         let embedding = self.part(config, Part::Embedding, None).name + ".weight";
         let floats = match files.tensor(&embedding).map(|info| info.encoding) {
             Some(Encoding::F16) => Dtype::F16,
@@ -177,7 +177,7 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
     }
 
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
-        // Parts that lay in one tensor have tensors of their own here.
+        // Parts that share a tensor in the source have tensors of their own here.
         StoredPart {
             within: None,
             ..self.floats.part(config, part, layer)
@@ -264,7 +264,7 @@ impl Coded for Quantised<'_> {
 }
 
 impl Quantised<'_> {
-    /// The scales of the whole tensor, which share a mean, as f16 bits.
+    /// Decodes the scales of the whole tensor, which share a mean, to bits of f16.
     fn expanded_scales(&self) -> Result<Vec<u16>> {
         let mut codes = zeros("scales of a tensor", self.tensors[1].info.len)?;
         finite::read(&self.tensors[1], Dtype::F32, 0, &mut codes)?;
@@ -287,7 +287,7 @@ impl Quantised<'_> {
 
 struct Reader<'a, 'b> {
     stored: &'b Quantised<'a>,
-    /// All scales, where they cannot be read by rows.
+    /// All scales of the tensor, if they cannot be read by rows.
     scales: Option<Vec<u16>>,
 }
 

@@ -1,6 +1,6 @@
 //! Meta's checkpoints: `params.json` and `consolidated.NN.pth`.
 //!
-//! Sizes must be given. This is what may be absent, and what it then means:
+//! Sizes must be given. The table lists the keys that may be absent, and what their absence means:
 //!
 //! | key | where absent | source |
 //! |---|---|---|
@@ -12,10 +12,10 @@
 //! | `rope_theta` | 10000 | llama/model.py (Llama 2) |
 //! | `use_scaled_rope` | no stretching | ModelArgs |
 //!
-//! The shards' cuts are those of fairscale's layers in llama/model.py: `ColumnParallelLinear` cuts
-//! its rows (the outputs), `RowParallelLinear` its columns (the inputs), `ParallelEmbedding` (Llama
-//! 2) the columns and `VocabParallelEmbedding` (Llama 3) the rows. Norms are the same in every
-//! shard. Rows of q and k are in the order in which we keep them.
+//! The fairscale layers of llama/model.py decide how the shards are cut: `ColumnParallelLinear`
+//! cuts rows (outputs), `RowParallelLinear` columns (inputs), `ParallelEmbedding` (Llama 2)
+//! columns, and `VocabParallelEmbedding` (Llama 3) rows. Norms are the same in every shard. The
+//! rows of q and k have the order in which we keep them.
 
 use super::files::Files;
 use super::keys::Keys;
@@ -145,7 +145,7 @@ pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
 }
 
 fn unreadable(dir: &Path, error: &std::io::Error) -> Error {
-    /// What opendir(3) of glibc allocates to list a directory.
+    /// The memory that glibc's opendir(3) allocates to list a directory.
     const LIST_BYTES: u64 = 32 << 10;
     match error.kind() {
         ErrorKind::OutOfMemory => Error::refused("the list of shards", LIST_BYTES),
@@ -160,7 +160,7 @@ fn shard_number(name: &str) -> Option<usize> {
         .then(|| digits.parse().ok())?
 }
 
-/// Meta's `ModelArgs`.
+/// Reads the keys of Meta's `ModelArgs`.
 fn config(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
     for key in ["quantization_args", "lora_args", "moe_args", "vision_model"] {
         if keys.get(key).is_some() {
@@ -203,12 +203,12 @@ fn config(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
     })
 }
 
-/// `FeedForward.__init__` in llama/model.py.
+/// The width of the feed-forward, computed as in `FeedForward.__init__` of llama/model.py.
 fn ffn_dim(keys: &Keys, dim: usize) -> Result<usize> {
     let multiple_of = keys.optional_size("multiple_of", MAX_WIDTH)?.unwrap_or(256);
     let expected = "a positive number that gives a feed-forward layer of some width";
     let multiplier = keys.optional_number("ffn_dim_multiplier", expected, |x| x > 0.0)?;
-    // Python's int() truncates, as `as` does; both are positive.
+    // Python's int() truncates, and so does `as`; the numbers are positive.
     let mut width = (2.0 * (4 * dim) as f64 / 3.0) as usize;
     if let Some(multiplier) = multiplier {
         width = (multiplier * width as f64) as usize;
@@ -219,7 +219,7 @@ fn ffn_dim(keys: &Keys, dim: usize) -> Result<usize> {
     Ok(multiple_of * width.div_ceil(multiple_of))
 }
 
-/// Meta's code stretches by constants; newer ModelArgs have keys for two of them.
+/// Meta's code stretches the frequencies by constants; newer ModelArgs have keys for two of them.
 fn meta_scaling(keys: &Keys) -> Result<RopeScaling> {
     if !keys.flag("use_scaled_rope")? {
         for key in ["rope_scaling_factor", "rope_high_freq_factor"] {

@@ -1,24 +1,25 @@
-//! Checkpoints: what was downloaded, in whichever form, as one model's weights.
+//! Checkpoints: reads what was downloaded, in whichever form, as the weights of one model.
 //!
-//! Every form has a room of its own and answers the questions of [`Checkpoint`]. A new form is a
-//! new file here and a line in [`open`]; nothing else asks which form a checkpoint has.
+//! Every form has a file of its own, which implements [`Checkpoint`]. A new form needs a new file
+//! here and a line in [`open`]; no other code asks which form a checkpoint has.
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | [`stored`] | the questions |
+//! | [`stored`] | [`Checkpoint`] and its types |
 //! | [`meta`] | Meta's form: `params.json` and `consolidated.NN.pth` |
 //! | [`hugging_face`] | Hugging Face's: `config.json` and safetensors |
 //! | [`gguf`] | GGUF: one file, or a set of split ones |
-//! | [`foreign`] | Hugging Face's with weights that other programs quantised |
-//! | `hf_config`, `hf_rope` | what its configuration means, family by family |
-//! | [`llamabi`] | either of them with weights that we quantised |
+//! | `hf_config`, `hf_rope` | what Hugging Face's configuration means, family by family |
+//! | [`foreign`] | Hugging Face's form with weights that other programs quantised |
+//! | [`llamabi`] | either form with weights that we quantised |
 //! | [`adapter`] | LoRA adapters, which are merged into the weights |
-//! | `keys`, `sizes`, `multipliers` | configurations: typed keys of JSON, bounds of the sizes, Granite's multipliers |
+//! | `keys`, `sizes` | configurations: typed keys of JSON, bounds of the sizes |
+//! | `multipliers` | Granite's multipliers |
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
 //! | `slabs` | the slabs: how they are read |
-//! | `finite` | refuses numbers that are none |
+//! | `finite` | refuses weights that are not finite |
 
 pub mod adapter;
 pub mod files;
@@ -55,13 +56,13 @@ use std::path::Path;
 
 /// Tells the form of the checkpoint at `path` and reads its configuration file.
 ///
-/// Where a directory has both `params.json` and `config.json`, the weights tell: Mistral's
-/// repositories have a `params.json` of another program beside Hugging Face's files. Meta's form has
+/// If a directory has both `params.json` and `config.json`, the weights decide, because Mistral's
+/// repositories have another program's `params.json` beside Hugging Face's files. Meta's form has
 /// `consolidated.00.pth`, or our own `quantization_config`.
 ///
 /// # Errors
 /// [`Error::Io`] if there is no checkpoint; [`Error::Format`] and [`Error::Config`] for a
-/// configuration that says nothing sensible.
+/// configuration that cannot be understood.
 pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     let no_checkpoint = |path: &Path, detail: &str| {
         Err(Error::Io {
@@ -83,7 +84,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     if let Some(file) = gguf::alone(path)? {
         return Ok(Box::new(GgufCheckpoint::open(&file)?));
     }
-    // Not `exists()`: a link that leads nowhere is an error by itself.
+    // This is not `exists()`, because a broken link should be reported as such.
     let holds = |name: &str| path.join(name).symlink_metadata().is_ok();
     let meta = match holds(meta::CONFIG) {
         true => Some(Keys::read(&path.join(meta::CONFIG))?),
@@ -110,7 +111,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     }
 }
 
-/// What most of a checkpoint's weights are stored as, in words: `bf16`, `GGUF Q4_K`, `gptq 4 bits`.
+/// The format of most of a checkpoint's weights, in words: `bf16`, `GGUF Q4_K`, `gptq 4 bits`.
 pub fn stored_format(checkpoint: &dyn Checkpoint, files: &Files) -> String {
     let format = match checkpoint.quantised() {
         Some(format) => format,
@@ -122,7 +123,8 @@ pub fn stored_format(checkpoint: &dyn Checkpoint, files: &Files) -> String {
     }
 }
 
-/// The checkpoint itself, or the same with weights that we quantised.
+/// Returns the checkpoint itself; or, if we quantised its weights, the same as [`llamabi`] reads
+/// it.
 fn quantised(
     floats: impl Checkpoint + 'static,
     quant: Option<crate::quant::Quant>,

@@ -1,24 +1,25 @@
-//! Granite's multipliers, whichever file said them.
+//! Granite's multipliers, from whichever kind of file.
 //!
-//! The residual stream is kept divided by that of the embedding, so that the embedding is used as it
-//! is stored: every norm has the same output if its epsilon is divided by the square, and what is
-//! added is divided too.
+//! The model multiplies the embedding by a factor. We divide the residual stream by this factor
+//! instead, so that the embedding is used as it is stored. A norm then has the same output if its
+//! epsilon is divided by the square of the factor; what layers add to the stream is divided by the
+//! factor too.
 
 use crate::model::Config;
 
-/// What numbers of the model are multiplied with.
+/// The factors by which numbers of the model are multiplied.
 pub(super) struct Multipliers {
     pub embedding: f64,
-    /// Of the outputs of attention and feed-forward.
+    /// The factor of the outputs of attention and feed-forward.
     pub residual: f64,
-    /// Of scores; `None`: 1 / sqrt(head_dim).
+    /// The factor of scores; `None` means 1 / sqrt(head_dim).
     pub attention: Option<f64>,
-    /// Logits are divided by it.
+    /// The divisor of logits.
     pub logits: f64,
 }
 
 impl Multipliers {
-    /// A model that has none.
+    /// The multipliers of a model that has none.
     pub const NONE: Multipliers = Multipliers {
         embedding: 1.0,
         residual: 1.0,
@@ -26,10 +27,11 @@ impl Multipliers {
         logits: 1.0,
     };
 
-    /// Which of them are read.
+    /// The values that are accepted.
     pub const RANGE: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
-    /// The epsilon of norms in the stream that is divided by `embedding`. Not normal: refuse it.
+    /// The epsilon of norms in the stream that is divided by `embedding`. The caller refuses one
+    /// that is not a normal number.
     pub fn norm_eps(&self, eps: f32) -> f32 {
         match self.embedding {
             1.0 => eps,
@@ -37,11 +39,12 @@ impl Multipliers {
         }
     }
 
-    /// The configuration with them in it.
+    /// Puts the multipliers into a configuration.
     pub fn put_into(&self, config: Config) -> Config {
         let head_dim = config.shape.head_dim as f64;
         Config {
-            // Scores are `attention q k`, and ours are `(scale q) (scale k) / sqrt(head_dim)`.
+            // The model's scores are `attention q k`; ours are `(scale q) (scale k) /
+            // sqrt(head_dim)`.
             qk_scale: match self.attention {
                 Some(attention) => (attention * head_dim.sqrt()).sqrt(),
                 None => 1.0,

@@ -8,20 +8,20 @@ use crate::model::Config;
 use crate::model::matrices::{self, Matrix, Norm, Part};
 use crate::{Dtype, Result};
 
-/// Where every byte of the weights comes from, and where it goes.
+/// For every byte of the weights, where it comes from and where it goes.
 pub struct Plan<'a> {
     pub(crate) embedding: MatPlan<'a>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
     pub(crate) norm: NormPlan<'a>,
     pub(crate) head: Option<MatPlan<'a>>,
-    /// The embedding and the head of a tied model that has both. They must be equal.
+    /// The embedding and the head, if a tied model stores both. They must be equal.
     pub(crate) twins: Option<(Source<'a>, Source<'a>)>,
 }
 
 /// A layer: [`matrices::LAYER_NORMS`] and [`matrices::LAYER`].
 pub(crate) struct LayerPlan<'a> {
     pub norms: [NormPlan<'a>; matrices::LAYER_NORMS.len()],
-    /// Of the heads of q and k.
+    /// The norms of the heads of q and k.
     pub head_norms: Option<[NormPlan<'a>; 2]>,
     pub matrices: [MatPlan<'a>; matrices::LAYER.len()],
     pub window: Option<usize>,
@@ -30,35 +30,36 @@ pub(crate) struct LayerPlan<'a> {
 /// The weight of an RMSNorm.
 pub(crate) struct NormPlan<'a> {
     pub source: Source<'a>,
-    /// How its stored numbers become ours.
+    /// How its stored numbers are put into our order.
     pub order: RowOrder,
-    /// What they are multiplied with.
+    /// The factor by which they are multiplied.
     pub scale: f32,
 }
 
 /// A matrix of ours.
 pub(crate) struct MatPlan<'a> {
     pub spec: MatSpec,
-    /// As many as `spec` has.
+    /// The plans of the parts of `spec`.
     pub parts: Vec<PartPlan<'a>>,
 }
 
 pub(crate) struct PartPlan<'a> {
-    /// Its name, as that of a tensor of its own.
+    /// The name that it would have as a tensor of its own.
     pub name: String,
     pub stored: Stored<'a>,
-    /// How its stored rows, and the numbers of its bias, become ours.
+    /// How its stored rows, and the numbers of its bias, are put into our order.
     pub order: RowOrder,
     pub bias: Option<Source<'a>>,
 }
 
 impl<'a> Plan<'a> {
-    /// Finds all tensors, for `B`. `asked`: the format in which weights are to be kept; `None`: as
-    /// they are stored. `adapters` are merged in this order.
+    /// Finds all tensors, for backend `B`. `asked` is the format in which weights are to be kept;
+    /// `None` means as they are stored. `adapters` are merged in this order.
     ///
     /// # Errors
     /// [`crate::Error::Tensor`] for a tensor that is missing, misshapen or surplus;
-    /// [`crate::Error::Unsupported`] for a format that this checkpoint cannot be kept in.
+    /// [`crate::Error::Unsupported`] if this checkpoint cannot be kept in the format that is asked
+    /// for.
     pub fn new<B: Backend>(
         checkpoint: &dyn Checkpoint,
         files: &'a Files,
@@ -101,7 +102,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// All matrices: those of the layers in order, behind the embedding and the head.
+    /// All matrices: the embedding, the head, then those of the layers in order.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatPlan<'a>> {
         let layers = self.layers.iter().flat_map(|layer| &layer.matrices);
         std::iter::once(&self.embedding)
@@ -109,7 +110,7 @@ impl<'a> Plan<'a> {
             .chain(layers)
     }
 
-    /// The tensors of all norms: those of the layers in order, then the last one.
+    /// The tensors of all norms: those of the layers in order, then that of the last norm.
     pub(crate) fn norms(&self) -> impl Iterator<Item = &Source<'a>> {
         let layers = self.layers.iter().flat_map(|layer| {
             let heads = layer.head_norms.iter().flatten();
@@ -136,7 +137,8 @@ impl<'a> Plan<'a> {
         matrices.chain(norms).fold(0, u64::saturating_add)
     }
 
-    /// The most bytes that reading one part holds, beyond the slabs that every part is read through.
+    /// The largest number of bytes that reading one part takes, besides the slabs through which
+    /// every part is read.
     pub fn held_bytes(&self) -> u64 {
         let parts = self.matrices().flat_map(|matrix| &matrix.parts);
         let held = |part: &PartPlan<'_>| match &part.stored {
@@ -146,7 +148,7 @@ impl<'a> Plan<'a> {
         parts.map(held).max().unwrap_or(0)
     }
 
-    /// The formats that the layers' weights are kept in, the one that most are kept in first.
+    /// The formats in which the layers' weights are kept, the most frequent one first.
     pub fn layer_dtypes(&self) -> Vec<Dtype> {
         let mut kept: Vec<(Dtype, u64)> = Vec::new();
         let matrices = self.layers.iter().flat_map(|layer| &layer.matrices);
@@ -193,7 +195,7 @@ impl<'a> Planner<'a, '_> {
         })
     }
 
-    /// Every shard has the norms; those of the first one are read.
+    /// Finds a norm. Every shard has the norms; those of the first shard are read.
     fn norm(&mut self, norm: Norm, layer: Option<usize>) -> Result<NormPlan<'a>> {
         let name = self.checkpoint.norm(norm, layer);
         let width = match norm {
@@ -213,7 +215,7 @@ impl<'a> Planner<'a, '_> {
         })
     }
 
-    /// The embedding and the head, if a tied model has one.
+    /// Finds the head of a tied model, if it is stored. Returns the embedding and the head.
     fn twin_of(&mut self, embedding: &Source<'a>) -> Result<Option<(Source<'a>, Source<'a>)>> {
         let head = self.checkpoint.part(self.config, Part::Head, None);
         let head = head.name + ".weight";
@@ -256,7 +258,7 @@ impl<'a> Planner<'a, '_> {
         Ok(MatPlan { spec, parts })
     }
 
-    /// A part, `[rows, cols]`, and the format that it is kept in.
+    /// Plans a part, `[rows, cols]`, and decides the format in which it is kept.
     fn part(
         &mut self,
         part: Part,
@@ -292,7 +294,7 @@ impl<'a> Planner<'a, '_> {
             Stored::Floats(_) => (None, None),
         };
         let dtype = self.keep.dtype(part, usage, kept);
-        // Codes that are kept as they are have the right shape already.
+        // Codes that are kept as they are stored have the right shape already.
         let made = dtype.quant().filter(|&quant| native != Some(quant));
         if let Some(quant) = made.filter(|quant| !quant.takes(cols)) {
             let divides = format!("rows that {} divides, for {dtype} weights", quant.group());
@@ -307,7 +309,7 @@ impl<'a> Planner<'a, '_> {
         Ok((plan, dtype))
     }
 
-    /// The tensors of floats that a part, `[rows, cols]`, is made of.
+    /// Finds the tensors of floats of which a part, `[rows, cols]`, consists.
     fn pieces(&mut self, part: &StoredPart, [rows, cols]: [usize; 2]) -> Result<Vec<Piece<'a>>> {
         let n = self.finder.shards();
         if let Some(within) = &part.within {
@@ -320,8 +322,8 @@ impl<'a> Planner<'a, '_> {
             }]);
         }
         let name = format!("{}.weight", part.name);
-        // If the shards do not divide the width, no shape is right; the error then names the uncut
-        // shape.
+        // If the number of shards does not divide the width, no shape is right. The error then
+        // names the uncut shape.
         let share = |width: usize| {
             if width.is_multiple_of(n) {
                 width / n
@@ -336,7 +338,7 @@ impl<'a> Planner<'a, '_> {
             Cut::Columns => &[&by_cols],
             Cut::RowsOrColumns => &[&by_rows, &by_cols],
         };
-        // If either cut is possible, the first shard decides.
+        // If both cuts are possible, the shape of the first shard's tensor decides.
         let first = self.finder.floats(0, &name, shapes)?;
         let shape = first.info.shape.as_slice();
         let mut pieces = Vec::new();

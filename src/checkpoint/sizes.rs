@@ -1,14 +1,14 @@
-//! What both kinds of configuration file say of a model's sizes, and the bounds of each.
+//! The sizes of a model that both kinds of configuration file give, and the bounds of each.
 
 use super::keys::Keys;
 use crate::{Error, Result};
 
-/// Widths: Llama 3.1 405B's widest is 53,248. With these limits no product of sizes overflows an
-/// u64, whatever a file says.
+/// The largest width; the largest of Llama 3.1 405B is 53,248. With these limits no product of
+/// sizes overflows a u64, whatever a file says.
 pub(super) const MAX_WIDTH: usize = 1 << 22;
-/// Rows of the embedding; Llama 3 has 128,256.
+/// The largest number of rows of the embedding; Llama 3 has 128,256.
 pub(super) const MAX_VOCAB: usize = 1 << 24;
-/// Layers; Llama 3.1 405B has 126.
+/// The largest number of layers; Llama 3.1 405B has 126.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
 pub(super) const DEFAULT_THETA: f64 = 10_000.0;
@@ -61,7 +61,8 @@ pub(super) fn theta(keys: &Keys) -> Result<Option<f64>> {
     })
 }
 
-/// transformers and Meta only stretch, they never shrink.
+/// A factor that stretches the frequencies. It is at least 1: transformers and Meta never shrink
+/// them.
 pub(super) fn factor(keys: &Keys, key: &str) -> Result<Option<f64>> {
     keys.optional_number(key, "a number from 1 to 1e30", |x| {
         (1.0..=1e30).contains(&x)

@@ -1,5 +1,5 @@
-//! Reading in slabs: how large they are, on which threads they are read, what their bytes become,
-//! and how much of the whole has been read.
+//! Reading in slabs: their size, the threads that read them, the conversion of their bytes, and the
+//! progress.
 
 use super::files::Source;
 use super::finite;
@@ -9,20 +9,21 @@ use crate::{Dtype, Error, Result, reserve};
 use half::{bf16, f16};
 use std::sync::Mutex;
 
-/// The slab: so large that a read costs more than its call, so small that it fits in L2.
+/// Bytes of a slab. It is so large that reading takes longer than the call, and so small that it
+/// fits into L2.
 const SLAB: usize = 2 << 20;
 
-/// In so many pieces threads share a slab. With eight, the last piece to be ready does not keep the
-/// others waiting for long.
+/// The number of pieces in which threads share a slab. With eight, the other threads do not wait
+/// long for the last piece.
 pub(super) const PIECES: usize = 8;
 
-/// Slabs begin at multiples of this many rows, so that backends that pack rows in strips mostly get
-/// whole strips.
+/// Slabs begin at multiples of this many rows, so that a backend that packs rows in strips mostly
+/// gets whole strips.
 const SLAB_ROWS: usize = 64;
 
-/// Reads bytes from `offset` of a tensor on, with all threads. Two threads copy 2.2 GB from the
-/// page cache in 0.14 s; one thread takes 0.27 s, while the other waits for it. Floats become `to`:
-/// the thread that has read them checks them while they are in its cache.
+/// Reads bytes of a tensor, from `offset` on, with all threads. (Two threads copy 2.2 GB from the
+/// page cache in 0.14 s; one thread takes 0.27 s.) Floats will be converted to `to`: the thread
+/// that has read them checks them while they are in its cache.
 pub(super) fn read<B: Backend>(
     backend: &B,
     source: &Source,
@@ -36,8 +37,8 @@ pub(super) fn read<B: Backend>(
     })
 }
 
-/// Fills `n` rows of `width` numbers, in whole rows, with all threads. `fill` gets the number of
-/// its first row.
+/// Fills `n` rows of `width` numbers with all threads. Each call of `fill` gets the number of its
+/// first row, and fills whole rows.
 pub(super) fn by_rows<B: Backend, T: Send>(
     backend: &B,
     to: &mut [T],
@@ -51,8 +52,8 @@ pub(super) fn by_rows<B: Backend, T: Send>(
     })
 }
 
-/// Calls `fill` for each of the pieces, with all threads. It gets the number of the piece. The
-/// error is that of the first piece that has one.
+/// Calls `fill` for each piece, with all threads; it gets the number of the piece. Returns the
+/// error of the first piece that has one.
 pub(super) fn on_threads<B: Backend, T: Send>(
     backend: &B,
     pieces: impl Iterator<Item = T>,
@@ -75,7 +76,7 @@ pub(super) fn on_threads<B: Backend, T: Send>(
     }
 }
 
-/// How much has been read of how much there is to read.
+/// The progress of reading.
 pub(super) struct Progress {
     done: u64,
     total: u64,
@@ -84,7 +85,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of so many bytes.
+    /// The progress of reading `total` bytes.
     pub fn new(total: u64) -> Progress {
         Progress {
             done: 0,
@@ -93,8 +94,8 @@ impl Progress {
         }
     }
 
-    /// The share to report, if it differs from the last one. It is 1.0 at the end and never before,
-    /// whatever rounding gives.
+    /// Returns the share to report, if it differs from the last one. Whatever rounding gives, it is
+    /// 1.0 only at the end.
     pub fn advance(&mut self, bytes: u64) -> Option<f32> {
         self.done += bytes;
         let share = if self.done == self.total {
@@ -129,12 +130,12 @@ pub(super) fn to_f16(x: f32) -> u16 {
     f16::from_f32(x).to_bits()
 }
 
-/// The format of a tensor's floats.
+/// The dtype of an encoding of floats.
 pub(super) fn float(encoding: Encoding) -> Dtype {
     encoding.float().expect("the plan has checked")
 }
 
-/// Little-endian elements of any alignment, appended as float32.
+/// Appends little-endian elements of any alignment as float32.
 pub(super) fn to_f32(encoding: Encoding, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
     let n = bytes.len() / encoding.size();
     reserve::vec("rows as float32", values, n)?;

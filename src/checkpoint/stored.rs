@@ -11,8 +11,8 @@
 //! | what is the chat template? | [`Checkpoint::chat_template`] |
 
 use super::files::{Files, Finder, Source};
-use super::gguf::GgufCheckpoint;
 use crate::backend::{MatUse, RowOrder, Shape};
+use crate::format::gguf::Gguf;
 use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
 use crate::quant::Quant;
@@ -25,7 +25,7 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The form's name, for the log.
     fn form(&self) -> &'static str;
 
-    /// What the weights are quantised as; `None` for floats.
+    /// The name of the format in which the weights are quantised; `None` for floats.
     fn quantised(&self) -> Option<&'static str> {
         None
     }
@@ -33,24 +33,27 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The JSON file with the configuration.
     fn config_path(&self) -> &Path;
 
-    /// The configuration. `tokenizer_vocab` is used where it leaves the vocabulary's size open.
+    /// Reads the configuration. `tokenizer_vocab` is the vocabulary's size if the configuration
+    /// does not say it.
     ///
-    /// Unknown keys are ignored, except those that mean another computation than ours.
+    /// Unknown keys are ignored, except those that mean a computation that we do not have.
     fn config(&self, tokenizer_vocab: usize) -> Result<Config>;
 
-    /// Where its own tokenizer is.
+    /// Where the checkpoint's tokenizer is.
     fn tokenizer(&self) -> TokenizerSource<'_>;
 
-    /// The text of its chat template, if it has one.
+    /// The text of the checkpoint's chat template, if it has one.
     fn chat_template(&self) -> Result<Option<ChatTemplate>>;
 
-    /// Opens the weights' files. `cancel` is looked at while their tables of contents are read.
+    /// Opens the weights' files. `cancel` is checked while their tables of contents are read.
     fn open(&self, cancel: Option<&Cancel>) -> Result<Files>;
 
-    /// In which format matrices are kept if `asked` is the option; `None`: as they are stored.
+    /// The format in which matrices are kept. `asked` is the user's option; `None` means as they
+    /// are stored.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] where the checkpoint cannot be kept as it is asked.
+    /// [`crate::Error::Unsupported`] if the checkpoint cannot be kept in the format that is asked
+    /// for.
     fn keep(&self, _config: &Config, files: &Files, asked: Option<Dtype>) -> Result<Keep> {
         let floats = files.most_floats();
         Ok(Keep { asked, floats })
@@ -62,12 +65,12 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The name of a norm's tensor.
     fn norm(&self, norm: Norm, layer: Option<usize>) -> String;
 
-    /// How its stored numbers become ours.
+    /// How a norm's stored numbers are put into our order.
     fn norm_order(&self, _config: &Config, _norm: Norm) -> RowOrder {
         RowOrder::AsStored
     }
 
-    /// A part that is not stored as one tensor of floats; `None` if it is.
+    /// Finds a part that is stored in codes. Returns `None` if it is stored as floats.
     fn coded<'a>(
         &self,
         _finder: &mut Finder<'a>,
@@ -76,9 +79,9 @@ pub trait Checkpoint: std::fmt::Debug {
         Ok(None)
     }
 
-    /// Whether a tensor that nobody asks for is no error.
+    /// Whether a tensor is ignored although nobody asks for it.
     fn ignores(&self, name: &str) -> bool {
-        // Derived tensors that some checkpoints carry. We compute our own from the configuration.
+        // Some checkpoints contain these derived tensors. We compute them from the configuration.
         name == "rope.freqs" || name.ends_with("rotary_emb.inv_freq")
     }
 }
@@ -86,10 +89,10 @@ pub trait Checkpoint: std::fmt::Debug {
 /// Where a checkpoint's own tokenizer is.
 #[derive(Clone, Copy, Debug)]
 pub enum TokenizerSource<'a> {
-    /// In files of this directory. Which of them counts is the tokenizers' own business.
+    /// In files of this directory. The tokenizers decide which of the files to read.
     Directory(&'a Path),
-    /// In the metadata of a GGUF file: [`GgufCheckpoint::vocabulary`].
-    Gguf(&'a GgufCheckpoint),
+    /// In the metadata of a GGUF file: [`super::gguf::vocabulary`].
+    Gguf(&'a Gguf),
 }
 
 /// The Jinja source of a chat template.
@@ -97,7 +100,7 @@ pub enum TokenizerSource<'a> {
 pub struct ChatTemplate {
     /// For every dialog without tools.
     pub default: String,
-    /// For dialogs with tools, where that is another one.
+    /// For dialogs with tools, if there is a separate template.
     pub tool_use: Option<String>,
 }
 
@@ -108,20 +111,21 @@ pub enum Cut {
     Rows,
     /// Each file has some of the columns of every row.
     Columns,
-    /// Either; the shape of the first file's tensor tells.
+    /// One of the two; the shape of the first file's tensor shows which.
     RowsOrColumns,
 }
 
 /// Where a part of a matrix is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPart {
-    /// Its name, without `.weight` or `.bias`: that of its tensor, unless it is within another.
+    /// The part's name, without `.weight` or `.bias`. This is the name of its tensor, unless it
+    /// lies `within` another.
     pub name: String,
-    /// How its rows become ours.
+    /// How its rows are put into our order.
     pub order: RowOrder,
-    /// How it is cut, where files cut tensors.
+    /// How it is cut, if the files cut tensors.
     pub cut: Cut,
-    /// The tensor that holds it together with other parts.
+    /// The tensor that contains it together with other parts, if there is one.
     pub within: Option<Within>,
 }
 
@@ -148,11 +152,11 @@ impl Within {
     }
 }
 
-/// A part for which a form is asked whether it has it in codes.
+/// A part that [`Checkpoint::coded`] is asked for.
 pub struct Wanted<'a> {
-    /// Which one.
+    /// The part.
     pub part: Part,
-    /// What it is used for.
+    /// The use of its matrix.
     pub usage: MatUse,
     /// [`StoredPart::name`].
     pub name: &'a str,
@@ -176,66 +180,70 @@ pub trait Coded: Sync {
     /// Bytes of all its tensors.
     fn bytes(&self) -> u64;
 
-    /// The block format that codes and scales have as they are stored, if kernels know it. A
-    /// matrix that is kept in that format gets them unchanged.
+    /// The block format of the stored codes and scales, if kernels know it. A matrix that is kept
+    /// in this format gets them unchanged.
     fn native(&self) -> Option<Quant>;
 
-    /// The block format that it is kept in where none is asked for; `None`: floats. Where that is
-    /// not the native one, its numbers are rounded a second time.
+    /// The block format in which the part is kept if none is asked for; `None` means floats. If it
+    /// is not the native format, the numbers are rounded a second time.
     fn kept(&self) -> Option<Quant> {
         self.native()
     }
 
-    /// Reads whatever all rows need. What it holds is dropped after the part is read.
+    /// Reads what all rows need, and returns a reader that holds it. The reader is dropped after
+    /// the part has been read.
     fn reader(&self) -> Result<Box<dyn Rows + '_>>;
 
-    /// The most bytes that its reader holds, beyond the slabs that every part is read through.
+    /// The largest number of bytes that its reader holds, besides the slabs through which every
+    /// part is read.
     fn held_bytes(&self) -> u64 {
         0
     }
 }
 
-/// Fills pieces of so many words with all threads; `fill` gets the number of its piece.
+/// A function that fills pieces of some words with all threads. Each call of `fill` gets the number
+/// of its piece.
 pub type OnThreads<'a> =
     dyn Fn(&mut [u32], usize, &(dyn Fn(usize, &mut [u32]) -> Result<()> + Sync)) -> Result<()> + 'a;
 
-/// Reads whole rows of a [`Coded`] part, in stored order, from several threads at a time. Whatever
-/// is not finite is refused.
+/// Reads whole rows of a [`Coded`] part, in stored order, from several threads at a time. Refuses
+/// numbers that are not finite.
 pub trait Rows: Sync {
-    /// How many rows must be [read together](Rows::prepare), where rows do not lie one after another
-    /// in the file.
+    /// The number of rows that must be [read together](Rows::prepare); `None` if rows lie one after
+    /// another in the file.
     fn together(&self) -> Option<usize> {
         None
     }
 
-    /// Reads what these rows are made of: `together` rows from a multiple of it on, or what is left.
-    /// Only they can be asked for afterwards.
+    /// Reads the data of these rows: `together` rows, the first of which is a multiple of
+    /// `together`; or what is left. Afterwards only these rows can be asked for.
     fn prepare(&mut self, _rows: Range<usize>, _on_threads: &OnThreads<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// Rows from `row` on in the [native](Coded::native) format: codes, [`Quant::code_bytes`] for
-    /// each row, and scales, [`Quant::scales`] for each. Both have as many rows.
+    /// Reads rows from `row` on in the [native](Coded::native) format: [`Quant::code_bytes`] bytes
+    /// of codes and [`Quant::scales`] scales for each row. `codes` and `scales` are for the same
+    /// number of rows.
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
 
-    /// The numbers that they stand for.
+    /// Reads rows from `row` on as the numbers that the codes stand for.
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()>;
 }
 
 /// How a part is stored.
 pub(crate) enum Stored<'a> {
-    /// As floats; in order of row and column.
+    /// As floats. Pieces are in the order of row and column.
     Floats(Vec<Piece<'a>>),
     /// As codes.
     Codes(Box<dyn Coded + 'a>),
 }
 
-/// Rows of a tensor of floats that are a rectangle of a part.
+/// Some rows of a tensor of floats, which are a rectangle of a part.
 pub(crate) struct Piece<'a> {
     pub source: Source<'a>,
-    /// Which rows of the tensor.
+    /// The rows of the tensor.
     pub rows: Range<usize>,
-    /// Its first row and column in the part.
+    /// The row and the column of the part at which the piece begins.
     pub row: usize,
     pub col: usize,
 }
@@ -261,23 +269,23 @@ impl Stored<'_> {
     }
 }
 
-/// In which format each part is kept.
+/// The format in which each part is kept.
 ///
-/// Only weights of the layers are kept in a quantised format that was asked for. The head is then
-/// kept as int8, even beside 4-bit layers: it is a small part of a model, and its errors go
-/// straight into the logits. An embedding that is only looked up stays in 16 bits. An embedding
-/// that also serves as the head is kept once, as int8, and looked up there.
+/// If a quantised format was asked for, the weights of the layers get it. The head then becomes
+/// int8, even beside 4-bit layers: it is a small part of a model, and its errors go straight into
+/// the logits. An embedding that is only looked up stays in 16 bits. An embedding that also serves
+/// as the head is kept once, as int8, and tokens are looked up there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// The format that was asked for.
     pub asked: Option<Dtype>,
-    /// The format of floats where nothing else was asked for: one for the whole model, whatever
-    /// single tensors have.
+    /// The format of floats if nothing else was asked for. It is one for the whole model, whatever
+    /// the formats of single tensors are.
     pub floats: Dtype,
 }
 
 impl Keep {
-    /// The format of a part; `kept` is its [`Coded::kept`].
+    /// The format in which a part is kept. `kept` is its [`Coded::kept`].
     pub fn dtype(&self, part: Part, usage: MatUse, kept: Option<Quant>) -> Dtype {
         let Some(asked) = self.asked else {
             return kept.map_or(self.floats, Quant::dtype);

@@ -1,8 +1,8 @@
 //! Reads a checkpoint's tensors straight into a backend's matrices.
 //!
-//! In two passes: a [`Plan`] finds and checks every tensor and refuses what is left over; then a
-//! `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on the way
-//! (`finite.rs`).
+//! There are two passes. First a [`Plan`] finds and checks every tensor, and refuses surplus ones.
+//! Then a `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on
+//! the way (`finite.rs`).
 
 use super::files::Source;
 use super::finite;
@@ -17,25 +17,26 @@ use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Cancel, Dtype, Error, Result, reserve};
 use std::ops::Range;
 
-/// How loading reports progress, and how it is told to stop.
+/// How loading reports progress and how it is stopped.
 pub struct LoadControl<'a> {
     /// Checked before every tensor.
     pub cancel: Option<&'a Cancel>,
-    /// Called with the share of bytes that has been read, ascending, 1.0 last; `false` stops.
+    /// Called with the share of bytes that has been read. The share ascends, and 1.0 comes last. If
+    /// it returns `false`, loading stops.
     pub progress: &'a mut dyn FnMut(f32) -> bool,
 }
 
-/// Reads every tensor once, in slabs, into matrices of the planned formats. Quantises on the way
-/// if the format is quantised and the checkpoint has floats.
+/// Reads every tensor once, in slabs, into matrices of the planned formats. If the format is
+/// quantised and the checkpoint has floats, it quantises them on the way.
 ///
-/// A tied Hugging Face checkpoint may still store `lm_head.weight`. If it equals the embedding bit
-/// by bit, it is not kept, as in transformers. If it differs, transformers 4 ignores it and
-/// transformers 5 uses it; here that is an error.
+/// A tied Hugging Face checkpoint may store `lm_head.weight` all the same. If all its bits equal
+/// the embedding's, it is dropped, as in transformers. If it differs, transformers 4 ignores it and
+/// transformers 5 uses it; here it is an error.
 ///
 /// # Errors
-/// [`Error::Tensor`] for a number that is not finite in the format that it is kept in;
-/// [`Error::Io`] if a file ends too soon; [`Error::Cancelled`]; and the backend's error if memory
-/// is lacking.
+/// [`Error::Tensor`] for a number that is not finite in the format in which it is kept;
+/// [`Error::Io`] if a file ends too soon; [`Error::Cancelled`]; the backend's error if there is not
+/// enough memory.
 pub fn load<B: Backend>(
     backend: &B,
     plan: &Plan<'_>,
@@ -88,7 +89,7 @@ pub(crate) struct Loader<'a, 'c, B: Backend> {
 }
 
 impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
-    /// `total` bytes will be read.
+    /// A loader that will read `total` bytes.
     pub fn new(backend: &'a B, control: &'a mut LoadControl<'c>, total: u64) -> Self {
         Loader {
             backend,
@@ -129,7 +130,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(mat)
     }
 
-    /// A part that is stored and kept as floats.
+    /// Loads a part that is stored and kept as floats.
     fn floats(
         &mut self,
         mat: &mut B::Mat,
@@ -159,7 +160,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// A part that is stored as codes and kept as floats.
+    /// Loads a part that is stored as codes and kept as floats.
     fn decoded(
         &mut self,
         mat: &mut B::Mat,
@@ -188,7 +189,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         })
     }
 
-    /// A part of `[rows, cols]` whose codes and scales are kept as they are stored.
+    /// Loads a part of `[rows, cols]` whose codes and scales are kept as they are stored.
     fn native(
         &mut self,
         mat: &mut B::Mat,
@@ -234,7 +235,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// A part of `[rows, cols]` that is quantised here.
+    /// Loads and quantises a part of `[rows, cols]`.
     fn quantised(
         &mut self,
         mat: &mut B::Mat,
@@ -278,8 +279,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// Quantises a part, whole rows at a time. Passes on the number of the first row, codes, and
-    /// float32 scales.
+    /// Quantises a part, whole rows at a time. Calls the function with the number of the first row,
+    /// the codes, and the scales in float32.
     pub fn quantise_part(
         &mut self,
         quant: Quant,
@@ -291,7 +292,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         self.float_rows(cols, stored, Dtype::F32, |values| {
             let rows = values.len() / cols;
-            // Later slabs never need more than the first.
+            // Later slabs never need more room than the first one.
             let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
             codes.clear();
             reserve::vec("codes of rows", &mut codes, n_codes)?;
@@ -307,7 +308,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         })
     }
 
-    /// Reads the rows of a part, in order, as float32 that become `to`.
+    /// Reads the rows of a part in order, as float32. They will be converted to `to`.
     pub fn float_rows(
         &mut self,
         cols: usize,
@@ -355,7 +356,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(())
     }
 
-    /// As [`Self::float_rows`], of codes.
+    /// The same as [`Self::float_rows`], for a part that is stored as codes.
     fn decoded_rows(
         &mut self,
         cols: usize,
@@ -405,8 +406,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Ok(values)
     }
 
-    /// Passes rows of a tensor, whose floats become `to`, to `take`: how many came before, and the
-    /// bytes of whole rows.
+    /// Reads rows of a tensor, whose floats will be converted to `to`. Calls `take` with the number
+    /// of rows that came before, and the bytes of whole rows.
     pub fn slabs(
         &mut self,
         source: &Source,
@@ -438,7 +439,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             let mut twin = Vec::new();
             let all = 0..embedding.info.shape[0];
             self.slabs(embedding, all, Dtype::F32, |row, bytes| {
-                // Both have the same shape and encoding, so the same offsets.
+                // Both have the same shape and encoding, so their offsets are equal.
                 let offset = (row * embedding.row_bytes()) as u64;
                 twin.resize(bytes.len(), 0);
                 head.file.read(head.info, offset, &mut twin)?;
@@ -471,14 +472,14 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         }
     }
 
-    /// These rows of `all` have been read, of tensors of so many bytes.
+    /// Reports that `rows`, out of `all` rows of tensors with `bytes` bytes, have been read.
     fn advance_rows(&mut self, bytes: u64, rows: Range<usize>, all: usize) -> Result<()> {
         let before = |row: usize| (u128::from(bytes) * row as u128 / all as u128) as u64;
         self.advance(before(rows.end) - before(rows.start))
     }
 }
 
-/// [`Rows::prepare`] with the backend's threads.
+/// Calls [`Rows::prepare`] with the backend's threads.
 fn prepare<B: Backend>(backend: &B, stored: &mut dyn Rows, rows: Range<usize>) -> Result<()> {
     stored.prepare(rows, &|words, n, fill| {
         on_threads(backend, words.chunks_mut(n), |i, words| fill(i, words))

@@ -1,14 +1,17 @@
-//! What the model has been given of a sequence, and where the cache has it: all that a fork copies.
+//! The tokens that the model has been given of a sequence, and their pages in the cache: everything
+//! that a fork copies.
 
 use crate::Token;
 use crate::kv::{Hit, NodeId, Pool, Root};
 
 /// The tokens of a sequence and their pages.
 pub(super) struct Branch {
-    /// Prompt and output; room for all that there can be is taken when it is admitted.
+    /// Prompt and output. Room for the largest number of tokens is allocated when the sequence is
+    /// admitted.
     pub tokens: Vec<Token>,
     pub prompt_len: usize,
-    /// Pages of all positions it can ever have; reserved when it is admitted.
+    /// The pages of all positions that the sequence can ever have. They are reserved when it is
+    /// admitted.
     pub pages: Vec<u32>,
     /// Positions whose keys and values are in the pages.
     pub computed: usize,
@@ -18,15 +21,15 @@ pub(super) struct Branch {
 /// What the prefix cache knows of a sequence.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Known {
-    /// Pages whose text it knows.
+    /// The number of pages whose text it knows.
     pub pages: usize,
-    /// That text.
+    /// The node of that text.
     pub text: NodeId,
 }
 
 impl Branch {
-    /// A prompt of which nothing is computed, and pages for all that it can become. The prefix
-    /// cache finds its pages under `root` only.
+    /// A prompt of which nothing is computed, with pages for the longest sequence that it can
+    /// become. The prefix cache finds its pages under `root` only.
     pub fn new(prompt: Vec<Token>, pages: Vec<u32>, root: Root) -> Self {
         Self {
             prompt_len: prompt.len(),
@@ -49,7 +52,7 @@ impl Branch {
         self.generated() == 0
     }
 
-    /// The next page's keys and values are in the cache already.
+    /// Notes that the next page's keys and values are in the cache already.
     pub fn adopt(&mut self, node: NodeId, page_size: usize) {
         self.known.pages += 1;
         self.known.text = node;
@@ -63,8 +66,8 @@ impl Branch {
         whole.then(|| &self.tokens[page])
     }
 
-    /// Pages that another sequence has published since this one was admitted take the place of its
-    /// own, which are still empty. Whether there were any.
+    /// Looks for pages that another sequence has published since this one was admitted, and puts
+    /// them in the place of its own, which are still empty. Returns whether there were any.
     pub fn adopt_found(&mut self, pool: &mut Pool) -> bool {
         let before = self.computed;
         while let Some(text) = self.next_page(pool.page_size())
@@ -78,8 +81,8 @@ impl Branch {
         self.computed > before
     }
 
-    /// After a step of prefill: make the pages that it has filled findable. Those that decode fills
-    /// have another arithmetic and must never be.
+    /// After a step of prefill, publishes the pages that it has filled. Pages that decode fills are
+    /// never published, because their numbers come from another arithmetic.
     pub fn publish(&mut self, pool: &mut Pool) {
         self.publish_pages(self.computed / pool.page_size(), pool);
     }
@@ -93,8 +96,8 @@ impl Branch {
         }
     }
 
-    /// After its pages were copied out and back: these hold what it has computed, and those of
-    /// `hits` are shared. Its other prompt pages can be found from now on.
+    /// Takes new pages after its own were copied out and back. `pages` hold what it has computed;
+    /// those of `hits` are shared. From now on, other sequences can find its other prompt pages.
     pub fn restore(&mut self, pages: Vec<u32>, hits: &[Hit], root: Root, pool: &mut Pool) {
         let before = self.known.pages;
         self.pages = pages;
@@ -105,8 +108,18 @@ impl Branch {
         self.publish_pages(before, pool);
     }
 
-    /// Become what `parent` is, in pages of its own: share the full ones, and return which page is
-    /// to be copied, (from, to). Both have the same prompt, and room for as many tokens.
+    /// Be nothing yet, in these pages; a fork makes it something.
+    pub fn reset(&mut self, pages: Vec<u32>, root: Root) {
+        self.pages = pages;
+        self.computed = 0;
+        self.known = Known {
+            pages: 0,
+            text: NodeId::Root(root),
+        };
+    }
+
+    /// Becomes a copy of `parent`. Shares its full pages, and returns which page is to be copied,
+    /// (from, to). Both must have the same prompt, and room for the same number of tokens.
     #[must_use = "the page that is being filled must be copied"]
     pub fn fork(&mut self, parent: &Branch, pool: &mut Pool) -> Option<(u32, u32)> {
         self.tokens.clear();
@@ -115,7 +128,7 @@ impl Branch {
         pool.fork(&parent.pages, &mut self.pages, parent.computed)
     }
 
-    /// Let all pages go, the last one first ([`Pool::release`] says why).
+    /// Releases all pages, the last one first ([`Pool::release`] says why).
     pub fn release(&mut self, pool: &mut Pool) {
         for page in self.pages.drain(..).rev() {
             pool.release(page);

@@ -1,31 +1,35 @@
 //! What the engine thread and the readers of one call share: its flags and its queue of events.
 //!
-//! Every sequence of the call ends exactly once, in here: finished by the engine, withdrawn by a
-//! reader before it began, or failed with the whole call. Locks: never take the inbox's lock
-//! ([`Shared::nudge`]) while holding a call's.
+//! Every sequence of the call ends exactly once, in this file: the engine finishes it, a reader
+//! withdraws it before it begins, or it fails with the whole call. A thread that holds a call's
+//! lock must never take the inbox's lock ([`Shared::nudge`]).
 
+use super::event::{Event, Finish, FinishReason, RequestStats, Row};
+use super::ngram::Predicted;
 use super::os::EventFd;
 use super::request::GenerateOptions;
 use super::shared::{Shared, lock};
-use super::stream::{Event, Finish, FinishReason, Next, RequestStats};
 use super::text::Stops;
+use super::told::Told;
 use crate::backend::Adapter;
 use crate::log::Level;
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A reader is behind when more than this is queued. Its call then sits out the steps, because
-/// alternatives for a whole vocabulary are 256 KiB per token and would otherwise fill the memory.
-/// A reader has caught up when half of this is left. With one bound for both, a reader that takes
-/// an event now and then would never be behind for long.
+/// A reader is behind when more than this is queued. Its call then sits out the steps. Otherwise
+/// the queue would fill the memory, because alternatives for a whole vocabulary are 256 KiB per
+/// token. A reader has caught up when half of this is left. If both bounds were equal, a reader
+/// that takes an event now and then would never be behind for long.
 const MAX_QUEUED_EVENTS: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 
-/// How often a waiting thread looks at a cancel flag. Triggering a flag is a bare store, which
-/// wakes nobody.
+/// How often a waiting thread reads its cancel flag. Triggering a flag is a bare store, which wakes
+/// no thread.
 pub(super) const FLAG_POLL: Duration = Duration::from_millis(4);
 
 /// Bytes that an `Arc` needs beside its value.
@@ -35,40 +39,66 @@ const COUNTS: usize = 2 * size_of::<usize>();
 pub(super) struct Call {
     pub options: GenerateOptions,
     pub stops: Stops,
+    /// [`GenerateOptions::predicted`], ready to be searched.
+    pub predicted: Predicted,
     pub submitted: Instant,
     /// When its sequences end, whatever they have.
     deadline: Option<Instant>,
     cancelled: AtomicBool,
     state: Mutex<State>,
     ready: Condvar,
+    tokenizer: Arc<dyn Tokenizer>,
     shared: Arc<Shared>,
+}
+
+/// What a reader takes from the queue.
+enum Item {
+    Event(Event),
+    Question(Box<Row>),
+}
+
+/// What a reader gets: an item of the queue, or why there is none.
+pub(super) enum Taken {
+    Event(Event),
+    Question(Box<Row>),
+    Timeout,
+    Done,
+    Cancelled,
+}
+
+/// Whether the reader has a question of a sequence.
+enum Asked {
+    Nothing,
+    Open,
+    Answered(Box<Row>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not begun. Those that wait for their turn are in [`State::prompts`].
+    /// The sequence has not begun. If it waits for its turn, its prompt is in [`State::prompts`].
     New,
-    /// It has a slot, or waits to get one back. It counts in [`Shared::occupied`].
+    /// The sequence has a slot, or waits to get one back. It counts in [`Shared::occupied`].
     Running,
-    /// It has given its slot up.
+    /// The sequence has given up its slot.
     Parked,
     Ended,
 }
 
 /// A prompt that has not begun.
 pub(super) struct Waiting {
-    /// The number of its first sequence in the call; it has [`Call::width`] of them.
+    /// The number of the prompt's first sequence in the call. The prompt has [`Call::samples`] of
+    /// them.
     pub index: u32,
     pub tokens: Vec<Token>,
 }
 
 /// Whether a prompt of a call begins.
 pub(super) enum Beginning<R> {
-    /// All its sequences do, with what was reserved for them.
+    /// All sequences of the prompt begin, with what was reserved for them.
     Begun(R),
-    /// All have begun, or the call has ended.
+    /// No prompt waits: all have begun, or the call has ended.
     NothingLeft,
-    /// What it needs is not there.
+    /// There is no room for what the prompt needs.
     NoRoom,
 }
 
@@ -76,13 +106,14 @@ pub(super) enum Beginning<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Ready,
-    /// Its reader is behind: a prompt that began now would sit out.
+    /// The call's reader is behind. A prompt that began now would sit out the steps.
     Behind,
-    /// None of its prompts waits any more.
+    /// No prompt of the call waits any more.
     Gone,
 }
 
-/// Since when the reader is behind, and when it last took an event: at first the same time.
+/// Since when the reader is behind, and when it last took an event. At first both are the same
+/// time.
 #[derive(Clone, Copy)]
 struct Behind {
     since: Instant,
@@ -90,13 +121,20 @@ struct Behind {
 }
 
 struct State {
-    queue: VecDeque<Event>,
+    queue: VecDeque<Item>,
     queued_bytes: usize,
     /// Set while the reader is too far behind.
     behind: Option<Behind>,
+    told: Told,
+    /// The question of each sequence. It is empty if the call's sequences are not asked about.
+    asked: Vec<Asked>,
+    /// How many questions are open.
+    open: usize,
+    /// When the first open question came, or when the reader last took something if that was later.
+    heard: Instant,
     /// The prompts that wait, in order. Their sequences count in [`Shared::occupied`] unless the
-    /// call stands aside. Cancelling the call drops them at once, whatever the engine does
-    /// meanwhile.
+    /// call stands aside. A cancellation of the call drops the prompts at once, whatever the engine
+    /// does meanwhile.
     prompts: VecDeque<Waiting>,
     aside: bool,
     /// Whether the call counts in [`Shared::waiting_calls`].
@@ -104,16 +142,16 @@ struct State {
     /// Whether the call counts in [`Shared::flagged`].
     flagged: bool,
     seed: u64,
-    /// What its sequences run with; none once all have ended.
+    /// The adapter of the sequences. There is none once all sequences have ended.
     adapter: Option<Arc<Adapter>>,
     phases: Vec<Phase>,
-    /// Sequences that have not ended.
+    /// The number of sequences that have not ended.
     unended: usize,
     /// Whether a cancellation ended a sequence.
     cut_short: bool,
     error: Option<Error>,
     closed: bool,
-    /// Made when it is first asked for.
+    /// The descriptor, which is made when a caller first asks for it.
     fd: Option<EventFd>,
     fd_is_set: bool,
 }
@@ -123,17 +161,25 @@ impl State {
         self.unended == 0
     }
 
-    /// Whether more is queued than one `part`th of what may be.
+    /// Whether more is queued than the bounds divided by `part`.
     fn holds_over(&self, part: usize) -> bool {
         self.queue.len() > MAX_QUEUED_EVENTS / part || self.queued_bytes > MAX_QUEUED_BYTES / part
     }
 
     fn push(&mut self, event: Event) -> Result<()> {
-        // A step that was under way when the call failed still gives its events; nobody wants them.
+        // A step that was under way when the call failed still gives its events, but no reader
+        // wants them.
         if !self.closed && self.error.is_none() {
             reserve::queue("the events of a call", &mut self.queue, 1)?;
+            if let Event::Token(token) = &event {
+                // A sequence may be stopped, and its end may be queued, before its prompt begins.
+                if !self.told.goes_on(token.index) {
+                    return Ok(());
+                }
+                self.told.queued(token.index, token.token)?;
+            }
             self.queued_bytes += bytes(&event);
-            self.queue.push_back(event);
+            self.queue.push_back(Item::Event(event));
             if self.behind.is_none() && self.holds_over(1) {
                 let now = Instant::now();
                 self.behind = Some(Behind {
@@ -145,7 +191,92 @@ impl State {
         Ok(())
     }
 
-    /// Bring the descriptor in line with whether `next` would give something.
+    /// Changes whether the reader has a question of a sequence. Returns the previous state.
+    fn set_asked(&mut self, index: u32, new: Asked) -> Asked {
+        let Some(asked) = self.asked.get_mut(index as usize) else {
+            return Asked::Nothing;
+        };
+        let opens = matches!(new, Asked::Open);
+        let old = std::mem::replace(asked, new);
+        self.open += usize::from(opens);
+        self.open -= usize::from(matches!(old, Asked::Open));
+        if opens && self.open == 1 {
+            self.heard = Instant::now();
+        }
+        old
+    }
+
+    /// Notes that the reader has taken an event. Returns whether the reader was behind and has now
+    /// caught up.
+    fn taken(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Token(e) => self.told.took_token(e.index, e.logprob),
+            Event::Finish(e) => self.told.took_end(e.index),
+            Event::Beam(_) => {}
+        }
+        self.queued_bytes -= bytes(event);
+        self.heard();
+        self.has_caught_up()
+    }
+
+    fn heard(&mut self) {
+        if self.open > 0 || self.behind.is_some() {
+            self.heard = Instant::now();
+        }
+        if let Some(behind) = &mut self.behind {
+            behind.read = self.heard;
+        }
+    }
+
+    fn has_caught_up(&mut self) -> bool {
+        let caught_up = self.behind.is_some() && !self.holds_over(2);
+        if caught_up {
+            self.behind = None;
+        }
+        caught_up
+    }
+
+    /// Drops everything that is queued of a sequence but its end.
+    fn forget(&mut self, of: u32) {
+        let Self {
+            queue,
+            queued_bytes,
+            ..
+        } = self;
+        queue.retain(|item| match item {
+            Item::Event(event @ Event::Token(e)) if e.index == of => {
+                *queued_bytes -= bytes(event);
+                false
+            }
+            Item::Question(row) => row.index != of,
+            _ => true,
+        });
+        self.has_caught_up();
+    }
+
+    /// Replaces the end of a stopped sequence if that end is queued already.
+    fn tell_end_anew(&mut self, of: u32) {
+        let Self {
+            queue,
+            queued_bytes,
+            told,
+            ..
+        } = self;
+        for item in queue {
+            if let Item::Event(event) = item
+                && let Event::Finish(end) = event
+                && end.index == of
+                && end.reason != FinishReason::Caller
+            {
+                let end = std::mem::replace(end, Finish::cancelled(of));
+                *queued_bytes -= bytes(&Event::Finish(end.clone()));
+                *event = Event::Finish(told.end(end));
+                *queued_bytes += bytes(event);
+            }
+        }
+    }
+
+    /// Makes the descriptor readable if `next` would give something, and unreadable otherwise.
     fn signal(&mut self) {
         let ready = !self.queue.is_empty() || self.error.is_some() || self.ended();
         if let Some(fd) = &self.fd
@@ -165,21 +296,31 @@ fn bytes(event: &Event) -> usize {
     let owned = match event {
         Event::Token(e) => e.text.capacity() + size_of_val(&e.top[..]),
         Event::Finish(e) => e.text.capacity(),
+        Event::Beam(_) => 0,
     };
     size_of::<Event>() + owned
 }
 
 impl Call {
-    /// A call of `n` sequences, none of which is queued yet.
+    /// Makes a call of `n` sequences. None of them is queued yet.
     pub fn new(
         options: GenerateOptions,
         adapter: Option<Arc<Adapter>>,
         n: usize,
+        tokenizer: Arc<dyn Tokenizer>,
         shared: Arc<Shared>,
     ) -> Result<Arc<Self>> {
+        let told = Told::new(n)?;
+        let n_asked = if options.ask_logits { n } else { 0 };
+        let mut asked = reserve::room("the sequences of a call", n_asked)?;
+        asked.resize_with(n_asked, || Asked::Nothing);
         let mut phases = reserve::room("the sequences of a call", n)?;
         phases.resize(n, Phase::New);
         let stops = Stops::new(&options.stop)?;
+        let predicted = Predicted::new(match options.searches_drafts() {
+            true => &options.predicted,
+            false => &[],
+        })?;
         reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
         let submitted = Instant::now();
         let time = Duration::from_millis(options.max_time_ms.into());
@@ -187,6 +328,7 @@ impl Call {
         let deadline = submitted.checked_add(time).filter(|_| !time.is_zero());
         Ok(Arc::new(Self {
             stops,
+            predicted,
             options,
             submitted,
             deadline,
@@ -195,6 +337,10 @@ impl Call {
                 queue: VecDeque::new(),
                 queued_bytes: 0,
                 behind: None,
+                told,
+                asked,
+                open: 0,
+                heard: submitted,
                 prompts: VecDeque::new(),
                 aside: false,
                 counts: false,
@@ -210,19 +356,35 @@ impl Call {
                 fd_is_set: false,
             }),
             ready: Condvar::new(),
+            tokenizer,
             shared,
         }))
     }
 
-    /// Sequences of each prompt.
-    pub fn width(&self) -> usize {
+    /// The number of sequences of each prompt.
+    pub fn samples(&self) -> usize {
         self.options.num_return_sequences
+    }
+
+    /// The number of slots that each prompt takes: one for each of its sequences, or for each of
+    /// its beams if these are more.
+    pub fn width(&self) -> usize {
+        self.options.width()
+    }
+
+    /// The number of slots that a sequence accounts for. The first sequence of a prompt accounts
+    /// for those that the others leave over.
+    fn slots_of(&self, index: usize) -> usize {
+        match index % self.samples() {
+            0 => self.width() + 1 - self.samples(),
+            _ => 1,
+        }
     }
 
     // ---- the engine's side ----
 
-    /// From now on these prompts need slots. `counts` says whether the call counts as waiting. The
-    /// caller holds the inbox's lock.
+    /// Lets these prompts wait: from now on they need slots. `counts` says whether the call counts
+    /// as waiting. The caller holds the inbox's lock.
     pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
         let mut state = lock(&self.state);
         if state.error.is_some() {
@@ -235,11 +397,18 @@ impl Call {
             .fetch_add(usize::from(counts), Relaxed);
         let flagged = !state.ended() && self.options.cancel.is_some();
         self.shared.flagged.fetch_add(usize::from(flagged), Relaxed);
+        if self.options.echo {
+            for Waiting { index, tokens } in &prompts {
+                for index in (*index..).take(self.samples()) {
+                    state.told.echoes(index, tokens.len());
+                }
+            }
+        }
         (state.prompts, state.seed) = (prompts, seed);
         (state.counts, state.flagged) = (counts, flagged);
     }
 
-    /// Whether another prompt may begin.
+    /// Says whether another prompt may begin.
     pub fn standing(&self) -> Standing {
         let state = lock(&self.state);
         match (state.prompts.is_empty(), state.behind.is_some()) {
@@ -249,7 +418,8 @@ impl Call {
         }
     }
 
-    /// The same, of a call that has not had all its time; else its prompts end here.
+    /// Like [`Call::standing`], but first ends the prompts that wait if the call has had all its
+    /// time.
     pub fn standing_now(&self) -> Standing {
         if self.is_out_of_time() {
             self.withdraw(FinishReason::Time);
@@ -257,8 +427,8 @@ impl Call {
         self.standing()
     }
 
-    /// Begin the first prompt that waits if `reserve` gives what it needs. That is told the prompt
-    /// and the call's seed and adapter.
+    /// Begins the first prompt that waits if `reserve` gives what the prompt needs. `reserve` is
+    /// given the prompt, and the call's seed and adapter.
     pub fn begin<R>(
         &self,
         reserve: impl FnOnce(&Waiting, u64, Option<Arc<Adapter>>) -> Result<Option<R>>,
@@ -272,19 +442,26 @@ impl Call {
         };
         let index = first.index as usize;
         state.prompts.pop_front();
-        state.phases[index..index + self.width()].fill(Phase::Running);
+        for at in index..index + self.samples() {
+            let phase = &mut state.phases[at];
+            match phase {
+                // The reader stopped this sequence while the others waited.
+                Phase::Ended => _ = self.shared.occupied.fetch_sub(self.slots_of(at), Relaxed),
+                _ => *phase = Phase::Running,
+            }
+        }
         self.waits_no_longer(&mut state);
         Ok(Beginning::Begun(reserved))
     }
 
-    /// The prompts that wait need no slots until [`Call::line_up`].
+    /// Until [`Call::line_up`], the prompts that wait need no slots.
     pub fn stand_aside(&self) {
         let mut state = lock(&self.state);
         self.free_the_waiting(&mut state);
         state.aside = true;
     }
 
-    /// The prompts that wait need slots again.
+    /// From now on the prompts that wait need slots again.
     pub fn line_up(&self) {
         self.shared.claiming(|| {
             let mut state = lock(&self.state);
@@ -295,7 +472,7 @@ impl Call {
         });
     }
 
-    /// Whether the call was cancelled, by its reader or by its flag.
+    /// Whether the call was cancelled by its reader or by its flag.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
             || self
@@ -305,18 +482,18 @@ impl Call {
                 .is_some_and(|flag| flag.is_triggered())
     }
 
-    /// For how long its sequences may go on, if that is bounded.
+    /// How much time the call's sequences have left, if their time is bounded.
     pub fn time_left(&self) -> Option<Duration> {
         let deadline = self.deadline?;
         Some(deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether it has had all its time.
+    /// Whether the call has had all its time.
     pub fn is_out_of_time(&self) -> bool {
         self.time_left().is_some_and(|left| left.is_zero())
     }
 
-    /// End the prompts that wait if the call was cancelled or has had its time.
+    /// Ends the prompts that wait if the call was cancelled or has had all its time.
     pub fn look(&self) {
         if self.is_cancelled() {
             self.withdraw(FinishReason::Cancelled);
@@ -325,29 +502,95 @@ impl Call {
         }
     }
 
-    /// A sequence that has begun gives its slot up.
+    /// A sequence that has begun gives up its slot. A beam search gives up all of its slots.
     pub fn park(&self, index: u32) {
-        let phase = &mut lock(&self.state).phases[index as usize];
-        if *phase == Phase::Running {
-            *phase = Phase::Parked;
-            self.shared.occupied.fetch_sub(1, Relaxed);
+        let mut state = lock(&self.state);
+        for index in self.together(index) {
+            let phase = &mut state.phases[index];
+            if *phase == Phase::Running {
+                *phase = Phase::Parked;
+                let slots = self.slots_of(index);
+                self.shared.occupied.fetch_sub(slots, Relaxed);
+            }
         }
     }
 
-    /// A parked sequence needs a slot again.
+    /// A parked sequence needs its slot again.
     pub fn line_up_again(&self, index: u32) {
         self.shared.claiming(|| {
-            let phase = &mut lock(&self.state).phases[index as usize];
-            if *phase == Phase::Parked {
-                *phase = Phase::Running;
-                self.shared.occupied.fetch_add(1, Relaxed);
+            let mut state = lock(&self.state);
+            for index in self.together(index) {
+                let phase = &mut state.phases[index];
+                if *phase == Phase::Parked {
+                    *phase = Phase::Running;
+                    let slots = self.slots_of(index);
+                    self.shared.occupied.fetch_add(slots, Relaxed);
+                }
             }
         });
     }
 
-    /// Whether the sequence has ended, perhaps with its call and without the engine's doing.
-    pub fn has_ended(&self, index: u32) -> bool {
-        lock(&self.state).phases[index as usize] == Phase::Ended
+    /// The sequences that have slots together with this one. That is the sequence alone or, in a
+    /// beam search, all results of the search; `index` is then the first of them.
+    fn together(&self, index: u32) -> Range<usize> {
+        let n = match self.options.has_beams() {
+            true => self.samples(),
+            false => 1,
+        };
+        index as usize..index as usize + n
+    }
+
+    /// Notes that a cancellation ended a sequence early, whatever the sequence's own end says.
+    pub fn cut_short(&self) {
+        self.update(|state| state.cut_short = true);
+    }
+
+    /// Why a sequence that has begun must end now; `None` if it need not. It may have ended
+    /// already, if its call ended and the engine did not end it.
+    pub fn ends(&self, index: u32) -> Option<FinishReason> {
+        let state = lock(&self.state);
+        if self.is_cancelled() || state.phases[index as usize] == Phase::Ended {
+            Some(FinishReason::Cancelled)
+        } else if state.told.is_to_end(index) {
+            Some(FinishReason::Caller)
+        } else {
+            self.is_out_of_time().then_some(FinishReason::Time)
+        }
+    }
+
+    /// Asks the reader about a row of logits.
+    pub fn ask(&self, row: Box<Row>) {
+        self.update(|state| {
+            let index = row.index;
+            if state.closed || state.error.is_some() || !state.told.goes_on(index) {
+                return;
+            }
+            match reserve::queue("the events of a call", &mut state.queue, 1) {
+                Ok(()) => {
+                    state.queue.push_back(Item::Question(row));
+                    state.set_asked(index, Asked::Open);
+                }
+                Err(error) => self.fail_with(state, error),
+            }
+        });
+    }
+
+    /// Whether the reader has answered the question of a sequence.
+    pub fn has_answered(&self, index: u32) -> bool {
+        let state = lock(&self.state);
+        matches!(state.asked.get(index as usize), Some(Asked::Answered(_)))
+    }
+
+    /// Takes the reader's answer if it has come.
+    pub fn take_answer(&self, index: u32) -> Option<Box<Row>> {
+        let mut state = lock(&self.state);
+        if !matches!(state.asked.get(index as usize), Some(Asked::Answered(_))) {
+            return None;
+        }
+        match state.set_asked(index, Asked::Nothing) {
+            Asked::Answered(row) => Some(row),
+            Asked::Nothing | Asked::Open => None,
+        }
     }
 
     /// Whether the reader is too far behind.
@@ -361,30 +604,33 @@ impl Call {
         Some(behind.since.elapsed())
     }
 
-    /// For how long nothing was read of a call whose reader is behind.
+    /// How long nothing was read, if the reader is behind or has questions.
     pub fn unread_for(&self) -> Option<Duration> {
-        let behind = lock(&self.state).behind?;
-        Some(behind.read.elapsed())
+        let state = lock(&self.state);
+        let asked = (state.open > 0).then_some(state.heard);
+        let since = state.behind.map(|behind| behind.read).or(asked)?;
+        Some(since.elapsed())
     }
 
     pub fn push(&self, event: Event) {
         self.update(|state| self.give(state, event));
     }
 
-    /// Queue an event. Without memory for it the call fails: a reader must not miss one and believe
-    /// that all is well.
+    /// Queues an event. If there is no memory for it, the call fails: a reader must not miss an
+    /// event and believe that it has all of them.
     fn give(&self, state: &mut State, event: Event) {
         if let Err(error) = state.push(event) {
             self.fail_with(state, error);
         }
     }
 
-    /// End a sequence. The slot is free before a reader can see it.
+    /// Ends a sequence. Its slot is free before a reader can see the end.
     pub fn finish(&self, finish: Finish) {
         self.update(|state| self.end(state, finish));
     }
 
-    /// End every sequence that has not, and give `error` once what is queued has been read.
+    /// Ends every sequence that has not ended. The reader gets `error` once it has read what is
+    /// queued.
     pub fn fail(&self, error: Error) {
         self.update(|state| {
             if !state.ended() {
@@ -402,50 +648,59 @@ impl Call {
         state.error = Some(error);
     }
 
-    /// End the sequences that have not begun.
+    /// Ends the sequences that have not begun.
     pub fn withdraw(&self, reason: FinishReason) {
         self.update(|state| self.withdraw_from(state, reason));
     }
 
     fn withdraw_from(&self, state: &mut State, reason: FinishReason) {
-        let total_ms = self.age_ms();
         self.free_the_waiting(state);
         for Waiting { index, tokens } in std::mem::take(&mut state.prompts) {
-            let stats = RequestStats {
-                prompt_tokens: tokens.len() as u32,
+            for index in (index..).take(self.samples()) {
+                self.end_unbegun(state, index, tokens.len(), reason);
+            }
+        }
+    }
+
+    /// Ends a sequence that has not begun.
+    fn end_unbegun(&self, state: &mut State, index: u32, n_prompt: usize, reason: FinishReason) {
+        let total_ms = self.age_ms();
+        let finish = Finish {
+            index,
+            reason,
+            text: String::new(),
+            sum_logprob: 0.0,
+            score: 0.0,
+            stats: RequestStats {
+                prompt_tokens: n_prompt as u32,
                 queue_ms: total_ms,
                 total_ms,
                 ..Default::default()
-            };
-            for index in (index..).take(self.width()) {
-                let finish = Finish {
-                    index,
-                    reason,
-                    text: String::new(),
-                    stats,
-                };
-                self.end(state, finish);
-            }
-        }
+            },
+        };
+        self.end(state, finish);
     }
 
     fn end(&self, state: &mut State, finish: Finish) {
         if self.set_ended(state, finish.index as usize) {
             state.cut_short |= finish.reason == FinishReason::Cancelled;
+            let finish = state.told.end(finish);
             self.shared.log.write(Level::Debug, || finish.to_string());
             self.give(state, Event::Finish(finish));
         }
     }
 
-    /// Returns whether the sequence had not ended before.
+    /// Marks a sequence as ended. Returns whether it had not ended before.
     fn set_ended(&self, state: &mut State, index: usize) -> bool {
         let before = std::mem::replace(&mut state.phases[index], Phase::Ended);
         if before == Phase::Ended {
             return false;
         }
         if before == Phase::Running {
-            self.shared.occupied.fetch_sub(1, Relaxed);
+            let slots = self.slots_of(index);
+            self.shared.occupied.fetch_sub(slots, Relaxed);
         }
+        state.set_asked(index as u32, Asked::Nothing);
         state.unended -= 1;
         if state.ended() {
             state.adapter = None;
@@ -457,7 +712,7 @@ impl Call {
         true
     }
 
-    /// The prompts that wait no longer count as needing slots.
+    /// The slots that the waiting prompts need no longer count as occupied.
     fn free_the_waiting(&self, state: &mut State) {
         if !state.aside {
             let needed = state.prompts.len() * self.width();
@@ -485,48 +740,55 @@ impl Call {
 
     // ---- the reader's side ----
 
-    pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Taken> {
         // A deadline that the clock cannot express is no deadline.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut state = lock(&self.state);
         loop {
             if state.closed {
-                return Ok(Next::Cancelled);
+                return Ok(Taken::Cancelled);
             }
             if state.queue.is_empty() && !state.ended() && self.is_cancelled() {
                 self.withdraw_from(&mut state, FinishReason::Cancelled);
                 self.ready.notify_all();
             }
-            if let Some(event) = state.queue.pop_front() {
-                state.queued_bytes -= bytes(&event);
-                let caught_up = state.behind.is_some() && !state.holds_over(2);
-                match &mut state.behind {
-                    behind if caught_up => *behind = None,
-                    Some(behind) => behind.read = Instant::now(),
-                    None => {}
+            match state.queue.pop_front() {
+                Some(Item::Event(event)) => {
+                    let caught_up = state.taken(&event);
+                    state.signal();
+                    drop(state);
+                    if caught_up {
+                        self.shared.nudge();
+                    }
+                    return Ok(Taken::Event(event));
                 }
-                state.signal();
-                drop(state);
-                if caught_up {
-                    self.shared.nudge();
+                Some(Item::Question(row)) => {
+                    state.heard();
+                    state.signal();
+                    let asked = state.asked.get(row.index as usize);
+                    if matches!(asked, Some(Asked::Open)) && !self.is_cancelled() {
+                        return Ok(Taken::Question(row));
+                    }
+                    // The sequence has ended since, or will end.
+                    continue;
                 }
-                return Ok(Next::Event(event));
+                None => {}
             }
             if let Some(error) = &state.error {
                 return Err(error.clone());
             }
             if state.ended() {
                 return Ok(if state.cut_short {
-                    Next::Cancelled
+                    Taken::Cancelled
                 } else {
-                    Next::Done
+                    Taken::Done
                 });
             }
             let mut wait = self.options.cancel.as_ref().map(|_| FLAG_POLL);
             if let Some(deadline) = deadline {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    return Ok(Next::Timeout);
+                    return Ok(Taken::Timeout);
                 }
                 wait = Some(wait.map_or(left, |poll| poll.min(left)));
             }
@@ -547,6 +809,84 @@ impl Call {
             state.signal();
         }
         state.fd.as_ref().map(EventFd::raw)
+    }
+
+    /// Takes the reader's answer to a question.
+    pub fn answer(&self, row: Box<Row>) {
+        {
+            let mut state = lock(&self.state);
+            state.heard();
+            let index = row.index;
+            if matches!(state.asked.get(index as usize), Some(Asked::Open)) {
+                state.set_asked(index, Asked::Answered(row));
+            }
+        }
+        self.shared.nudge();
+    }
+
+    /// Ends a sequence behind the events that the reader has taken of it.
+    pub fn stop(&self, index: usize) -> Result<()> {
+        let mut state = lock(&self.state);
+        let n = state.phases.len();
+        if index >= n {
+            let expected = format!("below {n}, the number of sequences");
+            return Err(Error::invalid("i", expected, index));
+        }
+        let index = match self.options.has_beams() {
+            // The sequences of a search end together.
+            true => index - index % self.samples(),
+            false => index,
+        } as u32;
+        let (special, stops) = (self.options.special, &self.stops);
+        if state.closed || state.error.is_some() {
+            return Ok(());
+        }
+        let phase = state.phases[index as usize];
+        if self.options.has_beams() && phase != Phase::New {
+            // The engine ends the search and then tells what the search has found.
+            state.told.end_search(index);
+            drop(state);
+            self.shared.nudge();
+            return Ok(());
+        }
+        if !state.told.stop(index, &self.tokenizer, special, stops)? {
+            return Ok(());
+        }
+        state.forget(index);
+        if phase == Phase::New {
+            let n = self.together(index).len();
+            for index in (index..).take(n) {
+                self.stop_unbegun(&mut state, index);
+            }
+        }
+        state.tell_end_anew(index);
+        state.signal();
+        drop(state);
+        self.ready.notify_all();
+        self.shared.nudge();
+        Ok(())
+    }
+
+    /// Ends a sequence whose prompt waits. The prompt continues to wait for its other sequences.
+    fn stop_unbegun(&self, state: &mut State, index: u32) {
+        let samples = self.samples();
+        let its = |prompt: &Waiting| (prompt.index..).take(samples).any(|i| i == index);
+        let Some(at) = state.prompts.iter().position(its) else {
+            return;
+        };
+        let Waiting {
+            index: first,
+            ref tokens,
+        } = state.prompts[at];
+        let n_prompt = tokens.len();
+        self.end_unbegun(state, index, n_prompt, FinishReason::Caller);
+        let all = &state.phases[first as usize..][..samples];
+        if all.iter().all(|phase| *phase == Phase::Ended) {
+            state.prompts.remove(at);
+            if !state.aside {
+                self.shared.occupied.fetch_sub(self.width(), Relaxed);
+            }
+        }
     }
 
     pub fn cancel(&self) {

@@ -1,5 +1,5 @@
-//! What a call's options add to the logits of a row, by the tokens before it: penalties of the
-//! output, biases, and tokens that are banned.
+//! The edits of a row's logits that a call's options ask for, given the tokens before the row:
+//! penalties of the output, biases, and bans.
 
 use super::request::GenerateOptions;
 use crate::backend::Edit;
@@ -9,19 +9,24 @@ use crate::{Result, Token, reserve};
 pub(super) struct Editor {
     /// Tokens that end a sequence unless EOS is ignored.
     eos_ids: Vec<Token>,
-    /// What is added to each token, `[n_tokens]`; 0 for all that are not among `touched`.
+    /// The number to add to each token's logit, `[n_tokens]`; 0 for tokens that are not in
+    /// `touched`.
     adds: Vec<f32>,
-    /// How often it is in the output; 0 between rows.
+    /// How often each token occurs in the output; 0 between rows.
     counts: Vec<u32>,
     is_touched: Vec<bool>,
     touched: Vec<Token>,
+    /// Of each place, counted from the end: how many tokens before it are those at the end.
+    repeated: Vec<u32>,
 }
 
 impl Editor {
-    /// `n_tokens`: ids from there on are never drawn, so they are not edited.
-    pub fn new(n_tokens: usize, eos_ids: &[Token]) -> Result<Self> {
+    /// Ids from `n_tokens` on are never drawn, so they are not edited. A sequence has at most
+    /// `max_seq_len` tokens.
+    pub fn new(n_tokens: usize, max_seq_len: usize, eos_ids: &[Token]) -> Result<Self> {
         let what = "the edits of a row (the vocabulary)";
         Ok(Self {
+            repeated: reserve::room("the repeats of a sequence", max_seq_len.saturating_add(1))?,
             eos_ids: reserve::copy(what, eos_ids)?,
             adds: reserve::filled(what, n_tokens, 0.0)?,
             counts: reserve::filled(what, n_tokens, 0)?,
@@ -30,7 +35,7 @@ impl Editor {
         })
     }
 
-    /// Most edits of a row after so many tokens.
+    /// The largest number of edits of a row that comes after this many tokens.
     pub fn most(&self, options: &GenerateOptions, tokens: usize) -> usize {
         let repeats = match repeats_matter(options) {
             true => tokens,
@@ -41,9 +46,10 @@ impl Editor {
         self.adds.len().min(repeats + ends + lists)
     }
 
-    /// Append the edits of the row after `tokens`, of which the output is `output`. `generated` are
-    /// the tokens generated before the row's: more than `output` has where the last is not known
-    /// yet, which is only where nothing hangs on it ([`hang_on_last`]).
+    /// Appends the edits of the row after `tokens`. `output` is the generated part of `tokens`.
+    /// `generated` is the number of tokens generated before the row's. It is larger than `output`
+    /// if the last token is not known yet; then no edit may depend on that token
+    /// ([`hang_on_last`]).
     pub fn write(
         &mut self,
         options: &GenerateOptions,
@@ -92,12 +98,8 @@ impl Editor {
                 self.ban(*last);
             }
         }
-        let n = options.no_repeat_ngram_size;
-        if n > 0 && tokens.len() + 1 >= n {
-            let head = &tokens[tokens.len() + 1 - n..];
-            for ngram in tokens.windows(n).filter(|ngram| ngram[..n - 1] == *head) {
-                self.ban(ngram[n - 1]);
-            }
+        if let Some(head) = options.no_repeat_ngram_size.checked_sub(1) {
+            self.ban_after_repeats(head, tokens);
         }
         self.touched.sort_unstable();
         for token in self.touched.drain(..) {
@@ -108,7 +110,38 @@ impl Editor {
         }
     }
 
-    /// The token's place, if it can be drawn at all.
+    /// Bans what followed earlier occurrences of the last `head` tokens. The time is linear in the
+    /// number of tokens, even for a long run of one token: this is the Z-function (Gusfield 1997)
+    /// of the tokens from their end on.
+    fn ban_after_repeats(&mut self, head: usize, tokens: &[Token]) {
+        let n = tokens.len();
+        let Some(last) = n.checked_sub(head) else {
+            return;
+        };
+        let back = |i: usize| tokens[n - 1 - i];
+        self.repeated.clear();
+        self.repeated.push(0);
+        // What is known to be repeated and reaches furthest: from `start` to before `end`.
+        let (mut start, mut end) = (0, 0);
+        for i in 1..=last {
+            let mut same = match i < end {
+                true => (self.repeated[i - start] as usize).min(end - i),
+                false => 0,
+            };
+            while same < head && i + same < n && back(same) == back(i + same) {
+                same += 1;
+            }
+            if i + same > end {
+                (start, end) = (i, i + same);
+            }
+            self.repeated.push(same as u32);
+            if same == head {
+                self.ban(back(i - 1));
+            }
+        }
+    }
+
+    /// The token's index, if the token can be drawn at all.
     fn touch(&mut self, token: Token) -> Option<usize> {
         let at = usize::try_from(token).ok()?;
         let touched = self.is_touched.get_mut(at)?;
@@ -125,7 +158,7 @@ impl Editor {
     }
 }
 
-/// What overflows is the largest finite number of its sign.
+/// Replaces an infinity by the largest finite number of its sign.
 fn finite(value: f32) -> f32 {
     value.clamp(f32::MIN, f32::MAX)
 }
@@ -138,12 +171,12 @@ pub(super) fn any(options: &GenerateOptions) -> bool {
         || repeats_matter(options)
 }
 
-/// Whether the edits of a row hang on the last token before it.
+/// Whether the edits of a row depend on the last token before it.
 pub(super) fn hang_on_last(options: &GenerateOptions) -> bool {
     repeats_matter(options) || options.bad_words.iter().any(|word| word.len() > 1)
 }
 
-/// Whether it matters how often tokens have been there.
+/// Whether the edits depend on how often tokens have occurred.
 fn repeats_matter(options: &GenerateOptions) -> bool {
     options.presence_penalty != 0.0
         || options.frequency_penalty != 0.0
@@ -158,8 +191,8 @@ mod tests {
     const NEVER: f32 = f32::NEG_INFINITY;
 
     fn edits(options: &GenerateOptions, prompt: &[Token], output: &[Token]) -> Vec<(Token, f32)> {
-        let mut editor = Editor::new(10, &[2]).unwrap();
         let tokens = [prompt, output].concat();
+        let mut editor = Editor::new(10, tokens.len(), &[2]).unwrap();
         let mut edits = Vec::new();
         let n = editor.most(options, tokens.len());
         // Twice: nothing of a row may be left for the next one.
@@ -253,5 +286,40 @@ mod tests {
         for n in [5, 6, 7, usize::MAX] {
             assert_eq!(edits(&ngrams(n), prompt, output), [], "{n}");
         }
+    }
+
+    /// By what the definition says, in all texts of two tokens that are not too long.
+    #[test]
+    fn ngrams_are_found_in_every_text() {
+        for bits in 0u32..1 << 10 {
+            for len in 1..=10 {
+                let tokens: Vec<Token> = (0..len).map(|i| (bits >> i & 1) as Token + 3).collect();
+                for n in 1..=len + 1 {
+                    let head = &tokens[len + 1 - n..];
+                    let ngrams = tokens.windows(n).filter(|ngram| ngram[..n - 1] == *head);
+                    let mut want: Vec<_> = ngrams.map(|ngram| (ngram[n - 1], NEVER)).collect();
+                    want.sort_by_key(|(token, _)| *token);
+                    want.dedup();
+                    let options = GenerateOptions {
+                        no_repeat_ngram_size: n,
+                        ..GenerateOptions::default()
+                    };
+                    assert_eq!(edits(&options, &tokens, &[]), want, "{tokens:?} {n}");
+                }
+            }
+        }
+    }
+
+    /// To compare every run of tokens with the last one took a minute here, for one row.
+    #[test]
+    fn a_long_run_of_one_token_takes_no_long_time() {
+        let tokens = vec![5; 1 << 19];
+        let options = GenerateOptions {
+            no_repeat_ngram_size: 1 << 18,
+            ..GenerateOptions::default()
+        };
+        let start = std::time::Instant::now();
+        assert_eq!(edits(&options, &tokens, &[]), [(5, NEVER)]);
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
     }
 }

@@ -1,9 +1,9 @@
 //! Sequences that follow a grammar: their masks are computed by a thread of their own while the
 //! model computes the rows that need them.
 //!
-//! A step's masks hang on the tokens of the step before, and the model's pass does not. So the step
-//! is submitted first, with rows of masks that are still empty; [`Guides::collect`] fills them before
-//! tokens are chosen.
+//! The masks of a step depend on the tokens of the step before, but only the choice of tokens needs
+//! them; the pass through the model does not. So the step is submitted first, with masks that are
+//! still empty, and [`Guides::collect`] fills them before tokens are chosen.
 
 use super::sequence::Sequence;
 use super::shared::lock;
@@ -21,35 +21,51 @@ use std::time::Instant;
 /// How far a sequence has come in its grammar.
 pub(super) struct Guide {
     cursor: Cursor,
-    /// Which tokens may come next; filled by the thread.
+    /// The tokens that may come next. The thread fills it.
     mask: Vec<u32>,
-    /// Whether the sequence may end here, by the mask's state.
+    /// Whether the sequence may end in the state of the mask.
     accepts: bool,
-    /// Whether the text that is returned begins with what is generated.
+    /// Tokens that end the sequence beside EOS.
+    stop_tokens: Vec<Token>,
+    /// Whether the returned text begins with the generated text.
     begins_text: bool,
     error: Option<Error>,
     ms: f64,
 }
 
 impl Guide {
-    /// At the beginning. `begins_text`: whether the returned text has nothing in front.
-    pub fn new(grammar: &Arc<Grammar>, n_tokens: usize, begins_text: bool) -> Result<Box<Self>> {
+    /// A guide at the beginning of its grammar. `begins_text`: whether nothing precedes the
+    /// generated text in the returned text.
+    pub fn new(
+        grammar: &Arc<Grammar>,
+        n_tokens: usize,
+        stop_tokens: &[Token],
+        begins_text: bool,
+    ) -> Result<Box<Self>> {
+        let mut mine = reserve::copy("the stop tokens of a sequence", stop_tokens)?;
+        mine.retain(|token| (*token as usize) < n_tokens);
         Ok(Box::new(Self {
             cursor: Cursor::new(grammar),
             mask: reserve::filled("a grammar's mask", mask_words(n_tokens), 0)?,
             accepts: false,
+            stop_tokens: mine,
             begins_text,
             error: None,
             ms: 0.0,
         }))
     }
 
-    /// Whether the text may end where the last mask was computed.
+    /// The tokens that may come next, by the last mask.
+    pub fn mask(&self) -> &[u32] {
+        &self.mask
+    }
+
+    /// Whether the text may end in the state for which the last mask was computed.
     pub fn accepts(&self) -> bool {
         self.accepts
     }
 
-    /// Go on behind a token that the mask allowed. Whether nothing can follow it.
+    /// Advances by a token that the mask allowed. Returns whether nothing can follow it.
     pub fn take(&mut self, token: Token) -> Result<bool> {
         match self.cursor.take(token)? {
             true => self.cursor.is_complete(),
@@ -59,17 +75,47 @@ impl Guide {
         }
     }
 
-    /// On the thread.
+    /// The same place once more, for a sequence that goes on apart from here.
+    pub fn fork(&self) -> Result<Box<Self>> {
+        Ok(Box::new(Self {
+            cursor: self.cursor.clone(),
+            mask: reserve::copy("a grammar's mask", &self.mask)?,
+            stop_tokens: reserve::copy("the stop tokens of a sequence", &self.stop_tokens)?,
+            error: None,
+            ..*self
+        }))
+    }
+
+    /// Whether nothing can follow this token, which the mask allows.
+    pub fn ends_with(&self, token: Token) -> Result<bool> {
+        self.fork()?.take(token)
+    }
+
+    /// Computes the mask; runs on the thread.
     fn compute(&mut self) {
         let start = Instant::now();
-        let Self { cursor, mask, .. } = self;
-        let begins_text = self.begins_text;
+        let Self {
+            cursor,
+            mask,
+            stop_tokens,
+            begins_text,
+            ..
+        } = self;
         let computed = catch_unwind(AssertUnwindSafe(|| {
-            match begins_text {
+            match *begins_text {
                 true => cursor.mask_to_generate(mask)?,
                 false => cursor.mask(mask)?,
             }
-            cursor.accepts()
+            let accepts = cursor.accepts()?;
+            // A stop token is no part of the text, and the text is of the language where it ends.
+            for token in &*stop_tokens {
+                let (word, bit) = (*token as usize / 32, 1 << (*token % 32));
+                match accepts {
+                    true => mask[word] |= bit,
+                    false => mask[word] &= !bit,
+                }
+            }
+            Ok(accepts)
         }));
         match computed {
             Ok(Ok(accepts)) => self.accepts = accepts,
@@ -87,17 +133,19 @@ impl Guide {
 struct Job {
     /// The sequence's [`Sequence::id`].
     id: u64,
+    /// Which of its branches; see [`Sequence::guide_mut`].
+    branch: usize,
     /// The row of [`Step::masks`].
     row: usize,
     guide: Box<Guide>,
 }
 
-/// What the engine's thread and that of the masks share.
+/// The state that the engine's thread shares with the thread that computes masks.
 struct Desk {
     jobs: Mutex<Jobs>,
-    /// Something is to be done, or the thread is to end.
+    /// Signalled when there is a job, or when the thread is to end.
     to_do: Condvar,
-    /// All is done.
+    /// Signalled when all jobs are done.
     done: Condvar,
 }
 
@@ -109,25 +157,25 @@ struct Jobs {
     ends: bool,
 }
 
-/// The guides that are asked for masks, and the thread that computes these.
+/// The guides that are asked for masks, and the thread that computes the masks.
 pub(super) struct Guides {
     desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
     asked: usize,
 }
 
-/// What computing the masks of a step took.
+/// The time that the masks of a step took.
 #[derive(Default)]
 pub(super) struct MaskTimes {
     pub masks: u64,
-    /// Computing them.
+    /// Time spent computing them.
     pub ms: f64,
-    /// Of that, what the engine waited for after the model was done.
+    /// The part of it for which the engine waited after the model had ended.
     pub wait_ms: f64,
 }
 
 impl Guides {
-    /// Room for a guide of each slot.
+    /// Allocates room for the guide of each slot.
     pub fn new(max_batch_size: usize) -> Result<Self> {
         let room = || reserve::room("the masks of a step", max_batch_size);
         Ok(Self {
@@ -145,7 +193,7 @@ impl Guides {
         })
     }
 
-    /// Start the thread, unless there is one.
+    /// Starts the thread, unless it is running.
     pub fn start(&mut self) -> Result<()> {
         if self.thread.is_none() {
             let desk = self.desk.clone();
@@ -160,18 +208,23 @@ impl Guides {
         Ok(())
     }
 
-    /// Have the mask of a sequence's next token computed, as a row of `step`'s masks.
-    pub fn ask(&mut self, sequence: &mut Sequence, row: usize) {
-        let Some(guide) = sequence.guide.take() else {
+    /// Asks for the mask of a sequence's next token, which becomes a row of the step's masks.
+    pub fn ask(&mut self, sequence: &mut Sequence, branch: usize, row: usize) {
+        let Some(guide) = sequence.guide_mut(branch).take() else {
             return;
         };
-        let id = sequence.id;
-        lock(&self.desk.jobs).to_do.push(Job { id, row, guide });
+        let job = Job {
+            id: sequence.id,
+            branch,
+            row,
+            guide,
+        };
+        lock(&self.desk.jobs).to_do.push(job);
         self.desk.to_do.notify_one();
         self.asked += 1;
     }
 
-    /// Wait for the masks that were asked for, put them into `step`, and give the guides back.
+    /// Waits for the masks that were asked for, puts them into `step`, and gives the guides back.
     pub fn collect(&mut self, step: &mut Step, running: &mut [Sequence]) -> MaskTimes {
         let mut times = MaskTimes::default();
         if self.asked == 0 {
@@ -183,7 +236,13 @@ impl Guides {
         let jobs = self.desk.done.wait_while(jobs, busy);
         let mut jobs = jobs.unwrap_or_else(|e| e.into_inner());
         times.wait_ms = start.elapsed().as_secs_f64() * 1e3;
-        for Job { id, row, mut guide } in jobs.done.drain(..) {
+        for job in jobs.done.drain(..) {
+            let Job {
+                id,
+                branch,
+                row,
+                mut guide,
+            } = job;
             times.masks += 1;
             times.ms += guide.ms;
             let Some(sequence) = running.iter_mut().find(|s| s.id == id) else {
@@ -194,7 +253,7 @@ impl Guides {
             if let Some(error) = guide.error.take() {
                 sequence.end = Some(Err(error));
             }
-            sequence.guide = Some(guide);
+            *sequence.guide_mut(branch) = Some(guide);
         }
         self.asked = 0;
         times
@@ -229,7 +288,7 @@ impl Drop for Guides {
         lock(&self.desk.jobs).ends = true;
         self.desk.to_do.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It catches its panics itself.
+            // The thread catches its panics itself.
             let _ = thread.join();
         }
     }

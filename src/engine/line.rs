@@ -1,21 +1,22 @@
-//! Who waits for a slot: calls with prompts that have not begun, and sequences that come back.
+//! The line for slots: calls with prompts that have not begun, and parked sequences that want to
+//! return.
 //!
-//! All get their turns in the order in which they came. A call with many prompts begins
-//! `max_batch_size` sequences and then goes to the end of the line, so that nobody waits for the
-//! whole of a long call. A call whose reader is behind stands aside until the reader has caught up:
-//! a sequence that it began now would only sit out.
+//! Turns are in the order of arrival. A call with many prompts begins `max_batch_size` sequences
+//! and then goes to the end of the line, so that nobody waits for all prompts of a long call. A
+//! call whose reader is behind stands aside until the reader has caught up, because a sequence that
+//! it began now would have to pause at once.
 
 use super::call::{Call, Standing};
+use super::event::FinishReason;
 use super::parked::Parked;
 use super::shared::LEAST_SWEPT;
-use super::stream::FinishReason;
 use crate::reserve;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many calls' cancel flags and clocks are looked at before a step. A step must not cost more
-/// because many calls wait.
+/// The number of calls whose cancel flags and clocks are checked before a step. It is limited,
+/// because a step must not cost more when many calls wait.
 const FLAGS_AT_A_TIME: usize = 256;
 
 pub(super) struct Line {
@@ -23,12 +24,12 @@ pub(super) struct Line {
     waiting: VecDeque<Waiter>,
     /// Calls with prompts whose readers are behind.
     aside: Vec<Arc<Call>>,
-    /// How many sequences a call begins before it is another call's turn.
+    /// The number of sequences that a call begins before it is another call's turn.
     turn: usize,
-    /// When the line is this long, calls that are gone are swept out of it. Set to twice the number
-    /// that a sweep leaves.
+    /// When the line has this length, calls that are gone are swept out of it. Each sweep sets it
+    /// to twice the number that is left.
     sweep_at: usize,
-    /// The place in the line whose flag was looked at last.
+    /// The place in the line whose flag was checked last.
     next_flag: usize,
 }
 
@@ -58,13 +59,13 @@ impl Line {
         }
     }
 
-    /// Whether somebody may wait for a slot. Some of those in line may be gone or behind; that is
-    /// found out when it is their turn.
+    /// Whether somebody may be waiting for a slot. Some of those in the line may be gone or behind;
+    /// this is found out when it is their turn.
     pub fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Calls that have just come.
+    /// Adds new calls to the line.
     pub fn join(&mut self, new: Vec<Arc<Call>>) {
         for call in new {
             if self.waiting.len() >= self.sweep_at {
@@ -78,7 +79,7 @@ impl Line {
         }
     }
 
-    /// A parked sequence of `call` that could go on.
+    /// Adds a parked sequence of `call`, which could go on.
     pub fn join_again(&mut self, id: u64, call: &Call) {
         self.push(Waiter::Parked(id), call);
     }
@@ -89,7 +90,7 @@ impl Line {
         self.push(Waiter::Call { call, left }, &of);
     }
 
-    /// Append to the line. Where there is no memory for that, the call fails.
+    /// Appends to the line. If there is no memory, the call fails.
     fn push(&mut self, waiter: Waiter, of: &Call) {
         match reserve::queue("the line for slots", &mut self.waiting, 1) {
             Ok(()) => self.waiting.push_back(waiter),
@@ -97,8 +98,8 @@ impl Line {
         }
     }
 
-    /// End what was cancelled or has had its time, and line up again those whose readers have caught
-    /// up.
+    /// Ends calls that were cancelled or whose time is over, and lines up again those whose readers
+    /// have caught up.
     pub fn look(&mut self) {
         let n = self.waiting.len();
         for _ in 0..n.min(FLAGS_AT_A_TIME) {
@@ -120,7 +121,7 @@ impl Line {
         self.aside = aside;
     }
 
-    /// How long the first of the calls that wait for a slot, or stand aside, may go on.
+    /// The time until the first deadline of the calls that wait for a slot or stand aside.
     pub fn time_left(&self) -> Option<Duration> {
         let waiting = self.waiting.iter().filter_map(|waiter| match waiter {
             Waiter::Call { call, .. } => Some(call),
@@ -130,7 +131,7 @@ impl Line {
         calls.filter_map(|call| call.time_left()).min()
     }
 
-    /// Calls that stand aside.
+    /// The calls that stand aside.
     pub fn aside(&self) -> &[Arc<Call>] {
         &self.aside
     }
@@ -157,7 +158,7 @@ impl Line {
         }
     }
 
-    /// The first has begun a prompt, or has come back.
+    /// Notes that the first in the line has begun a prompt, or has come back.
     pub fn has_begun(&mut self) {
         match self.waiting.pop_front() {
             Some(Waiter::Call { call, left }) if left <= call.width() => self.queue_up(call),
@@ -169,7 +170,7 @@ impl Line {
         }
     }
 
-    /// Cancel everything.
+    /// Cancels everything in the line.
     pub fn cancel_all(&mut self) {
         for waiter in self.waiting.drain(..) {
             if let Waiter::Call { call, .. } = waiter {

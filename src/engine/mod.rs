@@ -8,26 +8,41 @@
 //! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
 //!   many prompt rows)
 //! - `guide`: the masks of sequences that follow a grammar, on a thread of their own
+//! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up)
 //! - `line`: who waits for a slot
+//! - `group`: a beam search, which is a sequence with several branches; `beam`: which of them go
+//!   on; `phrases`: what they must write
 //! - `samples`: sequences that share the computation of one prompt
 //! - `parked`: sequences that gave their slots up, because their readers are behind
 //! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told
+//! - `inquiry`: rows of logits that the reader changes before a token is drawn from them;
+//!   [`question`]: what the reader sees of them
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
-//! - `call`, [`stream`]: events -> the caller
+//! - `call`, [`stream`]: [`event`]s -> the caller; `told`: what of them the caller has taken
+//! - [`decide`]: functions of the caller's that end sequences and change logits
 //! - `os`: eventfd
 
+mod beam;
 mod branch;
 mod call;
+pub mod decide;
+mod draft;
 mod edits;
+pub mod event;
+mod group;
 mod guide;
+mod inquiry;
 mod line;
+mod ngram;
 mod os;
 mod output;
 mod pace;
 mod parked;
+mod phrases;
 mod policy;
+pub mod question;
 pub mod request;
 pub mod sampler;
 mod samples;
@@ -36,12 +51,14 @@ mod sequence;
 mod shared;
 pub mod stream;
 mod text;
+mod told;
 mod worker;
 
-pub use request::{GenerateOptions, Prompt, Request};
-pub use stream::{
-    Alternative, Event, Finish, FinishReason, Next, RequestStats, Stream, TokenEvent,
-};
+pub use decide::{Decider, Deciders};
+pub use event::{Alternative, BeamEvent, Event, Finish, FinishReason, RequestStats, TokenEvent};
+pub use question::Question;
+pub use request::{GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};
+pub use stream::{Next, Stream};
 
 use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
@@ -63,20 +80,21 @@ use std::thread::JoinHandle;
 pub struct EngineOptions {
     /// Most sequences that run at the same time.
     pub max_batch_size: usize,
-    /// Seed of the handle's generator, which gives a seed to requests that bring none.
+    /// Seed of the handle's generator, which makes the seeds of requests that have none.
     pub seed: u64,
-    /// Most prompt rows of a step. `None`: chosen from measured speed, so that running streams are
-    /// not held up. Results do not depend on it.
+    /// The largest number of prompt rows of a step. If `None`, it is chosen from measured speed, so
+    /// that running streams are not held up. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
-    /// Most calls that wait: none of their sequences has begun, because every slot is taken.
+    /// The largest number of waiting calls, of which no sequence has begun because every slot is
+    /// taken.
     pub max_waiting: u32,
-    /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others
-    /// wait.
+    /// The time in milliseconds for which a sequence whose reader is behind keeps its slot while
+    /// others wait.
     pub max_stall_ms: u32,
-    /// After so many milliseconds a call that is behind, and of which nothing was read in that
-    /// time, ends with [`FinishReason::Unread`]; `u32::MAX`: never.
+    /// The time in milliseconds after which a call ends with [`FinishReason::Unread`] if its reader
+    /// is behind and has read nothing in that time; `u32::MAX`: never.
     pub max_unread_ms: u32,
-    /// Most bytes of host memory for the pages of sequences that have given their slot up.
+    /// The largest number of bytes of host memory for the pages of parked sequences.
     pub stall_memory_bytes: u64,
     /// Tokens that end a sequence.
     pub eos_ids: Vec<Token>,
@@ -89,7 +107,8 @@ pub struct Timings {
     pub running: u32,
     /// Sequences waiting now.
     pub waiting: u32,
-    /// Sequences that have given their slot up now, because their reader is behind.
+    /// Sequences that are parked now: they have given their slot up, because their reader is
+    /// behind.
     pub parked: u32,
     /// Time spent in steps that had prompt rows.
     pub prefill_ms: f64,
@@ -97,17 +116,21 @@ pub struct Timings {
     pub decode_ms: f64,
     /// Prompt tokens of all requests so far.
     pub prompt_tokens: u64,
-    /// Of those, taken from the prefix cache.
+    /// Prompt tokens that were taken from the prefix cache.
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Steps run.
     pub steps: u64,
-    /// Masks of grammars computed.
+    /// Number of drafts that were computed.
+    pub drafted_tokens: u64,
+    /// How many of them were taken.
+    pub accepted_tokens: u64,
+    /// Number of masks of grammars that were computed.
     pub masks: u64,
     /// Time spent computing them, mostly while the model computed the rows that needed them.
     pub mask_ms: f64,
-    /// Of that, time that the engine waited for them.
+    /// The part of this time in which the engine waited for masks.
     pub mask_wait_ms: f64,
     /// Pages that sequences hold now (pages only the prefix cache remembers count as free).
     pub pages_used: u64,
@@ -118,15 +141,16 @@ pub struct Timings {
 /// A running engine. Dropping it cancels what runs, joins the thread and drops the model.
 pub struct Engine {
     shared: Arc<Shared>,
+    tokenizer: Arc<dyn Tokenizer>,
     limits: RequestLimits,
     thread: Option<JoinHandle<()>>,
     process: Process,
 }
 
 impl Engine {
-    /// Start the thread.
+    /// Starts the engine's thread.
     ///
-    /// Fails with [`Error::InvalidArgument`] where the model's limits are too small: a sequence of
+    /// Fails with [`Error::InvalidArgument`] if the model's limits are too small: a sequence of
     /// [`Limits::max_positions`] must fit into the pool, and a step must have a row of logits for
     /// every sequence of `max_batch_size` and one more row, for a prompt.
     pub fn new(
@@ -146,7 +170,7 @@ impl Engine {
             vocab_size: limits.vocab_size,
         };
         let shared = Shared::new(&options, n_pages, log);
-        let scheduler = Scheduler::new(limits, tokenizer, &options, shared.clone())?;
+        let scheduler = Scheduler::new(limits, tokenizer.clone(), &options, shared.clone())?;
         let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
         let thread = without_signals(|| {
@@ -157,22 +181,23 @@ impl Engine {
         .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
             shared,
+            tokenizer,
             limits: request_limits,
             thread: Some(thread),
             process: Process::current(),
         })
     }
 
-    /// What requests are checked against.
+    /// The limits against which requests are checked.
     pub fn request_limits(&self) -> RequestLimits {
         self.limits
     }
 
-    /// Queue a request. Fails at once with [`Error::Busy`] if it must not wait and cannot start,
-    /// with [`Error::Waiting`] if as many calls wait as may, with [`Error::Refused`] if there is no
-    /// memory for it; a stream gives that error too, later. After [`Engine::shutdown`] the stream
-    /// only says that everything was cancelled.
-    /// In a child after `fork` there is [`Error::Forked`].
+    /// Queues a request. Fails at once with [`Error::Busy`] if the request must not wait and cannot
+    /// start, with [`Error::Waiting`] if too many calls wait already, with [`Error::Refused`] if
+    /// there is no memory for it (a stream may return this error later, too), and with
+    /// [`Error::Forked`] in a child after `fork`. After [`Engine::shutdown`], the stream only says
+    /// that everything was cancelled.
     pub fn submit(&self, request: Request) -> Result<Stream> {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "the handle" });
@@ -182,14 +207,15 @@ impl Engine {
             options,
             adapter,
         } = request;
-        let width = options.num_return_sequences;
-        let call = Call::new(options, adapter, prompts.len() * width, self.shared.clone())?;
+        let samples = options.num_return_sequences;
+        let (n, tokenizer) = (prompts.len() * samples, self.tokenizer.clone());
+        let call = Call::new(options, adapter, n, tokenizer, self.shared.clone())?;
         let mut waiting = VecDeque::from(reserve::room("the prompts", prompts.len())?);
         let mut prompt_tokens = 0;
-        for (index, prompt) in (0..).step_by(width).zip(prompts) {
+        for (index, prompt) in (0..).step_by(samples).zip(prompts) {
             match prompt {
                 Prompt::Refused(sentence) => {
-                    for index in (index..).take(width) {
+                    for index in (index..).take(samples) {
                         let mut text = String::new();
                         reserve::string("the text of a sequence", &mut text, sentence.len())?;
                         text.push_str(sentence);
@@ -197,12 +223,14 @@ impl Engine {
                             index,
                             reason: FinishReason::Unsafe,
                             text,
+                            sum_logprob: 0.0,
+                            score: 0.0,
                             stats: RequestStats::default(),
                         });
                     }
                 }
                 Prompt::Tokens(tokens) => {
-                    prompt_tokens += (tokens.len() * width) as u64;
+                    prompt_tokens += (tokens.len() * samples) as u64;
                     waiting.push_back(Waiting { index, tokens });
                 }
             }
@@ -212,7 +240,7 @@ impl Engine {
         Ok(Stream::new(call))
     }
 
-    /// The totals now.
+    /// The current totals.
     pub fn timings(&self) -> Timings {
         let totals = *lock(&self.shared.totals);
         let occupied = self.shared.occupied.load(Relaxed) as u32;
@@ -222,13 +250,13 @@ impl Engine {
         }
     }
 
-    /// Cancel everything that runs or waits and refuse what comes; streams drain as cancelled.
+    /// Cancels everything that runs or waits, and refuses new requests. Streams end as cancelled.
     pub fn shutdown(&self) {
         self.shared.close();
     }
 
-    /// Make every later call fail with [`Error::Poisoned`], as after a panic, and what runs or
-    /// waits with [`Error::Internal`].
+    /// Makes every later call fail with [`Error::Poisoned`], as after a panic, and every call that
+    /// runs or waits with [`Error::Internal`].
     pub fn poison(&self, reason: &str) {
         self.shared.poison(reason, &Error::Internal(reason.into()));
     }
@@ -241,10 +269,10 @@ impl Drop for Engine {
         };
         if self.process.is_current() {
             self.shutdown();
-            // It catches its panics itself.
+            // The thread catches its panics itself.
             let _ = thread.join();
         } else {
-            // A child has no such thread: to wait for it is to wait for ever.
+            // A forked child does not have this thread, so waiting for it would never end.
             std::mem::forget(thread);
         }
     }

@@ -1,4 +1,4 @@
-//! What the engine needs of the system directly: an eventfd.
+//! The system calls that the engine makes directly: those of an eventfd.
 #![allow(unsafe_code)]
 
 /// A descriptor that is readable while it is set. Linux only.
@@ -7,7 +7,7 @@ pub(super) struct EventFd(#[cfg_attr(not(target_os = "linux"), allow(dead_code))
 
 #[cfg(target_os = "linux")]
 impl EventFd {
-    /// Not set; `None` where the system refuses.
+    /// A descriptor that is not set; `None` if the system refuses.
     pub fn new() -> Option<Self> {
         // SAFETY: no pointers; the result is checked here.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -18,13 +18,14 @@ impl EventFd {
         self.0
     }
 
-    /// Make it readable. Called only when it is not, so the counter cannot overflow.
+    /// Makes it readable. It is called only while it is not readable, so the counter cannot
+    /// overflow.
     pub fn set(&self) {
         // SAFETY: `self` owns the descriptor; the buffer is the 8 bytes that eventfd(2) asks for.
         unsafe { libc::write(self.0, (&raw const ONE).cast(), 8) };
     }
 
-    /// Make it unreadable; does not block where it is already.
+    /// Makes it unreadable. It does not block if it is so already.
     pub fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: as in `set`; `count` is writable for 8 bytes.

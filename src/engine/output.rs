@@ -1,24 +1,31 @@
-//! What a sequence tells its reader: tokens with their text, then its end.
+//! The events that a sequence sends to its reader: tokens with their text, then its end.
 
 use super::call::Call;
+use super::event::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::sampler::Score;
-use super::stream::{Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::text::TextStream;
 use crate::tokenizer::Tokenizer;
 use crate::{Result, Token};
 use std::sync::Arc;
 
-/// The events of one sequence. Where there is no memory for a text, it fails with
+/// Makes the events of one sequence. If there is no memory for a text, it fails with
 /// [`Error::Refused`](crate::Error::Refused).
 pub(super) struct Output {
     pub call: Arc<Call>,
     /// The sequence's number in the call.
     pub index: u32,
-    /// Prompt tokens that the reader has been told.
+    /// The number of prompt tokens that the reader has got.
     echoed: usize,
     text: TextStream,
     queue_ms: f64,
     first_token_ms: f64,
+}
+
+/// What the log probabilities of a sequence add up to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sums {
+    pub logprob: f64,
+    pub score: f64,
 }
 
 impl Output {
@@ -33,7 +40,12 @@ impl Output {
         })
     }
 
-    /// Tell the prompt tokens before `end`, unscored, if they are asked for.
+    /// The text of what was told so far.
+    pub fn text(&self) -> &TextStream {
+        &self.text
+    }
+
+    /// Sends the prompt tokens before `end`, unscored, if they are asked for.
     pub fn echo(&mut self, prompt: &[Token], end: usize) -> Result<()> {
         if self.call.options.echo {
             for at in self.echoed..end.min(prompt.len()) {
@@ -43,7 +55,7 @@ impl Output {
         Ok(())
     }
 
-    /// Tell the prompt token at `at`, unless the reader has been told.
+    /// Sends the prompt token at `at`, unless the reader has got it.
     pub fn echo_token(&mut self, prompt: &[Token], at: usize, score: Score) -> Result<()> {
         if at < self.echoed {
             return Ok(());
@@ -54,7 +66,7 @@ impl Output {
         Ok(())
     }
 
-    /// Tell a generated token. Whether a stop string ends the sequence.
+    /// Sends a generated token. Returns whether a stop string ends the sequence.
     pub fn generated(&mut self, token: Token, score: Score) -> Result<bool> {
         if self.first_token_ms == 0.0 {
             self.first_token_ms = self.call.age_ms();
@@ -74,8 +86,13 @@ impl Output {
         }));
     }
 
-    /// Tell that it is over, with the text that was held back. `stats` has the numbers of tokens.
-    pub fn finish(&mut self, mut reason: FinishReason, stats: RequestStats) -> Result<()> {
+    /// Sends the end, with the text that was held back. `stats` has the numbers of tokens.
+    pub fn finish(
+        &mut self,
+        mut reason: FinishReason,
+        sums: Sums,
+        stats: RequestStats,
+    ) -> Result<()> {
         let (text, stopped) = self.text.finish(&self.call.stops)?;
         if stopped && !matches!(reason, FinishReason::Cancelled | FinishReason::NotFinite) {
             reason = FinishReason::StopString;
@@ -90,6 +107,8 @@ impl Output {
             index: self.index,
             reason,
             text,
+            sum_logprob: sums.logprob as f32,
+            score: sums.score as f32,
             stats,
         });
         Ok(())

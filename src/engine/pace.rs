@@ -1,11 +1,21 @@
-//! How many prompt rows a step may have, so that streams that run are not held up.
+//! Limits the number of prompt rows of a step, so that running streams are not held up, and knows
+//! how long a step takes by its rows of decode, so that drafts are worth theirs.
 
-/// How long a step with running streams should take at most: ten tokens a second read fluently.
+use crate::{Result, reserve};
+
+/// The longest time that a step with running streams should take: ten tokens a second are pleasant
+/// to read.
 const TARGET_SECONDS: f64 = 0.1;
-/// Prefill always goes on, however slow the machine.
+/// Prefill always goes on with at least this many rows, however slow the machine is.
 const LEAST_ROWS: usize = 16;
-/// Before anything was measured.
+/// The number of rows before anything has been measured.
 const FIRST_ROWS: usize = 64;
+
+/// What a row more costs where nothing is known of it, as a share of a step.
+const ROW_SHARE: f64 = 0.02;
+/// What was measured so many steps ago is not known any more: sequences have become longer, and
+/// the machine has other things to do.
+const FORGOTTEN: u64 = 1000;
 
 /// Running averages of measured steps.
 #[derive(Debug)]
@@ -13,19 +23,40 @@ pub(super) struct Pace {
     fixed: Option<usize>,
     seconds_per_decode: Option<f64>,
     seconds_per_prompt_row: Option<f64>,
+    /// Steps without prompt rows, by their rows of decode.
+    by_rows: Vec<Measured>,
+    /// How many of them there were.
+    steps: u64,
+}
+
+/// How long steps with so many rows of decode took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    seconds: f64,
+    /// How many there were, but for those that are forgotten.
+    times: u32,
+    /// [`Pace::steps`] at the last of them.
+    last: u64,
 }
 
 impl Pace {
-    /// `fixed` rows, or as measured.
-    pub fn new(fixed: Option<usize>) -> Self {
-        Self {
+    /// Steps get `fixed` prompt rows, or a number that follows from measured times, and at most
+    /// `most` rows of decode.
+    pub fn new(fixed: Option<usize>, most: usize) -> Result<Self> {
+        Ok(Self {
             fixed,
             seconds_per_decode: None,
             seconds_per_prompt_row: None,
-        }
+            by_rows: reserve::filled(
+                "the pace of steps",
+                most.saturating_add(1),
+                Measured::default(),
+            )?,
+            steps: 0,
+        })
     }
 
-    /// Prompt rows of the next step, where `decodes` of `max_rows` rows are taken.
+    /// The number of prompt rows of the next step, in which `decodes` of `max_rows` rows are taken.
     pub fn prompt_rows(&self, decodes: usize, max_rows: usize) -> usize {
         let room = max_rows.saturating_sub(decodes);
         if let Some(rows) = self.fixed {
@@ -41,10 +72,11 @@ impl Pace {
         rows.clamp(LEAST_ROWS.min(room), room)
     }
 
-    /// A step took so long.
+    /// Records the time that a step took. `decodes` are its rows of decode, drafts included.
     pub fn observe(&mut self, prompt_rows: usize, decodes: usize, seconds: f64) {
         if prompt_rows == 0 {
             mix(&mut self.seconds_per_decode, seconds);
+            self.note(decodes, seconds);
         } else {
             // Decode rows read all weights. Beside prompt rows they add about the time of a step of
             // their own.
@@ -55,6 +87,55 @@ impl Pace {
             };
             let rest = (seconds - decode).max(0.0);
             mix(&mut self.seconds_per_prompt_row, rest / prompt_rows as f64);
+        }
+    }
+
+    fn note(&mut self, rows: usize, seconds: f64) {
+        self.steps += 1;
+        let steps = self.steps;
+        if let Some(at) = self.by_rows.get_mut(rows) {
+            at.seconds = match at.times {
+                _ if steps - at.last > FORGOTTEN => seconds,
+                0 => seconds,
+                // The first of its form may have had to be made ready.
+                1 => at.seconds.min(seconds),
+                // One that was held up says little.
+                _ => at.seconds + 0.25 * (seconds.min(2.0 * at.seconds) - at.seconds),
+            };
+            at.times = match steps - at.last > FORGOTTEN {
+                true => 1,
+                false => at.times.saturating_add(1),
+            };
+            at.last = steps;
+        }
+    }
+
+    /// About how long a step with so many rows of decode takes: as measured, or else in line with
+    /// the measured ones around it; in some unit that is the same for all.
+    pub fn decode_seconds(&self, rows: usize) -> f64 {
+        let known = |rows: &usize| {
+            let at = self.by_rows.get(*rows)?;
+            let is_known = at.times > 1 && self.steps - at.last <= FORGOTTEN;
+            is_known.then_some((*rows as f64, at.seconds))
+        };
+        if let Some((_, seconds)) = known(&rows) {
+            return seconds;
+        }
+        let mut less = (0..rows).rev().filter_map(|rows| known(&rows));
+        let more = (rows + 1..self.by_rows.len()).find_map(|rows| known(&rows));
+        let rows = rows as f64;
+        match (less.next(), more) {
+            (None, None) => 1.0 + ROW_SHARE * rows,
+            (None, Some((_, seconds))) => seconds,
+            (Some((n, seconds)), Some((more_n, more_seconds))) => {
+                seconds + (more_seconds - seconds) * (rows - n) / (more_n - n)
+            }
+            (Some((n, seconds)), None) => {
+                let slope = less.next().map_or(0.0, |(less_n, less_seconds)| {
+                    (seconds - less_seconds) / (n - less_n)
+                });
+                seconds + (rows - n) * slope.max(ROW_SHARE * seconds)
+            }
         }
     }
 }
@@ -69,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_step_beside_running_streams_aims_at_the_target() {
-        let mut pace = Pace::new(None);
+        let mut pace = Pace::new(None, 32).unwrap();
         assert_eq!(pace.prompt_rows(1, 264), 64);
         pace.observe(0, 1, 0.050);
         pace.observe(100, 0, 0.100);
@@ -83,21 +164,56 @@ mod tests {
 
     #[test]
     fn the_bounds_hold_on_any_machine() {
-        let mut pace = Pace::new(None);
+        let mut pace = Pace::new(None, 32).unwrap();
         pace.observe(0, 1, 10.0);
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(4, 264), 16);
         assert_eq!(pace.prompt_rows(4, 10), 6);
-        let mut pace = Pace::new(None);
+        let mut pace = Pace::new(None, 32).unwrap();
         pace.observe(1, 0, 0.0);
         assert_eq!(pace.prompt_rows(4, 264), 260);
     }
 
     #[test]
     fn a_fixed_chunk_is_only_bounded_by_the_room() {
-        let mut pace = Pace::new(Some(7));
+        let mut pace = Pace::new(Some(7), 32).unwrap();
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(3, 100), 7);
         assert_eq!(pace.prompt_rows(3, 8), 5);
+    }
+
+    #[test]
+    fn steps_are_measured_by_their_rows() {
+        let mut pace = Pace::new(None, 16).unwrap();
+        assert!(pace.decode_seconds(4) < 1.1 * pace.decode_seconds(1));
+        let mut twice = |rows, seconds| {
+            pace.observe(0, rows, seconds);
+            pace.observe(0, rows, seconds);
+        };
+        twice(1, 0.1);
+        twice(4, 0.13);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} {want}");
+        near(pace.decode_seconds(1), 0.1);
+        near(pace.decode_seconds(3), 0.12);
+        near(pace.decode_seconds(8), 0.17);
+        // The first of its kind does not count, nor one that was held up for long.
+        pace.observe(0, 8, 9.0);
+        near(pace.decode_seconds(8), 0.17);
+        pace.observe(0, 8, 0.2);
+        near(pace.decode_seconds(8), 0.2);
+        pace.observe(0, 8, 100.0);
+        near(pace.decode_seconds(8), 0.25);
+        // Steps with prompts tell nothing.
+        pace.observe(5, 1, 3.0);
+        near(pace.decode_seconds(1), 0.1);
+        // What was not seen for long is in line with what was.
+        for _ in 0..=FORGOTTEN {
+            pace.observe(0, 1, 0.2);
+        }
+        near(pace.decode_seconds(1), 0.2);
+        assert!(pace.decode_seconds(8) < 0.24);
+        // More rows than there is a place for.
+        pace.observe(0, 17, 1.0);
+        assert!(pace.decode_seconds(17) > 0.2);
     }
 }

@@ -1,19 +1,21 @@
 //! Sequences that have given their slots up: their readers were behind for too long while others
 //! waited.
 //!
-//! A parked sequence holds no page of the pool. What it has computed lies in host memory, as the
-//! backend gave it, and goes back into pages when the reader has caught up and there is a slot
-//! again: nothing is computed twice, so the sequence goes on to the same bits. Prompt pages that
-//! others have published since, or that are cached still, are shared again instead.
+//! A parked sequence holds no page of the pool. Its keys and values are in host memory, in the form
+//! in which the backend gave them. When the reader has caught up and there is a slot again, they
+//! are copied back into pages. Nothing is computed twice, so the sequence goes on with the same
+//! bits. Prompt pages that are still cached, or that others have published since, are shared again
+//! instead.
 
 use super::EngineOptions;
+use super::branch::Branch;
 use super::call::{Call, FLAG_POLL};
+use super::event::FinishReason;
 use super::line::Line;
 use super::output::Output;
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
 use super::shared::lock;
-use super::stream::FinishReason;
 use crate::backend::Run;
 use crate::backend::cpu::available_bytes;
 use crate::log::Level;
@@ -22,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long readers may take.
+/// The time that readers may take.
 pub(super) struct Bounds {
-    /// A sequence whose reader is behind keeps its slot for so long while others wait.
+    /// The time for which a sequence whose reader is behind keeps its slot while others wait.
     stall: Duration,
-    /// A call whose reader is behind and reads nothing goes on for so long.
+    /// The time for which a call goes on whose reader is behind and reads nothing.
     unread: Option<Duration>,
 }
 
@@ -47,9 +49,9 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// A sequence without a slot.
 pub(super) struct Stored {
     pub sequence: Sequence,
-    /// Its pages that are not empty, end to end.
+    /// The contents of its pages that are not empty, end to end.
     pub pages: Vec<u8>,
-    /// The reader has caught up: it stands in the line.
+    /// Whether it stands in the line, because the reader has caught up.
     in_line: bool,
 }
 
@@ -70,11 +72,7 @@ impl Parked {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.stored.len()
-    }
-
-    /// Whether there is memory for so many bytes more.
+    /// Whether there is memory for so many more bytes.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes as u64) <= self.most_bytes
     }
@@ -98,7 +96,7 @@ impl Parked {
         Some(&stored.sequence)
     }
 
-    /// Take out the sequence with this id.
+    /// Takes out the sequence with this id.
     pub fn take(&mut self, id: u64) -> Option<Stored> {
         let at = self.stored.iter().position(|s| s.sequence.id == id)?;
         let stored = self.stored.remove(at);
@@ -106,21 +104,20 @@ impl Parked {
         Some(stored)
     }
 
-    /// Take out the sequences that `which` selects.
+    /// Takes out the sequences that `which` selects.
     pub fn take_all(&mut self, which: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
         let taken = self.stored.extract_if(.., |s| which(&s.sequence));
         let taken = taken.inspect(|stored| self.bytes -= stored.pages.len() as u64);
         taken.map(|stored| stored.sequence).collect()
     }
 
-    /// Take out the sequences whose calls were cancelled or have ended, and line up the sequences
-    /// whose readers have caught up.
+    /// Takes out the sequences that are to end or have ended, and lines up the sequences whose
+    /// readers have caught up or answered.
     pub fn look(&mut self, line: &mut Line) -> Vec<Sequence> {
-        let over = |s: &Sequence| s.call().is_cancelled() || s.call().has_ended(s.output.index);
-        let ended = self.take_all(over);
+        let ended = self.take_all(|s| s.ends().is_some());
         for stored in &mut self.stored {
             let Output { call, index, .. } = &stored.sequence.output;
-            if !stored.in_line && !call.is_behind() {
+            if !stored.in_line && stored.sequence.could_go_on() {
                 call.line_up_again(*index);
                 line.join_again(stored.sequence.id, call);
                 stored.in_line = true;
@@ -129,14 +126,14 @@ impl Parked {
         ended
     }
 
-    /// Whether the sequence, whose turn it is, may come back. It may have ended, and its reader may
-    /// be behind again because of the call's other sequences.
+    /// Whether the sequence may come back, now that it is its turn. It may have ended, or its
+    /// reader may be behind again because of the call's other sequences.
     pub fn may_return(&mut self, id: u64) -> bool {
         let Some(stored) = self.stored.iter_mut().find(|s| s.sequence.id == id) else {
             return false;
         };
         let Output { call, index, .. } = &stored.sequence.output;
-        if call.is_behind() {
+        if !stored.sequence.could_go_on() {
             call.park(*index);
             stored.in_line = false;
         }
@@ -149,7 +146,8 @@ impl Parked {
         behind.map(|stored| stored.sequence.call())
     }
 
-    /// Of the calls of these sequences and `other`, the one that was not read for the longest time.
+    /// Of `other` and the calls of the parked sequences, the call that has not been read for the
+    /// longest time.
     pub fn longest_unread(&self, other: &Arc<Call>) -> Arc<Call> {
         let time = |call: &&Arc<Call>| call.unread_for().unwrap_or(Duration::ZERO);
         let longest = self.behind().max_by_key(time);
@@ -159,9 +157,10 @@ impl Parked {
 }
 
 impl Scheduler {
-    /// For how long an idle engine may wait, unless a caller wakes it; `None`: for ever.
+    /// The longest time that an idle engine may wait without being woken by a caller; `None`: for
+    /// ever.
     pub fn patience(&self) -> Option<Duration> {
-        // A flag wakes nobody.
+        // Setting a cancel flag wakes nobody.
         if self.shared.flagged.load(Relaxed) > 0 {
             return Some(FLAG_POLL);
         }
@@ -170,10 +169,7 @@ impl Scheduler {
             Some(left)
         });
         let stalled = self.running.iter().filter_map(|sequence| {
-            let left = self
-                .bounds
-                .stall
-                .saturating_sub(sequence.call().behind_for()?);
+            let left = self.bounds.stall.saturating_sub(sequence.held_for()?);
             Some(left)
         });
         let stalled = stalled.filter(|_| self.line.has_waiters());
@@ -186,14 +182,14 @@ impl Scheduler {
         all.min().map(|left| left.max(LEAST_WAIT))
     }
 
-    /// The calls of sequences that sit out, are parked or stand aside.
+    /// The calls that stand aside, and the calls of sequences that pause or are parked.
     fn unread_calls(&self) -> impl Iterator<Item = &Arc<Call>> {
         let sitting_out = self.running.iter().filter(|s| s.sits_out);
         let running = sitting_out.map(Sequence::call);
         running.chain(self.parked.behind()).chain(self.line.aside())
     }
 
-    /// End calls of which nobody has read anything for too long.
+    /// Ends calls of which nobody has read anything for too long.
     pub(super) fn end_unread(&mut self) {
         let Some(most) = self.bounds.unread else {
             return;
@@ -205,7 +201,7 @@ impl Scheduler {
         }
     }
 
-    /// End all sequences of a call, those that run at the next [`Scheduler::retire`].
+    /// Ends all sequences of a call. Running ones end at the next [`Scheduler::retire`].
     fn end_as_unread(&mut self, call: &Arc<Call>) {
         let its = |sequence: &Sequence| Arc::ptr_eq(sequence.call(), call);
         for sequence in self.running.iter_mut().filter(|s| its(s)) {
@@ -218,29 +214,28 @@ impl Scheduler {
     }
 
     pub(super) fn end_parked(&self, mut sequence: Sequence, reason: FinishReason) {
-        lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
+        lock(&self.shared.totals).cached_tokens += sequence.all_cached() as u64;
         sequence.finish(reason);
     }
 
-    /// Park the sequence whose reader has been behind for the longest time, if that is too long.
-    /// Returns whether there is more room now.
+    /// Parks the sequence whose reader has been behind for the longest time, if that time is too
+    /// long. Returns whether there is more room now.
     pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
-        // A sequence that sits out has no rows in a step that is under way.
-        let time = |s: &Sequence| {
-            s.call()
-                .behind_for()
-                .filter(|_| s.sits_out && s.end.is_none())
-        };
+        // A sequence that pauses has no rows in a step that is under way.
+        let time = |s: &Sequence| s.held_for().filter(|_| s.sits_out && s.end.is_none());
         let longest = (0..self.running.len()).max_by_key(|at| time(&self.running[*at]));
         let Some(at) = longest.filter(|at| time(&self.running[*at]) >= Some(self.bounds.stall))
         else {
             return Ok(false);
         };
         let sequence = &self.running[at];
-        let used = sequence.branch.computed.div_ceil(self.pool.page_size());
+        let size = self.pool.page_size();
+        let used = |branch: &Branch| branch.computed.div_ceil(size);
         let mut bytes = Vec::new();
-        let n = used.saturating_mul(run.page_bytes());
-        // The system may promise memory and then end the process that uses it.
+        let pages: usize = sequence.branches().map(used).sum();
+        let n = pages.saturating_mul(run.page_bytes());
+        // The memory is checked first, because the system may promise memory and then kill the
+        // process that uses it.
         if !self.parked.has_room(n)
             || available_bytes() / 2 < n as u64
             || reserve::vec("pages of a sequence", &mut bytes, n).is_err()
@@ -252,13 +247,19 @@ impl Scheduler {
             return Ok(true);
         }
         bytes.resize(n, 0);
-        run.save_pages(&sequence.branch.pages[..used], &mut bytes)?;
+        let mut rest = &mut bytes[..];
+        for branch in sequence.branches() {
+            let pages = &branch.pages[..used(branch)];
+            let (to, behind) = rest.split_at_mut(pages.len() * run.page_bytes());
+            run.save_pages(pages, to)?;
+            rest = behind;
+        }
         let mut sequence = self.running.remove(at);
-        sequence.branch.release(&mut self.pool);
+        sequence.release(&mut self.pool);
         self.shared.log.write(Level::Debug, || {
             format!(
                 "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of \
-                 {used} pages are kept",
+                 {pages} pages are kept",
                 sequence.output.index
             )
         });
@@ -266,26 +267,32 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Give the parked sequence whose turn it is a slot and pages. Returns whether there were
+    /// Gives a slot and pages to the parked sequence whose turn it is. Returns whether there were
     /// enough.
     pub(super) fn resume(&mut self, id: u64, run: &mut dyn Run) -> Result<bool> {
         let size = self.pool.page_size();
         let Some(sequence) = self.parked.get(id) else {
             return Ok(true);
         };
-        let branch = &sequence.branch;
+        let width = sequence.width();
+        if !self.has_slots(width) {
+            return Ok(false);
+        }
+        let Some(branch) = sequence.branches().next() else {
+            return Ok(true);
+        };
         let root = sequence.call().options.root();
         let text = &branch.tokens[..branch.known.pages * size];
         let total = sequence.extent.most_positions().div_ceil(size);
         let found = self.pool.find_all(root, text).and_then(|hits| {
-            let pages = self.pool.reserve(&hits, total)?;
-            Ok((hits, pages))
+            let tables = self.pool.reserve_all(width, &hits, total)?;
+            Ok((hits, tables))
         });
-        let (hits, pages) = match found {
-            Ok((hits, Some(pages))) => (hits, pages),
+        let (hits, tables) = match found {
+            Ok((hits, Some(tables))) => (hits, tables),
             Ok((_, None)) => return Ok(false),
             Err(error) => {
-                // [`Parked::look`] takes it out before the next step.
+                // The sequence stays parked; [`Parked::look`] takes it out before the next step.
                 sequence.call().fail(error);
                 self.line.has_begun();
                 return Ok(true);
@@ -300,11 +307,16 @@ impl Scheduler {
         else {
             return Ok(true);
         };
-        let (found, used) = (hits.len(), sequence.branch.computed.div_ceil(size));
-        run.load_pages(&pages[found..used], &bytes[found * run.page_bytes()..])?;
+        let mut rest = &bytes[..];
+        sequence.restore(tables, &hits, root, &mut self.pool);
+        for branch in sequence.branches() {
+            let (found, used) = (hits.len(), branch.computed.div_ceil(size));
+            let (own, behind) = rest.split_at(used * run.page_bytes());
+            run.load_pages(&branch.pages[found..used], &own[found * run.page_bytes()..])?;
+            rest = behind;
+        }
         self.admitted += 1;
         (sequence.id, sequence.sits_out) = (self.admitted, false);
-        sequence.branch.restore(pages, &hits, root, &mut self.pool);
         self.running.push(sequence);
         Ok(true)
     }

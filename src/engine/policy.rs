@@ -1,4 +1,4 @@
-//! What chooses the tokens of a sequence.
+//! The choice of a sequence's tokens.
 
 use super::branch::Branch;
 use super::edits;
@@ -6,10 +6,11 @@ use super::request::GenerateOptions;
 use super::sampler::uniform;
 use crate::Token;
 use crate::backend::Choice;
-use crate::backend::choice::Strategy;
+use crate::backend::choice::{Search, Strategy};
 
 /// How a sequence's tokens are chosen. A draw is a function of the seed, the sequence's number in
-/// its call and the position, so it does not matter when it is made, nor beside whom.
+/// its call, and the position. So it does not depend on when it is made, or on the other sequences
+/// of the step.
 pub(super) struct Policy {
     strategy: Strategy,
     seed: u64,
@@ -21,10 +22,13 @@ pub(super) struct Policy {
     top: usize,
     is_edited: bool,
     hangs_on_last: bool,
+    /// If it is a beam search: how many alternatives of a row are enough for its continuations.
+    search: Option<(usize, Search)>,
+    asks: bool,
 }
 
 impl Policy {
-    /// `seed` is the call's: not 0.
+    /// `seed` is the seed of the call, and not 0.
     pub fn new(options: &GenerateOptions, seed: u64, index: u32, n_tokens: usize) -> Self {
         Self {
             strategy: options.into(),
@@ -35,46 +39,66 @@ impl Policy {
             top: options.top_logprobs,
             is_edited: edits::any(options),
             hangs_on_last: edits::hang_on_last(options),
+            search: None,
+            asks: options.ask_logits,
         }
     }
 
-    /// Whether a token is chosen by the tokens before it.
+    /// The policy of a beam search, whose rows give so many alternatives, or their logits.
+    pub fn searching(self, alternatives: usize, search: Search) -> Self {
+        Self {
+            search: Some((alternatives, search)),
+            strategy: Strategy {
+                penalty: self.strategy.penalty,
+                ..Strategy::from(&GenerateOptions {
+                    temperature: 0.0,
+                    ..GenerateOptions::default()
+                })
+            },
+            ..self
+        }
+    }
+
+    /// Whether the repetition penalty makes the choice depend on earlier tokens.
     pub fn is_penalised(&self) -> bool {
         self.strategy.penalty != 1.0
     }
 
-    /// Whether an [`edits::Editor`] has anything to do for it.
+    /// Whether an [`edits::Editor`] has anything to do for the sequence.
     pub fn is_edited(&self) -> bool {
         self.is_edited
     }
 
-    /// Whether what it edits hangs on the last token.
+    /// Whether the edits of a row depend on the last token before it.
     pub fn hangs_on_last(&self) -> bool {
         self.hangs_on_last
     }
 
-    /// What is wanted of the row at `position`: a score for the next prompt token, or the next
-    /// token. The tokens that it is chosen by go to `history`, if the one at `position` is known.
-    /// It has no edits and no mask.
+    /// The choice for the row at `position`: a score for the next prompt token, or the next token.
+    /// Earlier tokens that the choice depends on are appended to `history`, if the token at
+    /// `position` is known. The choice has no edits and no mask yet.
     pub fn choice(&self, branch: &Branch, position: usize, history: &mut Vec<Token>) -> Choice {
         let (next, first) = (position + 1, history.len());
         let given = (next < branch.prompt_len).then(|| branch.tokens[next]);
         if given.is_none() && self.is_penalised() && next <= branch.tokens.len() {
             history.extend_from_slice(&branch.tokens[..next]);
         }
+        let search = self.search.filter(|_| given.is_none());
         Choice {
             given,
             strategy: self.strategy,
-            draw: match given {
-                Some(_) => 0,
-                None => uniform(self.seed, u64::from(self.index), next as u64),
+            draw: match (given, search) {
+                (None, None) => uniform(self.seed, u64::from(self.index), next as u64),
+                _ => 0,
             },
             n_tokens: self.n_tokens,
             history: first..history.len(),
             edits: 0..0,
             mask: None,
+            to_host: self.asks && given.is_none(),
             logprob: self.logprob,
-            top: self.top,
+            top: search.map_or(self.top, |(alternatives, _)| self.top.max(alternatives)),
+            search: search.map_or(Search::Off, |(_, search)| search),
         }
     }
 }

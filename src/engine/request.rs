@@ -1,29 +1,62 @@
-//! Raw options to a checked request: whoever holds a [`Request`] need not check again.
+//! Turns raw options into a checked request. Code that holds a [`Request`] need not check again.
 
 use crate::backend::Adapter;
 use crate::grammar::Grammar;
 use crate::kv::Root;
-use crate::{Cancel, Error, Result, Token};
+use crate::{Cancel, Error, Result, Token, reserve};
+use std::fmt::Display;
 use std::sync::Arc;
 
-/// Most bytes of a stop string: far more than anything that is searched for, and little enough that
-/// the tables of all of them are small.
+/// The most bytes of a stop string. Nothing that is searched for is nearly so long, and the tables
+/// of all stop strings stay small.
 pub const MAX_STOP_BYTES: usize = 4096;
 
-/// Most sequences of a call. They run as slots come free.
+/// The most sequences of a call. They run as slots become free.
 pub const MAX_SEQUENCES: usize = 65_536;
 
-/// Most elements of a list of tokens; of bad words, their tokens together.
+/// The most elements of a list of tokens. For bad words, this bounds the number of all their
+/// tokens.
 pub const MAX_LIST: usize = 65_536;
+
+/// The most drafts of a sequence in a step.
+pub const MAX_DRAFTS: usize = 16;
 
 /// A number that is added to a token's logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct Bias {
-    /// Whose.
+    /// The token.
     pub token: Token,
-    /// Finite, or -inf: the token is impossible.
+    /// A finite number, or -inf, which makes the token impossible.
     pub bias: f32,
+}
+
+/// The most alternatives per token of a beam search, which keeps those of all its beams to its end.
+pub const MAX_BEAM_TOP: usize = 128;
+
+/// When a beam search ends that has as many finished beams as it may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyStopping {
+    /// It ends when the best running beam, if it ended here, would not be among the finished beams.
+    #[default]
+    False,
+    /// It ends at once.
+    True,
+    /// It ends when no running beam can get among the finished beams any more.
+    Never,
+}
+
+/// What guesses at the tokens that come, so that a step may compute several. Results do not depend
+/// on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speculation {
+    /// Nothing.
+    Off,
+    /// Whatever there is.
+    Auto,
+    /// Texts: what followed the last tokens before, in prompt and output and in
+    /// [`GenerateOptions::predicted`].
+    NGram,
 }
 
 /// Options of one call, as a caller gives them. The defaults are the reference's.
@@ -35,17 +68,17 @@ pub struct GenerateOptions {
     pub logprobs: bool,
     /// Fail with [`crate::Error::Busy`] rather than wait for a slot.
     pub no_wait: bool,
-    /// Go on after an end-of-sequence token (which then is part of the result).
+    /// Continue after an end-of-sequence token, which then is part of the result.
     pub ignore_eos: bool,
-    /// Show special tokens in texts, but for the one that ends a sequence.
+    /// Show special tokens in texts, except the token that ends a sequence.
     pub special: bool,
-    /// Most tokens to generate; `None`: as many as `max_seq_len` leaves room for.
+    /// The most tokens to generate; `None` means as many as `max_seq_len` leaves room for.
     pub max_gen_len: Option<usize>,
-    /// 0 is greedy.
+    /// The temperature; 0 is greedy.
     pub temperature: f32,
-    /// Nucleus; 1 is off.
+    /// The probability of the nucleus; 1 is off.
     pub top_p: f32,
-    /// Most likely tokens to keep; 0 is off.
+    /// How many of the most likely tokens to keep; 0 is off.
     pub top_k: i32,
     /// Keep tokens with at least this share of the most likely token's probability; 0 is off.
     pub min_p: f32,
@@ -56,41 +89,61 @@ pub struct GenerateOptions {
     pub epsilon_cutoff: f32,
     /// Drop tokens less probable than `min(eta, sqrt(eta) exp(-entropy))`; 0 is off.
     pub eta_cutoff: f32,
-    /// Applied once per distinct token of prompt and output; 1 is off.
+    /// The penalty is applied once for each distinct token of prompt and output; 1 is off.
     pub repetition_penalty: f32,
     /// Subtracted from the logit of every token of the output.
     pub presence_penalty: f32,
     /// Subtracted from the logit of a token as often as the output has it.
     pub frequency_penalty: f32,
-    /// Added to logits after the penalties. A token may stand in it several times.
+    /// Biases that are added to logits after the penalties. A token may have several.
     pub logit_bias: Vec<Bias>,
-    /// So many tokens are generated before an EOS or a stop token is possible.
+    /// How many tokens are generated before an EOS or a stop token is possible.
     pub min_gen_len: usize,
-    /// No run of so many tokens is in prompt and output twice; 0 is off.
+    /// No run of so many tokens may be in prompt and output twice; 0 is off.
     pub no_repeat_ngram_size: usize,
-    /// Sequences of tokens that the output does not complete.
+    /// Sequences of tokens that the output must not complete.
     pub bad_words: Vec<Vec<Token>>,
-    /// Tokens that end a sequence as EOS does, also where that is ignored.
+    /// Tokens that end a sequence as EOS does, also if EOS is ignored.
     pub stop_tokens: Vec<Token>,
-    /// So many milliseconds after the call its sequences end with
-    /// [`super::FinishReason::Time`]; 0: never.
+    /// The call's sequences end with [`super::FinishReason::Time`] so many milliseconds after the
+    /// call; 0 means never.
     pub max_time_ms: u32,
-    /// 0: the next draw of the handle's generator.
+    /// The seed; 0 means the next draw of the handle's generator.
     pub seed: u64,
-    /// Sequences that continue each prompt, as if it stood that often in the call; they share one
-    /// prefill. Sequence `i * num_return_sequences + j` of the call is the j-th of prompt i.
+    /// How many sequences continue each prompt, as if the prompt stood that often in the call. They
+    /// share one prefill. Sequence `i * num_return_sequences + j` of the call is the j-th of prompt
+    /// i.
     pub num_return_sequences: usize,
-    /// The returned text is of this language, unless something else ends it early.
+    /// A number above 1 asks for a beam search with so many beams for each prompt.
+    pub num_beams: usize,
+    /// The score of a beam is its sum of log probabilities over its length to this power.
+    pub length_penalty: f32,
+    /// When a beam search ends.
+    pub early_stopping: EarlyStopping,
+    /// Report the beams of every step.
+    pub beam_events: bool,
+    /// What a beam search must write: of each group one of its alternatives.
+    pub force_words: Vec<Vec<Vec<Token>>>,
+    /// A grammar: the returned text is of its language, unless something else ends the text early.
     pub grammar: Option<Arc<Grammar>>,
     /// Texts that end the generation and are cut off.
     pub stop: Vec<String>,
-    /// Alternatives reported per token; at most the vocabulary.
+    /// How many alternatives are reported for each token; at most the vocabulary.
     pub top_logprobs: usize,
-    /// Prompts find the cached prefixes of calls with the same salt only. Results do not depend on
+    /// A prompt finds cached prefixes only of calls with the same salt. Results do not depend on
     /// it.
     pub cache_salt: u64,
     /// The number of the adapter to run with ([`crate::Llama::add_adapter`]); 0: none.
     pub adapter: u32,
+    /// Ask the reader about the logits of every token before it is drawn: [`super::Question`].
+    pub ask_logits: bool,
+    /// What guesses at the tokens that come.
+    pub speculation: Speculation,
+    /// So many guesses in a step wherever there are some and there is room, at most
+    /// [`MAX_DRAFTS`]; 0: as many as pay.
+    pub draft_len: usize,
+    /// A text that the output may repeat in parts.
+    pub predicted: Vec<Token>,
     /// Stops the call.
     pub cancel: Option<Cancel>,
 }
@@ -122,49 +175,87 @@ impl Default for GenerateOptions {
             max_time_ms: 0,
             seed: 0,
             num_return_sequences: 1,
+            num_beams: 1,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::False,
+            beam_events: false,
+            force_words: Vec::new(),
             grammar: None,
             stop: Vec::new(),
             top_logprobs: 0,
             cache_salt: 0,
             adapter: 0,
+            ask_logits: false,
+            speculation: Speculation::Off,
+            draft_len: 0,
+            predicted: Vec::new(),
             cancel: None,
         }
     }
 }
 
-/// One sequence to be continued.
+/// A prompt, which one or more sequences continue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// Its tokens; at least one.
+    /// The prompt's tokens; at least one.
     Tokens(Vec<Token>),
-    /// Answered with this text and [`super::FinishReason::Unsafe`], without the model.
+    /// A text with which the prompt is answered without the model, and
+    /// [`super::FinishReason::Unsafe`].
     Refused(&'static str),
 }
 
-/// A request whose every number is in range.
+/// A request whose every number is in range, with the adapter that its options name.
 #[derive(Debug)]
 pub struct Request {
-    /// The sequences; their index in the call also selects their random stream.
-    pub prompts: Vec<Prompt>,
-    /// In range.
-    pub options: GenerateOptions,
-    /// What [`GenerateOptions::adapter`] names.
-    pub adapter: Option<Arc<Adapter>>,
+    /// The prompts. The index of a sequence in the call also selects its random stream.
+    pub(super) prompts: Vec<Prompt>,
+    /// The options, which are in range.
+    pub(super) options: GenerateOptions,
+    /// The adapter that [`GenerateOptions::adapter`] names.
+    pub(super) adapter: Option<Arc<Adapter>>,
 }
 
-/// What a request is checked against.
+/// The limits against which a request is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Most tokens of a sequence.
+    /// The most tokens of a sequence.
     pub max_seq_len: usize,
-    /// Most sequences of one prompt: all of them have slots and pages at the same time.
+    /// The most sequences of one prompt. All of them have slots and pages at the same time.
     pub max_samples: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
 }
 
+impl RequestLimits {
+    /// Whether a call may have so many prompts, each with so many sequences.
+    pub fn check_sequences(&self, prompts: usize, samples: usize) -> Result<()> {
+        let n = prompts.saturating_mul(samples.max(1));
+        if !(1..=MAX_SEQUENCES).contains(&n) {
+            let max = MAX_SEQUENCES;
+            return Err(Error::Batch { n, max });
+        }
+        match samples <= self.max_samples {
+            true => Ok(()),
+            false => Err(Error::Samples {
+                n: samples,
+                max: self.max_samples,
+            }),
+        }
+    }
+}
+
 impl GenerateOptions {
-    /// Whose pages of the prefix cache its prompts may take.
+    /// Whether each prompt is searched with beams.
+    pub(super) fn has_beams(&self) -> bool {
+        self.num_beams > 1
+    }
+
+    /// The number of slots that a prompt takes.
+    pub(super) fn width(&self) -> usize {
+        self.num_beams.max(self.num_return_sequences)
+    }
+
+    /// Whose pages of the prefix cache the request's prompts may take.
     pub(super) fn root(&self) -> Root {
         Root {
             salt: self.cache_salt,
@@ -172,10 +263,18 @@ impl GenerateOptions {
         }
     }
 
+    /// Whether drafts are looked up. Of a text that follows a grammar the mask of a token hangs on
+    /// the token before; of beams, who goes on; where the reader is asked, one token is asked
+    /// about.
+    pub(super) fn searches_drafts(&self) -> bool {
+        let plain = self.grammar.is_none() && !self.has_beams() && !self.ask_logits;
+        self.speculation != Speculation::Off && plain
+    }
+
     /// Check every number; the error names it, its range and its value.
     pub fn check(&self, limits: &RequestLimits) -> Result<()> {
         let in_range = |name: &str, value: f32, ok: bool, expected: &str| {
-            // A NaN fails every comparison that `ok` is made of.
+            // A NaN fails every comparison of which `ok` is made.
             if ok {
                 Ok(())
             } else {
@@ -228,9 +327,15 @@ impl GenerateOptions {
             let expected = format!("at most max_gen_len, {most}");
             return Err(Error::invalid("min_gen_len", expected, self.min_gen_len));
         }
+        if self.draft_len > MAX_DRAFTS {
+            let expected = format!("at most {MAX_DRAFTS}");
+            return Err(Error::invalid("draft_len", expected, self.draft_len));
+        }
         if self.num_return_sequences == 0 {
             return Err(Error::invalid("num_return_sequences", "at least 1", 0));
         }
+        self.check_beams()?;
+        self.check_phrases(limits.vocab_size)?;
         if self.top_k < 0 {
             return Err(Error::invalid("top_k", "at least 0", self.top_k));
         }
@@ -261,6 +366,89 @@ impl GenerateOptions {
 }
 
 impl GenerateOptions {
+    fn check_beams(&self) -> Result<()> {
+        let beams = self.num_beams;
+        let invalid = |name: &str, expected: String, value: &dyn Display| {
+            Err(Error::invalid(name, expected, value))
+        };
+        if beams == 0 {
+            return invalid("num_beams", "at least 1".into(), &0);
+        }
+        if !self.length_penalty.is_finite() {
+            return invalid("length_penalty", "finite".into(), &self.length_penalty);
+        }
+        if !self.has_beams() {
+            let expected = "off without beams (num_beams above 1)".into();
+            return match (self.beam_events, self.force_words.len()) {
+                (true, _) => invalid("BEAM_EVENTS", expected, &"set"),
+                (false, 0) => Ok(()),
+                (false, n) => {
+                    let expected = "0 without beams (num_beams above 1)".into();
+                    invalid("n_force_groups", expected, &n)
+                }
+            };
+        }
+        if self.ask_logits {
+            return invalid("on_logits", "NULL with beams".into(), &"given");
+        }
+        let n = self.num_return_sequences;
+        if n > beams {
+            let expected = format!("at most num_beams, {beams}");
+            return invalid("num_return_sequences", expected, &n);
+        }
+        if self.top_logprobs > MAX_BEAM_TOP {
+            let expected = format!("at most {MAX_BEAM_TOP} with beams");
+            return invalid("top_logprobs", expected, &self.top_logprobs);
+        }
+        Ok(())
+    }
+
+    /// What [`super::phrases`] relies on. `most`: tokens that there is room for.
+    fn check_phrases(&self, vocab_size: usize) -> Result<()> {
+        let groups = &self.force_words;
+        if !groups.is_empty() && self.grammar.is_some() {
+            let expected = "0 with a grammar";
+            return Err(Error::invalid("n_force_groups", expected, groups.len()));
+        }
+        let tokens = groups.iter().flatten().map(Vec::len);
+        let total = tokens.fold(0, usize::saturating_add);
+        if total > MAX_LIST {
+            let expected = format!("at most {MAX_LIST}");
+            return Err(Error::invalid("the length of force_words", expected, total));
+        }
+        for (g, group) in groups.iter().enumerate() {
+            if group.is_empty() {
+                let name = format!("force_group_lens[{g}]");
+                return Err(Error::invalid(name, "at least 1", 0));
+            }
+            if group.iter().any(Vec::is_empty) {
+                let name = format!("the length of an alternative of group {g}");
+                return Err(Error::invalid(name, "at least 1", 0));
+            }
+            let known = |token: &&Token| usize::try_from(**token).is_ok_and(|t| t < vocab_size);
+            if let Some(token) = group.iter().flatten().find(|token| !known(token)) {
+                let name = format!("a token of group {g} of force_words");
+                let expected = format!("0 to {}", vocab_size.saturating_sub(1));
+                return Err(Error::invalid(name, expected, token));
+            }
+            let mut sorted = reserve::room("force_words", group.len())?;
+            sorted.extend(group.iter());
+            sorted.sort_unstable();
+            if sorted.windows(2).any(|pair| pair[1].starts_with(pair[0])) {
+                let name = format!("group {g} of force_words");
+                let expected = "without an alternative that another begins with";
+                return Err(Error::invalid(name, expected, "one with such"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fewest tokens that satisfy all groups.
+    fn least_phrases(&self) -> usize {
+        let shortest = |group: &Vec<Vec<Token>>| group.iter().map(Vec::len).min().unwrap_or(0);
+        self.force_words.iter().map(shortest).sum()
+    }
+
     fn check_lists(&self, vocab_size: usize) -> Result<()> {
         let length = |name: &str, n: usize| match n <= MAX_LIST {
             true => Ok(()),
@@ -285,6 +473,10 @@ impl GenerateOptions {
         for (i, token) in self.stop_tokens.iter().enumerate() {
             known(&|| format!("stop_tokens[{i}]"), *token)?;
         }
+        length("n_predicted", self.predicted.len())?;
+        for (i, token) in self.predicted.iter().enumerate() {
+            known(&|| format!("predicted[{i}]"), *token)?;
+        }
         length("n_bad_words", self.bad_words.len())?;
         let tokens = self.bad_words.iter().map(Vec::len);
         length(
@@ -308,22 +500,27 @@ impl GenerateOptions {
 }
 
 impl Request {
-    /// Check lengths first, then tokens, then options.
+    /// Checks a request without an adapter: first the lengths, then the tokens, then the options.
     pub fn new(
         prompts: Vec<Prompt>,
         options: GenerateOptions,
         limits: &RequestLimits,
     ) -> Result<Self> {
-        let n = prompts
-            .len()
-            .saturating_mul(options.num_return_sequences.max(1));
-        if !(1..=MAX_SEQUENCES).contains(&n) {
-            let max = MAX_SEQUENCES;
-            return Err(Error::Batch { n, max });
-        }
-        if options.num_return_sequences > limits.max_samples {
-            return Err(Error::Samples {
-                n: options.num_return_sequences,
+        Self::with_adapter(prompts, options, None, limits)
+    }
+
+    /// Checks a request that runs with `adapter`. This must be the adapter that the options name,
+    /// because by its name the prefix cache tells the pages of this adapter from those of others.
+    pub fn with_adapter(
+        prompts: Vec<Prompt>,
+        mut options: GenerateOptions,
+        adapter: Option<Arc<Adapter>>,
+        limits: &RequestLimits,
+    ) -> Result<Self> {
+        limits.check_sequences(prompts.len(), options.num_return_sequences)?;
+        if options.num_beams > limits.max_samples {
+            return Err(Error::Beams {
+                n: options.num_beams,
                 max: limits.max_samples,
             });
         }
@@ -358,10 +555,28 @@ impl Request {
             }
         }
         options.check(limits)?;
+        let given = adapter.as_ref().map_or(0, |adapter| adapter.id);
+        if options.adapter != given {
+            let expected = format!("{given}, the adapter that the request was given");
+            return Err(Error::invalid("adapter", expected, options.adapter));
+        }
+        for group in &mut options.force_words {
+            group.sort_unstable();
+        }
+        let least = options.least_phrases();
+        for (index, tokens) in token_prompts() {
+            let room = limits.max_seq_len - tokens.len();
+            let most = options.max_gen_len.map_or(room, |most| most.min(room));
+            if least > most {
+                let name = format!("the shortest of force_words, together, for prompt {index}");
+                let expected = format!("at most {most} tokens, which there is room for");
+                return Err(Error::invalid(name, expected, least));
+            }
+        }
         Ok(Self {
             prompts,
             options,
-            adapter: None,
+            adapter,
         })
     }
 }

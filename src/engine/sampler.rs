@@ -1,15 +1,15 @@
 //! Logits to a token: repetition penalty, edits (biases, other penalties, bans), mask, temperature,
 //! top-k, top-p, min-p, typical, epsilon, eta, draw.
 //!
-//! Candidates are in order of descending logit, ties lowest id first. Nothing is sorted: top-k is a
-//! threshold, and the nucleus a weighted quickselect for its last token, since the draw wants
-//! ascending ids anyway. Probabilities are integers ([`crate::backend::choice`]), whose sums are
-//! exact: a device that selects and adds in another order chooses the same token.
+//! Candidates are ordered by descending logit, and ties by ascending id. Nothing is sorted, because
+//! the draw needs ascending ids anyway: top-k is a threshold, and a weighted quickselect finds the
+//! last token of the nucleus. Probabilities are integers ([`crate::backend::choice`]), whose sums
+//! are exact, so a device that selects and adds in another order chooses the same token.
 //!
 //! Logits that are not finite (NaN, the infinities) are impossible tokens.
 
+use super::event::Alternative;
 use super::request::GenerateOptions;
-use super::stream::Alternative;
 use crate::backend::Step;
 use crate::backend::choice::{
     self, Changes, Choice, Edit, ONE, Pick, Scale, Strategy, mass, mass_parts, rank,
@@ -18,7 +18,7 @@ use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// The options are in range, as [`GenerateOptions::check`] sees to.
+/// The options are in range: [`GenerateOptions::check`] has checked them.
 impl From<&GenerateOptions> for Strategy {
     fn from(options: &GenerateOptions) -> Self {
         Strategy {
@@ -53,7 +53,7 @@ pub struct Kept {
 /// 2^24: the upper 24 bits of the first word of block `position` of ChaCha8.
 ///
 /// The 256-bit key is `rand_core`'s `seed_from_u64(seed)`: eight words of PCG32 (XSH-RR) over the
-/// seed. The 64-bit nonce is `stream`. Any place of the sequence of draws can so be computed alone.
+/// seed. The 64-bit nonce is `stream`. So each draw can be computed without the draws before it.
 pub fn uniform(seed: u64, stream: u64, position: u64) -> u32 {
     let mut chacha = ChaCha8Rng::seed_from_u64(seed);
     chacha.set_stream(stream);
@@ -61,49 +61,83 @@ pub fn uniform(seed: u64, stream: u64, position: u64) -> u32 {
     chacha.next_u32() >> 8
 }
 
-/// What is reported beside a token.
+/// The numbers that are reported with a token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
-    /// 0 where it is not wanted.
+    /// Log probability of the token; 0 if it is not wanted.
     pub logprob: f32,
-    /// As many as are wanted.
+    /// As many alternatives as are wanted.
     pub top: Vec<Alternative>,
 }
 
-/// What memory for alternatives is called in a message.
+impl Score {
+    /// The same once more.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(Self {
+            logprob: self.logprob,
+            top: reserve::copy(ALTERNATIVES, &self.top)?,
+        })
+    }
+}
+
+/// The name of the alternatives' memory in error messages.
 const ALTERNATIVES: &str = "the alternatives of a token (top_logprobs)";
 
-/// Numbers that are worked on together where the compiler vectorises.
+/// The number of elements that vectorised loops process together.
 const LANES: usize = 16;
 
-/// Works on one row of logits at a time and keeps its scratch memory between rows.
+/// Chooses tokens for one row of logits at a time, and keeps its scratch memory between rows.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// Ids from here on are never sampled.
     n_tokens: usize,
-    /// The loaded row with -inf for what is not finite and no negative zero, `[vocab_size]`.
+    /// The loaded row, `[vocab_size]`: numbers that are not finite have become -inf, and negative
+    /// zeros zero.
     logits: Vec<f32>,
-    /// The same after what changes them, `[n_tokens]`.
+    /// The logits after penalty, edits and mask, `[n_tokens]`.
     changed: Vec<f32>,
     /// `exp((logit - max) / temperature)`, `[n_tokens]`.
     shares: Vec<f32>,
     kept: Vec<Kept>,
     order: Vec<(Place, u64)>,
     select: Vec<f32>,
-    /// For typical sampling.
+    /// Scratch for typical sampling.
     distances: Vec<(f64, u64)>,
 }
 
-/// A candidate's place, the best first: [`rank`], then id.
+/// A number that orders candidates, the best first: [`rank`], then id.
 type Place = u64;
 
 fn place(value: f32, id: usize) -> Place {
     u64::from(rank(value)) << 32 | id as u64
 }
 
+fn id(place: Place) -> Token {
+    (place & u64::from(u32::MAX)) as Token
+}
+
+/// A token that a beam may go on with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Continuation {
+    /// Its id.
+    pub token: Token,
+    /// Its log probability under the raw logits.
+    pub logprob: f32,
+    /// The same after penalties, edits and mask: what is added to the beam's sum.
+    pub changed: f32,
+}
+
+/// The loaded row, as the end of a beam.
+#[derive(Clone, Copy, Debug)]
+pub struct Beam {
+    /// Its normaliser.
+    pub softmax: LogSoftmax,
+    plain: bool,
+}
+
 impl Sampler {
-    /// A sampler that never gives an id of `n_tokens` or more (ids that the model's vocabulary has
-    /// and the tokenizer has not).
+    /// A sampler that never chooses an id of `n_tokens` or more. (The model's vocabulary may be
+    /// larger than the tokenizer's.)
     pub fn new(n_tokens: usize) -> Self {
         Self {
             n_tokens,
@@ -111,8 +145,8 @@ impl Sampler {
         }
     }
 
-    /// Take now all the room that rows of `vocab_size` logits will need: later, on the engine's
-    /// thread, there is nobody to be told that it cannot be had.
+    /// Allocates all memory that rows of `vocab_size` logits will need. Later, on the engine's
+    /// thread, there would be nobody to whom a failure could be reported.
     pub fn reserve(&mut self, vocab_size: usize) -> Result<()> {
         let what = "the sampler (the vocabulary)";
         for v in [
@@ -128,20 +162,26 @@ impl Sampler {
         reserve::vec(what, &mut self.distances, vocab_size)
     }
 
-    /// Take a row of raw logits, `[vocab_size]`.
+    /// Loads a row of raw logits, `[vocab_size]`.
     pub fn load(&mut self, logits: &[f32]) {
         self.logits.clear();
         self.logits.extend(logits.iter().map(|l| clean(*l)));
     }
 
-    /// What `choice`, one of the step's, asks for of the loaded row; `None` if no token is possible.
-    /// Where there is no memory for the alternatives, it fails with
+    /// Makes `choice`, one of the step's choices, for the loaded row. Returns `None` if no token is
+    /// possible. If there is no memory for the alternatives, it fails with
     /// [`Error::Refused`](crate::Error::Refused).
     pub fn choose(&mut self, choice: &Choice, step: &Step) -> Result<Option<(Token, Score)>> {
         let drawn = || self.draw(&choice.strategy, step.changes(choice), choice.draw);
-        let Some(token) = choice.given.or_else(drawn) else {
-            return Ok(None);
-        };
+        match choice.given.or_else(drawn) {
+            Some(token) => self.scored(choice, token),
+            None => Ok(None),
+        }
+    }
+
+    /// A token with what `choice` asks to be reported of it; `None` if the loaded row has no
+    /// possible one. Fails as [`Sampler::choose`].
+    pub fn scored(&mut self, choice: &Choice, token: Token) -> Result<Option<(Token, Score)>> {
         if !choice.scored() {
             return Ok(Some((token, Score::default())));
         }
@@ -158,7 +198,20 @@ impl Sampler {
         Ok(Some((token, score)))
     }
 
-    /// Whether the loaded row has a possible token, whatever is asked of it.
+    /// The loaded row, `[vocab_size]`: -inf for what is not finite.
+    pub fn loaded(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// What of the loaded row a token is drawn from, `[n_tokens]`.
+    pub fn changed(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[f32] {
+        let n = self.logits.len().min(self.n_tokens);
+        let logits = &self.logits[..n];
+        change(&mut self.changed, logits, strategy.penalty, changes);
+        &self.changed
+    }
+
+    /// Whether the loaded row has a finite logit.
     pub fn has_possible(&self) -> bool {
         let n = self.logits.len().min(self.n_tokens);
         maximum(&self.logits[..n]) > f32::NEG_INFINITY
@@ -184,7 +237,7 @@ impl Sampler {
         None
     }
 
-    /// What may be drawn, by ascending id; empty if no token is possible.
+    /// The tokens that may be drawn, by ascending id; empty if no token is possible.
     pub fn distribution(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[Kept] {
         let Self {
             n_tokens,
@@ -240,10 +293,10 @@ impl Sampler {
             let (mut total, mut least) = (0, f32::NEG_INFINITY);
             if strategy.top_p != choice::ALL {
                 total = total_mass(shares);
-                // Where the tokens down to some logit have more than top_p together, the nucleus is
-                // among them. Finding that out takes a few vectorised passes and spares most of the
-                // selection. Float sums are good enough, with a margin far above their error: the
-                // nucleus itself is exact.
+                // If the tokens above some logit have more than top_p together, they contain the
+                // nucleus. A few vectorised passes find such a logit, which saves most of the
+                // selection. Float sums suffice here, with a margin far above their error; the
+                // nucleus itself is computed exactly.
                 let limit = strategy.nucleus(total) as f32 / ONE as f32 * 1.01;
                 least = [3.0, 7.0, 10.0, 17.0]
                     .into_iter()
@@ -267,7 +320,7 @@ impl Sampler {
             keep_nucleus(kept, order, values, strategy.nucleus(total));
         }
         if strategy.min_mass > 1 {
-            // The most likely token has all the mass there can be and is always among the kept.
+            // The most likely token has the largest possible mass, so it is always kept.
             kept.retain(|k| k.mass >= strategy.min_mass);
         }
         if strategy.filters_probabilities() {
@@ -293,8 +346,66 @@ impl Sampler {
         softmax.logprob(self.logits[token as usize])
     }
 
-    /// The `n` most likely tokens under the raw logits, best first, ties lowest id first; fewer
-    /// only where the vocabulary is smaller.
+    /// The `n` best continuations of a beam under `choice`, one of the step's, appended to `out`:
+    /// best first, ties lowest id first, none that is impossible. What changes logits elsewhere
+    /// changes log probabilities here, so that they stay those of the model where nothing does.
+    /// `None` if the loaded row has no possible token.
+    pub fn continuations(
+        &mut self,
+        choice: &Choice,
+        step: &Step,
+        n: usize,
+        out: &mut Vec<Continuation>,
+    ) -> Option<Beam> {
+        let softmax = self.log_softmax()?;
+        let Self {
+            n_tokens,
+            logits,
+            changed,
+            shares,
+            order,
+            select,
+            ..
+        } = self;
+        let logits = &logits[..logits.len().min(*n_tokens)];
+        let (penalty, changes) = (choice.strategy.penalty, step.changes(choice));
+        let plain = penalty == 1.0 && changes.edits.is_empty() && changes.mask.is_none();
+        let values = match plain {
+            true => logits,
+            false => {
+                shares.clear();
+                shares.extend(logits.iter().map(|logit| softmax.logprob(*logit)));
+                change(changed, shares, penalty, changes);
+                changed
+            }
+        };
+        best(values, n, select, order);
+        let beam = Beam { softmax, plain };
+        let all = self.order.iter().map(|(place, _)| id(*place));
+        let all = all.filter_map(|token| self.continuation(&beam, token));
+        out.extend(all.take(n));
+        Some(beam)
+    }
+
+    /// What it means to go on with this token, unless that is impossible. `beam` is of the loaded
+    /// row.
+    pub fn continuation(&self, beam: &Beam, token: Token) -> Option<Continuation> {
+        let at = token as usize;
+        let logprob = beam.softmax.logprob(*self.logits.get(at)?);
+        let changed = match beam.plain {
+            true => logprob,
+            false => *self.changed.get(at)?,
+        };
+        let possible = at < self.n_tokens && changed > f32::NEG_INFINITY;
+        possible.then_some(Continuation {
+            token,
+            logprob,
+            changed,
+        })
+    }
+
+    /// The `n` most likely tokens under the raw logits, best first, ties by ascending id. There are
+    /// fewer only if the vocabulary is smaller.
     pub fn alternatives(&mut self, softmax: &LogSoftmax, n: usize) -> Result<Vec<Alternative>> {
         let Self {
             logits,
@@ -307,28 +418,63 @@ impl Sampler {
         if n == 0 {
             return Ok(alternatives);
         }
-        let floor = kth_largest(logits, n, select);
-        let top = logits
-            .iter()
-            .enumerate()
-            .filter(|(_, logit)| **logit >= floor);
-        order.clear();
-        order.extend(top.map(|(id, logit)| (place(*logit, id), 0)));
-        order.sort_unstable();
-        let alternative = |(place, _): &(Place, u64)| {
-            let id = (*place & u64::from(u32::MAX)) as usize;
-            Alternative {
-                token: id as Token,
-                logprob: softmax.logprob(logits[id]),
-            }
+        best(logits, n, select, order);
+        let alternative = |(place, _): &(Place, u64)| Alternative {
+            token: id(*place),
+            logprob: softmax.logprob(logits[id(*place) as usize]),
         };
         alternatives.extend(order.iter().take(n).map(alternative));
         Ok(alternatives)
     }
 }
 
-/// What a device's pick says, in the sampler's words; `None` if no token is possible. `top` is the
-/// list that [`Pick::top`] is a part of. Fails as [`Sampler::choose`].
+/// The same from the alternatives that a device gives for a row that nothing changes: as many more
+/// than `n` as there are ids that are no tokens. `None` if no token is possible.
+pub fn continuations_of(
+    choice: &Choice,
+    pick: &Pick,
+    top: &[(Token, f32)],
+    n: usize,
+    out: &mut Vec<Continuation>,
+) -> Option<LogSoftmax> {
+    if pick.max == f32::NEG_INFINITY {
+        return None;
+    }
+    let softmax = LogSoftmax::new(pick.max, pick.total);
+    let tokens = top[pick.top.clone()].iter().map(|&(token, logit)| {
+        let logprob = softmax.logprob(logit);
+        Continuation {
+            token,
+            logprob,
+            changed: logprob,
+        }
+    });
+    let is_token = |c: &Continuation| (c.token as usize) < choice.n_tokens;
+    let possible = tokens.filter(|c| is_token(c)).take(n);
+    out.extend(possible.filter(|c| c.changed > f32::NEG_INFINITY));
+    Some(softmax)
+}
+
+/// The alternatives that a device gives for a row: the first `n` of [`Pick::top`].
+pub fn alternatives_of(
+    pick: &Pick,
+    top: &[(Token, f32)],
+    softmax: &LogSoftmax,
+    n: usize,
+) -> Result<Vec<Alternative>> {
+    let alternative = |&(token, logit): &(Token, f32)| Alternative {
+        token,
+        logprob: softmax.logprob(logit),
+    };
+    let n = n.min(pick.top.len());
+    let mut alternatives = reserve::room(ALTERNATIVES, n)?;
+    let given = top[pick.top.clone()].iter().map(alternative);
+    alternatives.extend(given.take(n));
+    Ok(alternatives)
+}
+
+/// Converts a device's pick to the sampler's types. Returns `None` if no token is possible.
+/// [`Pick::top`] is a range of the list `top`. Fails as [`Sampler::choose`] does.
 pub fn picked(
     choice: &Choice,
     pick: &Pick,
@@ -341,12 +487,7 @@ pub fn picked(
         return Ok(Some((token, Score::default())));
     }
     let softmax = LogSoftmax::new(pick.max, pick.total);
-    let alternative = |&(token, logit): &(Token, f32)| Alternative {
-        token,
-        logprob: softmax.logprob(logit),
-    };
-    let mut alternatives = reserve::room(ALTERNATIVES, pick.top.len())?;
-    alternatives.extend(top[pick.top.clone()].iter().map(alternative));
+    let alternatives = alternatives_of(pick, top, &softmax, pick.top.len())?;
     let score = Score {
         logprob: match choice.logprob {
             true => softmax.logprob(pick.logit),
@@ -364,7 +505,7 @@ pub struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// From the largest logit and the sum of masses at temperature 1.
+    /// Computes it from the largest logit and the sum of masses at temperature 1.
     fn new(max: f32, total: u64) -> Self {
         Self {
             log_total: f64::from(max) + (total as f64 / ONE as f64).ln(),
@@ -377,8 +518,8 @@ impl LogSoftmax {
     }
 }
 
-/// -inf for what is not finite; and no negative zero, which is equal to the other and must be so by
-/// [`rank`] too.
+/// Replaces a number that is not finite by -inf. Replaces negative zero by zero, because the two
+/// are equal and must have the same [`rank`].
 fn clean(logit: f32) -> f32 {
     if logit.is_finite() {
         logit + 0.0
@@ -424,9 +565,9 @@ fn change(out: &mut Vec<f32>, logits: &[f32], penalty: f32, changes: Changes<'_>
     }
 }
 
-/// Typical sampling, epsilon and eta, each over what the one before has kept: a token's probability
-/// is its mass over the mass of all that are kept. They ascend by id, so that the entropies are sums
-/// in one order.
+/// Typical sampling, then epsilon, then eta, each applied to the tokens that the previous filter
+/// has kept. A token's probability is its mass divided by the mass of all kept tokens. Tokens are
+/// in ascending order of ids, so entropies are always summed in the same order.
 fn filter_probabilities(
     kept: &mut Vec<Kept>,
     strategy: &Strategy,
@@ -458,7 +599,7 @@ fn filter_probabilities(
         }
         kept.retain(|k| distance(k) <= last);
     }
-    // The most likely token stays: the first of those with the largest logit.
+    // The most likely token is always kept. It is the first one with the largest logit.
     let best = |kept: &[Kept]| {
         let value = |k: &&Kept| rank(values[k.token as usize]);
         kept.iter().min_by_key(value).map(|k| k.token)
@@ -478,7 +619,8 @@ fn filter_probabilities(
     }
 }
 
-/// -inf for an empty slice. Lanes, because a chain of dependent maxima would not vectorise.
+/// The largest value; -inf for an empty slice. It uses lanes, because a chain of dependent maxima
+/// would not vectorise.
 fn maximum(values: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -506,8 +648,8 @@ fn total_mass(shares: &[f32]) -> u64 {
         }
         (u64::from(highs) << 19).wrapping_add_signed(i64::from(lows))
     };
-    // A part has as many shares as 32 bits have room for. (Checks for overflow would keep the loop
-    // from being vectorised.)
+    // A part has so few shares that their sum fits into 32 bits. (With checks for overflow, the
+    // loop would not be vectorised.)
     shares.chunks(2048).map(part).sum()
 }
 
@@ -526,8 +668,8 @@ fn share_from(shares: &[f32], values: &[f32], least: f32) -> f32 {
     lanes.iter().chain(counted.map(|(share, _)| share)).sum()
 }
 
-/// `out[i] = share(values[i])`. A loop over slices: as an iterator with a capturing closure it does
-/// not vectorise and takes twice as long.
+/// `out[i] = share(values[i])`. This is a loop over slices, because an iterator with a capturing
+/// closure does not vectorise and takes twice as long.
 fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: Scale) {
     out.resize(values.len(), 0.0);
     for (out, value) in out.iter_mut().zip(values) {
@@ -537,9 +679,9 @@ fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: Scale) {
 
 /// The `k`-th largest value, 1 <= k <= len.
 ///
-/// The k-th largest of the maxima of blocks is a lower bound, since k values are at least that; one
-/// vectorised pass finds it and leaves few values to select from. Without it, selecting from 32,000
-/// values takes longer than everything else together.
+/// The k-th largest of the maxima of blocks is a lower bound, because k values are at least as
+/// large. One vectorised pass finds it and leaves few values from which to select. Without this
+/// bound, selecting from 32,000 values takes longer than everything else together.
 fn kth_largest(values: &[f32], k: usize, select: &mut Vec<f32>) -> f32 {
     const BLOCK: usize = 64;
     let descending = |a: &f32, b: &f32| b.total_cmp(a);
@@ -555,16 +697,30 @@ fn kth_largest(values: &[f32], k: usize, select: &mut Vec<f32>) -> f32 {
     *select.select_nth_unstable_by(k - 1, descending).1
 }
 
-/// Keep a token while the mass of those before it is at most `limit` (Meta's rule), so the one that
-/// crosses stays and one always remains. `kept` must hold at least all of those.
+/// The places of the `n` largest values and of those that are equal to the last of them, in order.
+fn best(values: &[f32], n: usize, select: &mut Vec<f32>, order: &mut Vec<(Place, u64)>) {
+    order.clear();
+    let n = n.min(values.len());
+    if n > 0 {
+        let floor = kth_largest(values, n, select);
+        let values = values.iter().enumerate();
+        let top = values.filter(|(_, value)| **value >= floor);
+        order.extend(top.map(|(id, value)| (place(*value, id), 0)));
+        order.sort_unstable();
+    }
+}
+
+/// Keeps a token while the mass of the tokens before it is at most `limit` (Meta's rule). So the
+/// token that crosses the limit is kept, and at least one token remains. `kept` must contain all
+/// tokens of the nucleus.
 fn keep_nucleus(kept: &mut Vec<Kept>, order: &mut Vec<(Place, u64)>, values: &[f32], limit: u64) {
     let place = |k: &Kept| place(values[k.token as usize], k.token as usize);
     order.clear();
     order.extend(kept.iter().map(|k| (place(k), k.mass)));
     let mut rest = &mut order[..];
     let mut before = 0;
-    // Invariant: the best of `rest` is in the nucleus, `before` is the mass of all better than it,
-    // and the nucleus ends within `rest`.
+    // Invariant: the best token of `rest` is in the nucleus, `before` is the mass of all better
+    // tokens, and the nucleus ends within `rest`.
     while rest.len() > 1 {
         let middle = rest.len() / 2;
         let (better, _, _) = rest.select_nth_unstable(middle);

@@ -1,10 +1,14 @@
-//! Which rows go into the next step; who begins, who ends, and whose pages are whose.
+//! Decides which rows go into the next step, who begins and who ends, and who has which pages.
 
 use super::EngineOptions;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
+use super::draft::{Drafts, is_taken};
 use super::edits::Editor;
+use super::event::FinishReason;
+use super::group::{Begin, Group, Row};
 use super::guide::{Guide, Guides};
+use super::inquiry::Inquiry;
 use super::line::{Line, Next};
 use super::output::Output;
 use super::pace::Pace;
@@ -13,8 +17,7 @@ use super::policy::Policy;
 use super::sampler::{Sampler, picked};
 use super::sequence::{Extent, Sequence};
 use super::shared::{Shared, lock};
-use super::stream::FinishReason;
-use crate::backend::choice::mask_words;
+use crate::backend::choice::{Search, mask_words};
 use crate::backend::{Answer, Limits, RowKind, Run, Span, Step};
 use crate::kv::{Hit, Pool};
 use crate::tokenizer::Tokenizer;
@@ -22,17 +25,19 @@ use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A step, and whose rows it has.
+/// A step, and the sequences to which its rows belong.
 #[derive(Default)]
 pub(super) struct Plan {
     pub step: Step,
     /// [`Sequence::id`] of each span.
     whose: Vec<u64>,
+    /// For each span, which branch of its sequence it belongs to.
+    branches: Vec<usize>,
 }
 
 impl Plan {
-    /// An empty plan with room for any step but its history and its edits, whose room
-    /// [`Scheduler::plan`] takes.
+    /// Makes an empty plan. It has room for any step, but not for the step's history and edits: for
+    /// these [`Scheduler::plan`] takes room.
     fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
         let what = "the plan of a step";
         let pages_each = limits.max_positions.div_ceil(limits.page_size);
@@ -50,12 +55,14 @@ impl Plan {
         reserve::vec(what, &mut step.wanted, limits.max_wanted)?;
         reserve::vec(what, &mut step.choices, limits.max_wanted)?;
         reserve::vec(what, &mut plan.whose, max_batch_size)?;
+        reserve::vec(what, &mut plan.branches, max_batch_size)?;
         Ok(plan)
     }
 
     pub fn clear(&mut self) {
         self.step.clear();
         self.whose.clear();
+        self.branches.clear();
     }
 
     pub fn is_empty(&self) -> bool {
@@ -66,27 +73,29 @@ impl Plan {
 /// All calls that were received and have not ended.
 pub(super) struct Scheduler {
     pub(super) line: Line,
-    /// In the order of admission. Every one holds a slot and all pages it can ever need, so that
-    /// only a reader who is behind makes it give them up.
+    /// The sequences that run, in the order of admission. Each holds a slot and all pages that it
+    /// can ever need, so it gives them up only if its reader is behind.
     pub(super) running: Vec<Sequence>,
-    /// Room for the sequences that [`Scheduler::retire`] takes out; empty between its runs.
+    /// Room for the sequences that [`Scheduler::retire`] takes out. It is empty between calls.
     ended: Vec<Sequence>,
-    /// Pages to be copied, (from, to); at most one for each slot.
+    /// Pages to be copied, as (from, to). There is at most one for each slot.
     pub(super) copies: Vec<(u32, u32)>,
     guides: Guides,
     pub(super) parked: Parked,
-    /// Sequences that were admitted so far.
+    /// The number of sequences that were admitted so far.
     pub(super) admitted: u64,
     pub(super) pool: Pool,
-    pace: Pace,
-    sampler: Sampler,
+    pub(super) pace: Pace,
+    /// Whether the model has ever taken a step before the answer of the one before it.
+    pub(super) runs_ahead: bool,
+    pub(super) sampler: Sampler,
     editor: Editor,
     /// Ids from here on are never sampled.
     n_tokens: usize,
-    limits: Limits,
+    pub(super) limits: Limits,
     tokenizer: Arc<dyn Tokenizer>,
     max_batch_size: usize,
-    eos_ids: Vec<Token>,
+    pub(super) eos_ids: Vec<Token>,
     pub(super) bounds: Bounds,
     pub(super) shared: Arc<Shared>,
 }
@@ -101,7 +110,7 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
-        let editor = Editor::new(n_tokens, &options.eos_ids)?;
+        let editor = Editor::new(n_tokens, limits.max_positions, &options.eos_ids)?;
         let slots = "the slots (max_batch_size)";
         Ok(Self {
             line: Line::new(options.max_batch_size),
@@ -112,7 +121,8 @@ impl Scheduler {
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size)?,
-            pace: Pace::new(options.prefill_chunk),
+            pace: Pace::new(options.prefill_chunk, limits.max_wanted)?,
+            runs_ahead: false,
             sampler,
             editor,
             n_tokens,
@@ -125,43 +135,35 @@ impl Scheduler {
         })
     }
 
-    /// Empty plans for two steps: one that is computed, and one that follows it.
+    /// Makes two empty plans: for a step that is computed, and for the step that follows it.
     pub fn plans(&self) -> Result<[Plan; 2]> {
         let plan = || Plan::new(&self.limits, self.max_batch_size);
         Ok([plan()?, plan()?])
     }
 
-    /// Queue what has come, end what was cancelled or went unread, and give slots and pages to
-    /// those who wait. Where none are left, sequences whose readers are behind give theirs up.
+    /// Queues the calls that have come, ends calls that were cancelled or that nobody reads, and
+    /// gives slots and pages to those that wait. If no slots are left, sequences whose readers are
+    /// behind give up theirs.
     pub fn admit(&mut self, new: Vec<Arc<Call>>, run: &mut dyn Run) -> Result<()> {
         self.line.join(new);
         self.line.look();
         for sequence in self.parked.look(&mut self.line) {
-            self.end_parked(sequence, FinishReason::Cancelled);
-        }
-        for sequence in self.parked.take_all(|s| s.call().is_out_of_time()) {
-            self.end_parked(sequence, FinishReason::Time);
+            let reason = sequence.ends().unwrap_or(FinishReason::Cancelled);
+            self.end_parked(sequence, reason);
         }
         for sequence in &mut self.running {
-            let Output { call, index, .. } = &sequence.output;
-            if call.is_cancelled() || call.has_ended(*index) {
-                sequence.end = Some(Ok(FinishReason::Cancelled));
-            } else if call.is_out_of_time() {
-                sequence.end = Some(Ok(FinishReason::Time));
+            if let Some(reason) = sequence.ends() {
+                sequence.end = Some(Ok(reason));
             }
         }
         self.end_unread();
-        self.retire();
+        // An answer may give a sequence its last token, also a sequence that has just come back.
         loop {
-            let Some(next) = self.line.first(&mut self.parked) else {
-                break;
-            };
-            let went = match next {
-                _ if self.running.len() == self.max_batch_size => false,
-                Next::Call(call) => self.begin(call),
-                Next::Parked(id) => self.resume(id, run)?,
-            };
-            if !went && !self.park(run)? {
+            self.take_answers();
+            self.retire();
+            let before = self.admitted;
+            self.fill_slots(run)?;
+            if self.admitted == before {
                 break;
             }
         }
@@ -169,12 +171,41 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Begin a prompt of the call whose turn it is. Returns whether there may be room for another.
+    /// Gives slots and pages to the calls that wait.
+    fn fill_slots(&mut self, run: &mut dyn Run) -> Result<()> {
+        while let Some(next) = self.line.first(&mut self.parked) {
+            let went = match next {
+                _ if self.slots() == self.max_batch_size => false,
+                Next::Call(call) => self.begin(call),
+                Next::Parked(id) => self.resume(id, run)?,
+            };
+            if !went && !self.park(run)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of slots that are taken.
+    pub(super) fn slots(&self) -> usize {
+        self.running.iter().map(Sequence::width).sum()
+    }
+
+    /// Whether so many more slots can be taken.
+    pub(super) fn has_slots(&self, n: usize) -> bool {
+        self.slots() + n <= self.max_batch_size
+    }
+
+    /// Begins a prompt of the call whose turn it is. Returns whether there may be room for another
+    /// prompt.
     fn begin(&mut self, call: Arc<Call>) -> bool {
-        let (options, pool, width) = (&call.options, &mut self.pool, call.width());
-        if self.running.len() + width > self.max_batch_size {
+        let width = call.width();
+        if !self.has_slots(width) {
             return false;
         }
+        let (options, pool) = (&call.options, &mut self.pool);
+        // All beams of a prompt are one sequence.
+        let n = if options.has_beams() { 1 } else { width };
         let max_seq_len = self.limits.max_positions;
         let beginning = call.begin(|Waiting { index, tokens }, seed, adapter| {
             let extent = Extent::new(options, tokens.len(), max_seq_len);
@@ -185,22 +216,42 @@ impl Scheduler {
             if options.grammar.is_some() {
                 self.guides.start()?;
             }
-            let mut samples = reserve::room("the samples of a prompt", width)?;
-            for index in (*index..).take(width) {
-                let guide = options.grammar.as_ref();
-                let guide = guide.map(|grammar| Guide::new(grammar, self.n_tokens, !options.echo));
+            let mut samples = reserve::room("the samples of a prompt", n)?;
+            for index in (*index..).take(n) {
+                let guide = options.grammar.as_ref().map(|grammar| {
+                    Guide::new(grammar, self.n_tokens, &options.stop_tokens, !options.echo)
+                });
+                let mut guide = guide.transpose()?;
                 let output = Output::new(call.clone(), index, self.tokenizer.clone())?;
                 let most = tokens.len() + extent.max_new();
                 let mut own = reserve::room("the tokens of a sequence", most)?;
                 own.extend_from_slice(tokens);
-                samples.push((own, output, guide.transpose()?));
+                let inquiry = options
+                    .ask_logits
+                    .then(|| Inquiry::new(index, tokens.len(), most, self.limits.vocab_size));
+                let group = match options.has_beams() {
+                    true => Some(Group::new(Begin {
+                        call: &call,
+                        index,
+                        prompt: tokens,
+                        extent: &extent,
+                        eos_ids: &self.eos_ids,
+                        n_tokens: self.n_tokens,
+                        tokenizer: &self.tokenizer,
+                        guide: guide.take(),
+                    })?),
+                    false => None,
+                };
+                let drafts = Drafts::new(&call, tokens.len(), &extent);
+                let asked = inquiry.transpose()?;
+                samples.push((own, output, guide, group, asked, drafts));
             }
             let total = extent.most_positions().div_ceil(pool.page_size());
             let tables = pool.reserve_all(width, &hits, total)?;
-            let begun = |tables| (seed, adapter, extent, hits, samples.into_iter().zip(tables));
+            let begun = |tables| (seed, adapter, extent, hits, samples, tables);
             Ok(tables.map(begun))
         });
-        let (seed, adapter, extent, hits, samples) = match beginning {
+        let (seed, adapter, extent, hits, samples, tables) = match beginning {
             Ok(Beginning::Begun(reserved)) => reserved,
             Ok(Beginning::NothingLeft) => return true,
             Ok(Beginning::NoRoom) => return false,
@@ -210,21 +261,33 @@ impl Scheduler {
             }
         };
         self.line.has_begun();
-        let mut first = None;
-        for ((tokens, output, guide), pages) in samples {
+        let (mut first, mut tables) = (None, tables.into_iter());
+        let n_more = self.limits.vocab_size - self.n_tokens;
+        for (tokens, output, guide, group, inquiry, drafts) in samples {
+            let pages = tables.next().unwrap_or_default();
             self.admitted += 1;
             let mut branch = Branch::new(tokens, pages, options.root());
             for Hit { node, .. } in &hits {
                 branch.adopt(*node, self.pool.page_size());
             }
-            let policy = Policy::new(options, seed, output.index, self.n_tokens);
+            let mut policy = Policy::new(options, seed, output.index, self.n_tokens);
+            if let Some(group) = &group {
+                let search = match options.force_words.is_empty() {
+                    true => Search::Alternatives,
+                    false => Search::Logits,
+                };
+                policy = policy.searching(group.alternatives(n_more), search);
+            }
             let mut sequence = Sequence::new(self.admitted, branch, policy, output, extent);
+            sequence.group = group;
+            sequence.give_pages(&mut tables);
             if extent.prefill_len() == 0 {
-                // Nothing to generate and nothing to score.
+                // There is nothing to generate and nothing to score.
                 sequence.finish(FinishReason::Length);
                 continue;
             }
-            sequence.guide = guide;
+            (sequence.guide, sequence.inquiry) = (guide, inquiry);
+            sequence.drafts = drafts;
             sequence.adapter.clone_from(&adapter);
             sequence.first = first;
             first = first.or(Some(sequence.id));
@@ -233,38 +296,51 @@ impl Scheduler {
         true
     }
 
-    /// Fill `plan` with one row per running stream and a chunk of the prompts; leave it empty if
-    /// there is nothing to do.
+    /// Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
+    /// it empty if there is nothing to do.
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
-        let history = self.running.iter().map(Sequence::history_len).sum();
-        let room = reserve::vec("the tokens for penalties", &mut plan.step.history, history);
-        if let Err(error) = room.and_then(|()| self.reserve_edits(&mut plan.step)) {
+        for sequence in &mut self.running {
+            sequence.sits_out = sequence.is_held();
+        }
+        self.draft();
+        if self.reserve_changes(&mut plan.step).is_err() {
+            self.drop_drafts();
+        }
+        if let Err(error) = self.reserve_changes(&mut plan.step) {
             let needs_room = |s: &&mut Sequence| s.history_len() > 0 || s.policy.is_edited();
             for sequence in self.running.iter_mut().filter(needs_room) {
                 sequence.end = Some(Err(error.clone()));
             }
             self.retire();
         }
-        let guided = self.running.iter().filter(|s| s.guide.is_some()).count();
-        let words = guided * mask_words(self.n_tokens);
+        let guided = |s: &Sequence| s.call().options.grammar.is_some();
+        let rows = self.running.iter().filter(|s| guided(s));
+        let rows: usize = rows.map(|s| s.branches().count()).sum();
+        let words = rows * mask_words(self.n_tokens);
         if let Err(error) = reserve::vec("the masks of a step", &mut plan.step.masks, words) {
-            for sequence in self.running.iter_mut().filter(|s| s.guide.is_some()) {
+            for sequence in self.running.iter_mut().filter(|s| guided(s)) {
                 sequence.end = Some(Err(error.clone()));
             }
             self.retire();
         }
         for sequence in &mut self.running {
-            sequence.sits_out = sequence.call().is_behind();
-        }
-        for sequence in &self.running {
-            let branch = &sequence.branch;
-            if !sequence.sits_out && !branch.in_prefill() {
-                let position = branch.computed;
-                let token = &branch.tokens[position..][..1];
-                add_span(plan, sequence, RowKind::Decode, position, token, &self.pool);
-                want(&mut plan.step, sequence, 0..1, &mut self.editor);
+            if sequence.sits_out || sequence.branch.in_prefill() {
+                continue;
             }
+            // Each row is that of a sequence that has the drafts before it.
+            let (n, n_drafts) = (sequence.branch.tokens.len(), sequence.n_drafts());
+            if let Some(drafts) = &sequence.drafts {
+                sequence.branch.tokens.extend_from_slice(drafts.in_step());
+            }
+            for (at, branch) in sequence.branches().enumerate() {
+                let (position, rows) = (branch.computed, 0..1 + n_drafts);
+                let tokens = &branch.tokens[position..][rows.clone()];
+                let (kind, pool) = (RowKind::Decode, &self.pool);
+                add_span(plan, sequence, (at, branch), kind, position, tokens, pool);
+                want(&mut plan.step, sequence, branch, rows, &mut self.editor);
+            }
+            sequence.branch.tokens.truncate(n);
         }
         let mut budget = self
             .pace
@@ -275,7 +351,7 @@ impl Scheduler {
             }
             let sequence = &mut self.running[at];
             if !sequence.sits_out && sequence.branch.in_prefill() {
-                // Pages that others have published since it was admitted.
+                // These are pages that others have published since the sequence was admitted.
                 if !sequence.extent.scores_prompt() && sequence.branch.adopt_found(&mut self.pool) {
                     sequence.found();
                 }
@@ -287,20 +363,26 @@ impl Scheduler {
         self.ask_for_masks(plan);
     }
 
-    /// Have the masks computed of the rows whose sequences follow a grammar. They come with
-    /// [`Scheduler::collect_masks`]; until then no token can be chosen of these rows.
+    /// Has the masks computed for the rows whose sequences follow a grammar.
+    /// [`Scheduler::collect_masks`] collects them. Until then no token can be chosen from these
+    /// rows.
     fn ask_for_masks(&mut self, plan: &mut Plan) {
-        let Plan { step, whose } = plan;
+        let Plan {
+            step,
+            whose,
+            branches,
+        } = plan;
         let mut row = 0;
-        for (span, id) in step.spans.iter().zip(whose) {
+        for ((span, id), branch) in step.spans.iter().zip(whose).zip(branches) {
             let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
                 continue;
             };
             for (choice, wanted) in step.choices.iter_mut().zip(&step.wanted) {
                 let is_its = span.rows.contains(&(*wanted as usize));
-                if is_its && choice.given.is_none() && sequence.guide.is_some() {
+                let guide = sequence.guide_mut(*branch);
+                if is_its && choice.given.is_none() && guide.is_some() {
                     choice.mask = Some(row as u32);
-                    self.guides.ask(sequence, row);
+                    self.guides.ask(sequence, *branch, row);
                     row += 1;
                 }
             }
@@ -308,7 +390,7 @@ impl Scheduler {
         step.masks.resize(row * mask_words(self.n_tokens), 0);
     }
 
-    /// Wait for the masks of a step that the model has computed.
+    /// Waits for the masks of a step that the model has computed.
     pub fn collect_masks(&mut self, plan: &mut Plan) {
         let times = self.guides.collect(&mut plan.step, &mut self.running);
         if times.masks > 0 {
@@ -320,44 +402,60 @@ impl Scheduler {
     }
 
     /// Plans the step that follows `plan` while `plan` is under way, so that the device need not
-    /// wait for the host between the two. `next` is empty before. It stays empty unless the same
-    /// sequences are certain to decode again: then only the tokens, and which sequences end, are
-    /// not known yet.
+    /// wait for the host between the two. `next` must be empty. It stays empty unless the same
+    /// sequences are certain to decode again. Then the only things not known yet are the tokens,
+    /// and which sequences end.
     ///
     /// Some sequences may end meanwhile. Their rows are computed in vain, and [`Scheduler::absorb`]
-    /// passes over them. Such a row writes to the cache behind its sequence's last token. That does
+    /// ignores them. Such a row writes to the cache behind its sequence's last token. That does no
+    /// harm: the page was never published, and its next holder writes after this row.
     /// no harm: the page was never published, and its next holder writes after this row.
     pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
+        self.runs_ahead = true;
         let rows = || self.running.iter().filter(|s| !s.sits_out);
         // The next step has the same rows only if nobody comes or goes: no prompt begins, and no
-        // reader falls behind or catches up.
+        // reader falls behind, catches up or answers.
         if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
             || !rows().all(Sequence::goes_on)
-            || self
-                .running
-                .iter()
-                .any(|s| s.sits_out != s.call().is_behind())
+            || self.running.iter().any(|s| s.sits_out == s.could_go_on())
             || self.reserve_edits(&mut next.step).is_err()
         {
             return;
         }
         next.step.follows = true;
         for sequence in self.running.iter().filter(|s| !s.sits_out) {
-            let position = sequence.branch.tokens.len();
-            add_span(next, sequence, RowKind::Decode, position, &[0], &self.pool);
-            want(&mut next.step, sequence, 0..1, &mut self.editor);
+            let branch = &sequence.branch;
+            let (kind, pool, position) = (RowKind::Decode, &self.pool, branch.tokens.len());
+            add_span(next, sequence, (0, branch), kind, position, &[0], pool);
+            want(&mut next.step, sequence, branch, 0..1, &mut self.editor);
         }
+        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.rest();
+            }
+        }
+    }
+
+    /// Room for what the tokens of a step are chosen by.
+    fn reserve_changes(&self, step: &mut Step) -> Result<()> {
+        let history = self.running.iter().map(Sequence::history_len).sum();
+        reserve::vec("the tokens for penalties", &mut step.history, history)?;
+        self.reserve_edits(step)
     }
 
     /// Room for the edits that the running sequences can have in a step.
     fn reserve_edits(&self, step: &mut Step) -> Result<()> {
         let edited = self.running.iter().filter(|s| s.policy.is_edited());
-        let most = |s: &Sequence| self.editor.most(&s.call().options, s.branch.tokens.len());
+        let most = |s: &Sequence| -> usize {
+            let (options, rows) = (&s.call().options, 1 + s.n_drafts());
+            let most = |b: &Branch| rows * self.editor.most(options, b.tokens.len() + rows - 1);
+            s.branches().map(most).sum()
+        };
         let edits = edited.map(most).sum();
         reserve::vec("the edits of logits", &mut step.edits, edits)
     }
 
-    /// Whether an earlier span of this step computes the page that this sequence would begin with.
+    /// Whether an earlier span of this step computes the page with which this sequence would begin.
     /// The sequence then waits and finds the page after the step, so that several answers to one
     /// prompt cost one prefill.
     fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
@@ -380,11 +478,11 @@ impl Scheduler {
             })
     }
 
-    /// Returns the rows taken from the budget.
+    /// Adds a chunk of a prompt. Returns how many rows of the budget it takes.
     fn plan_prefill(&mut self, at: usize, budget: usize, plan: &mut Plan) -> usize {
         let sequence = &self.running[at];
         let end = sequence.extent.prefill_len();
-        // A fully cached prompt still computes its last token, without writing it again.
+        // A fully cached prompt still computes its last token, but does not write it again.
         let branch = &sequence.branch;
         let position = branch.computed.min(end - 1);
         let mut rows = (end - position).min(budget);
@@ -398,50 +496,48 @@ impl Scheduler {
             return 0;
         }
         let tokens = &branch.tokens[position..][..rows];
-        add_span(
-            plan,
-            sequence,
-            RowKind::Prefill,
-            position,
-            tokens,
-            &self.pool,
-        );
+        let (kind, pool) = (RowKind::Prefill, &self.pool);
+        add_span(plan, sequence, (0, branch), kind, position, tokens, pool);
         let wanted_from = match sequence.extent.scores_prompt() {
             true => 0,
             false if position + rows == branch.prompt_len => rows - 1,
             false => rows,
         };
         let rows_wanted = wanted_from..rows;
-        want(&mut plan.step, sequence, rows_wanted, &mut self.editor);
+        let editor = &mut self.editor;
+        want(&mut plan.step, sequence, branch, rows_wanted, editor);
         rows
     }
 
-    /// Take the answer of a step, which took `seconds`.
+    /// Takes the answer of a step, which took `seconds`.
     pub fn absorb(&mut self, plan: &Plan, answer: Answer<'_>, seconds: f64) {
-        let Plan { step, whose } = plan;
+        let Plan {
+            step,
+            whose,
+            branches,
+        } = plan;
         if !self.running.iter().any(|s| whose.contains(&s.id)) {
             // All its sequences have ended since it was planned.
             return;
         }
-        let decodes = step
-            .spans
-            .iter()
-            .filter(|span| span.kind == RowKind::Decode)
-            .count();
+        let spans = step.spans.iter();
+        let decoded = spans.filter(|span| span.kind == RowKind::Decode);
+        let decodes = decoded.map(|span| span.rows.len()).sum();
         let prompt_rows = step.tokens.len() - decodes;
         self.pace.observe(prompt_rows, decodes, seconds);
-        let generated = |s: &Sequence| s.branch.generated();
+        let generated = Sequence::generated;
         let before: usize = self.running.iter().map(generated).sum();
+        let (mut drafted, mut accepted) = (0, 0);
 
         let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
-        for (span, id) in step.spans.iter().zip(whose) {
+        for ((span, id), branch_at) in step.spans.iter().zip(whose).zip(branches) {
             let Some(at) = self.running.iter().position(|s| s.id == *id) else {
                 continue;
             };
             let sequence = &mut self.running[at];
-            let branch = &mut sequence.branch;
-            branch.computed = branch.computed.max(span.position + span.rows.len());
+            let branch = sequence.branch_mut(*branch_at);
             if span.kind == RowKind::Prefill {
+                branch.computed = branch.computed.max(span.position + span.rows.len());
                 branch.publish(&mut self.pool);
                 if !sequence.extent.scores_prompt()
                     && let Err(error) = sequence.echo(sequence.branch.computed)
@@ -453,22 +549,54 @@ impl Scheduler {
             for row in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
                 let choice = &step.choices[row];
                 let position = span.position + step.wanted[row] as usize - span.rows.start;
+                if span.kind == RowKind::Decode {
+                    let branch = self.running[at].branch_mut(*branch_at);
+                    if position > span.position
+                        && !is_taken(step, step.wanted[row] as usize, position, branch)
+                    {
+                        break;
+                    }
+                    branch.computed = branch.computed.max(position + 1);
+                }
                 if let Answer::Logits(logits) = answer {
                     let n = self.limits.vocab_size;
                     self.sampler.load(&logits[row * n..][..n]);
                 }
+                if choice.search != Search::Off {
+                    let sequence = &mut self.running[at];
+                    let row = match answer {
+                        Answer::Logits(_) => Row::Logits(&mut self.sampler),
+                        Answer::Picks { picks, top } => Row::Pick(&picks[row], top),
+                    };
+                    let (pool, copies) = (&mut self.pool, &mut self.copies);
+                    if sequence.end.is_none()
+                        && let Err(error) =
+                            sequence.take_beam(*branch_at, choice, step, row, pool, copies)
+                    {
+                        sequence.end = Some(Err(error));
+                    }
+                    continue;
+                }
                 for sequence in &mut self.running {
-                    // Samples of a prompt are all told its scores. What follows it, each draws
-                    // from a row of its own.
+                    // All samples of a prompt are told the prompt's scores. The token after the
+                    // prompt is drawn by each sample, from its own row.
                     let shares =
                         sequence.first == Some(*id) && position + 1 < sequence.branch.prompt_len;
                     if sequence.end.is_some() || !(sequence.id == *id || shares) {
                         continue;
                     }
+                    match sequence.ask(position, choice, step, &mut self.sampler) {
+                        Ok(false) => {}
+                        Ok(true) => continue,
+                        Err(error) => {
+                            sequence.end = Some(Err(error));
+                            continue;
+                        }
+                    }
                     let got = match answer {
                         Answer::Logits(_) => match self.sampler.choose(choice, step) {
-                            // Nothing is left of what the model thinks possible, and no text of a
-                            // grammar ends here.
+                            // No token that the model holds possible is left, and the grammar does
+                            // not let the text end here.
                             Ok(None) if self.sampler.has_possible() && !sequence.may_end() => {
                                 Err(Error::NoToken {
                                     index: sequence.output.index,
@@ -485,6 +613,13 @@ impl Scheduler {
                     }
                 }
             }
+            let Sequence { drafts, branch, .. } = &mut self.running[at];
+            if span.kind == RowKind::Decode
+                && let Some(drafts) = drafts
+            {
+                accepted += drafts.learn(step, span, branch);
+                drafted += span.rows.len() - 1;
+            }
             for sequence in &mut self.running {
                 if sequence.first == Some(*id) && sequence.has_computed_prompt() {
                     sequence.first = None;
@@ -500,6 +635,8 @@ impl Scheduler {
             let mut totals = lock(&self.shared.totals);
             totals.steps += 1;
             totals.generated_tokens += (after - before) as u64;
+            totals.drafted_tokens += drafted as u64;
+            totals.accepted_tokens += accepted as u64;
             match prompt_rows {
                 0 => totals.decode_ms += seconds * 1e3,
                 _ => totals.prefill_ms += seconds * 1e3,
@@ -508,15 +645,15 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Take out the sequences that have ended. Their slots and pages are free, and the totals say
+    /// Takes out the sequences that have ended. Their slots and pages are free, and the totals say
     /// so, before any reader can see the end.
     pub(super) fn retire(&mut self) {
         self.end_failed_calls();
         let mut ended = std::mem::take(&mut self.ended);
         ended.extend(self.running.extract_if(.., |s| s.end.is_some()));
         for sequence in &mut ended {
-            lock(&self.shared.totals).cached_tokens += sequence.cached as u64;
-            sequence.branch.release(&mut self.pool);
+            lock(&self.shared.totals).cached_tokens += sequence.all_cached() as u64;
+            sequence.release(&mut self.pool);
         }
         if !ended.is_empty() {
             self.report();
@@ -531,7 +668,7 @@ impl Scheduler {
         self.ended = ended;
     }
 
-    /// One failure ends its whole call.
+    /// The failure of one sequence ends its whole call.
     fn end_failed_calls(&mut self) {
         for at in 0..self.running.len() {
             let Sequence { end, output, .. } = &self.running[at];
@@ -548,7 +685,7 @@ impl Scheduler {
         }
     }
 
-    /// End everything: the handle goes.
+    /// Ends all calls, because the handle is freed.
     pub fn cancel_all(&mut self) {
         for sequence in &mut self.running {
             sequence.end = Some(Ok(FinishReason::Cancelled));
@@ -560,27 +697,34 @@ impl Scheduler {
         self.line.cancel_all();
     }
 
-    /// Bring the totals up to date.
+    /// Brings the totals up to date.
     fn report(&self) {
         let mut totals = lock(&self.shared.totals);
-        totals.running = self.running.len() as u32;
-        totals.parked = self.parked.len() as u32;
+        totals.running = self.slots() as u32;
+        totals.parked = self.parked.sequences().map(Sequence::width).sum::<usize>() as u32;
         totals.pages_used = self.pool.used() as u64;
     }
 }
 
-/// Ask for the logits of some rows of the step's last span, which belongs to this sequence.
-fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, editor: &mut Editor) {
+/// Asks for the logits of some rows of the step's last span, which belongs to this branch of the
+/// sequence.
+fn want(
+    step: &mut Step,
+    sequence: &Sequence,
+    branch: &Branch,
+    rows: Range<usize>,
+    editor: &mut Editor,
+) {
     let Some(span) = step.spans.last() else {
         return;
     };
     for row in rows {
-        let Sequence { policy, branch, .. } = sequence;
+        let policy = &sequence.policy;
         let next = span.position + row + 1;
         let mut choice = policy.choice(branch, next - 1, &mut step.history);
         if choice.given.is_none() && policy.is_edited() {
             let (first, prompt_len) = (step.edits.len(), branch.prompt_len);
-            // Of a step that follows another, the last token is not known.
+            // If this step follows another, its last token is not known yet.
             let tokens = &branch.tokens[..next.min(branch.tokens.len())];
             let (output, generated) = (&tokens[prompt_len..], next - prompt_len);
             let options = &sequence.call().options;
@@ -592,20 +736,25 @@ fn want(step: &mut Step, sequence: &Sequence, rows: Range<usize>, editor: &mut E
     }
 }
 
-/// Append a span for some tokens of a sequence, from `position` on. Positions that are in the cache
-/// are not written again.
+/// Appends a span for some tokens of a sequence's branch, from `position` on. Positions that are in
+/// the cache already are not written again.
 fn add_span(
     plan: &mut Plan,
     sequence: &Sequence,
+    (at, branch): (usize, &Branch),
     kind: RowKind,
     position: usize,
     tokens: &[Token],
     pool: &Pool,
 ) {
-    let Plan { step, whose } = plan;
+    let Plan {
+        step,
+        whose,
+        branches,
+    } = plan;
     let Branch {
         pages, computed, ..
-    } = &sequence.branch;
+    } = branch;
     let size = pool.page_size();
     let positions = position..position + tokens.len();
     let (first_row, first_page) = (step.tokens.len(), step.pages.len());
@@ -627,4 +776,5 @@ fn add_span(
         step.adapters.push(Some(adapter.clone()));
     }
     whose.push(sequence.id);
+    branches.push(at);
 }

@@ -1,23 +1,27 @@
 //! One prompt on its way through the model, in three parts: its tokens and pages ([`Branch`]), what
-//! chooses ([`Policy`]), and what its reader is told ([`Output`]).
+//! chooses its tokens ([`Policy`]), and what its reader is told ([`Output`]).
 
 use super::branch::Branch;
 use super::call::Call;
+use super::draft::Drafts;
+use super::event::{FinishReason, RequestStats};
+use super::group::Group;
 use super::guide::Guide;
-use super::output::Output;
+use super::inquiry::Inquiry;
+use super::output::{Output, Sums};
 use super::policy::Policy;
 use super::request::GenerateOptions;
 use super::sampler::Score;
-use super::stream::{FinishReason, RequestStats};
 use crate::backend::Adapter;
 use crate::{Result, Token};
+use std::iter::once;
 use std::sync::Arc;
 
-/// How far a prompt goes.
+/// How far a prompt and its continuation go.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
     prompt_len: usize,
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     max_new: usize,
     scores_prompt: bool,
 }
@@ -32,7 +36,7 @@ impl Extent {
         }
     }
 
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     pub fn max_new(&self) -> usize {
         self.max_new
     }
@@ -43,8 +47,8 @@ impl Extent {
         self.scores_prompt
     }
 
-    /// Prompt rows to compute: all of them, but the last one predicts the first generated token
-    /// only.
+    /// The number of prompt rows to compute. These are all rows; but the last row only predicts the
+    /// first generated token, so it is not needed if none is generated.
     pub fn prefill_len(&self) -> usize {
         match (self.max_new > 0, self.scores_prompt) {
             (true, _) => self.prompt_len,
@@ -53,7 +57,7 @@ impl Extent {
         }
     }
 
-    /// Positions that will be computed at most. The last generated token is never fed back.
+    /// The most positions that are computed. The last generated token is never fed back.
     pub fn most_positions(&self) -> usize {
         match self.max_new {
             0 => self.prefill_len(),
@@ -64,23 +68,33 @@ impl Extent {
 
 /// A sequence that has begun: in prefill (no token generated yet), or decoding.
 pub(super) struct Sequence {
-    /// Its number among all that were admitted.
+    /// The sequence's number among all that were admitted.
     pub id: u64,
     pub branch: Branch,
     pub policy: Policy,
     pub output: Output,
     pub extent: Extent,
-    /// Where its text is in its grammar, if it has one. Away while its mask is computed.
+    /// The other branches and rules of a beam search, if the sequence is one.
+    pub group: Option<Box<Group>>,
+    /// The place of the text in its grammar, if the sequence has a grammar and is no beam search.
+    /// It is absent while its mask is computed.
     pub guide: Option<Box<Guide>>,
+    /// Its reader is asked about the logits of each of its tokens.
+    pub inquiry: Option<Box<Inquiry>>,
+    /// Its drafts, if it speculates.
+    pub drafts: Option<Drafts>,
     /// What its rows are computed with, beside the model.
     pub adapter: Option<Arc<Adapter>>,
-    /// The sequence, by its id, that computes the prompt for this one too, until it has done so.
+    /// The sequence (by its id) that computes the prompt for this one too, until it has done so.
     pub first: Option<u64>,
-    /// Prompt tokens that were not computed because their pages were found or shared.
+    /// The number of prompt tokens that were not computed because their pages were found or shared.
     pub cached: usize,
-    /// Its reader is too far behind: it keeps its slot and takes no part in the step.
+    /// The sum of the log probabilities of the generated tokens, if it is wanted.
+    sum_logprob: f64,
+    /// Whether the sequence's reader is too far behind or has a question of it. The sequence then
+    /// keeps its slot and takes no part in the step.
     pub sits_out: bool,
-    /// Set when it has ended, until the scheduler takes it out.
+    /// Why the sequence has ended. It is set until the scheduler takes the sequence out.
     pub end: Option<Result<FinishReason>>,
 }
 
@@ -92,10 +106,14 @@ impl Sequence {
             policy,
             output,
             extent,
+            group: None,
             guide: None,
+            inquiry: None,
+            drafts: None,
             adapter: None,
             first: None,
             cached: 0,
+            sum_logprob: 0.0,
             sits_out: false,
             end: None,
         };
@@ -103,12 +121,17 @@ impl Sequence {
         sequence
     }
 
-    /// The call that it belongs to.
+    /// The call to which the sequence belongs.
     pub fn call(&self) -> &Arc<Call> {
         &self.output.call
     }
 
-    /// What is computed by now was found in the cache.
+    /// Why the sequence must end now, if its reader or the clock wants it.
+    pub fn ends(&self) -> Option<FinishReason> {
+        self.call().ends(self.output.index)
+    }
+
+    /// Notes that everything computed by now was found in the cache.
     pub fn found(&mut self) {
         // The last token of a prompt is computed in any case.
         self.cached = self.branch.computed.min(self.branch.prompt_len - 1);
@@ -116,40 +139,71 @@ impl Sequence {
 
     /// Whether it goes on after the row of decode that is under way, unless the token or a reader
     /// ends it, and all but that token is known of its next row. Of one that follows a grammar,
-    /// that token's successors are not known either.
+    /// that token's successors are not known either, and one whose reader is asked waits for that.
     pub fn goes_on(&self) -> bool {
-        let more = self.branch.generated() + 1 < self.extent.max_new;
-        let known = self.call().options.grammar.is_none() && !self.policy.hangs_on_last();
-        !self.branch.in_prefill() && more && known
+        let more = self.branch.generated() + 1 < self.extent.max_new && self.group.is_none();
+        let options = &self.call().options;
+        let known =
+            options.grammar.is_none() && !options.ask_logits && !self.policy.hangs_on_last();
+        let plain = self.drafts.as_ref().is_none_or(Drafts::rests_next);
+        !self.branch.in_prefill() && more && known && plain
     }
 
-    /// Most tokens of it that its next token is chosen by.
+    /// How many drafts the step has of it.
+    pub fn n_drafts(&self) -> usize {
+        self.drafts
+            .as_ref()
+            .map_or(0, |drafts| drafts.in_step().len())
+    }
+
+    /// Most tokens of it that the tokens of a step are chosen by, those of each counted.
     pub fn history_len(&self) -> usize {
+        let rows = 1 + self.n_drafts();
         match self.policy.is_penalised() {
-            true => self.branch.tokens.len(),
+            true => self
+                .branches()
+                .map(|branch| rows * (branch.tokens.len() + rows - 1))
+                .sum(),
             false => 0,
         }
     }
 
-    /// Whether no row of its prompt is left to compute but, in a sample, the last one.
+    /// The number of prompt tokens of its results that were not computed for them.
+    pub fn all_cached(&self) -> usize {
+        let others = self.group.as_ref().map_or(0, |group| group.n_others());
+        self.cached + others * self.branch.prompt_len
+    }
+
+    /// The number of tokens generated so far, of all its beams.
+    pub fn generated(&self) -> usize {
+        let group = self.group.as_ref();
+        group.map_or(self.branch.generated(), |group| group.generated)
+    }
+
+    /// Whether no row of its prompt is left to compute; in a sample the last row may be left.
     pub fn has_computed_prompt(&self) -> bool {
         self.branch.computed >= self.extent.prefill_len()
     }
 
-    /// Whether the prompt is all there is to it, and every token of that has its score.
+    /// Whether the sequence consists of its prompt alone and every token of the prompt has its
+    /// score.
     pub fn has_scored_all(&self) -> bool {
         let (branch, prefill_len) = (&self.branch, self.extent.prefill_len());
         branch.in_prefill() && prefill_len < branch.prompt_len && branch.computed == prefill_len
     }
 
-    /// Tell the reader about the prompt tokens before `end`, unscored.
+    /// Tells the reader the prompt tokens before `end`, without scores.
     pub fn echo(&mut self, end: usize) -> Result<()> {
-        let branch = &self.branch;
-        self.output.echo(&branch.tokens[..branch.prompt_len], end)
+        let prompt = &self.branch.tokens[..self.branch.prompt_len];
+        let others = Group::outputs(&mut self.group);
+        once(&mut self.output)
+            .chain(others)
+            .try_for_each(|output| output.echo(prompt, end))
     }
 
-    /// Take what the row at `position` gave: the next prompt token's score or the next token. Sets
-    /// [`Sequence::end`] if that ends the sequence. Fails where there is no memory to tell it.
+    /// Takes what the row at `position` gave: the score of the next prompt token, or the next
+    /// token. Sets [`Sequence::end`] if that ends the sequence. Fails if there is no memory to tell
+    /// it.
     pub fn take(
         &mut self,
         position: usize,
@@ -161,6 +215,9 @@ impl Sequence {
         self.echo(if echoed { 1 } else { prompt_len })?;
         match got {
             Some((_, score)) if echoed => {
+                for output in Group::outputs(&mut self.group) {
+                    output.echo_token(&self.branch.tokens, next, score.copy()?)?;
+                }
                 self.output.echo_token(&self.branch.tokens, next, score)?;
             }
             Some((token, score)) => self.append(token, score, eos_ids)?,
@@ -174,12 +231,13 @@ impl Sequence {
         Ok(())
     }
 
-    /// Whether it follows a grammar that a text may end at here.
+    /// Whether the sequence follows a grammar that lets the text end here.
     pub fn may_end(&self) -> bool {
         self.guide.as_ref().is_some_and(|guide| guide.accepts())
     }
 
     fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) -> Result<()> {
+        self.sum_logprob += f64::from(score.logprob);
         let options = &self.call().options;
         let is_eos = eos_ids.contains(&token) && !options.ignore_eos;
         if is_eos || options.stop_tokens.contains(&token) {
@@ -201,8 +259,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Tell the reader that it is over, with the text that was held back; or that the call has
-    /// failed, where there is no memory for that.
+    /// Tells the reader that the sequence has ended, with the text that was held back. If there is
+    /// no memory for that, it tells that the call has failed.
     pub fn finish(&mut self, reason: FinishReason) {
         if let Err(error) = self.try_finish(reason) {
             self.call().fail(error);
@@ -210,6 +268,9 @@ impl Sequence {
     }
 
     fn try_finish(&mut self, reason: FinishReason) -> Result<()> {
+        if self.group.is_some() {
+            return self.finish_beams(reason);
+        }
         if reason == FinishReason::Length {
             self.echo(self.branch.prompt_len)?;
         }
@@ -217,8 +278,14 @@ impl Sequence {
             prompt_tokens: self.branch.prompt_len as u32,
             cached_tokens: self.cached as u32,
             generated_tokens: self.branch.generated() as u32,
+            drafted_tokens: self.drafts.as_ref().map_or(0, |drafts| drafts.drafted),
+            accepted_tokens: self.drafts.as_ref().map_or(0, |drafts| drafts.accepted),
             ..RequestStats::default()
         };
-        self.output.finish(reason, stats)
+        let sums = Sums {
+            logprob: self.sum_logprob,
+            score: self.sum_logprob,
+        };
+        self.output.finish(reason, sums, stats)
     }
 }

@@ -1,7 +1,7 @@
-//! What every caller of a handle and its engine thread share.
+//! The state that a handle's callers share with its engine thread.
 
 use super::call::{Call, Waiting};
-use super::stream::FinishReason;
+use super::event::FinishReason;
 use super::{EngineOptions, Timings};
 use crate::log::Log;
 use crate::{Error, Result, reserve};
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// Lock, also where a holder has panicked: what these locks guard is changed in single assignments,
-/// so it is whole, and the panic itself fails every call.
+/// Locks, even if a holder of the lock has panicked. The guarded state is only changed by single
+/// assignments, so it is consistent; and the panic itself makes every call fail.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -21,12 +21,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     wake: Condvar,
-    /// Sequences that hold a slot or wait for one. Grows only under the inbox's lock, so a call
-    /// that must not wait sees a number that cannot grow before it is queued.
+    /// Number of sequences that hold a slot or wait for one. It grows only under the inbox's lock,
+    /// so a call that must not wait sees a number that cannot grow before the call is queued.
     pub occupied: AtomicUsize,
-    /// Calls that had to wait and of which nothing has begun. Grows only under the inbox's lock.
+    /// Number of calls that had to wait and of which nothing has begun. It grows only under the
+    /// inbox's lock.
     pub waiting_calls: AtomicUsize,
-    /// Calls with a cancel flag that have not ended.
+    /// Number of calls with a cancel flag that have not ended.
     pub flagged: AtomicUsize,
     pub totals: Mutex<Timings>,
     pub log: Arc<Log>,
@@ -35,12 +36,13 @@ pub(super) struct Shared {
 }
 
 struct Inbox {
-    /// Calls with prompts that wait.
+    /// Calls with waiting prompts that the engine thread has not received yet.
     new: Vec<Arc<Call>>,
-    /// All calls that may have sequences that have not ended, wherever these are.
+    /// All calls that may have unfinished sequences, wherever these are.
     calls: Vec<Weak<Call>>,
-    /// When there are so many, calls that are gone are swept out. Set to twice the number that a
-    /// sweep leaves, so that a call costs the same however many there are.
+    /// When the list has this length, calls that are gone are swept out. Each sweep sets it to
+    /// twice the number that is left, so that the cost of a call does not grow with the number of
+    /// calls.
     sweep_at: usize,
     state: State,
     seeds: ChaCha8Rng,
@@ -78,7 +80,7 @@ impl Shared {
         })
     }
 
-    /// Queue the prompts of a call, or refuse them.
+    /// Queues the prompts of a call, or refuses them.
     pub fn submit(&self, call: &Arc<Call>, prompts: VecDeque<Waiting>) -> Result<()> {
         let mut inbox = lock(&self.inbox);
         if let State::Poisoned(reason) = &inbox.state {
@@ -90,7 +92,7 @@ impl Shared {
         if call.options.no_wait && needed > free && !cancelled {
             return Err(Error::Busy { needed, free });
         }
-        // A call waits where not even its first prompt has its slots.
+        // A call waits if there are not enough slots for even its first prompt.
         let waits = needed > 0 && free < call.width() && !cancelled;
         let waiting = self.waiting_calls.load(Relaxed);
         if waits && waiting >= self.max_waiting {
@@ -117,8 +119,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Calls that were queued since the last time, for the engine thread; `None` when it must end.
-    /// Waits for something to do for as long as `patience` (`None`: for ever).
+    /// Returns the calls that were queued since the last time; `None` when the engine thread must
+    /// end. If there is nothing to do, waits for `patience` (`None`: for ever).
     pub fn receive(&self, patience: Option<Duration>) -> Option<Vec<Arc<Call>>> {
         let inbox = lock(&self.inbox);
         let nothing =
@@ -138,13 +140,22 @@ impl Shared {
         matches!(inbox.state, State::Open).then(|| std::mem::take(&mut inbox.new))
     }
 
-    /// Have the engine thread look again at cancel flags and at full queues.
+    /// Why the engine thread must end: nothing, or the error that calls fail with. Who poisons a
+    /// handle wakes that thread before the calls have failed, so it must not cancel them.
+    pub fn verdict(&self) -> Result<()> {
+        match &lock(&self.inbox).state {
+            State::Poisoned(reason) => Err(Error::Internal(reason.clone())),
+            State::Open | State::Closed => Ok(()),
+        }
+    }
+
+    /// Makes the engine thread check cancel flags and full queues again.
     pub fn nudge(&self) {
         lock(&self.inbox).nudged = true;
         self.wake.notify_one();
     }
 
-    /// Refuse what comes and cancel what waits; the engine thread cancels what runs and ends.
+    /// Refuses new calls and cancels waiting ones. The engine thread cancels running ones and ends.
     pub fn close(&self) {
         let calls = {
             let mut inbox = lock(&self.inbox);
@@ -159,7 +170,8 @@ impl Shared {
         }
     }
 
-    /// Fail every call with `error`, and later ones with [`Error::Poisoned`]; the thread ends.
+    /// Makes every call fail with `error`, and later ones with [`Error::Poisoned`]. The thread
+    /// ends.
     pub fn poison(&self, reason: &str, error: &Error) {
         let calls = {
             let mut inbox = lock(&self.inbox);
@@ -174,19 +186,19 @@ impl Shared {
         }
     }
 
-    /// Let `claim` add to [`Shared::occupied`]. It may take a call's lock.
+    /// Runs `claim`, which may add to [`Shared::occupied`] and may take a call's lock.
     pub fn claiming(&self, claim: impl FnOnce()) {
         let _inbox = lock(&self.inbox);
         claim();
     }
 
-    /// Take the calls that were queued and not received; the engine thread has ended.
+    /// Takes the calls that were queued but not received, after the engine thread has ended.
     pub fn abandon(&self) -> Vec<Arc<Call>> {
         std::mem::take(&mut lock(&self.inbox).new)
     }
 }
 
-/// Fewer are never swept.
+/// Lists that are shorter than this are never swept.
 pub(super) const LEAST_SWEPT: usize = 64;
 
 impl Inbox {

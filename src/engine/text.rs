@@ -1,4 +1,4 @@
-//! Tokens to the text a caller sees: whole code points, cut before a stop string.
+//! Turns tokens into the text that a caller sees: whole code points, cut before a stop string.
 
 use crate::tokenizer::{Detokenizer, Piece, Tokenizer};
 use crate::{Result, Token, reserve};
@@ -40,7 +40,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Bytes matched after `byte`, when `matched` (less than all) were before it.
+    /// The number of bytes that match after `byte`, if `matched` bytes (fewer than all) did before
+    /// it.
     fn advance(&self, mut matched: usize, byte: u8) -> usize {
         loop {
             if self.text[matched] == byte {
@@ -55,6 +56,7 @@ impl Stop {
 }
 
 /// The text of one sequence.
+#[derive(Clone)]
 pub(super) struct TextStream {
     detokenizer: Detokenizer,
     /// For each stop string, how many of its bytes the text ends with.
@@ -66,12 +68,12 @@ pub(super) struct TextStream {
 
 const TEXT: &str = "the text of a sequence";
 
-/// More bytes than the detokenizer holds back and may append with the next token: three stray bytes
-/// of a code point, each as U+FFFD.
+/// More bytes than the detokenizer can hold back and append with the next token: three stray bytes
+/// of a code point, each of which becomes U+FFFD.
 const HELD_BACK: usize = 16;
 
 impl TextStream {
-    /// `special`: with the texts of special tokens.
+    /// `special`: whether special tokens have their texts.
     pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &Stops, special: bool) -> Result<Self> {
         Ok(Self {
             detokenizer: match special {
@@ -84,7 +86,18 @@ impl TextStream {
         })
     }
 
-    /// The text that an echoed prompt token makes certain. Stop strings are not looked for.
+    /// Become what `other` is, in the memory that there is.
+    pub fn follow(&mut self, other: &Self) -> Result<()> {
+        self.detokenizer.clone_from(&other.detokenizer);
+        self.matched.clone_from(&other.matched);
+        self.held.clear();
+        reserve::string(TEXT, &mut self.held, other.held.len())?;
+        self.held.push_str(&other.held);
+        self.stopped = other.stopped;
+        Ok(())
+    }
+
+    /// The text that an echoed prompt token completes. Stop strings are not searched for in it.
     pub fn echo(&mut self, token: Token) -> Result<String> {
         let mut text = String::new();
         reserve::string(TEXT, &mut text, self.most_bytes(token))?;
@@ -92,7 +105,7 @@ impl TextStream {
         Ok(text)
     }
 
-    /// The text that a generated token makes certain, and whether a stop string ended it.
+    /// The text that a generated token completes, and whether a stop string ended it.
     pub fn push(&mut self, token: Token, stops: &Stops) -> Result<(String, bool)> {
         let old = self.held.len();
         let most = self.most_bytes(token);
@@ -108,7 +121,7 @@ impl TextStream {
         Ok((self.release(old, stops)?, self.stopped))
     }
 
-    /// What was held back, and whether a stop string ended it just now.
+    /// The text that was held back, and whether a stop string ended it just now.
     pub fn finish(&mut self, stops: &Stops) -> Result<(String, bool)> {
         if self.stopped {
             return Ok((String::new(), false));
@@ -122,7 +135,7 @@ impl TextStream {
         Ok((text, self.stopped))
     }
 
-    /// Bytes that the detokenizer appends at most when it is given this token.
+    /// The largest number of bytes that the detokenizer can append for this token.
     fn most_bytes(&self, token: Token) -> usize {
         let own = match self.detokenizer.piece(token) {
             Piece::Text(text) | Piece::Literal(text) => text.len(),
@@ -132,21 +145,21 @@ impl TextStream {
         own + HELD_BACK
     }
 
-    /// Whether the space that the token's text begins with is not in the text from `old` on.
+    /// Whether the token's text begins with a space that is missing in the text from `old` on.
     ///
-    /// Decoding drops that space at the start of a text, as Meta's code does. But the model has
-    /// written it, behind its prompt, and stop strings are looked for in what the model has
-    /// written: one that begins with the space would else be passed over there, and the sequence
-    /// would run on to its limit. A stop string of nothing but spaces is another matter: it means a
-    /// space in the text that the caller gets.
+    /// Decoding drops this space at the beginning of a text, as Meta's code does. But the model has
+    /// written it after the prompt, and stop strings are searched for in what the model has
+    /// written: otherwise a stop string that begins with the space would not be found there, and
+    /// the sequence would run on to its limit. A stop string of spaces only is different: it means
+    /// a space in the text that the caller gets.
     fn has_dropped_a_space(&self, token: Token, old: usize) -> bool {
         let added = self.held.len() - old;
         matches!(self.detokenizer.piece(token), Piece::Text(text)
             if text.starts_with(' ') && text.len() == added + 1)
     }
 
-    /// Match `held` from `old` on, and take what cannot belong to a stop string. Where several stop
-    /// strings are complete, the text is cut before the one that begins first.
+    /// Matches `held` from `old` on, and takes the text that cannot belong to a stop string. If
+    /// several stop strings are complete, the text is cut before the one that begins first.
     fn release(&mut self, old: usize, stops: &Stops) -> Result<String> {
         let mut cut = None;
         let mut longest = 0;
@@ -154,7 +167,8 @@ impl TextStream {
             for (i, byte) in self.held.bytes().enumerate().skip(old) {
                 *matched = stop.advance(*matched, byte);
                 if *matched == stop.text.len() {
-                    // It may begin with a space that was dropped before the text.
+                    // The stop string may begin with a space that was dropped at the beginning of
+                    // the text.
                     let start = (i + 1).saturating_sub(stop.text.len());
                     cut = Some(cut.map_or(start, |cut: usize| cut.min(start)));
                     break;
@@ -162,7 +176,8 @@ impl TextStream {
             }
             longest = longest.max(*matched);
         }
-        // A stop string begins with a whole code point, so this is a boundary of the text too.
+        // A stop string begins with a whole code point, so this is a boundary of code points in the
+        // text as well.
         let certain = cut.unwrap_or(self.held.len().saturating_sub(longest));
         let mut text = String::new();
         reserve::string(TEXT, &mut text, certain)?;

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Serve until the handle goes. A panic or an error of the model poisons the handle: what the model
-/// and its cache hold afterwards is unknown.
+/// Serves until the handle is dropped. A panic or an error of the model poisons the handle, because
+/// the state of the model and its cache is unknown afterwards.
 pub(super) fn work(
     mut run: Box<dyn Run>,
     mut scheduler: Scheduler,
@@ -54,7 +54,7 @@ fn serve(
 ) -> Result<()> {
     let vocab_size = run.limits().vocab_size;
     let mut idle = true;
-    // When `now` was submitted or, if that was later, when the step before it had ended.
+    // The time when `now` was submitted, or when the step before it ended, whichever is later.
     let mut start = Instant::now();
     loop {
         let patience = match idle {
@@ -96,10 +96,11 @@ fn serve(
         scheduler.collect_masks(&mut now);
         scheduler.absorb(&now, answer, seconds);
         scheduler.copy_pages(run)?;
-        // The step that follows it is under way, if there is one.
+        // If a step follows this one, it is under way.
         std::mem::swap(&mut now, &mut next);
         next.clear();
     }
+    shared.verdict()?;
     scheduler.cancel_all();
     Ok(())
 }

@@ -52,8 +52,8 @@ pub struct TensorFile {
 impl TensorFile {
     /// Fill `buf` from byte `offset` of `tensor`'s data. Bounds are the caller's to keep.
     ///
-    /// A file that has become shorter since it was opened is an [`crate::Error::Io`] with the offset and
-    /// both lengths.
+    /// A file that has become shorter since it was opened is an [`crate::Error::Io`] with the
+    /// offset and both lengths.
     pub fn read(&self, tensor: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
         debug_assert!(offset + buf.len() as u64 <= tensor.len);
         read_at(&self.file, &self.path, tensor.offset + offset, buf)

@@ -1,5 +1,6 @@
 //! How far one text has come in its language.
 
+use super::quiet::{Quiet, quietly};
 use super::{Grammar, lock};
 use crate::{Error, Result, Token};
 use llguidance::Matcher;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 /// states, it was too slow, it panicked) therefore stays with all of them. Whoever meets such an
 /// error begins anew with a parser that shares nothing: if that fails too, the failure is this
 /// text's own.
+#[derive(Clone)]
 pub struct Cursor {
     grammar: Arc<Grammar>,
     matcher: Matcher,
@@ -20,6 +22,8 @@ pub struct Cursor {
     /// that shares nothing.
     generation: Option<u64>,
     tokens: Vec<Token>,
+    /// As long as there is something that may ask the parser.
+    _quiet: Quiet,
 }
 
 impl Cursor {
@@ -31,6 +35,7 @@ impl Cursor {
             matcher: working.matcher.clone(),
             generation: Some(working.generation),
             tokens: Vec::new(),
+            _quiet: Quiet::new(),
         }
     }
 
@@ -107,6 +112,13 @@ impl Cursor {
 
     /// Have the parser do something; see [`Cursor`] for what happens where it fails.
     fn with<T, E: Display>(
+        &mut self,
+        work: impl Fn(&mut Matcher) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        quietly(|| self.with_parser(work))
+    }
+
+    fn with_parser<T, E: Display>(
         &mut self,
         work: impl Fn(&mut Matcher) -> std::result::Result<T, E>,
     ) -> Result<T> {

@@ -8,20 +8,24 @@
 //! | `source` | JSON Schema, regular expression, Lark, choices: as the parser takes them |
 //! | `vocabulary` | the tokens of a handle, in the parser's form |
 //! | `cursor` | how far one text has come |
+//! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
+//! | `quiet` | the hook for panics, which is not to print the parser's |
 //!
-//! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the space
-//! that a text begins with, so the language is compiled behind a space there: one that may be
+//! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the
+//! space that a text begins with, so the language is compiled behind a space there: one that may be
 //! missing, unless the language itself may begin with one.
 //!
 //! The parser recurses over what callers wrote, so all of its work is done on threads of ours with
 //! room for it.
 
 mod cursor;
+mod numbers;
+mod quiet;
 mod source;
 mod vocabulary;
 
 pub use cursor::Cursor;
-pub use source::Source;
+pub use source::{MAX_LEVELS, Source};
 pub use vocabulary::Vocabulary;
 
 use crate::error::panic_text;
@@ -30,7 +34,8 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use cursor::sentence;
 use llguidance::Matcher;
-use source::{Checked, Space};
+use quiet::{Quiet, quietly};
+use source::{Checked, Space, levels};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -39,6 +44,10 @@ pub const MAX_SOURCE: usize = 1 << 20;
 
 /// The stack of a thread that parses.
 pub(crate) const STACK_BYTES: usize = 16 << 20;
+
+/// What its stack has more of for each of [`source::levels`]: at most half of that was seen to be
+/// used.
+const LEVEL_BYTES: usize = 8 << 10;
 
 /// Memory that must be there before a grammar is compiled: what the parser takes for one as large
 /// as its limits let it be, roughly. It could not be told that there is none.
@@ -89,9 +98,12 @@ impl Grammars {
     /// [`MAX_SOURCE`]; [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or
     /// no thread; [`Error::Unsupported`] where the parser cannot use the tokenizer.
     pub fn compile(&self, tokenizer: &dyn Tokenizer, source: Source<'_>) -> Result<Grammar> {
-        let source = Checked::new(source)?;
-        reserve::headroom("compiling a grammar", WORK_BYTES)?;
-        on_a_large_stack(|| Grammar::new(self.vocabulary(tokenizer)?, &source))
+        let checked = Checked::new(source)?;
+        let deep = levels(source) * LEVEL_BYTES;
+        reserve::headroom("compiling a grammar", WORK_BYTES + deep)?;
+        on_a_large_stack(STACK_BYTES + deep, || {
+            Grammar::new(self.vocabulary(tokenizer)?, &checked)
+        })
     }
 
     /// Whether a grammar was made here.
@@ -151,7 +163,7 @@ impl Grammar {
     /// [`Error::Grammar`] where the parser gives up; [`Error::Refused`], [`Error::Thread`].
     pub fn mask(self: &Arc<Self>, tokens: &[Token], mask: &mut [u32]) -> Result<()> {
         reserve::headroom("a grammar's mask", WORK_BYTES)?;
-        on_a_large_stack(|| {
+        on_a_large_stack(STACK_BYTES, || {
             let mut cursor = Cursor::new(self);
             for (i, &token) in tokens.iter().enumerate() {
                 if !cursor.take(token)? {
@@ -170,14 +182,18 @@ impl Grammar {
     }
 }
 
-/// Do `work` on a thread with a stack of [`STACK_BYTES`], and wait for it. A panic is an error.
-fn on_a_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Do `work` on a thread with a stack of so many bytes, and wait for it. A panic is an error.
+fn on_a_large_stack<T: Send>(
+    stack_bytes: usize,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let _quiet = Quiet::new();
     std::thread::scope(|scope| {
         let thread = without_signals(|| {
             std::thread::Builder::new()
                 .name("llamabi-grammar".into())
-                .stack_size(STACK_BYTES)
-                .spawn_scoped(scope, work)
+                .stack_size(stack_bytes)
+                .spawn_scoped(scope, || quietly(work))
         });
         let thread = thread.map_err(|e| Error::thread("a thread for a grammar", &e))?;
         thread.join().unwrap_or_else(|panic| {

@@ -1,6 +1,6 @@
 //! What a caller gives, as the parser takes it.
 
-use super::MAX_SOURCE;
+use super::{MAX_SOURCE, numbers};
 use crate::{Error, Result};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
@@ -28,6 +28,22 @@ pub(super) enum Space {
     Must,
 }
 
+/// Most places of a source that the parser may recurse at; it refuses schemas with more objects
+/// than that itself.
+pub const MAX_LEVELS: usize = 1 << 14;
+
+/// How deep the parser may recurse over a source: through brackets, and from one definition into
+/// the next. Its own limits are of the brackets within one definition, and of none of their number.
+pub(super) fn levels(source: Source<'_>) -> usize {
+    let count = |text: &str, at: &[u8]| text.bytes().filter(|byte| at.contains(byte)).count();
+    match source {
+        Source::JsonSchema(text) => count(text, b"{["),
+        Source::Lark(text) => count(text, b"{[(:"),
+        // The parser of regular expressions has a limit of its own.
+        Source::Json | Source::Regex(_) | Source::Choice(_) => 0,
+    }
+}
+
 /// A source that is well-formed on its own.
 pub(super) enum Checked {
     Schema(Value),
@@ -49,11 +65,24 @@ impl Checked {
             let got = format!("{} bytes long", text.len());
             return Err(Error::invalid("source", expected, got));
         }
+        let levels = levels(source);
+        if levels > MAX_LEVELS {
+            return Err(Error::Grammar(format!(
+                "it has {levels} opening brackets and definitions, at most {MAX_LEVELS} can be"
+            )));
+        }
         match source {
-            Source::JsonSchema(text) => Ok(Checked::Schema(parse(text, "a JSON Schema")?)),
+            Source::JsonSchema(text) => {
+                let schema = parse(text, "a JSON Schema")?;
+                numbers::check(text, &schema)?;
+                Ok(Checked::Schema(schema))
+            }
             Source::Regex(text) => Ok(Checked::Regex(text.into())),
             Source::Choice(text) => Ok(Checked::Regex(choice(text)?)),
-            Source::Lark(_) | Source::Json => Ok(Checked::Lark(text.into())),
+            Source::Lark(_) | Source::Json => {
+                numbers::check_inside(text)?;
+                Ok(Checked::Lark(text.into()))
+            }
         }
     }
 

@@ -16,8 +16,13 @@ const MAX_TOKEN_BYTES: usize = 1000;
 /// Most states of a grammar's lexer, about 2 kB each. The parser's default is five times as many.
 const MAX_LEXER_STATES: usize = 50_000;
 
-/// The tokens of one handle. Building it takes about a second for 128,000 tokens, so it is done when
-/// the first grammar is made.
+/// Most work for the expressions of a grammar's lexer, in the parser's unit. Its default is four
+/// times as much. What doubles from one terminal to the next is refused after a fifth of a second
+/// of work rather than after some, and a compilation cannot be cancelled.
+const MAX_LEXER_WORK: u64 = 250_000;
+
+/// The tokens of one handle. Building it takes about a second for 128,000 tokens, so it is done
+/// when the first grammar is made.
 pub struct Vocabulary {
     pub(super) factory: ParserFactory,
     /// Ids of the tokenizer.
@@ -123,6 +128,7 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
     let mut factory = factory.map_err(|e| Error::Unsupported(e.to_string()))?;
     factory.quiet();
     factory.limits_mut().max_lexer_states = MAX_LEXER_STATES;
+    factory.limits_mut().initial_lexer_fuel = MAX_LEXER_WORK;
     factory.limits_mut().verbose_errors = false;
     Ok(Vocabulary {
         factory,

@@ -59,9 +59,9 @@ fn unknown(name: &str, id: u32) -> Error {
 }
 
 impl Llama {
-    /// Load a LoRA adapter for requests to choose ([`crate::engine::GenerateOptions::adapter`]), and
-    /// give its number, which is never used again. Beside weights that are kept as float32 it is kept
-    /// as float32, else as bfloat16. Requests run on meanwhile.
+    /// Load a LoRA adapter for requests to choose ([`crate::engine::GenerateOptions::adapter`]),
+    /// and give its number, which is never used again. Beside weights that are kept as float32 it
+    /// is kept as float32, else as bfloat16. Requests run on meanwhile.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a device without kernels for it, for an adapter that replaces
@@ -85,8 +85,8 @@ impl Llama {
         Ok(id)
     }
 
-    /// No new request may name this adapter. Its memory is free when the last request that runs with
-    /// it has ended.
+    /// No new request may name this adapter. Its memory is free when the last request that runs
+    /// with it has ended.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such adapter.

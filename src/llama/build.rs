@@ -6,6 +6,7 @@ use super::{BuildOptions, Device, Info, Llama};
 use crate::backend::cpu::{self, Cpu};
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{Backend, Limits, Needs, RopeTable, Run};
+use crate::checkpoint::gguf::vocabulary;
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
@@ -179,7 +180,8 @@ impl<'a> Build<'a> {
         self.load(place, open, progress)
     }
 
-    /// Read the checkpoint onto the backend that `open` makes, which is told how many bytes are planned for.
+    /// Read the checkpoint onto the backend that `open` makes, which is told how many bytes are
+    /// planned for.
     fn load<B: Backend + 'static>(
         &self,
         place: Place,
@@ -278,16 +280,7 @@ impl<'a> Build<'a> {
             return Err(Error::Cancelled);
         }
         let config = checkpoint.config(tokenizer.vocab_size())?;
-        if tokenizer.vocab_size() > config.shape.vocab_size {
-            return Err(Error::format(
-                tokenizer_path,
-                format!(
-                    "the tokenizer has {} pieces, the model's vocabulary only {}",
-                    tokenizer.vocab_size(),
-                    config.shape.vocab_size
-                ),
-            ));
-        }
+        check_vocabulary(tokenizer_path, &*tokenizer, &config)?;
         let files = checkpoint.open(cancel)?;
         check_shards(self.options, &files)?;
         Ok(Opened {
@@ -372,7 +365,22 @@ fn check_shards(options: &BuildOptions, files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// Rows of a step: a long prefill chunk beside every running sequence.
+/// Refuses a tokenizer that would give the model tokens that it has no embedding of.
+pub(super) fn check_vocabulary(
+    path: PathBuf,
+    tokenizer: &dyn Tokenizer,
+    config: &Config,
+) -> Result<()> {
+    let (pieces, vocab_size) = (tokenizer.vocab_size(), config.shape.vocab_size);
+    if pieces <= vocab_size {
+        return Ok(());
+    }
+    Err(Error::format(
+        path,
+        format!("the tokenizer has {pieces} pieces, the model's vocabulary only {vocab_size}"),
+    ))
+}
+
 /// The tokenizer of a checkpoint, or of the file that is named instead, and where it is.
 pub(super) fn tokenizer_of(
     checkpoint: &dyn Checkpoint,
@@ -383,7 +391,7 @@ pub(super) fn tokenizer_of(
         (None, TokenizerSource::Directory(dir)) => Ok((dir.to_owned(), tokenizer::open_in(dir)?)),
         (None, TokenizerSource::Gguf(gguf)) => {
             let path = checkpoint.config_path();
-            Ok((path.to_owned(), gguf.vocabulary()?.tokenizer(path)?))
+            Ok((path.to_owned(), vocabulary(gguf)?.tokenizer(path)?))
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The outcome of a call, put together from its events.
 
-use crate::engine::{Alternative, Event, FinishReason, Next, RequestStats, Stream};
+use crate::engine::{
+    Alternative, Decider, Deciders, Event, FinishReason, Next, RequestStats, Stream,
+};
 use crate::{Result, Token, reserve};
 
 /// The outcome of one sequence.
@@ -16,6 +18,10 @@ pub struct Sequence {
     pub top: Vec<Vec<Alternative>>,
     /// Why it ended.
     pub finish: FinishReason,
+    /// The sum of its tokens' log probabilities; see [`crate::engine::Finish`].
+    pub sum_logprob: f32,
+    /// What ranks the results of a beam search.
+    pub score: f32,
     /// Its figures.
     pub stats: RequestStats,
 }
@@ -39,6 +45,8 @@ impl Completion {
             text: String::new(),
             top: Vec::new(),
             finish: FinishReason::Cancelled,
+            sum_logprob: 0.0,
+            score: 0.0,
             stats: RequestStats::default(),
         });
         Ok(Completion {
@@ -66,14 +74,16 @@ pub(super) fn collect(
     n: usize,
     logprobs: bool,
     top: bool,
+    mut decider: Decider,
+    mut deciders: Deciders<'_>,
     on_event: &mut dyn FnMut(&Event) -> bool,
 ) -> Result<Completion> {
     let Completion { mut sequences, .. } = Completion::cancelled(n)?;
     let mut stopped = false;
     loop {
-        let event = match stream.next(None)? {
+        let event = match decider.next(stream, None, &mut deciders)? {
             Next::Event(event) => event,
-            Next::Timeout => continue,
+            Next::Timeout | Next::Question(_) => continue,
             Next::Done => {
                 return Ok(Completion {
                     sequences,
@@ -87,9 +97,10 @@ pub(super) fn collect(
                 });
             }
         };
-        // After the callback has said stop it is not called again, but what was generated is kept.
+        // After the callback has said stop none is called again, but what was generated is kept.
         if !stopped && !on_event(&event) {
             stopped = true;
+            deciders = Deciders::default();
             stream.cancel();
         }
         match event {
@@ -108,8 +119,10 @@ pub(super) fn collect(
                 let s = &mut sequences[e.index as usize];
                 push_str(&mut s.text, &e.text)?;
                 s.finish = e.reason;
+                (s.sum_logprob, s.score) = (e.sum_logprob, e.score);
                 s.stats = e.stats;
             }
+            Event::Beam(_) => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a checkpoint is and what it needs, without loading its weights: `llamabi-info`.
 
 use super::BuildOptions;
-use super::build::{cpu_memory, tokenizer_of};
+use super::build::{check_vocabulary, cpu_memory, tokenizer_of};
 use crate::backend::cpu::{Cpu, available_bytes};
 use crate::checkpoint::{self, Plan};
 use crate::model::Config;
@@ -20,19 +20,23 @@ const DTYPES: [Option<Dtype>; 4] = [
 /// Lengths of a context that the report compares.
 const CONTEXTS: [usize; 4] = [2048, 8192, 32_768, 131_072];
 
-/// Writes a report in lines to `text`. Files are opened and every tensor is found and checked, as when
-/// the model is built; no weights are read.
+/// Writes a report in lines to `text`. Files are opened and every tensor is found and checked, as
+/// when the model is built; no weights are read.
 ///
 /// # Errors
 /// Those of [`crate::Llama::build`] that come before weights are read: why the checkpoint would be
 /// refused. What the report could say then is written.
 pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Result<()> {
     let checkpoint = checkpoint::open(path)?;
-    let tokenizer = tokenizer_of(&*checkpoint, tokenizer).map(|(_, tokenizer)| tokenizer);
+    let tokenizer = tokenizer_of(&*checkpoint, tokenizer);
     let n_tokens = tokenizer
         .as_ref()
-        .map_or(0, |tokenizer| tokenizer.vocab_size());
-    let config = checkpoint.config(n_tokens)?;
+        .map_or(0, |(_, tokenizer)| tokenizer.vocab_size());
+    let config = match checkpoint.config(n_tokens) {
+        Ok(config) => config,
+        // Some have the size of their vocabulary from the tokenizer, which is opened first.
+        Err(error) => return Err(tokenizer.err().unwrap_or(error)),
+    };
     let files = checkpoint.open(None)?;
     let mut line = |name: &str, value: String| {
         writeln!(*text, "{name:<12} {value}").expect("a String takes all text");
@@ -86,7 +90,8 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         }
     }
     text.push('\n');
-    tokenizer.map(drop)
+    let (path, tokenizer) = tokenizer?;
+    check_vocabulary(path, &*tokenizer, &config)
 }
 
 fn shape(config: &Config) -> String {

@@ -27,7 +27,9 @@ use adapters::Adapters;
 
 use crate::chat::{Chat, ChatRequest, Encoding, Turn, UNSAFE_ERROR};
 use crate::engine::request::RequestLimits;
-use crate::engine::{Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings};
+use crate::engine::{
+    Decider, Deciders, Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings,
+};
 use crate::grammar::{Grammar, Grammars, Source};
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
 use crate::{Cancel, Error, Result, reserve};
@@ -55,8 +57,8 @@ impl Llama {
         &*self.tokenizer
     }
 
-    /// Compile a grammar for this handle. The first one takes longer than others, up to a second for
-    /// a large vocabulary. Fails as [`Grammars::compile`].
+    /// Compile a grammar for this handle. The first one takes longer than others, up to a second
+    /// for a large vocabulary. Fails as [`Grammars::compile`].
     pub fn grammar(&self, source: Source<'_>) -> Result<Grammar> {
         self.grammars.compile(&*self.tokenizer, source)
     }
@@ -79,8 +81,9 @@ impl Llama {
             let expected = "one that was made for this handle";
             return Err(Error::invalid("grammar", expected, "another handle's"));
         }
-        let mut request = Request::new(prompts, options, &self.request_limits())?;
-        request.adapter = self.adapters.get(request.options.adapter)?;
+        let adapter = self.adapters.get(options.adapter)?;
+        let limits = self.request_limits();
+        let request = Request::with_adapter(prompts, options, adapter, &limits)?;
         self.engine.submit(request)
     }
 
@@ -92,10 +95,26 @@ impl Llama {
         options: GenerateOptions,
         on_event: &mut dyn FnMut(&Event) -> bool,
     ) -> Result<Completion> {
+        self.generate_deciding(prompts, options, Deciders::default(), on_event)
+    }
+
+    /// The same, with functions that decide; they say what [`GenerateOptions::ask_logits`] is.
+    pub fn generate_deciding(
+        &self,
+        prompts: Vec<Prompt>,
+        options: GenerateOptions,
+        deciders: Deciders<'_>,
+        on_event: &mut dyn FnMut(&Event) -> bool,
+    ) -> Result<Completion> {
+        let options = GenerateOptions {
+            ask_logits: deciders.on_logits.is_some(),
+            ..options
+        };
         let (logprobs, top) = (options.logprobs, options.top_logprobs > 0);
         let n = prompts.len().saturating_mul(options.num_return_sequences);
+        let decider = Decider::new(&prompts, &options, deciders.on_stop.is_some())?;
         let stream = self.stream(prompts, options)?;
-        completion::collect(&stream, n, logprobs, top, on_event)
+        completion::collect(&stream, n, logprobs, top, decider, deciders, on_event)
     }
 
     /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and

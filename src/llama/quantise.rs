@@ -33,8 +33,8 @@ const COPIED: [&str; 7] = [
 ///
 /// Loading the result gives bit for bit what loading `from` with that `weights_dtype` gives. Beside
 /// the weights, `to` gets the configuration with its `quantization_config`, and
-/// what else `from` has of a tokenizer, a chat template and `generation_config.json`. One tensor is in memory at a
-/// time.
+/// what else `from` has of a tokenizer, a chat template and `generation_config.json`. One tensor is
+/// in memory at a time.
 ///
 /// # Errors
 /// Those of [`crate::checkpoint::weights::load`]; [`Error::Io`] for what cannot be written;

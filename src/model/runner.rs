@@ -1,7 +1,7 @@
 //! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
 
-use super::forward::{Scratch, forward};
 use crate::backend::{Answer, Backend, Limits, Run, Shape, Step, Weights};
+use crate::backend::{Scratch, forward};
 use crate::{Dtype, Result};
 
 /// A model that can run steps.

@@ -4,12 +4,12 @@
 //! tokenizer.json says, but for the splits, of which there is only a name.
 
 use super::added::AddedToken;
+use super::extras::Extras;
 use super::hf_json::Parts;
 use super::hf_json::file::{AddedJson, File, MergeList, Model, Text, Texts, two};
 use super::hf_json::parts::{Decoder, PreTokenizer};
 use super::model_proto::{self, Checked, ModelProto, NormalizerSpec, TrainerSpec, Type};
 use super::normalizer::{Normalizer, Step};
-use super::source::Extras;
 use super::split::{self, Expression};
 use super::vocabulary::MAX_TOKEN_BYTES;
 use super::{SentencePiece, Tokenizer};

@@ -3,6 +3,7 @@
 mod added;
 mod bpe;
 pub mod detokenizer;
+mod extras;
 mod gguf;
 mod hash;
 mod hf_json;

@@ -1,13 +1,13 @@
 //! Which file is a checkpoint's tokenizer, and what the files beside it say of it.
 
 use super::added::AddedToken;
+use super::extras::Extras;
 use super::model_proto::{Checked, count_pieces};
-use super::vocabulary::{MAX_ID, MAX_TOKEN_BYTES};
 use super::{SentencePiece, Tokenizer, hf_json, tiktoken};
 use crate::file::read_small;
-use crate::{Error, Result, Token, reserve};
+use crate::{Error, Result, reserve};
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,25 +21,6 @@ const PROTO_WORK: usize = 2 << 20;
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Most bytes of memory that a byte of such a file turns into.
 const WORK_PER_BYTE: usize = 32;
-
-/// What the files beside a tokenizer say of it.
-#[derive(Debug, Default)]
-pub(super) struct Extras {
-    pub bos: Option<String>,
-    pub eos: Option<String>,
-    pub pad: Option<String>,
-    /// Whether BOS goes in front of a text.
-    pub add_bos: Option<bool>,
-    /// Whether a SentencePiece model puts a space in front of what follows an added token; so where
-    /// nothing is said.
-    pub legacy: Option<bool>,
-    /// Added tokens, for a model that cannot name them itself.
-    pub added: BTreeMap<u32, AddedToken>,
-    /// Ids without a text, of a GGUF.
-    pub unused: BTreeSet<u32>,
-    /// Ids that end a sequence beside the model's own, of a GGUF.
-    pub stop_ids: Vec<Token>,
-}
 
 /// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`. Where the
 /// former is Llama 3's and both are there, the latter: it alone knows what a fine-tune renamed.
@@ -92,7 +73,7 @@ pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
 
 fn with_extras(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
     let dir = path.parent().unwrap_or(Path::new(""));
-    of(path, bytes, |kind| Extras::read(dir, kind))
+    of(path, bytes, |kind| extras_in(dir, kind))
 }
 
 /// Which kind of file a tokenizer is.
@@ -171,86 +152,58 @@ struct Described {
     single_word: bool,
 }
 
-impl Extras {
-    fn read(dir: &Path, kind: Kind) -> Result<Extras> {
-        let mut extras = Extras::default();
-        let config_path = dir.join("tokenizer_config.json");
-        let config: Option<Config> = read(&config_path)?;
-        let mut described = BTreeMap::new();
-        if let Some(config) = config {
-            extras.bos = config.bos_token.map(NamedToken::text);
-            extras.eos = config.eos_token.map(NamedToken::text);
-            extras.pad = config.pad_token.map(NamedToken::text);
-            extras.add_bos = config.add_bos_token;
-            extras.legacy = config.legacy;
-            described = config.added_tokens_decoder;
-        }
-        if kind == Kind::Json {
-            return Ok(extras);
-        }
-        // All three lists, for a fine-tune may have any of them.
-        let json_path = dir.join("tokenizer.json");
-        if json_path.symlink_metadata().is_ok() {
-            let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
-            for token in hf_json::added_tokens(&json_path, &bytes)? {
-                extras.add(&json_path, token)?;
-            }
-        }
-        for (id, token) in described {
-            let Ok(id) = id.parse() else {
-                let detail = format!("`added_tokens_decoder` has the key {id:?}, which is no id");
-                return Err(Error::format(&config_path, detail));
-            };
-            let token = AddedToken {
-                id,
-                text: token.content,
-                special: token.special,
-                lstrip: token.lstrip,
-                rstrip: token.rstrip,
-                single_word: token.single_word,
-                normalized: false,
-            };
-            extras.add(&config_path, token)?;
-        }
-        let list_path = dir.join("added_tokens.json");
-        let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
-        for (text, id) in list.unwrap_or_default() {
-            let token = AddedToken {
-                id,
-                text,
-                ..AddedToken::default()
-            };
-            extras.add(&list_path, token)?;
-        }
-        Ok(extras)
+/// What the files in a directory say of its tokenizer, which is of this kind.
+fn extras_in(dir: &Path, kind: Kind) -> Result<Extras> {
+    let mut extras = Extras::default();
+    let config_path = dir.join("tokenizer_config.json");
+    let config: Option<Config> = read(&config_path)?;
+    let mut described = BTreeMap::new();
+    if let Some(config) = config {
+        extras.bos = config.bos_token.map(NamedToken::text);
+        extras.eos = config.eos_token.map(NamedToken::text);
+        extras.pad = config.pad_token.map(NamedToken::text);
+        extras.add_bos = config.add_bos_token;
+        extras.legacy = config.legacy;
+        described = config.added_tokens_decoder;
     }
-
-    /// One more token, unless it is known already.
-    fn add(&mut self, path: &Path, mut token: AddedToken) -> Result<()> {
-        let (id, text) = (token.id, &token.text);
-        if id >= MAX_ID || text.is_empty() || text.len() > MAX_TOKEN_BYTES {
-            return Err(Error::format(
-                path,
-                format!(
-                    "added token {id} has {} bytes, expected an id below {MAX_ID} and 1 to \
-                     {MAX_TOKEN_BYTES} bytes",
-                    text.len()
-                ),
-            ));
-        }
-        match self.added.get(&id) {
-            Some(other) if other.text == *text => return Ok(()),
-            Some(other) => {
-                let detail = format!("token {id} is {text:?}, another file says {:?}", other.text);
-                return Err(Error::format(path, detail));
-            }
-            None => {}
-        }
-        // SentencePiece normalises what is left of a text by itself.
-        token.normalized = false;
-        self.added.insert(id, token);
-        Ok(())
+    if kind == Kind::Json {
+        return Ok(extras);
     }
+    // All three lists, for a fine-tune may have any of them.
+    let json_path = dir.join("tokenizer.json");
+    if json_path.symlink_metadata().is_ok() {
+        let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
+        for token in hf_json::added_tokens(&json_path, &bytes)? {
+            extras.add(&json_path, token)?;
+        }
+    }
+    for (id, token) in described {
+        let Ok(id) = id.parse() else {
+            let detail = format!("`added_tokens_decoder` has the key {id:?}, which is no id");
+            return Err(Error::format(&config_path, detail));
+        };
+        let token = AddedToken {
+            id,
+            text: token.content,
+            special: token.special,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            single_word: token.single_word,
+            normalized: false,
+        };
+        extras.add(&config_path, token)?;
+    }
+    let list_path = dir.join("added_tokens.json");
+    let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
+    for (text, id) in list.unwrap_or_default() {
+        let token = AddedToken {
+            id,
+            text,
+            ..AddedToken::default()
+        };
+        extras.add(&list_path, token)?;
+    }
+    Ok(extras)
 }
 
 /// A file beside a tokenizer, if it is there.

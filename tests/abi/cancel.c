@@ -160,6 +160,19 @@ static void generating(const char *dir) {
     EXPECT(LLAMA_CANCELLED, llama_chat_completion(l, &message, &one, 1, &o, &r, err));
     check_partial(r, 0);
     CHECK(e.finishes == 3 && timings().steps == t.steps);
+    /* as many ends as sequences, of which there are no more than of a call that runs */
+    o.num_return_sequences = 2;
+    r = NULL;
+    EXPECT(LLAMA_CANCELLED, llama_text_completion(l, texts, NULL, 2, &o, &r, err));
+    CHECK(e.finishes == 7 && llama_result_count(r) == 4);
+    llama_result_free(r);
+    for (n = 10000000; n <= UINT32_MAX; n += UINT32_MAX - 10000000) {
+      o.num_return_sequences = (uint32_t)n;
+      EXPECT(LLAMA_E_BATCH, llama_text_completion(l, texts, NULL, 1, &o, &r, err));
+      EXPECT(LLAMA_E_BATCH, llama_chat_completion(l, &message, &one, 1, &o, &r, err));
+    }
+    CHECK(e.finishes == 7);
+    o.num_return_sequences = 0;
   }
   o.on_event = NULL;
   llama_cancel_free(flag);

@@ -38,7 +38,7 @@ fn run_with(
     let (program, _, kernels) = program();
     let _share = build::Share::new();
     let mut command = Command::new("timeout");
-    command.args(["-k", "10", "300", "env"]);
+    command.args(["-k", "10", "1800", "env"]);
     // `succeed` takes the path out of the environment: cargo's has folders of its own.
     command.arg(format!("LD_LIBRARY_PATH={}", driver.display()));
     command.arg(program).arg(model).arg(device.to_string());

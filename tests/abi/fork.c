@@ -39,7 +39,7 @@ static void parents_objects(void) {
 static int child(const char *dir) {
   llama_t *own;
   llama_result_t *result = NULL;
-  alarm(60); /* rather than hang */
+  alarm(300); /* rather than hang */
   checks_failed = 0;
   parents_objects();
   own = open_model(dir, 64, 2);

@@ -60,6 +60,7 @@ static void call_everything(int inside) {
   EXPECT(INVALID, llama_get_timings(l, &t, err));
   CHECK(r2 == FOREIGN && s2 == FOREIGN);
   CHECK(llama_stream_stats(s, 0, &st) == INVALID && llama_stream_fd(s) == -1);
+  CHECK(llama_stream_stop(s, 0) == INVALID);
   CHECK(llama_result_count(r) == 0 && llama_result_finish_reason(r, 0) == 0);
   CHECK(llama_result_tokens(r, 0, &tokens, &n) == INVALID);
   CHECK(llama_result_logprobs(r, 0, &logprobs, &n) == INVALID);
@@ -79,7 +80,7 @@ static int fork_here(void) {
   child = fork();
   CHECK(child >= 0);
   if (child != 0) return 1;
-  alarm(30); /* rather than hang */
+  alarm(300); /* rather than hang */
   checks_failed = 0;
   call_everything(1);
   return say;
@@ -87,6 +88,17 @@ static int fork_here(void) {
 
 static int32_t on_event(void *user_data, const llama_event *ev) {
   (void)user_data, (void)ev;
+  return fork_here();
+}
+
+static int32_t on_stop(
+    void *user_data, uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt) {
+  (void)user_data, (void)index, (void)tokens, (void)n, (void)n_prompt;
+  return !fork_here();
+}
+
+static int32_t on_logits(void *user_data, const llama_logits *row) {
+  (void)user_data, (void)row;
   return fork_here();
 }
 
@@ -146,6 +158,33 @@ static void in_events(int at) {
   status = llama_generate(l, prompt, &len, 1, &o, &result, &err);
   end(status, free_first ? LLAMA_CANCELLED : LLAMA_OK, &err);
   llama_result_free(result);
+}
+
+/* The callbacks that decide, of a call and of a stream. */
+static void in_decisions(int kind, int streams, int at) {
+  llama_generate_options o = generate_defaults();
+  llama_result_t *result = NULL;
+  llama_stream_t *stream = NULL;
+  llama_error err;
+  llama_event ev;
+  llama_status status;
+  err.struct_size = sizeof err;
+  ev.struct_size = sizeof ev;
+  o.flags = LLAMA_GEN_IGNORE_EOS;
+  o.max_gen_len = 20;
+  if (kind == 0) o.on_stop = on_stop;
+  if (kind == 1) o.on_logits = on_logits;
+  calls_to_fork = at;
+  if (streams) {
+    EXPECT(LLAMA_OK, llama_stream_open(l, prompt, &len, 1, &o, &stream, err));
+    do status = llama_stream_next(stream, &ev, -1, &err);
+    while (status == LLAMA_OK);
+  } else {
+    status = llama_generate(l, prompt, &len, 1, &o, &result, &err);
+  }
+  end(status, streams ? LLAMA_DONE : LLAMA_OK, &err);
+  llama_result_free(result);
+  llama_stream_free(stream);
 }
 
 /* Inside llama_build: with no handle yet, and with one that was just made (the last log line). */
@@ -222,6 +261,10 @@ int main(int argc, char **argv) {
   for (i = 0; i < 20; i++) {
     say = i % 2;
     in_events(1 + i);
+  }
+  for (i = 0; i < 8; i++) {
+    say = i % 2;
+    in_decisions(i / 2 % 2, i / 4, 1 + i);
   }
   for (i = 1; i <= 3; i++) {
     in_build(on_progress, NULL, i);

@@ -72,7 +72,11 @@ FIELD(llama_event, text, 24, 8);
 FIELD(llama_event, text_len, 32, 8);
 FIELD(llama_event, top, 40, 8);
 FIELD(llama_event, n_top, 48, 8);
-SIZE(llama_event, 56);
+FIELD(llama_event, beam, 56, 4);
+FIELD(llama_event, parent, 60, 4);
+FIELD(llama_event, sum_logprob, 64, 4);
+FIELD(llama_event, score, 68, 4);
+SIZE(llama_event, 72);
 
 FIELD(llama_generate_options, struct_size, 0, 4);
 FIELD(llama_generate_options, flags, 4, 4);
@@ -92,7 +96,7 @@ FIELD(llama_generate_options, top_logprobs, 80, 4);
 FIELD(llama_generate_options, reserved1, 84, 4);
 FIELD(llama_generate_options, cache_salt, 88, 8);
 FIELD(llama_generate_options, num_return_sequences, 96, 4);
-FIELD(llama_generate_options, reserved2, 100, 4);
+FIELD(llama_generate_options, num_beams, 100, 4);
 FIELD(llama_generate_options, grammar, 104, 8);
 FIELD(llama_generate_options, min_gen_len, 112, 4);
 FIELD(llama_generate_options, no_repeat_ngram_size, 116, 4);
@@ -111,7 +115,28 @@ FIELD(llama_generate_options, bad_word_lens, 184, 8);
 FIELD(llama_generate_options, n_bad_words, 192, 8);
 FIELD(llama_generate_options, adapter, 200, 4);
 FIELD(llama_generate_options, reserved_adapter, 204, 4);
-SIZE(llama_generate_options, 208);
+FIELD(llama_generate_options, length_penalty, 208, 4);
+FIELD(llama_generate_options, early_stopping, 212, 4);
+FIELD(llama_generate_options, on_logits, 216, 8);
+FIELD(llama_generate_options, on_stop, 224, 8);
+FIELD(llama_generate_options, speculation, 232, 4);
+FIELD(llama_generate_options, draft_len, 236, 4);
+FIELD(llama_generate_options, predicted, 240, 8);
+FIELD(llama_generate_options, n_predicted, 248, 8);
+FIELD(llama_generate_options, force_words, 256, 8);
+FIELD(llama_generate_options, force_word_lens, 264, 8);
+FIELD(llama_generate_options, force_group_lens, 272, 8);
+FIELD(llama_generate_options, n_force_groups, 280, 8);
+SIZE(llama_generate_options, 288);
+
+FIELD(llama_logits, struct_size, 0, 4);
+FIELD(llama_logits, index, 4, 4);
+FIELD(llama_logits, tokens, 8, 8);
+FIELD(llama_logits, n_tokens, 16, 8);
+FIELD(llama_logits, n_prompt, 24, 8);
+FIELD(llama_logits, logits, 32, 8);
+FIELD(llama_logits, n_logits, 40, 8);
+SIZE(llama_logits, 48);
 
 FIELD(llama_bias, token, 0, 4);
 FIELD(llama_bias, bias, 4, 4);
@@ -167,7 +192,9 @@ FIELD(llama_timings, pages_total, 80, 8);
 FIELD(llama_timings, masks, 88, 8);
 FIELD(llama_timings, mask_ms, 96, 8);
 FIELD(llama_timings, mask_wait_ms, 104, 8);
-SIZE(llama_timings, 112);
+FIELD(llama_timings, drafted_tokens, 112, 8);
+FIELD(llama_timings, accepted_tokens, 120, 8);
+SIZE(llama_timings, 128);
 
 FIELD(llama_request_stats, struct_size, 0, 4);
 FIELD(llama_request_stats, prompt_tokens, 4, 4);
@@ -176,7 +203,9 @@ FIELD(llama_request_stats, generated_tokens, 12, 4);
 FIELD(llama_request_stats, queue_ms, 16, 8);
 FIELD(llama_request_stats, first_token_ms, 24, 8);
 FIELD(llama_request_stats, total_ms, 32, 8);
-SIZE(llama_request_stats, 40);
+FIELD(llama_request_stats, drafted_tokens, 40, 4);
+FIELD(llama_request_stats, accepted_tokens, 44, 4);
+SIZE(llama_request_stats, 48);
 
 SIZE(llama_status, 4);
 TYPE(llama_build_options, seed, uint64_t);
@@ -190,6 +219,9 @@ TYPE(llama_generate_options, top_k, int32_t);
 TYPE(llama_generate_options, stop, const char *const *);
 TYPE(llama_generate_options, n_stop, size_t);
 TYPE(llama_generate_options, on_event, llama_event_fn);
+TYPE(llama_generate_options, on_logits, llama_logits_fn);
+TYPE(llama_generate_options, on_stop, llama_stop_fn);
+TYPE(llama_logits, logits, float *);
 TYPE(llama_generate_options, cache_salt, uint64_t);
 TYPE(llama_event, text, const char *);
 TYPE(llama_event, top, const llama_alternative *);
@@ -235,6 +267,7 @@ IS(LLAMA_GEN_ECHO, 1);
 IS(LLAMA_GEN_LOGPROBS, 2);
 IS(LLAMA_GEN_NO_WAIT, 4);
 IS(LLAMA_GEN_IGNORE_EOS, 8);
+IS(LLAMA_GEN_BEAM_EVENTS, 16);
 IS(LLAMA_GEN_SPECIAL, 32);
 IS(LLAMA_ENC_BOS, 1);
 IS(LLAMA_ENC_EOS, 2);
@@ -248,12 +281,17 @@ IS(LLAMA_CHAT_CONTINUE_FINAL, 2);
 IS(LLAMA_CHAT_PARSE_SPECIAL, 4);
 IS(LLAMA_EVENT_TOKEN, 1);
 IS(LLAMA_EVENT_FINISH, 2);
+IS(LLAMA_EVENT_BEAM, 3);
+IS(LLAMA_EARLY_FALSE, 0);
+IS(LLAMA_EARLY_TRUE, 1);
+IS(LLAMA_EARLY_NEVER, 2);
 IS(LLAMA_FINISH_STOP, 1);
 IS(LLAMA_FINISH_LENGTH, 2);
 IS(LLAMA_FINISH_CANCELLED, 3);
 IS(LLAMA_FINISH_STOP_STRING, 4);
 IS(LLAMA_FINISH_UNSAFE, 5);
 IS(LLAMA_FINISH_TIME, 6);
+IS(LLAMA_FINISH_CALLER, 7);
 IS(LLAMA_FINISH_UNREAD, 8);
 IS(LLAMA_FINISH_NOT_FINITE, 9);
 IS(LLAMABI_MAX_GEN_LEN_DEFAULT, 0xFFFFFFFFu);
@@ -281,6 +319,7 @@ llama_status (*const f_open_text)(llama_t *, const char *const *, const size_t *
     const llama_generate_options *, llama_stream_t **, llama_error *) = llama_stream_open_text;
 llama_status (*const f_open_chat)(llama_t *, const llama_message *, const size_t *, size_t,
     const llama_generate_options *, llama_stream_t **, llama_error *) = llama_stream_open_chat;
+llama_status (*const f_stream_stop)(llama_stream_t *, size_t) = llama_stream_stop;
 llama_status (*const f_stream_stats)(
     const llama_stream_t *, size_t, llama_request_stats *) = llama_stream_stats;
 llama_status (*const f_next)(
@@ -330,5 +369,7 @@ llama_status (*const f_timings)(
     const llama_t *, llama_timings *, llama_error *) = llama_get_timings;
 llama_status (*const f_stats)(
     const llama_result_t *, size_t, llama_request_stats *) = llama_result_stats;
+llama_status (*const f_score)(
+    const llama_result_t *, size_t, float *, float *) = llama_result_score;
 
 int main(void) { return 0; }

@@ -8,6 +8,7 @@
 mod cuda;
 #[path = "../support/emu/mod.rs"]
 mod emu;
+mod random_caller;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -118,7 +119,7 @@ fn run_program(name: &str, under: Under) {
     assert!(model.is_dir(), "{} is missing", model.display());
     let source = format!("{name}.c");
     let mut command = Command::new("timeout");
-    command.args(["-k", "10", "600"]);
+    command.args(["-k", "10", "1800"]);
     match under {
         Under::Nothing => {
             command.arg(compile("cc", &source, name, &["-std=c11", "-O1"]));
@@ -182,9 +183,9 @@ macro_rules! programs {
 // children for minutes; what `fork` tests is the table, which neither would see more of. Both need
 // more address space than `memory` and `quantise` leave them.
 programs! {
-    plain = Nothing: null tails dl copies text chat bounded grammar stream cancel callback threads fork fork_callback pcancel memory limits allocations quantise;
-    sanitizers = Sanitizers: null tails dl text chat bounded grammar stream cancel callback threads;
-    valgrind = Valgrind: null tails dl text stream cancel callback threads;
+    plain = Nothing: null tails dl copies text chat bounded grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
+    sanitizers = Sanitizers: null tails dl text chat bounded grammar stream unread cancel callback decide threads;
+    valgrind = Valgrind: null tails dl text stream unread cancel callback threads;
 }
 
 #[test]

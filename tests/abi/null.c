@@ -57,6 +57,7 @@ static void not_a_result(llama_result_t *r) {
   const char *text = NULL;
   const llama_alternative *top = NULL;
   llama_request_stats stats;
+  float sum = 7, score = 8;
   size_t n = 77;
   stats.struct_size = sizeof stats;
   CHECK(llama_result_count(r) == 0);
@@ -66,7 +67,8 @@ static void not_a_result(llama_result_t *r) {
   CHECK(llama_result_top_logprobs(r, 0, 0, &top, &n) == INVALID);
   CHECK(llama_result_finish_reason(r, 0) == 0);
   CHECK(llama_result_stats(r, 0, &stats) == INVALID);
-  CHECK(tokens == one_token && n == 77);
+  CHECK(llama_result_score(r, 0, &sum, &score) == INVALID);
+  CHECK(tokens == one_token && n == 77 && sum == 7 && score == 8);
   llama_result_free(r);
 }
 
@@ -78,6 +80,7 @@ static void not_a_stream(llama_stream_t *s) {
   EXPECT(INVALID, llama_stream_next(s, &ev, -1, err));
   CHECK(ev.kind == 0x55555555);
   CHECK(llama_stream_fd(s) == -1);
+  CHECK(llama_stream_stop(s, 0) == INVALID && llama_stream_stop(s, SIZE_MAX) == INVALID);
   llama_stream_free(s);
 }
 
@@ -197,6 +200,7 @@ static void with_model(const char *dir) {
   size_t n = 77, huge[2] = {SIZE_MAX, SIZE_MAX}, zero[2] = {0, 0}, lens[2] = {1, 65};
   size_t max_len[2] = {64, SIZE_MAX / 2};
   int32_t tokens[66], buf[4], bad;
+  float sum = 7;
   char text[16];
   const char *two_texts[2] = {"a", NULL};
   llama_message m;
@@ -294,8 +298,21 @@ static void with_model(const char *dir) {
   WITH(grammar, (llama_grammar_t *)(void *)l, INVALID);
   WITH(top_logprobs, UINT32_MAX, INVALID);
   WITH(reserved1, 1, LLAMA_E_ABI);
-  WITH(reserved2, 1, LLAMA_E_ABI);
   WITH(num_return_sequences, UINT32_MAX, LLAMA_E_BATCH);
+  WITH(num_beams, UINT32_MAX, LLAMA_E_BATCH);
+  WITH(length_penalty, (float)(1e30 * 1e30), INVALID);
+  WITH(speculation, 5, INVALID);
+  WITH(speculation, -1, INVALID);
+  WITH(draft_len, 17, INVALID);
+  WITH(n_predicted, 1, INVALID);
+  WITH(n_predicted, SIZE_MAX / 4 + 1, INVALID);
+  WITH(n_predicted, 65537, INVALID);
+  WITH(n_force_groups, 1, INVALID);
+  WITH(n_force_groups, SIZE_MAX, INVALID);
+  WITH(n_force_groups, 65537, INVALID);
+  WITH(early_stopping, 3, INVALID);
+  WITH(early_stopping, -1, INVALID);
+  WITH(flags, LLAMA_GEN_BEAM_EVENTS, INVALID);
   WITH(min_gen_len, 2, INVALID);
   WITH(presence_penalty, (float)(1e30 * 1e30), INVALID);
   WITH(frequency_penalty, 0.0f / (float)(1 - one_len[0]), INVALID);
@@ -330,6 +347,10 @@ static void with_model(const char *dir) {
     o.stop_tokens = &bad;
     o.n_stop_tokens = 1;
     EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    o = generate_defaults();
+    o.predicted = &bad;
+    o.n_predicted = 1;
+    EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
     for (i = 0; i < 5; i++) {
       o = generate_defaults();
       o.bad_words = &bad;
@@ -340,6 +361,21 @@ static void with_model(const char *dir) {
     o = generate_defaults();
     o.bad_word_lens = lens;
     o.n_bad_words = 1;
+    EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    /* groups and phrases: no length is believed before it is added up */
+    for (i = 0; i < 5; i++) {
+      o = generate_defaults();
+      o.num_beams = 2;
+      o.force_words = &bad;
+      o.force_word_lens = lens + i;
+      o.force_group_lens = one_len;
+      o.n_force_groups = 1;
+      if (i != 2 && i != 3) EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+      o.force_word_lens = NULL;
+      o.force_group_lens = lens + i;
+      EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
+    }
+    o.force_group_lens = NULL;
     EXPECT(INVALID, llama_generate(l, tokens, one_len, 1, &o, &r, err));
   }
   two_texts[0] = "\xff";
@@ -400,6 +436,10 @@ static void with_model(const char *dir) {
   CHECK(llama_result_finish_reason(r, 1) == 0);
   CHECK(llama_result_top_logprobs(r, 0, SIZE_MAX, NULL, NULL) == INVALID);
   CHECK(llama_result_stats(r, 0, NULL) == INVALID);
+  CHECK(llama_result_score(r, 0, NULL, &sum) == INVALID);
+  CHECK(llama_result_score(r, 0, &sum, NULL) == INVALID);
+  CHECK(llama_result_score(r, 1, &sum, &sum) == INVALID);
+  CHECK(llama_result_score(r, 0, &sum, &sum) == LLAMA_OK && sum == 0);
   not_a_stream((llama_stream_t *)(void *)r); /* the wrong kind of object */
   not_a_handle((llama_t *)(void *)r);
   CHECK(llama_result_count(r) == 1);

@@ -102,6 +102,8 @@ static void options(void) {
     if (size >= 96) CHECK(box.generate.cache_salt == 0);
     if (size >= 100) CHECK(box.generate.num_return_sequences == 0);
     if (size >= 112) CHECK(box.generate.grammar == NULL);
+    if (size >= 216) CHECK(box.generate.on_logits == NULL);
+    if (size >= 224) CHECK(box.generate.on_stop == NULL);
   }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use llamabi::backend::{Adapter, Shape};
-use llamabi::engine::{GenerateOptions, Prompt, Request};
+use llamabi::engine::{GenerateOptions, Prompt, Request, Stream};
 use std::sync::Arc;
 
 fn adapter(id: u32) -> Arc<Adapter> {
@@ -33,8 +33,18 @@ fn of(text: &str) -> Prompt {
     Prompt::Tokens(ids(text))
 }
 
-/// Spans have the adapters of their own requests. When a call has ended nobody holds its adapter any
-/// more, though its stream is still open.
+fn submit(
+    host: &Host,
+    text: &str,
+    options: GenerateOptions,
+    adapter: Option<Arc<Adapter>>,
+) -> Stream {
+    let request = Request::with_adapter(vec![of(text)], options, adapter, &host.limits);
+    host.engine.submit(request.unwrap()).unwrap()
+}
+
+/// Spans have the adapters of their own requests. When a call has ended nobody holds its adapter
+/// any more, though its stream is still open.
 #[test]
 fn steps_have_the_adapters_of_their_requests_and_give_them_back() {
     let (host, probe) = Setup::default().start(hash_think);
@@ -49,9 +59,12 @@ fn steps_have_the_adapters_of_their_requests_and_give_them_back() {
     .into_iter()
     .map(|(which, text)| {
         let options = options(which.map_or(0, |i: usize| adapters[i].id));
-        let mut request = Request::new(vec![of(text)], options, &host.limits).unwrap();
-        request.adapter = which.map(|i: usize| adapters[i].clone());
-        host.engine.submit(request).unwrap()
+        submit(
+            &host,
+            text,
+            options,
+            which.map(|i: usize| adapters[i].clone()),
+        )
     })
     .collect();
     probe.release();
@@ -74,11 +87,7 @@ fn steps_have_the_adapters_of_their_requests_and_give_them_back() {
             .iter()
             .all(|adapter| Arc::strong_count(adapter) == 1)
     };
-    let start = std::time::Instant::now();
-    while !free() && start.elapsed().as_secs() < 10 {
-        std::thread::yield_now();
-    }
-    assert!(free());
+    until(&host, "nobody has the adapters", |_| free());
     assert_eq!(streams.len(), 4);
     host.assert_empty();
 }
@@ -88,7 +97,30 @@ fn steps_have_the_adapters_of_their_requests_and_give_them_back() {
 fn adapters_do_not_share_pages() {
     let (host, _) = Setup::default().start(hash_think);
     for (id, cached) in [(0, 0), (1, 0), (2, 0), (1, 8), (0, 8)] {
-        let got = host.one(of("abcdefghij"), options(id));
-        assert_eq!(got.stats.cached_tokens, cached, "adapter {id}");
+        let given = (id > 0).then(|| adapter(id));
+        let stream = submit(&host, "abcdefghij", options(id), given);
+        let (got, _) = collect(&stream, 1).unwrap();
+        assert_eq!(got[0].stats.cached_tokens, cached, "adapter {id}");
     }
+}
+
+/// Whoever makes a request cannot forget the adapter that its options name, nor give another one.
+#[test]
+fn a_request_has_the_adapter_that_it_names() {
+    let (host, _) = Setup::default().start(hash_think);
+    let refused = |named, given: Option<u32>| {
+        let given = given.map(adapter);
+        let request = Request::with_adapter(vec![of("abc")], options(named), given, &host.limits);
+        request.unwrap_err().to_string()
+    };
+    for (named, given) in [(1, None), (0, Some(1)), (2, Some(1))] {
+        let sentence = refused(named, given);
+        let (named, given) = (named.to_string(), given.unwrap_or(0).to_string());
+        assert!(
+            sentence.contains("adapter") && sentence.contains(&named) && sentence.contains(&given),
+            "{sentence}"
+        );
+    }
+    let forgotten = Request::new(vec![of("abc")], options(1), &host.limits);
+    assert!(forgotten.is_err());
 }

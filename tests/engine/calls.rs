@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use llamabi::backend::{RowKind, Step};
+use llamabi::capi::status_of;
 use llamabi::engine::{FinishReason, GenerateOptions, Next, Prompt, Stream};
 use llamabi::{Cancel, Error};
 use std::time::{Duration, Instant};
@@ -250,10 +251,7 @@ fn a_call_whose_reader_is_behind_begins_nothing_more() {
     let unread = host.submit(vec![prompt("a"); 1000], length(100)).unwrap();
     let start = Instant::now();
     while host.engine.timings().waiting > 0 {
-        assert!(
-            start.elapsed() < Duration::from_secs(30),
-            "it stands in the line"
-        );
+        assert!(start.elapsed() < PATIENCE, "it stands in the line");
         std::thread::sleep(Duration::from_millis(1));
     }
     let settled = begun(&probe.steps());
@@ -285,7 +283,7 @@ fn calls_that_wait_are_counted_and_not_their_prompts() {
         error.to_string(),
         "2 calls wait for a slot, max_waiting is 2"
     );
-    assert_eq!(error.code(), -12);
+    assert_eq!(status_of(&error), -12);
     // One that goes makes room, at once, for one.
     third.cancel();
     let fourth = host.submit(vec![prompt("a")], length(2)).unwrap();
@@ -308,7 +306,7 @@ fn calls_that_wait_are_counted_and_not_their_prompts() {
     assert!(host.submit(vec![prompt("a")], length(2)).is_err());
     probe.release();
     for stream in waiting.iter().chain([&running]) {
-        while let Next::Event(_) = stream.next(Some(Duration::from_secs(30))).unwrap() {}
+        while let Next::Event(_) = stream.next(Some(PATIENCE)).unwrap() {}
     }
     host.assert_empty();
 }
@@ -316,6 +314,16 @@ fn calls_that_wait_are_counted_and_not_their_prompts() {
 /// What a call costs to open, and a step to run, does not grow with the calls that wait.
 #[test]
 fn forty_thousand_wait_and_hold_nobody_up() {
+    // Of the times that are compared, a busy machine can lengthen any.
+    let mut slow = Vec::new();
+    while let Err(found) = forty_thousand_wait() {
+        slow.push(found);
+        assert!(slow.len() < 5, "{slow:#?}");
+    }
+}
+
+/// What takes too long, if anything does.
+fn forty_thousand_wait() -> Result<(), String> {
     let setup = Setup {
         max_waiting: 50_000,
         max_seq_len: 4096,
@@ -348,17 +356,16 @@ fn forty_thousand_wait_and_hold_nobody_up() {
     };
     let (first, _, last) = (open(10_000), open(20_000), open(10_000));
     let slack = Duration::from_millis(500);
-    assert!(last < 3 * first + slack, "{first:?}, then {last:?}");
+    let opened = last < 3 * first + slack;
     let start = Instant::now();
     probe.release();
     collect(&running, 1).unwrap();
     let beside = start.elapsed();
-    assert!(
-        beside < 3 * alone + slack,
-        "{alone:?} alone, {beside:?} beside them"
-    );
+    let ran = beside < 3 * alone + slack;
     host.engine.shutdown();
     for stream in &waiting {
-        while let Next::Event(_) = stream.next(Some(Duration::from_secs(30))).unwrap() {}
+        while let Next::Event(_) = stream.next(Some(PATIENCE)).unwrap() {}
     }
+    let all = format!("opening {first:?}, then {last:?}; {alone:?} alone, {beside:?} beside them");
+    if opened && ran { Ok(()) } else { Err(all) }
 }

@@ -1,6 +1,7 @@
 //! What ends a sequence beside its tokens' own doing: bans that leave nothing, stop tokens, time.
 
 use crate::support::*;
+use llamabi::capi::status_of;
 use llamabi::engine::request::Bias;
 use llamabi::engine::{FinishReason, GenerateOptions, Next};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn options_that_leave_no_token_end_their_call() {
     let other = host.submit(vec![prompt("ab")], length(9)).unwrap();
     let stream = host.submit(vec![prompt("abcdefghi"), prompt("abc")], banned.clone());
     let error = collect(&stream.unwrap(), 2).unwrap_err();
-    assert_eq!(error.code(), -1);
+    assert_eq!(status_of(&error), -1);
     let text = error.to_string();
     // Of the long prompt, the first token; but the short one may come to it in the same step.
     assert_eq!(
@@ -81,6 +82,12 @@ fn timed(max_time_ms: u32) -> GenerateOptions {
 /// Time ends what runs, after its step, and what still waits; the call is fine.
 #[test]
 fn time_ends_what_runs_and_what_waits() {
+    // On a busy machine the time may be over before the first step: then again with a longer one.
+    assert!([30, 300, 3000, 30_000].into_iter().any(time_ends));
+}
+
+/// Whether a step had begun before the time was over.
+fn time_ends(ms: u32) -> bool {
     let setup = Setup {
         max_batch_size: 1,
         ..Setup::default()
@@ -90,15 +97,16 @@ fn time_ends_what_runs_and_what_waits() {
         logits[4] = 1.0;
     });
     probe.hold();
-    let timed = host.submit(vec![prompt("ab"); 2], timed(30)).unwrap();
+    let timed = host.submit(vec![prompt("ab"); 2], timed(ms)).unwrap();
     let untimed = host.submit(vec![prompt("ab")], length(3)).unwrap();
     probe.wait_for(1);
-    std::thread::sleep(Duration::from_millis(40));
+    std::thread::sleep(Duration::from_millis((ms + 10).into()));
     probe.release();
     let (outputs, cancelled) = collect(&timed, 2).unwrap();
     assert!(!cancelled);
     assert_eq!(outputs[0].reason(), FinishReason::Time);
-    assert_eq!(outputs[0].tokens.len(), 1, "the step that was under way");
+    let begun = !outputs[0].tokens.is_empty();
+    assert!(outputs[0].tokens.len() <= 1, "the step that was under way");
     assert_eq!(outputs[1].reason(), FinishReason::Time);
     assert!(outputs[1].tokens.is_empty());
     assert_eq!(
@@ -106,6 +114,7 @@ fn time_ends_what_runs_and_what_waits() {
         FinishReason::Length
     );
     host.assert_empty();
+    begun
 }
 
 /// An engine that has nothing to do, since the only reader is behind, wakes for the time.
@@ -128,7 +137,7 @@ fn time_ends_a_sequence_that_sits_out() {
     let stream = host.submit(vec![prompt("ab")], options).unwrap();
     // Nobody reads: after 1,024 events it sits out.
     while host.engine.timings().running > 0 || host.engine.timings().steps == 0 {
-        assert!(start.elapsed() < Duration::from_secs(20), "nobody wakes");
+        assert!(start.elapsed() < PATIENCE, "nobody wakes");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(start.elapsed() >= Duration::from_millis(600));

@@ -2,8 +2,11 @@
 
 mod adapters;
 mod batching;
+mod beams;
 mod calls;
 mod chain;
+mod deciding;
+mod drafts;
 mod failure;
 mod parked;
 mod parked_random;

@@ -59,11 +59,19 @@ fn call(max_samples: usize) -> impl Strategy<Value = Call> {
         prop_oneof![4 => Just(After::ReadOn), 1 => Just(After::Cancel), 1 => Just(After::Drop)];
     let prompts = prop::collection::vec(prompt, 3..8);
     let samples = prop_oneof![2 => Just(1), 1 => 1..=max_samples];
+    let samples = (
+        samples,
+        prop_oneof![2 => Just(false), 1 => Just(max_samples > 1)],
+    );
     (prompts, options, samples, 0..200usize, 5..60u64, after).prop_map(
-        |(prompts, options, samples, read, pause_ms, after)| Call {
+        |(prompts, options, (samples, beams), read, pause_ms, after)| Call {
             prompts,
             options: GenerateOptions {
                 num_return_sequences: samples,
+                num_beams: if beams { samples.max(2) } else { 1 },
+                beam_events: beams,
+                // Searches are simulated slowly.
+                max_gen_len: options.max_gen_len.map(|n| if beams { n / 4 } else { n }),
                 ..options
             },
             read,
@@ -119,7 +127,7 @@ fn drive(host: &Host, call: &Call) -> Option<Vec<Output>> {
                 After::Drop => return None,
             }
         }
-        match stream.next(Some(Duration::from_secs(60))).unwrap() {
+        match stream.next(Some(PATIENCE)).unwrap() {
             Next::Event(Event::Token(e)) => {
                 let out = &mut outputs[e.index as usize];
                 assert_eq!(out.finish, None);
@@ -128,13 +136,15 @@ fn drive(host: &Host, call: &Call) -> Option<Vec<Output>> {
                 out.text.push_str(&e.text);
                 out.top.push(e.top);
             }
+            Next::Event(Event::Beam(_)) => {}
             Next::Event(Event::Finish(e)) => {
                 let out = &mut outputs[e.index as usize];
                 assert_eq!(out.finish, None, "it ends once");
                 out.text.push_str(&e.text);
                 out.finish = Some(e.reason);
+                (out.sum_logprob, out.score) = (e.sum_logprob, e.score);
             }
-            Next::Timeout => panic!("nothing within 60 s"),
+            Next::Question(_) | Next::Timeout => panic!("nothing within {PATIENCE:?}"),
             Next::Done | Next::Cancelled => break,
         }
     }
@@ -147,8 +157,18 @@ proptest! {
     fn whoever_stalls_gets_the_same(
         (setup, calls) in scenario(),
         ahead in any::<bool>(),
+        guess in prop_oneof![Just(None), any::<u64>().prop_map(Some)],
     ) {
         let (host, _) = setup.start_ahead(ahead, hash_think);
+        let guessing = |mut call: Call| {
+            if let Some(seed) = guess {
+                let Call { prompts, options, .. } = &call;
+                let guess = Guess::Random(seed);
+                call.options = guess.of(&mut hash_think, prompts, options, MAX_SEQ_LEN, 4);
+            }
+            call
+        };
+        let calls: Vec<Call> = calls.into_iter().map(guessing).collect();
         let outputs: Vec<Option<Vec<Output>>> = std::thread::scope(|scope| {
             let host = &host;
             let drive = |call| scope.spawn(move || drive(host, call));
@@ -156,17 +176,33 @@ proptest! {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         // One that was dropped may still be in its last step.
-        for _ in 0..3000 {
+        until(&host, "nothing runs or is parked", |host| {
             let timings = host.engine.timings();
-            if timings.running + timings.parked == 0 && timings.pages_used == 0 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            timings.running + timings.parked == 0 && timings.pages_used == 0
+        });
         host.assert_empty();
         prop_assert_eq!(host.engine.timings().parked, 0);
         for (call, outputs) in calls.iter().zip(&outputs) {
             let n = call.options.num_return_sequences;
+            if call.options.num_beams > 1 {
+                let outputs = outputs.iter().flatten().collect::<Vec<_>>();
+                for (tokens, got) in call.prompts.iter().zip(outputs.chunks(n)) {
+                    let ended = |out: &&Output| match out.finish {
+                        Some(FinishReason::Cancelled) => matches!(call.after, After::Cancel),
+                        reason => reason.is_some(),
+                    };
+                    prop_assert!(got.iter().all(ended));
+                    // One that was stopped gives what it has, which may be finished beams.
+                    let whole = matches!(call.after, After::ReadOn)
+                        && setup.max_unread_ms == u32::MAX
+                        && setup.stall_memory_bytes == 1 << 20;
+                    if whole {
+                        let want = simulate_beams(&mut hash_think, tokens, &call.options, MAX_SEQ_LEN);
+                        got.iter().zip(&want).for_each(|(got, want)| assert_same_beams(got, want));
+                    }
+                }
+                continue;
+            }
             let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
             for ((index, tokens), got) in (0..).zip(prompts).zip(outputs.iter().flatten()) {
                 let want = simulate(&mut hash_think, tokens, index, &call.options, MAX_SEQ_LEN);

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use llamabi::Cancel;
-use llamabi::engine::request::Bias;
+use llamabi::engine::request::{Bias, EarlyStopping};
 use llamabi::engine::{FinishReason, GenerateOptions, Prompt};
 use proptest::prelude::*;
 
@@ -14,6 +14,18 @@ struct Call {
     /// Cancel after so many events.
     cancel_after: Option<usize>,
     by_flag: bool,
+    /// Drafts of this worth, so many in a step.
+    guess: Option<(Guess, usize)>,
+}
+
+fn guess() -> impl Strategy<Value = Option<(Guess, usize)>> {
+    let guess = prop_oneof![
+        Just(Guess::Right),
+        Just(Guess::Wrong),
+        any::<u64>().prop_map(Guess::Random)
+    ];
+    let len = prop_oneof![Just(0usize), 1..17usize];
+    prop_oneof![1 => Just(None), 1 => (guess, len).prop_map(Some)]
 }
 
 /// Prompts with common beginnings, so that pages are found, and with byte pieces in them.
@@ -134,6 +146,26 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
     })
 }
 
+/// A beam search, or none.
+fn beams(most: usize) -> impl Strategy<Value = GenerateOptions> {
+    let early = prop_oneof![
+        Just(EarlyStopping::False),
+        Just(EarlyStopping::True),
+        Just(EarlyStopping::Never)
+    ];
+    let penalty = prop_oneof![Just(1.0f32), Just(0.0), Just(-0.7), Just(1.8)];
+    let n = prop_oneof![2 => Just(1), 1 => 1..=most];
+    (n, penalty, early, any::<bool>()).prop_map(|(n, length_penalty, early_stopping, events)| {
+        GenerateOptions {
+            num_beams: n,
+            length_penalty,
+            early_stopping,
+            beam_events: n > 1 && events,
+            ..GenerateOptions::default()
+        }
+    })
+}
+
 fn call(
     max_seq_len: usize,
     max_batch_size: usize,
@@ -143,18 +175,30 @@ fn call(
         prop::collection::vec(prompt_tokens(max_seq_len), 1..=max_batch_size),
         options(),
         prop_oneof![2 => Just(1), 1 => 1..=max_samples],
+        beams(max_samples),
         prop_oneof![3 => Just(None), 1 => (0..12usize).prop_map(Some)],
         any::<bool>(),
+        guess(),
     )
-        .prop_map(|(prompts, options, samples, cancel_after, by_flag)| Call {
-            prompts,
-            options: GenerateOptions {
-                num_return_sequences: samples,
-                ..options
+        .prop_map(
+            |(prompts, options, samples, beams, cancel_after, by_flag, guess)| Call {
+                prompts,
+                options: GenerateOptions {
+                    num_return_sequences: match beams.num_beams {
+                        1 => samples,
+                        beams => samples.min(beams),
+                    },
+                    num_beams: beams.num_beams,
+                    length_penalty: beams.length_penalty,
+                    early_stopping: beams.early_stopping,
+                    beam_events: beams.beam_events,
+                    ..options
+                },
+                cancel_after,
+                by_flag,
+                guess,
             },
-            cancel_after,
-            by_flag,
-        })
+        )
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
@@ -223,12 +267,9 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
         use llamabi::engine::{Event, Next};
         let event = match first.is_empty() {
             false => first.remove(0),
-            true => match stream
-                .next(Some(std::time::Duration::from_secs(30)))
-                .unwrap()
-            {
+            true => match stream.next(Some(PATIENCE)).unwrap() {
                 Next::Event(event) => event,
-                Next::Timeout => panic!("a cancelled call hangs"),
+                Next::Question(_) | Next::Timeout => panic!("a cancelled call hangs"),
                 Next::Done | Next::Cancelled => return outputs,
             },
         };
@@ -238,6 +279,7 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
                 out.tokens.push(e.token);
                 out.text.push_str(&e.text);
             }
+            Event::Beam(_) => {}
             Event::Finish(e) => {
                 let out = &mut outputs[e.index as usize];
                 out.text.push_str(&e.text);
@@ -252,6 +294,16 @@ proptest! {
     #[test]
     fn every_sequence_is_as_if_alone((setup, calls) in scenario(), ahead in any::<bool>()) {
         let (host, _) = setup.start_ahead(ahead, hash_think);
+        let guessing = |call: Call| match call.guess {
+            None => call,
+            Some((guess, len)) => {
+                let Call { prompts, options, .. } = &call;
+                let most = setup.max_seq_len;
+                let options = guess.of(&mut hash_think, prompts, options, most, len);
+                Call { options, ..call }
+            }
+        };
+        let calls: Vec<Call> = calls.into_iter().map(guessing).collect();
         let outputs: Vec<Vec<Output>> = std::thread::scope(|scope| {
             let host = &host;
             let drive = |call| scope.spawn(move || drive(host, call));
@@ -261,6 +313,18 @@ proptest! {
         host.assert_empty();
         for (call, outputs) in calls.iter().zip(&outputs) {
             let n = call.options.num_return_sequences;
+            if call.options.num_beams > 1 {
+                for (tokens, got) in call.prompts.iter().zip(outputs.chunks(n)) {
+                    prop_assert!(got.iter().all(|out| out.finish.is_some()));
+                    // What is there of one that was cut short is not what it would have found.
+                    if call.cancel_after.is_none() {
+                        let want =
+                            simulate_beams(&mut hash_think, tokens, &call.options, setup.max_seq_len);
+                        got.iter().zip(&want).for_each(|(got, want)| assert_same_beams(got, want));
+                    }
+                }
+                continue;
+            }
             let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
             for ((index, tokens), got) in (0..).zip(prompts).zip(outputs) {
                 let want =

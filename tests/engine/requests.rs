@@ -1,6 +1,7 @@
 //! What one request gets: ranges, lengths, echo and its scores, seeds.
 
 use crate::support::*;
+use llamabi::capi::status_of;
 use llamabi::engine::request::{Bias, RequestLimits};
 use llamabi::engine::{FinishReason, GenerateOptions, Prompt, Request};
 use llamabi::{Error, Token};
@@ -53,7 +54,7 @@ fn lengths_are_checked_before_tokens_and_tokens_before_options() {
     for token in [-1, 300, Token::MIN, Token::MAX] {
         let error = refused(vec![wrong(299), wrong(token)], bad());
         let text = format!("token 1 of prompt 1 is {token}, must be 0 to 299");
-        assert_eq!((error.to_string(), error.code()), (text, -1));
+        assert_eq!((error.to_string(), status_of(&error)), (text, -1));
     }
     let error = refused(vec![wrong(299)], bad());
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use llamabi::Token;
 use llamabi::backend::Step;
-use llamabi::backend::choice::{Changes, Choice, Edit, Strategy};
+use llamabi::backend::choice::{Changes, Choice, Edit, Search, Strategy};
 use llamabi::engine::GenerateOptions as Params;
 use llamabi::engine::sampler::{Sampler, uniform};
 use std::collections::{HashMap, HashSet};
@@ -553,8 +553,10 @@ fn edits_and_masks_come_after_the_penalty() {
         history: 0..1,
         edits,
         mask,
+        to_host: false,
         logprob: false,
         top: 0,
+        search: Search::Off,
     };
     let mut sampler = Sampler::new(6);
     sampler.load(&logits);

@@ -13,7 +13,7 @@ fn now(stream: &Stream) -> Next {
 }
 
 fn token(stream: &Stream) -> Token {
-    match stream.next(Some(Duration::from_secs(30))).unwrap() {
+    match stream.next(Some(PATIENCE)).unwrap() {
         Next::Event(Event::Token(e)) => e.token,
         other => panic!("{other:?}"),
     }
@@ -45,54 +45,58 @@ fn with_flag(options: GenerateOptions) -> (GenerateOptions, Cancel) {
 
 #[test]
 fn a_waiting_call_is_cancelled_at_once_even_in_a_long_step() {
-    for (name, cancel) in cancellers() {
-        let (host, probe) = Setup {
-            max_batch_size: 1,
-            ..Setup::default()
-        }
-        .start(alphabet);
-        probe.hold();
-        let running = host.submit(vec![prompt("a")], length(3)).unwrap();
-        probe.wait_for(1);
-        let (options, flag) = with_flag(GenerateOptions {
-            echo: true,
-            ..length(3)
-        });
-        let waiting = host.submit(vec![prompt("a")], options).unwrap();
-        assert_eq!(now(&waiting), Next::Timeout);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let outputs = collect(&waiting, 1).unwrap();
-                (outputs, Instant::now())
-            });
-            std::thread::sleep(Duration::from_millis(20));
-            let start = Instant::now();
-            cancel(&host, &waiting, &flag);
-            let ((outputs, cancelled), end) = reader.join().unwrap();
-            assert!(
-                cancelled && outputs[0].reason() == FinishReason::Cancelled,
-                "{name}"
-            );
-            assert!(outputs[0].tokens.is_empty());
-            // 10 ms are promised; the rest is for a busy machine. The step is still running.
-            assert!(
-                end - start < Duration::from_millis(100),
-                "{name}: {:?}",
-                end - start
-            );
-            assert_eq!(probe.steps().len(), 1);
-            assert_eq!(
-                host.engine.timings().waiting,
-                0,
-                "{name}: it no longer counts"
-            );
-        });
-        probe.release();
-        let (outputs, cancelled) = collect(&running, 1).unwrap();
-        assert_eq!(cancelled, name == "shutdown");
-        assert_eq!(outputs[0].text, if cancelled { "b" } else { "bcd" });
-        host.assert_empty();
+    // 10 ms are promised, and a busy machine may need longer: once in so many times is enough.
+    for at in 0..cancellers().len() {
+        let soon = Duration::from_millis(100);
+        assert!((0..20).any(|_| cancelled_after(at) < soon));
     }
+}
+
+/// How long a call that waits has yet to wait for its end when it is cancelled.
+fn cancelled_after(at: usize) -> Duration {
+    let (name, cancel) = cancellers().into_iter().nth(at).unwrap();
+    let (host, probe) = Setup {
+        max_batch_size: 1,
+        ..Setup::default()
+    }
+    .start(alphabet);
+    probe.hold();
+    let running = host.submit(vec![prompt("a")], length(3)).unwrap();
+    probe.wait_for(1);
+    let (options, flag) = with_flag(GenerateOptions {
+        echo: true,
+        ..length(3)
+    });
+    let waiting = host.submit(vec![prompt("a")], options).unwrap();
+    assert_eq!(now(&waiting), Next::Timeout);
+    let took = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let outputs = collect(&waiting, 1).unwrap();
+            (outputs, Instant::now())
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        cancel(&host, &waiting, &flag);
+        let ((outputs, cancelled), end) = reader.join().unwrap();
+        assert!(
+            cancelled && outputs[0].reason() == FinishReason::Cancelled,
+            "{name}"
+        );
+        assert!(outputs[0].tokens.is_empty());
+        assert_eq!(probe.steps().len(), 1, "the step is still running");
+        assert_eq!(
+            host.engine.timings().waiting,
+            0,
+            "{name}: it no longer counts"
+        );
+        end - start
+    });
+    probe.release();
+    let (outputs, cancelled) = collect(&running, 1).unwrap();
+    assert_eq!(cancelled, name == "shutdown");
+    assert_eq!(outputs[0].text, if cancelled { "b" } else { "bcd" });
+    host.assert_empty();
+    took
 }
 
 #[test]
@@ -264,14 +268,18 @@ fn a_timeout_waits_that_long_and_no_longer() {
     let (options, _flag) = with_flag(length(2));
     for options in [options, length(2)] {
         let stream = host.submit(vec![prompt("a")], options).unwrap();
-        let start = Instant::now();
-        assert_eq!(now(&stream), Next::Timeout);
-        assert_eq!(
-            stream.next(Some(Duration::from_millis(30))).unwrap(),
-            Next::Timeout
-        );
-        assert!(start.elapsed() >= Duration::from_millis(30));
-        assert!(start.elapsed() < Duration::from_millis(500));
+        let waits = || {
+            let start = Instant::now();
+            assert_eq!(now(&stream), Next::Timeout);
+            assert_eq!(
+                stream.next(Some(Duration::from_millis(30))).unwrap(),
+                Next::Timeout
+            );
+            start.elapsed()
+        };
+        assert!(waits() >= Duration::from_millis(30));
+        // On a busy machine once in so many times.
+        assert!((0..20).any(|_| waits() < Duration::from_millis(500)));
     }
     probe.release();
     // As good as no timeout at all.
@@ -289,7 +297,7 @@ fn several_threads_may_read_one_stream() {
         let stream = host.submit(vec![prompt("a"); 4], length(20)).unwrap();
         let read = || {
             let mut events = 0;
-            while let Next::Event(_) = stream.next(Some(Duration::from_secs(30))).unwrap() {
+            while let Next::Event(_) = stream.next(Some(PATIENCE)).unwrap() {
                 events += 1;
             }
             events
@@ -303,7 +311,7 @@ fn several_threads_may_read_one_stream() {
 }
 
 #[cfg(target_os = "linux")]
-fn readable(fd: i32) -> bool {
+pub fn readable(fd: i32) -> bool {
     let mut poll = libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -343,7 +351,7 @@ fn the_descriptor_is_readable_exactly_while_something_is_ready() {
     // The end of the sequence.
     let start = Instant::now();
     while !readable(fd) {
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < PATIENCE);
     }
     assert!(matches!(
         stream.next(None).unwrap(),
@@ -395,17 +403,17 @@ fn sits_out(ahead: bool) {
     let narrow = host.submit(vec![prompt("c")], length(2000)).unwrap();
     let other = host.submit(vec![prompt("d")], length(3000)).unwrap();
     assert_eq!(collect(&other, 1).unwrap().0[0].tokens.len(), 3000);
-    // All that are left sit out: no more steps.
-    let settled = || {
-        let before = probe.steps().len();
-        std::thread::sleep(Duration::from_millis(30));
-        (probe.steps().len() == before).then_some(before)
-    };
-    let steps = loop {
-        if let Some(steps) = settled() {
-            break steps;
+    // All that are left sit out: no more steps, for longer and longer a time.
+    let mut steps = probe.steps().len();
+    for ms in [30, 60, 120, 240] {
+        loop {
+            std::thread::sleep(Duration::from_millis(ms));
+            let before = std::mem::replace(&mut steps, probe.steps().len());
+            if before == steps {
+                break;
+            }
         }
-    };
+    }
     let timings = host.engine.timings();
     assert_eq!(
         (timings.running, timings.waiting),
@@ -423,11 +431,11 @@ fn sits_out(ahead: bool) {
     // The reader has caught up: its call goes on, until it is behind again.
     let start = Instant::now();
     while probe.steps().len() == steps {
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
     let mut left = 0;
-    while let Next::Event(_) = narrow.next(Some(Duration::from_secs(30))).unwrap() {
+    while let Next::Event(_) = narrow.next(Some(PATIENCE)).unwrap() {
         left += 1;
     }
     assert_eq!(queued + left, 2000 + 1);
@@ -445,7 +453,7 @@ fn sits_out(ahead: bool) {
     }
     let start = Instant::now();
     while host.engine.timings().running > 0 {
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < PATIENCE);
     }
     host.assert_empty();
 }

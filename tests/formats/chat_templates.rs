@@ -226,11 +226,11 @@ fn messages_are_in_openais_shape() {
         ),
         ("{}", "messages is a dict, must be an array"),
         ("[]", "messages is empty, must be at least one message"),
-        ("[1]", "messages[0] is a int, must be an object"),
+        ("[1]", "messages[0] is an int, must be an object"),
         ("[{}]", "messages[0].role is missing, must be a string"),
         (
             r#"[{"role":"user","content":1}]"#,
-            "messages[0].content is a int",
+            "messages[0].content is an int",
         ),
         (
             r#"[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]"#,

@@ -1,33 +1,13 @@
 //! Thousands of broken tokenizer files: each is refused, or survives whatever is encoded with it.
 //! Deterministic; a crash in SentencePiece would take the test process down.
 
+use crate::rng::Rng;
 use llamabi::tokenizer::model_proto::{ModelProto, SentencePiece, Type};
 use llamabi::tokenizer::{self, Detokenizer, Tokenizer};
 use llamabi::{Error, Token};
 use prost::Message;
 use std::path::Path;
 use std::sync::Arc;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())].clone()
-    }
-}
 
 /// How many files were taken and how many refused.
 #[derive(Default)]

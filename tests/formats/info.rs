@@ -77,8 +77,8 @@ fn every_checkpoint_is_described() {
     }
 }
 
-/// Of each file of a checkpoint: cut off, and with bytes of its beginning changed. Whatever is wrong
-/// with it, the report ends, and a refusal names a file.
+/// Of each file of a checkpoint: cut off, and with bytes of its beginning changed. Whatever is
+/// wrong with it, the report ends, and a refusal names a file.
 #[test]
 fn broken_copies_are_refused_or_described() {
     let (mut refused, mut tried) = (0, 0);
@@ -132,4 +132,62 @@ fn broken_copies_are_refused_or_described() {
         }
     }
     assert!(tried > 1_000 && refused > tried / 2, "{refused} of {tried}");
+}
+
+/// What it prints may have nowhere to go.
+#[test]
+fn a_report_that_cannot_be_written_is_a_failure_and_no_panic() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_llamabi-info"));
+    program.arg(reference("mha-f32/hf")).stdout(full.unwrap());
+    let output = program.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("standard output: No space left"), "{said}");
+}
+
+/// What building would refuse is refused here, too, and what the checkpoint is was said before.
+#[test]
+fn a_tokenizer_of_another_model_is_refused() {
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo/meta/tokenizer.model");
+    let mut text = String::new();
+    let error = report(&reference("mha-f32/hf"), Some(&tokenizer), &mut text).unwrap_err();
+    let sentence = "the tokenizer has 1024 pieces, the model's vocabulary only 512";
+    assert!(error.to_string().ends_with(sentence), "{error}");
+    assert!(text.contains("\nmodel "), "{text}");
+}
+
+/// Meta's form has the size of the vocabulary from the tokenizer: a broken one is what is named.
+#[test]
+fn a_broken_tokenizer_is_what_is_wrong() {
+    let dir = TempDir::new();
+    for name in ["params.json", "consolidated.00.pth", "tokenizer.model"] {
+        std::fs::copy(reference("mha-f32/meta").join(name), dir.path().join(name)).unwrap();
+    }
+    std::fs::write(dir.path().join("tokenizer.model"), [7]).unwrap();
+    let error = report(dir.path(), None, &mut String::new()).unwrap_err();
+    assert!(error.to_string().contains("/tokenizer.model: "), "{error}");
+}
+
+#[test]
+fn the_program_says_how_it_is_used() {
+    let run = |args: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_llamabi-info");
+        let ran = std::process::Command::new(program).args(args).output();
+        let ran = ran.unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    for help in ["--help", "-h"] {
+        let (code, out, err) = run(&[help]);
+        assert!(
+            code == Some(0) && out.starts_with("usage: ") && err.is_empty(),
+            "{out}{err}"
+        );
+    }
+    let (code, out, err) = run(&[]);
+    assert!(
+        code == Some(2) && out.is_empty() && err.starts_with("usage: "),
+        "{out}{err}"
+    );
 }

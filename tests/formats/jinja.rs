@@ -2,6 +2,7 @@
 //! hostile ones may cost.
 
 use crate::account::measure;
+use crate::rng::Rng;
 use llamabi::Cancel;
 use llamabi::chat::jinja::{Kind, Meter, Moment, Rendered, Template, Value, limits, read_json};
 use serde_json::json;
@@ -544,19 +545,6 @@ fn json_keeps_its_order_and_its_integers() {
         text("{{ d | tojson }}", r#"{"d": {"b": 1, "a": 2, "b": 3}}"#),
         r#"{"b": 3, "a": 2}"#
     );
-}
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n.max(1) as u64) as usize
-    }
 }
 
 const WORDS: [&str; 44] = [

@@ -5,6 +5,7 @@
 use crate::account::measure;
 use crate::checkpoints::write::{Pickled, Tensor, ZipEntry, entry, pickle, raw_safetensors, zip};
 use crate::checkpoints::{TempDir, sentence};
+use llamabi::capi::status_of;
 use llamabi::checkpoint::hugging_face;
 use llamabi::format::limits::*;
 use llamabi::format::{pickle as unpickle, pth, safetensors as st};
@@ -41,8 +42,8 @@ fn dimensions(n: usize) -> String {
 fn refused(path: &Path) -> String {
     let start = Instant::now();
     let error = st::open(path, None).unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(20), "{error}");
-    assert_eq!(error.code(), llamabi::capi::LLAMA_E_FORMAT, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(60), "{error}");
+    assert_eq!(status_of(&error), llamabi::capi::LLAMA_E_FORMAT, "{error}");
     let text = error.to_string();
     let (file, sentence) = text.split_once(": ").unwrap();
     assert_eq!(file, path.to_str().unwrap());
@@ -256,15 +257,21 @@ fn a_cancel_flag_ends_it() {
     let cancel = Cancel::new();
     assert!(pth::open(&archive, Some(&cancel)).is_ok());
 
-    // While it is read: without the flag it takes a hundred times as long, and is refused.
-    let error = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(3));
-            cancel.trigger();
+    // While it is read: without the flag it takes a hundred times as long, and is refused. On a
+    // busy machine the other thread may come too late: then again.
+    let cancelled = |_| {
+        let cancel = Cancel::new();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(3));
+                cancel.trigger();
+            });
+            st::open(&path, Some(&cancel)).unwrap_err()
         });
-        st::open(&path, Some(&cancel)).unwrap_err()
-    });
-    assert!(matches!(error, Error::Cancelled), "{error}");
+        matches!(error, Error::Cancelled)
+    };
+    assert!((0..20).any(cancelled));
+    cancel.trigger();
     // Before.
     for result in [
         st::open(&path, Some(&cancel)).map(drop),
@@ -328,7 +335,7 @@ fn read_with_little_memory(files: &Path) {
             // With memory enough they are refused for what they say.
             let error = result.unwrap_err();
             let no_memory = matches!(error, Error::Refused { .. });
-            let code = error.code();
+            let code = status_of(&error);
             assert!(
                 no_memory || code == llamabi::capi::LLAMA_E_FORMAT,
                 "{error}"

@@ -18,9 +18,12 @@ mod jinja;
 mod kept;
 mod limits;
 mod quantised;
+mod rng;
 mod tokenizer;
+mod tokenizer_gguf;
 mod tokenizer_ranks;
 mod tokenizer_real;
+mod tokenizer_refused;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -1,6 +1,7 @@
 //! The tokenizer against its reference cases and against SentencePiece itself.
 
 use crate::tokenizers::{WIDE, all_cases};
+use llamabi::capi::status_of;
 use llamabi::tokenizer::model_proto::{
     MAX_PIECE_BYTES, MAX_USER_DEFINED_NESTING, ModelProto, SentencePiece as Entry, Type,
 };
@@ -533,7 +534,7 @@ fn the_corpus_is_refused() {
         } else {
             -4
         };
-        assert_eq!(error.code(), expected, "{error}");
+        assert_eq!(status_of(&error), expected, "{error}");
         n += 1;
     }
     assert!(n >= 8);

@@ -1,22 +1,21 @@
-//! Tokenizers that merge by rank: what tokenizers and tiktoken make of texts, and files that are
-//! refused. `tests/data/tokenizers/make.py` wrote the cases.
+//! Tokenizers that merge by rank: what tokenizers and tiktoken make of texts.
+//! `tests/data/tokenizers/make.py` wrote the cases.
 
-use crate::checkpoints::TempDir;
-use llamabi::tokenizer::model_proto::ModelProto;
+use crate::rng::Rng;
+use crate::tokenizer_gguf::gguf;
 use llamabi::tokenizer::{self, Bound, Detokenizer, Encoded, GgufVocabulary, Run, Tokenizer};
 use llamabi::{Cancel, Error, Result, Token};
-use prost::Message;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FOLDER: &str = "tests/data/tokenizers";
 
-fn file(name: &str) -> PathBuf {
+pub fn file(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-fn read(name: &str) -> Value {
+pub fn read(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(file(name)).unwrap()).unwrap()
 }
 
@@ -26,7 +25,7 @@ fn ids(value: &Value) -> Vec<Token> {
 }
 
 /// All added tokens parsed, as transformers does.
-fn special(tokenizer: &dyn Tokenizer, text: &str) -> Vec<Token> {
+pub fn special(tokenizer: &dyn Tokenizer, text: &str) -> Vec<Token> {
     rendered(tokenizer, &[(text, false)], true)
 }
 
@@ -62,7 +61,7 @@ fn streamed(tokenizer: &Arc<dyn Tokenizer>, tokens: &[Token], special: bool) -> 
 }
 
 /// A tokenizer against the cases of `name`.
-fn agree(tokenizer: &Arc<dyn Tokenizer>, name: &str) {
+pub fn agree(tokenizer: &Arc<dyn Tokenizer>, name: &str) {
     let all = read("cases.json");
     let cases = &all[name];
     assert_eq!(
@@ -156,137 +155,6 @@ fn what_the_libraries_make_of_texts() {
         );
     }
     agree(&tokenizer::open(&file("llama3.model")).unwrap(), "llama3");
-}
-
-/// The vocabulary of a tokenizer.json as a GGUF spells it.
-fn gguf(name: &str, pre: &str) -> GgufVocabulary {
-    let json = read(&format!("{name}.json"));
-    let mut all: Vec<(u64, String, i32)> = Vec::new();
-    for (text, id) in json["model"]["vocab"].as_object().unwrap() {
-        all.push((id.as_u64().unwrap(), text.clone(), 1));
-    }
-    for token in json["added_tokens"].as_array().unwrap() {
-        let kind = if token["special"].as_bool().unwrap() {
-            3
-        } else {
-            4
-        };
-        let text = token["content"].as_str().unwrap().to_owned();
-        all.push((token["id"].as_u64().unwrap(), text, kind));
-    }
-    all.sort();
-    let bos = json["post_processor"]["processors"][1]["single"][0]["SpecialToken"]["id"].as_str();
-    let bos_id = all
-        .iter()
-        .find(|(_, text, _)| Some(&text[..]) == bos)
-        .map(|(id, ..)| *id as u32);
-    let merge = |merge: &Value| match merge {
-        Value::String(text) => text.clone(),
-        pair => format!(
-            "{} {}",
-            pair[0].as_str().unwrap(),
-            pair[1].as_str().unwrap()
-        ),
-    };
-    GgufVocabulary {
-        model: "gpt2".into(),
-        pre: Some(pre.into()),
-        merges: json["model"]["merges"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(merge)
-            .collect(),
-        types: all.iter().map(|(_, _, kind)| *kind).collect(),
-        tokens: all.into_iter().map(|(_, text, _)| text).collect(),
-        bos_id,
-        add_bos: bos_id.map(|_| true),
-        ..GgufVocabulary::default()
-    }
-}
-
-#[test]
-fn the_same_out_of_a_gguf() {
-    for (name, pre) in [
-        ("llama3", "llama-bpe"),
-        ("qwen2", "qwen2"),
-        ("smollm", "smollm"),
-        ("gpt4o", "gpt-4o"),
-        ("deepseek-coder", "deepseek-coder"),
-    ] {
-        agree(
-            &gguf(name, pre).tokenizer(Path::new("a.gguf")).unwrap(),
-            name,
-        );
-    }
-}
-
-/// A SentencePiece model's vocabulary as a GGUF spells it.
-fn sentencepiece_gguf() -> GgufVocabulary {
-    let bytes = std::fs::read("tests/data/small-tokenizer.model").unwrap();
-    let proto = ModelProto::decode(&*bytes).unwrap();
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    GgufVocabulary {
-        model: "llama".into(),
-        pre: Some("default".into()),
-        tokens: proto
-            .pieces
-            .iter()
-            .map(|piece| text(piece.piece()))
-            .collect(),
-        scores: proto.pieces.iter().map(|piece| piece.score()).collect(),
-        types: proto
-            .pieces
-            .iter()
-            .map(|piece| piece.r#type() as i32)
-            .collect(),
-        bos_id: Some(1),
-        eos_id: Some(2),
-        unk_id: Some(0),
-        ..GgufVocabulary::default()
-    }
-}
-
-#[test]
-fn sentencepiece_out_of_a_gguf() {
-    let model = tokenizer::open(Path::new("tests/data/small-tokenizer.model")).unwrap();
-    let mut vocabulary = sentencepiece_gguf();
-    for (text, kind) in [("<|im_end|>", 4), ("[PAD513]", 5)] {
-        vocabulary.tokens.push(text.into());
-        vocabulary.scores.push(0.0);
-        vocabulary.types.push(kind);
-    }
-    let path = Path::new("a.gguf");
-    let ours = vocabulary.tokenizer(path).unwrap();
-    assert_eq!((ours.bos_id(), ours.eos_id(), ours.pad_id()), (1, 2, -1));
-    assert_eq!(ours.stop_ids(), [512]);
-    assert!(ours.adds_bos());
-    for case in read("cases.json")["spm-prepend"]["cases"]
-        .as_array()
-        .unwrap()
-    {
-        let text = case["text"].as_str().unwrap();
-        assert_eq!(
-            ours.encode(text).unwrap(),
-            model.encode(text).unwrap(),
-            "{text:?}"
-        );
-    }
-    assert!(
-        !ours
-            .encode("<|im_end|>[PAD513]")
-            .unwrap()
-            .iter()
-            .any(|&id| id >= 512)
-    );
-    let parsed = special(&*ours, "<|im_end|>[PAD513]");
-    assert!(parsed[0] == 512 && !parsed.contains(&513), "{parsed:?}");
-    assert_eq!(ours.decode(&[512, 513]).unwrap(), "<|im_end|>");
-
-    vocabulary.add_space_prefix = Some(false);
-    let bare = vocabulary.tokenizer(path).unwrap();
-    assert_eq!(bare.decode(&bare.encode("ab").unwrap()).unwrap(), "ab");
-    assert_ne!(bare.encode("ab").unwrap(), ours.encode("ab").unwrap());
 }
 
 #[test]
@@ -400,13 +268,13 @@ fn runs_that_are_another_texts() {
 }
 
 /// llama3.json, changed.
-fn changed(change: impl FnOnce(&mut Value)) -> Result<Arc<dyn Tokenizer>> {
+pub fn changed(change: impl FnOnce(&mut Value)) -> Result<Arc<dyn Tokenizer>> {
     let mut json = read("llama3.json");
     change(&mut json);
     tokenizer::from_bytes(Path::new("some.json"), json.to_string().as_bytes())
 }
 
-fn token(id: u32, content: &str) -> Value {
+pub fn token(id: u32, content: &str) -> Value {
     json!({"id": id, "content": content, "special": false, "normalized": false})
 }
 
@@ -454,339 +322,6 @@ fn longest_added_token_first() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
-    type Change = fn(&mut Value);
-    let cases: [(&str, Change); 16] = [
-        ("`model.type` is Unigram", |j| {
-            j["model"]["type"] = "Unigram".into()
-        }),
-        ("`model.dropout` is 0.1", |j| {
-            j["model"]["dropout"] = 0.1.into()
-        }),
-        ("`model.end_of_word_suffix` is \"</w>\"", |j| {
-            j["model"]["end_of_word_suffix"] = "</w>".into();
-        }),
-        ("`normalizer` is of type Lowercase", |j| {
-            j["normalizer"] = json!({"type": "Lowercase"})
-        }),
-        ("`normalizer.normalizers[1]` is of type NFKC", |j| {
-            j["normalizer"] =
-                json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]});
-        }),
-        ("replaces a regular expression", |j| {
-            j["normalizer"] =
-                json!({"type": "Replace", "pattern": {"Regex": " +"}, "content": " "});
-        }),
-        ("16 times as long", |j| {
-            j["normalizer"] =
-                json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(17)});
-        }),
-        ("`pre_tokenizer` is of type Whitespace", |j| {
-            j["pre_tokenizer"] = json!({"type": "Whitespace"});
-        }),
-        ("`pre_tokenizer.pretokenizers[0]` has the expression", |j| {
-            j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a(?=b)".into();
-        }),
-        ("possessive", |j| {
-            j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a?+b".into();
-        }),
-        ("matches an empty text", |j| {
-            j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a*".into();
-        }),
-        ("behavior MergedWithNext", |j| {
-            j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "MergedWithNext".into();
-        }),
-        (
-            "`pre_tokenizer.pretokenizers[1]` has `add_prefix_space`",
-            |j| {
-                j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true.into();
-            },
-        ),
-        ("`decoder` is of type WordPiece", |j| {
-            j["decoder"] = json!({"type": "WordPiece"})
-        }),
-        ("`post_processor` is of type BertProcessing", |j| {
-            j["post_processor"] = json!({"type": "BertProcessing"});
-        }),
-        ("unknown field `surprise`", |j| j["surprise"] = 1.into()),
-    ];
-    for (words, change) in cases {
-        let error = changed(change).map(|_| ()).unwrap_err();
-        assert!(matches!(error, Error::Unsupported(_)), "{words}: {error}");
-        let sentence = error.to_string();
-        assert!(
-            sentence.contains(words) && sentence.contains("some.json"),
-            "{words}: {sentence}"
-        );
-    }
-}
-
-#[test]
-fn what_contradicts_itself_is_refused() {
-    type Change = fn(&mut Value);
-    let cases: [(&str, Change); 9] = [
-        ("both have id 7", |j| {
-            j["model"]["vocab"]["a new one"] = 7.into()
-        }),
-        ("`model.merges[0]` joins", |j| {
-            j["model"]["merges"][0] = json!(["zz", "q"])
-        }),
-        ("`model.merges[1]` joins", |j| {
-            j["model"]["merges"][1] = json!(["!", "\""])
-        }),
-        ("one space between", |j| {
-            j["model"]["merges"][0] = "a b c".into()
-        }),
-        ("not of two tokens", |j| {
-            j["model"]["merges"][0] = json!(["a"])
-        }),
-        ("id below 16777216", |j| {
-            j["model"]["vocab"]["a new one"] = (1 << 24).into()
-        }),
-        ("not a tokenizer.json", |j| {
-            j["model"]["vocab"]["a new one"] = (-1).into()
-        }),
-        ("both \"<|eot_id|>\"", |j| {
-            j["added_tokens"]
-                .as_array_mut()
-                .unwrap()
-                .push(token(700, "<|eot_id|>"));
-        }),
-        ("both have id 5", |j| {
-            j["added_tokens"]
-                .as_array_mut()
-                .unwrap()
-                .push(token(5, "five"));
-        }),
-    ];
-    for (words, change) in cases {
-        let error = changed(change).map(|_| ()).unwrap_err();
-        assert!(matches!(error, Error::Format { .. }), "{words}: {error}");
-        assert!(error.to_string().contains(words), "{words}: {error}");
-    }
-    // An added token may repeat an entry.
-    let space = changed(|j| {
-        let id = j["model"]["vocab"]["a"].as_u64().unwrap() as u32;
-        j["added_tokens"]
-            .as_array_mut()
-            .unwrap()
-            .push(token(id, "a"));
-    });
-    assert_eq!(
-        space
-            .unwrap()
-            .decode(&special(&*changed(|_| ()).unwrap(), "a"))
-            .unwrap(),
-        "a"
-    );
-}
-
-#[test]
-fn tiktoken_files_that_are_refused() {
-    let good = std::fs::read_to_string(file("llama3.model")).unwrap();
-    let parse = |text: &str| {
-        let result = tokenizer::from_bytes(Path::new("some.model"), text.as_bytes());
-        result.map(|_| ()).unwrap_err()
-    };
-    let swapped = good.replacen(" 300\n", " 301\n", 1);
-    let twice = good.replacen("Ig== 1\n", "IQ== 1\n", 1);
-    let cases = [
-        (swapped, "line 301: expected the rank 300"),
-        (twice, "ranks 0 and 1 are the same token"),
-        ("IQ== 0\nIg== 1\n".into(), "no rank is the single byte 0x00"),
-        ("IQ== 0\nIg== one\n".into(), "line 2: expected the rank 1"),
-        ("IQ== 0\nIg=\n".into(), "line 2: no space"),
-        (
-            "IQ== 0\nI=== 1\n".into(),
-            "line 2: the token is not in base64",
-        ),
-        (
-            format!("IQ== 0\n{} 1\n", "QUFB".repeat(30_000)),
-            "a token of 90000 bytes",
-        ),
-    ];
-    for (text, words) in cases {
-        let error = parse(&text);
-        assert!(matches!(error, Error::Format { .. }), "{words}: {error}");
-        assert!(error.to_string().contains(words), "{words}: {error}");
-    }
-    let llama4: String = (0..200_000_u32)
-        .map(|rank| {
-            let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-            let digit = |shift: u32| char::from(digits[(rank >> shift) as usize & 63]);
-            format!(
-                "{}{}{}{} {rank}\n",
-                digit(18),
-                digit(12),
-                digit(6),
-                digit(0)
-            )
-        })
-        .collect();
-    let error = parse(&llama4);
-    assert!(
-        matches!(error, Error::Unsupported(_)) && error.to_string().contains("Llama 4"),
-        "{error}"
-    );
-}
-
-#[test]
-fn gguf_vocabularies_that_are_refused() {
-    let refused = |change: &dyn Fn(&mut GgufVocabulary)| {
-        let mut vocabulary = gguf("llama3", "llama-bpe");
-        change(&mut vocabulary);
-        vocabulary
-            .tokenizer(Path::new("a.gguf"))
-            .map(|_| ())
-            .unwrap_err()
-    };
-    type Change = fn(&mut GgufVocabulary);
-    let cases: [(bool, &str, Change); 9] = [
-        (true, "`tokenizer.ggml.model` is \"bert\"", |v| {
-            v.model = "bert".into()
-        }),
-        (true, "`tokenizer.ggml.pre` is missing", |v| v.pre = None),
-        (true, "`tokenizer.ggml.pre` is default", |v| {
-            v.pre = Some("default".into())
-        }),
-        (false, "token_type` has 3 entries, `tokens` 676", |v| {
-            v.types.truncate(3)
-        }),
-        (false, "`tokenizer.ggml.token_type[0]` is 7", |v| {
-            v.types[0] = 7
-        }),
-        (false, "`tokenizer.ggml.eot_token_id` is 676", |v| {
-            v.eot_id = Some(676)
-        }),
-        (false, "`tokenizer.ggml.merges[2]` is \"abc\"", |v| {
-            v.merges[2] = "abc".into()
-        }),
-        (false, "are both", |v| v.tokens[1] = v.tokens[0].clone()),
-        (false, "`tokenizer.ggml.scores`", |v| {
-            v.model = "llama".into()
-        }),
-    ];
-    for (unsupported, words, change) in cases {
-        let error = refused(&change);
-        assert_eq!(
-            matches!(error, Error::Unsupported(_)),
-            unsupported,
-            "{words}: {error}"
-        );
-        let sentence = error.to_string();
-        assert!(
-            sentence.contains(words) && sentence.contains("a.gguf"),
-            "{words}: {sentence}"
-        );
-    }
-}
-
-#[test]
-fn which_file_is_a_directorys_tokenizer() {
-    let dir = TempDir::new();
-    let error = tokenizer::open_in(dir.path()).map(|_| ()).unwrap_err();
-    let sentence = error.to_string();
-    assert!(matches!(error, Error::Io { .. }), "{sentence}");
-    assert!(
-        sentence.contains("tokenizer.model") && sentence.contains("tokenizer.json"),
-        "{sentence}"
-    );
-    dir.file("tekken.json", "{}");
-    let sentence = tokenizer::open_in(dir.path())
-        .map(|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        sentence.contains("tekken.json is not supported"),
-        "{sentence}"
-    );
-
-    // Llama 3's ranks give way to the tokenizer.json beside them, SentencePiece's model does not.
-    dir.file(
-        "tokenizer.model",
-        std::fs::read(file("llama3.model")).unwrap(),
-    );
-    assert_eq!(tokenizer::open_in(dir.path()).unwrap().vocab_size(), 676);
-    dir.file("tokenizer.json", std::fs::read(file("qwen2.json")).unwrap());
-    assert_eq!(tokenizer::open_in(dir.path()).unwrap().vocab_size(), 407);
-    let small = std::fs::read("tests/data/small-tokenizer.model").unwrap();
-    dir.file("tokenizer.model", &small);
-    let spm = read("spm-prepend.json");
-    dir.file("tokenizer.json", spm.to_string());
-    let model = tokenizer::open_in(dir.path()).unwrap();
-    assert_eq!(model.vocab_size(), 512);
-
-    // What a fine-tune appended.
-    let config = json!({
-        "legacy": false,
-        "add_bos_token": false,
-        "added_tokens_decoder": {"514": {"content": "<|im_end|>", "special": true}},
-    });
-    dir.file("tokenizer_config.json", config.to_string());
-    dir.file(
-        "added_tokens.json",
-        json!({"<|im_start|>": 513}).to_string(),
-    );
-    let tuned = tokenizer::open_in(dir.path()).unwrap();
-    assert_eq!(tuned.vocab_size(), 515);
-    assert!(!tuned.adds_bos());
-    let tokens = special(&*tuned, "<|im_start|>ab<|im_end|>");
-    // Without the space that would stand for a text's start.
-    let bare: Vec<Token> = model.encode("ab").unwrap();
-    assert!(
-        tokens[0] == 513 && tokens[tokens.len() - 1] == 514,
-        "{tokens:?}"
-    );
-    assert_ne!(tokens[1..tokens.len() - 1], bare);
-    assert_eq!(tuned.decode(&tokens[1..]).unwrap(), "ab");
-    assert_eq!(tuned.decode(&[512, 513, 514]).unwrap(), "<|im_start|>");
-    assert_eq!(
-        tuned.encode("x<|im_end|>").unwrap(),
-        model.encode("x<|im_end|>").unwrap()
-    );
-
-    // Two files that disagree about an id.
-    dir.file("added_tokens.json", json!({"<|other|>": 514}).to_string());
-    let error = tokenizer::open_in(dir.path()).map(|_| ()).unwrap_err();
-    assert!(
-        matches!(error, Error::Format { .. }) && error.to_string().contains("514"),
-        "{error}"
-    );
-    dir.file("added_tokens.json", json!({"<|other|>": 300}).to_string());
-    let error = tokenizer::open_in(dir.path()).map(|_| ()).unwrap_err();
-    assert!(
-        matches!(error, Error::Format { .. }) && error.to_string().contains("300"),
-        "{error}"
-    );
-}
-
-#[test]
-fn what_tokenizer_config_names() {
-    let dir = TempDir::new();
-    let path = dir.file("tokenizer.json", std::fs::read(file("qwen2.json")).unwrap());
-    let qwen = tokenizer::open(&path).unwrap();
-    assert_eq!((qwen.bos_id(), qwen.eos_id(), qwen.pad_id()), (-1, -1, -1));
-    let config = json!({
-        "bos_token": null,
-        "eos_token": {"content": "<|im_end|>"},
-        "pad_token": "<|endoftext|>",
-        "chat_template": "{{ x }}",
-    });
-    dir.file("tokenizer_config.json", config.to_string());
-    let qwen = tokenizer::open(&path).unwrap();
-    assert_eq!(qwen.bos_id(), -1);
-    assert_eq!(qwen.special_text(qwen.eos_id()), Some("<|im_end|>"));
-    assert_eq!(qwen.special_text(qwen.pad_id()), Some("<|endoftext|>"));
-    assert!(!qwen.adds_bos());
-    dir.file("tokenizer_config.json", "{");
-    let error = tokenizer::open(&path).map(|_| ()).unwrap_err();
-    assert!(
-        error.to_string().contains("tokenizer_config.json"),
-        "{error}"
-    );
-}
-
-#[test]
 fn a_bound_and_a_cancel_end_an_encoding() {
     for name in ["llama3.json", "spm-metaspace.json", "qwen2.json"] {
         let tokenizer = tokenizer::open(&file(name)).unwrap();
@@ -817,19 +352,6 @@ fn a_bound_and_a_cancel_end_an_encoding() {
                 "{name}: {result:?}"
             );
         }
-    }
-}
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
     }
 }
 

@@ -1,5 +1,6 @@
-//! Tokenizers of real models, which are not ours to ship: what tiktoken, tokenizers and SentencePiece
-//! make of 62 texts with them (`tests/data/tokenizers/real.json` says where each is published).
+//! Tokenizers of real models, which are not ours to ship: what tiktoken, tokenizers and
+//! SentencePiece make of 62 texts with them (`tests/data/tokenizers/real.json` says where each is
+//! published).
 //!
 //! `LLAMABI_REAL_TOKENIZERS` names a folder with any of the files, under the names there.
 

@@ -1,5 +1,6 @@
 //! The word-by-word encoder against SentencePiece's own on the whole text.
 
+use crate::rng::Rng;
 use crate::tokenizers;
 use llamabi::Token;
 use llamabi::tokenizer::model_proto::{ModelProto, SentencePiece as Entry, Type};
@@ -57,19 +58,6 @@ fn protos() -> Vec<ModelProto> {
 
 fn proto(file: &Path) -> ModelProto {
     ModelProto::decode(&*std::fs::read(file).unwrap()).unwrap()
-}
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
-    }
 }
 
 /// Pieces, halves of pieces, characters of all kinds and runs of one: what merges, nearly merges,

@@ -1,5 +1,5 @@
-//! `pytorch_model.bin`, alone or as shards with an index: the weights of safetensors, in the form that
-//! transformers wrote before it. What the archive and its pickle may say is tested in `files`.
+//! `pytorch_model.bin`, alone or as shards with an index: the weights of safetensors, in the form
+//! that transformers wrote before it. What the archive and its pickle may say is tested in `files`.
 
 use crate::checkpoints::collect::{Collect, Mat};
 use crate::checkpoints::write::{Pickled, Tensor, ZipEntry, pickle, pth, pth_entries, zip};

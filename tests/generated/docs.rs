@@ -20,6 +20,7 @@ fn paths(markdown: &str) -> impl Iterator<Item = String> {
     let quoted = markdown.split('`').skip(1).step_by(2);
     let folders = [
         "src/",
+        "compute/",
         "kernels/",
         "tests/",
         "bindings/",

@@ -1,7 +1,7 @@
 //! What is newer than the first release says so: "Since 0.2." in its documentation.
 //!
-//! `released.txt` has the names of the first release's header, fields as `struct.field`. Before that
-//! release it is empty and nothing in the header may say "Since".
+//! `released.txt` has the names of the first release's header, fields as `struct.field`. Before
+//! that release it is empty and nothing in the header may say "Since".
 //! `LLAMABI_RELEASE=1 cargo test --test generated since::` writes it, once.
 
 use super::header::committed;

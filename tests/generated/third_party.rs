@@ -40,7 +40,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&cargo(args)).expect("cargo metadata writes JSON")
 }
 
-/// Packages reachable from llamabi through normal, non-macro dependencies.
+/// Packages of others that are reachable from llamabi through normal, non-macro dependencies.
 fn linked_packages(metadata: &Value) -> BTreeSet<String> {
     let packages: BTreeMap<&str, &Value> = list(&metadata["packages"])
         .map(|p| (text(&p["id"]), p))
@@ -62,6 +62,10 @@ fn linked_packages(metadata: &Value) -> BTreeSet<String> {
                 queue.push(id);
             }
         }
+    }
+    let of_ours = |p: &&Value| p["source"].is_null();
+    for package in list(&metadata["packages"]).filter(of_ours) {
+        found.remove(text(&package["id"]));
     }
     found
 }

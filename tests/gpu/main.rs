@@ -17,3 +17,6 @@ mod reference_cases;
 mod sampling;
 #[path = "../support/small_model.rs"]
 mod small_model;
+#[path = "../support/span_cases.rs"]
+mod span_cases;
+mod spans;

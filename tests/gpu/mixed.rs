@@ -90,7 +90,7 @@ fn matrices_of_a_layer_may_differ() {
         [Bf16, F32, Int4, F32, Int4, F32],
         [F32, F32, Bf16, F32, Bf16, F32],
     ];
-    // Where ffn_dim is not a multiple of 16, no product takes h in the order of slots.
+    // Where ffn_dim is not a multiple of 16, no product takes h in permuted order.
     for (ffn_dim, layers) in [
         (200, integers),
         (208, integers),

@@ -36,7 +36,7 @@ fn open(
     tokenizer: Option<&Path>,
     options: &BuildOptions,
 ) -> std::result::Result<Model, Failure> {
-    let llama = build(dir, tokenizer, options, 1).map_err(|e| (e.code(), e.to_string()))?;
+    let llama = build(dir, tokenizer, options, 1).map_err(|e| (status_of(&e), e.to_string()))?;
     assert_eq!(llama.info().device, Device::Cuda);
     Ok(llama.into())
 }
@@ -550,7 +550,7 @@ fn assert_returned(device: &Emu) {
     while device.allocated().0 > 0 {
         let left = device.allocated().0;
         assert!(
-            start.elapsed() < Duration::from_secs(20),
+            start.elapsed() < Duration::from_secs(300),
             "{left} bytes were never given back"
         );
         std::thread::sleep(Duration::from_millis(1));
@@ -569,7 +569,7 @@ fn memory_that_is_not_there_is_said_with_the_plan() {
         let error = on(&device, &options)
             .err()
             .expect("4096 bytes are not enough");
-        assert_eq!(error.code(), LLAMA_E_DEVICE_MEMORY);
+        assert_eq!(status_of(&error), LLAMA_E_DEVICE_MEMORY);
         let text = error.to_string();
         for part in [
             "the weights ",
@@ -628,7 +628,7 @@ fn builds_that_fail_half_way_leave_nothing() {
         let error = on(&device, &options(None))
             .err()
             .expect("too little memory");
-        assert_eq!(error.code(), LLAMA_E_DEVICE_MEMORY);
+        assert_eq!(status_of(&error), LLAMA_E_DEVICE_MEMORY);
         assert!(error.to_string().contains("the KV pool"), "{error}");
         assert_returned(&device);
     }
@@ -636,7 +636,7 @@ fn builds_that_fail_half_way_leave_nothing() {
         let device = Emu::new(GIB, 1);
         device.break_after(n);
         let error = on(&device, &options(None)).err().expect("a broken device");
-        assert_eq!(error.code(), LLAMA_E_DEVICE, "{error}");
+        assert_eq!(status_of(&error), LLAMA_E_DEVICE, "{error}");
         assert_returned(&device);
     }
 }
@@ -694,7 +694,7 @@ fn auto_takes_what_there_is() {
         }
         Err(error) => {
             assert!(!real(), "{error}");
-            assert_eq!(error.code(), LLAMA_E_UNSUPPORTED);
+            assert_eq!(status_of(&error), LLAMA_E_UNSUPPORTED);
             let text = error.to_string();
             let reason = text.strip_prefix("device is CUDA: ").expect(&text);
             lines();

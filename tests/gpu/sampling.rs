@@ -3,7 +3,7 @@
 
 use crate::common::reference;
 use crate::emu::{Emu, real};
-use llamabi::backend::choice::Strategy;
+use llamabi::backend::choice::{Search, Strategy};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
@@ -151,8 +151,10 @@ fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token
         history: first..history.len(),
         edits: 0..0,
         mask: None,
+        to_host: false,
         logprob: random.below(2) == 0,
         top: random.of(&[0, 0, 1, 5, 128]).min(vocab_size),
+        search: Search::Off,
     }
 }
 
@@ -281,8 +283,10 @@ fn histories_of_a_step_that_follows_are_those_there() {
                 history: 0..0,
                 edits: 0..0,
                 mask: None,
+                to_host: false,
                 logprob: false,
                 top: 0,
+                search: Search::Off,
             });
         }
         all

@@ -1,5 +1,6 @@
 //! LoRA adapters: peft's own merges, as `tests/data/adapters/make.py` recorded them, through the C
 //! API, over a base in each form.
+#![allow(unsafe_code)]
 
 use crate::checkpoints::{TempDir, gguf, write};
 use crate::common::*;
@@ -567,4 +568,86 @@ fn adapters_that_only_merging_takes_are_refused() {
     assert_eq!(status, LLAMA_E_IO);
     // A failure takes no number.
     assert_eq!(model.add_adapter(&data("plain"), 1.0).unwrap(), 1);
+}
+
+/// Numbers, and products of scales, that become infinite where they are kept. All rows of such an
+/// adapter would be NaN.
+#[test]
+fn adapters_that_are_not_finite_when_kept_are_refused() {
+    let dir = TempDir::new();
+    let config = std::fs::read(data("plain/adapter_config.json")).unwrap();
+    dir.file("adapter_config.json", config);
+    let tensor = |which: &str, shape: [usize; 2]| {
+        let mut bytes = vec![0; 4 * 4 * 32];
+        // Finite as float32, and beyond the greatest bfloat16.
+        bytes[20..24].copy_from_slice(&f32::MAX.to_le_bytes());
+        write::Tensor {
+            name: format!("base_model.model.model.layers.0.self_attn.o_proj.lora_{which}.weight"),
+            dtype: "F32",
+            shape: shape.into(),
+            bytes,
+        }
+    };
+    let tensors = [tensor("A", [4, 32]), tensor("B", [32, 4])];
+    dir.file("adapter_model.safetensors", write::safetensors(&tensors, 0));
+    let on = |dtype| merged(&data("base"), &[], &[], dtype).unwrap();
+    let bf16 = on(LLAMA_DTYPE_BF16);
+    let (status, sentence) = bf16.add_adapter(dir.path(), 1.0).unwrap_err();
+    assert_eq!(status, LLAMA_E_FORMAT);
+    assert!(
+        sentence.contains("adapter_model.safetensors")
+            && sentence.contains("finite as bf16")
+            && sentence.contains("340282350000000000000000000000000000000"),
+        "{sentence}"
+    );
+    assert_eq!(on(LLAMA_DTYPE_F32).add_adapter(dir.path(), 1.0), Ok(1));
+    // alpha / r is 2.
+    let added = bf16.add_adapter(&data("plain"), f32::MAX).unwrap_err();
+    let merging = merged(
+        &data("base"),
+        &[data("plain")],
+        &[f32::MAX],
+        LLAMA_DTYPE_F32,
+    );
+    for (status, sentence) in [added, merging.err().unwrap()] {
+        assert_eq!(status, LLAMA_E_FORMAT, "{sentence}");
+        assert!(
+            sentence.contains("`lora_alpha` is 8") && sentence.contains("weight is inf"),
+            "{sentence}"
+        );
+    }
+}
+
+/// By what is written about it: the files of this one would be larger than any memory.
+#[test]
+fn a_rank_over_the_limit_is_refused_before_anything_is_read() {
+    let dir = TempDir::new();
+    let mut config = json(&data("plain/adapter_config.json"));
+    let rank = 1_000_000_000u64;
+    config["r"] = rank.into();
+    dir.file("adapter_config.json", config.to_string());
+    let (a, b) = (64 * rank as usize, 128 * rank as usize);
+    let entry = |which: &str, shape: [usize; 2], from, to| {
+        let name = format!("base_model.model.model.layers.0.self_attn.o_proj.lora_{which}.weight");
+        write::entry(&name, "BF16", &shape, from, to)
+    };
+    let header = format!(
+        "{{{},{}}}",
+        entry("A", [rank as usize, 32], 0, a),
+        entry("B", [32, rank as usize], a, b)
+    );
+    let beginning = write::raw_safetensors(&header, &[]);
+    let len = beginning.len() as u64 + b as u64;
+    let path = dir.path().join("adapter_model.safetensors");
+    dir.file("adapter_model.safetensors", beginning);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_len(len).unwrap();
+    let model = merged(&data("base"), &[], &[], 0).unwrap();
+    let (status, sentence) = model.add_adapter(dir.path(), 1.0).unwrap_err();
+    assert_eq!(status, LLAMA_E_UNSUPPORTED, "{sentence}");
+    assert!(
+        sentence.contains("`model.layers.0.self_attn.o_proj` has rank 1000000000")
+            && sentence.contains("at most 256"),
+        "{sentence}"
+    );
 }

@@ -1,8 +1,9 @@
 //! The options between logits and token against transformers and a plain restatement
 //! (tests/data/decoding: generate.py and spec.py made the cases), through the C API on the CPU.
+#![allow(unsafe_code)]
 
 use crate::common::*;
-use crate::reference_cases::{LOGPROB_TOLERANCE, assert_close};
+use crate::reference_cases::{LOGPROB_TOLERANCE, assert_close, sequences};
 use llamabi::backend::choice::Changes;
 use llamabi::capi::*;
 use llamabi::engine::GenerateOptions;
@@ -19,7 +20,7 @@ fn model(name: &str, n_threads: u32) -> Model {
     let mut options = build_options();
     options.device = LLAMA_DEVICE_CPU;
     (options.weights_dtype, options.kv_dtype) = (LLAMA_DTYPE_F32, LLAMA_DTYPE_F32);
-    (options.max_seq_len, options.max_batch_size) = (64, 4);
+    (options.max_seq_len, options.max_batch_size) = (64, 8);
     options.n_threads = n_threads;
     Model::open(&reference(&format!("{name}/hf")), None, &options).unwrap()
 }
@@ -30,6 +31,7 @@ struct Options {
     _biases: Vec<llama_bias>,
     _stop_tokens: Vec<i32>,
     _words: (Vec<i32>, Vec<usize>),
+    _phrases: (Vec<i32>, Vec<usize>, Vec<usize>),
 }
 
 // SAFETY: the pointers are to vectors that go with them.
@@ -42,11 +44,32 @@ impl Options {
         let mut c = greedy(24);
         let (mut biases, mut stop_tokens) = (Vec::new(), Vec::new());
         let mut words = (Vec::new(), Vec::new());
+        let mut phrases = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in given.as_object().unwrap() {
             let int = || value.as_u64().unwrap() as u32;
             let float = || value.as_f64().unwrap() as f32;
             match &name[..] {
                 "max_gen_len" => c.max_gen_len = int(),
+                "force_words" => {
+                    for group in value.as_array().unwrap() {
+                        let group = group.as_array().unwrap();
+                        for word in group {
+                            phrases.0.extend(tokens(word));
+                            phrases.1.push(word.as_array().unwrap().len());
+                        }
+                        phrases.2.push(group.len());
+                    }
+                }
+                "num_beams" => c.num_beams = int(),
+                "num_return_sequences" => c.num_return_sequences = int(),
+                "length_penalty" => c.length_penalty = float(),
+                "early_stopping" => {
+                    c.early_stopping = match value.as_str().unwrap() {
+                        "false" => LLAMA_EARLY_FALSE,
+                        "true" => LLAMA_EARLY_TRUE,
+                        _ => LLAMA_EARLY_NEVER,
+                    }
+                }
                 "min_gen_len" => c.min_gen_len = int(),
                 "no_repeat_ngram_size" => c.no_repeat_ngram_size = int(),
                 "repetition_penalty" => c.repetition_penalty = float(),
@@ -74,11 +97,14 @@ impl Options {
         (c.stop_tokens, c.n_stop_tokens) = (stop_tokens.as_ptr(), stop_tokens.len());
         (c.bad_words, c.bad_word_lens, c.n_bad_words) =
             (words.0.as_ptr(), words.1.as_ptr(), words.1.len());
+        (c.force_words, c.force_word_lens) = (phrases.0.as_ptr(), phrases.1.as_ptr());
+        (c.force_group_lens, c.n_force_groups) = (phrases.2.as_ptr(), phrases.2.len());
         Options {
             c,
             _biases: biases,
             _stop_tokens: stop_tokens,
             _words: words,
+            _phrases: phrases,
         }
     }
 }
@@ -180,4 +206,103 @@ fn typical_epsilon_and_eta() {
         }
     }
     assert_eq!(seen, (20, 16));
+}
+
+/// The sequences of a case, their ends and scores.
+fn assert_beams(got: &[Sequence], case: &Value, what: &str) {
+    let tokens_of = |s: &Sequence| s.tokens.clone();
+    assert_eq!(
+        got.iter().map(tokens_of).collect::<Vec<_>>(),
+        sequences(case),
+        "{what}"
+    );
+    for (sequence, finish) in got.iter().zip(case["finish"].as_array().unwrap()) {
+        let stop = finish == "stop";
+        let want = if stop {
+            LLAMA_FINISH_STOP
+        } else {
+            LLAMA_FINISH_LENGTH
+        };
+        assert_eq!(sequence.finish, want, "{what}");
+        // Without a processor, what is summed are the log probabilities of the model.
+        let plain = ["repetition_penalty", "logit_bias"]
+            .iter()
+            .all(|o| case["options"][o].is_null());
+        if plain && !stop {
+            let sum: f64 = sequence.logprobs.iter().map(|l| f64::from(*l)).sum();
+            assert_eq!(sequence.sum_logprob, sum as f32, "{what}");
+        }
+    }
+    let scores: Vec<f32> = got.iter().map(|s| s.score).collect();
+    assert_close(&scores, &floats(&case["scores"]), 1e-3, what);
+    let sums: Vec<f32> = got.iter().map(|s| s.sum_logprob).collect();
+    assert_close(&sums, &floats(&case["sum_logprobs"]), 1e-3, what);
+}
+
+/// As the reference has them where it decides clearly; and alone, in the company of others and on
+/// other numbers of threads the same bits.
+fn beams_of(file: &str, least: usize) {
+    let mut by_model: BTreeMap<String, Vec<(Value, Options)>> = BTreeMap::new();
+    for case in cases(file) {
+        let options = Options::new(&case["options"]);
+        let name = case["model"].as_str().unwrap().to_owned();
+        by_model.entry(name).or_default().push((case, options));
+    }
+    let mut seen = 0;
+    for (name, cases) in by_model {
+        let alone = model(&name, 1);
+        let mut got = Vec::new();
+        for (i, (case, options)) in cases.iter().enumerate() {
+            let sequences = alone
+                .generate(&[tokens(&case["prompt"])], &options.c)
+                .unwrap();
+            if case["gap"].as_f64().unwrap() > 1e-3 {
+                assert_beams(
+                    &sequences,
+                    case,
+                    &format!("case {i} of {name}: {}", case["options"]),
+                );
+                seen += 1;
+            }
+            got.push(sequences);
+            let timings = alone.timings();
+            assert_eq!(
+                (timings.running, timings.pages_used),
+                (0, 0),
+                "case {i} of {name}"
+            );
+        }
+        let together = model(&name, 3);
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let (name, cases, got, together) = (&name, &cases, &got, &together);
+                scope.spawn(move || {
+                    for (i, (case, options)) in cases.iter().enumerate().skip(worker).step_by(4) {
+                        let prompt = tokens(&case["prompt"]);
+                        let sequences = together.generate(&[prompt], &options.c).unwrap();
+                        for (sequence, alone) in sequences.iter().zip(&got[i]) {
+                            let cached = alone.cached_tokens;
+                            let sequence = Sequence {
+                                cached_tokens: cached,
+                                ..sequence.clone()
+                            };
+                            assert_eq!(&sequence, alone, "case {i} of {name}");
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(together.timings().pages_used, 0);
+    }
+    assert!(seen >= least, "{seen} cases");
+}
+
+#[test]
+fn beams() {
+    beams_of("beam.json", 60);
+}
+
+#[test]
+fn beams_that_must_write_phrases() {
+    beams_of("constrained-beam.json", 80);
 }

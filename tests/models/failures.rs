@@ -348,7 +348,7 @@ fn a_poisoned_handle_says_so() {
     llama.poison("a test said so");
     let error = call().unwrap_err();
     assert!(matches!(error, Error::Poisoned(_)), "{error}");
-    assert_eq!(error.code(), LLAMA_E_POISONED);
+    assert_eq!(status_of(&error), LLAMA_E_POISONED);
     assert!(error.to_string().contains("a test said so"), "{error}");
 }
 

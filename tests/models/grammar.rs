@@ -1,8 +1,9 @@
 //! Generation in a grammar, with the model that the project ships: the returned text is of the
 //! language, and the same bytes alone and in company.
 
-use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt};
-use llamabi::grammar::{Grammar, Source};
+use llamabi::engine::request::Bias;
+use llamabi::engine::{Deciders, Event, FinishReason, GenerateOptions, Next, Prompt, Question};
+use llamabi::grammar::{Grammar, MAX_LEVELS, Source};
 use llamabi::llama::Sequence;
 use llamabi::{BuildOptions, Device, Error, Llama};
 use serde_json::Value;
@@ -277,4 +278,145 @@ fn what_cannot_be_is_refused() {
     assert_eq!(tokens, alone.tokens);
     assert_eq!(model.timings().pages_used, 0);
     assert!(run(&model, PROMPTS[0], sampled(Some(&own), 1)).is_ok());
+}
+
+/// Definitions that lead from one into the next, half as many as there may be (the time of some
+/// grows with the square of their number): the parser recurses over them, and its stack must hold
+/// that.
+#[test]
+fn chains_of_definitions_do_not_end_the_process() {
+    let model = model();
+    let rules = |levels_each: usize, definition: &dyn Fn(usize) -> String, kind: char| {
+        let n = (MAX_LEVELS / 2 - 2) / levels_each;
+        let chain: String = (0..n).map(definition).collect();
+        format!("start: {kind}0\n{chain}{kind}{n}: \"b\"\n")
+    };
+    let nested = |i: usize| {
+        let (open, close) = ("(".repeat(20), " \"x\")".repeat(20));
+        format!("r{i}: {open}r{}{close}\n", i + 1)
+    };
+    let lark = [
+        rules(1, &|i| format!("r{i}: r{} \"x\"\n", i + 1), 'r'),
+        rules(1, &|i| format!("T{i}: T{} \"x\"\n", i + 1), 'T'),
+        rules(2, &|i| format!("r{i}: [r{}]\n", i + 1), 'r'),
+        rules(21, &nested, 'r'),
+    ];
+    let schema = |levels_each: usize, before: &str, after: &str| {
+        let n = (MAX_LEVELS / 2 - 3) / levels_each;
+        let definition = |i: usize| format!("\"a{i}\":{before}\"#/$defs/a{}\"{after},", i + 1);
+        let chain: String = (0..n).map(definition).collect();
+        format!("{{\"$ref\":\"#/$defs/a0\",\"$defs\":{{{chain}\"a{n}\":{{\"type\":\"null\"}}}}}}")
+    };
+    let schemas = [
+        schema(1, "{\"$ref\":", "}"),
+        schema(4, "{\"allOf\":[{\"$ref\":", "},{}]}"),
+        schema(3, "{\"anyOf\":[{\"$ref\":", "}]}"),
+        schema(3, "{\"properties\":{\"a\":{\"$ref\":", "}}}"),
+        schema(2, "{\"items\":{\"$ref\":", "}}"),
+    ];
+    let lark = lark.iter().map(|text| Source::Lark(text));
+    for source in lark.chain(schemas.iter().map(|text| Source::JsonSchema(text))) {
+        match model.grammar(source) {
+            Ok(_) => {}
+            Err(Error::Grammar(sentence)) => {
+                assert!(!sentence.contains("opening brackets"), "{sentence}");
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    // One more than there may be.
+    let many = format!(
+        "start: {}\"a\"{}",
+        "(".repeat(MAX_LEVELS),
+        ")".repeat(MAX_LEVELS)
+    );
+    let sentence = model.grammar(Source::Lark(&many)).unwrap_err().to_string();
+    let expected = "it has 16385 opening brackets and definitions, at most 16384 can be";
+    assert!(sentence.contains(expected), "{sentence}");
+}
+
+/// The ids whose bits a mask has.
+fn ids(model: &Llama, is: impl Fn(&str) -> bool) -> Vec<i32> {
+    let n = model.tokenizer().vocab_size() as i32;
+    let bytes = |id: &i32| model.tokenizer().token_bytes(*id).to_vec();
+    let text = |id: &i32| String::from_utf8(bytes(id)).is_ok_and(|text| is(&text));
+    (0..n).filter(text).collect()
+}
+
+#[test]
+fn a_stop_token_ends_a_text_where_it_may_end_and_nowhere_else() {
+    let model = model();
+    let language = grammar(&model, Source::Regex("(ab){3}[ab]*"));
+    let stop_tokens = ids(&model, |text| text == "Q");
+    assert!(!stop_tokens.is_empty());
+    let eos = model.info().eos_ids.iter().map(|&token| Bias {
+        token,
+        bias: f32::NEG_INFINITY,
+    });
+    let likely = stop_tokens.iter().map(|&token| Bias { token, bias: 90.0 });
+    let options = GenerateOptions {
+        logit_bias: eos.chain(likely).collect(),
+        stop_tokens,
+        ..sampled(Some(&language), 3)
+    };
+    let ended = run(&model, PROMPTS[0], options.clone()).unwrap();
+    // As soon as it may, which may be behind a token of several letters.
+    assert!(
+        ended.text.starts_with("ababab") && ended.text.len() < 12,
+        "{ended:?}"
+    );
+    assert_eq!(ended.finish, FinishReason::Stop);
+    assert!(!ended.tokens.iter().any(|t| options.stop_tokens.contains(t)));
+    // One that the language has: it ends no text that is not of it.
+    let inside = GenerateOptions {
+        stop_tokens: ids(&model, |text| text == "a"),
+        logit_bias: Vec::new(),
+        ..options
+    };
+    for seed in 1..6 {
+        let seeded = GenerateOptions {
+            seed,
+            ..inside.clone()
+        };
+        match run(&model, PROMPTS[0], seeded) {
+            Ok(ended) => {
+                assert!(ended.text.starts_with("ababab"), "{ended:?}");
+                assert!(ended.tokens.iter().all(|t| !inside.stop_tokens.contains(t)));
+            }
+            // No other token writes what must follow.
+            Err(error) => assert!(matches!(error, Error::NoToken { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_a_caller_writes_leaves_the_language_as_it_is() {
+    let model = model();
+    let language = grammar(&model, Source::Regex("[ab]{2,9}(yes|no)"));
+    for seed in 1..4 {
+        let options = sampled(Some(&language), seed);
+        let whole = run(&model, PROMPTS[1], options.clone()).unwrap();
+        for write in [false, true] {
+            let mut rows = 0;
+            let mut on_logits = |question: &mut Question| {
+                rows += 1;
+                if write {
+                    let forbidden = question.logits_mut().iter_mut();
+                    for logit in forbidden.filter(|logit| **logit == f32::NEG_INFINITY) {
+                        *logit = 1e9;
+                    }
+                }
+                true
+            };
+            let deciders = Deciders {
+                on_logits: Some(&mut on_logits),
+                ..Deciders::default()
+            };
+            let prompts = prompts(&model, &[PROMPTS[1]]);
+            let done = model.generate_deciding(prompts, options.clone(), deciders, &mut |_| true);
+            let got = &done.unwrap().sequences[0];
+            assert_eq!((&got.tokens, &got.text), (&whole.tokens, &whole.text));
+            assert!(rows >= got.tokens.len());
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod checkpoints;
 mod common;
 mod decoding;
 mod demo;
+mod drafts;
 mod failures;
 mod finite;
 mod gguf_families;

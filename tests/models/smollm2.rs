@@ -1,5 +1,5 @@
-//! A real model end to end: SmolLM2-135M-Instruct as `scripts/smollm2` fetches it, in GGUF (Q4_1, the
-//! embedding Q8_0), through the C API. What transformers and llama.cpp answer to ten dialogs is
+//! A real model end to end: SmolLM2-135M-Instruct as `scripts/smollm2` fetches it, in GGUF (Q4_1,
+//! the embedding Q8_0), through the C API. What transformers and llama.cpp answer to ten dialogs is
 //! recorded in `tests/data/smollm2`, with the script that asked them.
 //!
 //! `LLAMABI_SMOLLM2` names the file elsewhere. Where there is none, these tests say that they are
@@ -96,8 +96,8 @@ fn greedy_answers_in_float32_are_those_of_transformers() {
 }
 
 /// As it is kept by default (int8): both others' answers, up to the first token that is nearly as
-/// likely as another. llama.cpp rounds activations to 8 bits: recorded answers part at gaps of up to
-/// 0.11.
+/// likely as another. llama.cpp rounds activations to 8 bits: recorded answers part at gaps of up
+/// to 0.11.
 #[test]
 fn greedy_answers_as_stored_are_those_of_llama_cpp_and_transformers() {
     const NEAR: f32 = 0.15;

@@ -1,6 +1,6 @@
 //! Checkpoints that other programs wrote: GGUF, GPTQ, AWQ, bitsandbytes, compressed-tensors, fp8.
-//! Outputs of transformers on the dequantised weights in float32, as `tests/data/*/make.py` recorded
-//! them, through the C API.
+//! Outputs of transformers on the dequantised weights in float32, as `tests/data/*/make.py`
+//! recorded them, through the C API.
 
 use crate::common::*;
 use crate::reference_cases::{LOGPROB_TOLERANCE, assert_close, assert_logits};
@@ -33,8 +33,8 @@ fn ignoring_eos(n: usize) -> llama_generate_options {
     options
 }
 
-/// One model: as float32 it is the reference to rounding; as stored it is near it, and a sequence has
-/// the same bits alone and in company.
+/// One model: as float32 it is the reference to rounding; as stored it is near it, and a sequence
+/// has the same bits alone and in company.
 fn check(path: &Path, tokenizer: Option<&Path>, cases: &Value) {
     let name = path.file_name().unwrap().to_string_lossy();
     let cases = cases["cases"].as_array().unwrap();

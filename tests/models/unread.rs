@@ -4,7 +4,7 @@
 use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Stream};
 use llamabi::{BuildOptions, Device, Dtype, Llama};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn demo(options: BuildOptions) -> Llama {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo/meta");
@@ -69,18 +69,12 @@ fn unread(build: BuildOptions) {
     while llama.timings().running < 8 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let start = Instant::now();
     for _ in 0..2 {
         let other = llama.text_prompts(&["Once"; 8], None).unwrap();
         let got = read(&llama.stream(other, options(Some(4))).unwrap(), 8);
         assert!(got.iter().all(|(tokens, ..)| tokens.len() == 4));
     }
-    // Filling the queue, a second for those who are behind, and as much again for a busy machine.
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    // Without giving slots up, the others would have come when it had ended as unread.
     assert!(llama.timings().parked > 0);
     assert!(read(&paused, 8) == want);
     let timings = llama.timings();

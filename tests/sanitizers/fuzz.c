@@ -1,6 +1,7 @@
-/* Random calls of the whole C API: `fuzz MODEL_DIR [--calls N] [--seed S] [--threads N] [--list]`.
+/* Random calls of the whole C API: `fuzz MODEL_DIR OTHER_MODEL_DIR ADAPTER_DIR [--calls N]
+ * [--seed S] [--threads N]`. The adapter is one of the first model's.
  *
- * Threads share handles, streams, results and cancel flags, give each function valid and invalid
+ * Threads share handles, streams, results, grammars, adapters and cancel flags, give each function valid and invalid
  * arguments, free what others use, inside callbacks too, and fork. Buffers end at a guard page. The
  * calls of a thread depend on the seed alone, those of one thread can be replayed exactly.
  *
@@ -8,203 +9,12 @@
  * that the library has a bug), llama_error, what results and events point to, and whatever the
  * sanitizer that this is built with has to say. LLAMABI_PLANTED is `race` or `overflow`: a mistake
  * in the library's own build for it to find. */
-#include "fuzz.h"
+#include "options.h"
 
-#define INVALID LLAMA_E_INVALID_ARGUMENT
-
-static const char *dir;
-static atomic_int failed;
 static long calls_wanted = 20000;
 static unsigned n_threads = 4;
-static unsigned long long seed = 1;
 static pthread_t threads[64];
 static pthread_barrier_t all_there;
-
-static void fail(const char *what, long status, const char *message) {
-  fprintf(stderr, "fuzz: seed %llu, thread %u: %s: %ld %s\n", seed, self->number, what, status,
-      message);
-  atomic_store(&failed, 1);
-}
-
-#define CHECK(condition) ((condition) ? (void)0 : fail(#condition, __LINE__, ""))
-
-static int child(void) { return getpid() != self->process; }
-
-/* ---- arguments ---- */
-
-static llama_error *an_error(void) {
-  static const unsigned sizes[] = {
-      sizeof(llama_error), sizeof(llama_error), 16, 12, 100, 2048, 0, 5000};
-  unsigned size = sizes[below(8)];
-  llama_error *e;
-  if (one_in(8)) return NULL;
-  e = edge(((size < 8 ? 8 : size > 4096 ? 8 : size) + 3) & ~3u);
-  e->struct_size = size;
-  return e;
-}
-
-/* `valid`: nothing was wrong with the arguments and the handle is the lasting one. */
-static void check(const char *name, llama_status status, const llama_error *e, int valid) {
-  static const llama_status possible[] = {LLAMA_OK, LLAMA_DONE, LLAMA_CANCELLED, LLAMA_TIMEOUT,
-      INVALID, LLAMA_E_ABI, LLAMA_E_IO, LLAMA_E_NO_MEMORY, LLAMA_E_TOO_LONG, LLAMA_E_BATCH,
-      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED, LLAMA_E_FORMAT};
-  const char *message = "";
-  size_t i;
-  int known = child();
-  if (e != NULL && e->struct_size > 8 && e->struct_size <= 4096) {
-    size_t room = (e->struct_size < sizeof *e ? e->struct_size : sizeof *e) - 8;
-    message = e->message;
-    if (memchr(message, 0, room) == NULL) fail(name, status, "has no end of its message");
-    if (e->status != status) fail(name, status, "is not what err says");
-    if (room > 1 && (status == LLAMA_OK) != (*message == 0)) fail(name, status, message);
-  }
-  for (i = 0; i < sizeof possible / sizeof *possible; i++) known |= status == possible[i];
-  if (!known) fail(name, status, message);
-  /* E_ABI is for an err whose size is nonsense; a child has nothing but what its parent made */
-  if (valid && !child() && status < 0 && status != LLAMA_E_BUSY && status != LLAMA_E_ABI)
-    fail(name, status, message);
-  if (child() && status != INVALID && status != LLAMA_E_ABI) fail(name, status, "in a child");
-}
-
-static llama_t *a_handle(int *valid) {
-  if (!one_in(3)) return lasting;
-  *valid = 0;
-  return some(handles);
-}
-
-/* UTF-8 mostly, `*len` bytes or SIZE_MAX. */
-static const char *a_text(size_t *len, int *valid, unsigned most) {
-  static const char *const parts[] = {
-      "a", " the", "\xc3\xa9", "\xe6\xbc\xa2", "\n", "upon", " ", "[INST]", "."};
-  char text[4096];
-  size_t n = 0;
-  unsigned k = below(most);
-  char *at;
-  while (k-- > 0 && n < sizeof text - 16) {
-    const char *part = parts[below(9)];
-    memcpy(text + n, part, strlen(part));
-    n += strlen(part);
-  }
-  if (one_in(20)) {
-    text[n++] = (char)(0x80 + below(128));
-    *valid = 0;
-  }
-  if (one_in(30)) {
-    *valid = 0;
-    *len = one_in(2) ? 5 : (size_t)INT32_MAX + below(3);
-    return NULL;
-  }
-  if (one_in(3)) {
-    text[n++] = 0;
-    *len = SIZE_MAX;
-  } else {
-    *len = n;
-  }
-  at = edge(n);
-  return memcpy(at, text, n);
-}
-
-static int32_t *some_tokens(size_t n, int *valid) {
-  int32_t *t = edge(n * sizeof *t);
-  size_t i;
-  for (i = 0; i < n; i++) t[i] = (int32_t)(3 + below(250));
-  if (n > 0 && one_in(30)) {
-    t[below((unsigned)n)] = one_in(2) ? -1 - (int32_t)below(100) : INT32_MAX - (int32_t)below(3);
-    *valid = 0;
-  }
-  return t;
-}
-
-static int32_t on_event(void *user_data, const llama_event *ev);
-
-/* Options in as many bytes as they say. */
-static llama_generate_options *some_options(int *valid, int may_listen) {
-  llama_generate_options o;
-  size_t size = sizeof o;
-  char *at;
-  if (one_in(6)) return NULL;
-  CALL(generate_options_init)(&o, sizeof o);
-  o.max_gen_len = below(8);
-  if (one_in(40)) o.max_gen_len = LLAMABI_MAX_GEN_LEN_DEFAULT;
-  o.flags = below(16) & (one_in(3) ? 15u : ~(unsigned)LLAMA_GEN_NO_WAIT);
-  o.temperature = one_in(2) ? 0 : 0.8f;
-  o.top_k = (int32_t)below(5);
-  o.seed = one_in(2) ? 0 : draw();
-  o.top_logprobs = one_in(3) ? below(6) : 0;
-  if (one_in(4)) {
-    static const char *const stops[] = {"th", "e ", "\xc3\xa9"};
-    o.n_stop = 1 + below(3);
-    o.stop = memcpy(edge(o.n_stop * sizeof *stops), stops, o.n_stop * sizeof *stops);
-  }
-  if (one_in(3)) {
-    o.cancel = some(flags);
-    *valid = 0;
-  }
-  if (may_listen && one_in(2)) o.on_event = on_event;
-  switch (below(60)) {
-  case 0:
-    o.flags = (uint32_t)draw();
-    *valid = 0;
-    break;
-  case 1:
-    o.temperature = -1;
-    *valid = 0;
-    break;
-  case 2:
-    o.top_p = 0.0f / (o.top_p - o.top_p);
-    *valid = 0;
-    break;
-  case 3:
-    o.top_k = -5;
-    *valid = 0;
-    break;
-  case 4:
-    o.repetition_penalty = 0;
-    *valid = 0;
-    break;
-  case 5:
-    o.n_stop = SIZE_MAX >> below(40);
-    *valid = 0;
-    break;
-  case 6:
-    o.reserved1 = 1;
-    *valid = 0;
-    break;
-  case 7:
-    o.top_logprobs = UINT32_MAX;
-    *valid = 0;
-    break;
-  case 8:
-    o.on_event = on_event;
-    *valid = *valid && may_listen;
-    break;
-  case 9:
-    size = 8 + 8 * below(40);
-    *valid = 0;
-    break; /* older and newer headers, and nonsense */
-  default:
-    break;
-  }
-  at = edge(size);
-  memset(at, 0, size);
-  memcpy(at, &o, size < sizeof o ? size : sizeof o);
-  memcpy(at, &(uint32_t){(uint32_t)size}, 4);
-  return (llama_generate_options *)(void *)at;
-}
-
-static llama_message *some_messages(size_t n, int *valid) {
-  static const char *const roles[] = {"user", "assistant", "system", "tool"};
-  llama_message m[8], *at;
-  size_t i;
-  for (i = 0; i < n; i++) {
-    m[i].role = roles[one_in(20) ? below(4) : i % 2];
-    m[i].role_len = one_in(2) ? SIZE_MAX : strlen(m[i].role);
-    m[i].content = a_text(&m[i].content_len, valid, 6);
-  }
-  *valid = 0; /* roles in turn are the library's to judge */
-  at = edge(n * sizeof *at);
-  return memcpy(at, m, n * sizeof *at);
-}
 
 /* ---- callbacks, and children ---- */
 
@@ -213,7 +23,7 @@ static void any_call(void);
 /* What a child does before it ends: nothing hangs, nothing crashes. */
 static void be_a_child(void) {
   int i;
-  alarm(120);
+  alarm(600);
   for (i = 0; i < 8; i++) any_call();
 }
 
@@ -264,6 +74,24 @@ static int32_t on_event(void *user_data, const llama_event *ev) {
   read_all(ev->text, ev->text_len);
   read_all(ev->top, ev->n_top * sizeof *ev->top);
   return in_callback();
+}
+
+static int32_t on_logits(void *user_data, const llama_logits *row) {
+  (void)user_data;
+  CHECK(row->struct_size == sizeof *row && row->n_prompt <= row->n_tokens && row->n_logits > 0);
+  read_all(row->tokens, row->n_tokens * sizeof *row->tokens);
+  if (one_in(2)) row->logits[below((unsigned)row->n_logits)] = one_in(4) ? NAN : 1e30f;
+  if (one_in(9)) memset(row->logits, 0xff, row->n_logits * sizeof *row->logits); /* all NaN */
+  return in_callback();
+}
+
+static int32_t on_stop(
+    void *user_data, uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt) {
+  (void)user_data, (void)index;
+  CHECK(n_prompt <= n);
+  read_all(tokens, n * sizeof *tokens);
+  in_callback();
+  return one_in(20);
 }
 
 static int32_t on_progress(void *user_data, float fraction) {
@@ -430,25 +258,14 @@ static void use_chat(void) {
   static const char *const dialogs[] = {"[{\"role\":\"user\",\"content\":\"Once\"}]", "[", "{}",
       "[]", "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
       "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\"}]"};
-  static const char *const templates[] = {"{% for m in messages %}{{ m.content }}{% endfor %}",
-      "{{ x | tojson(indent=2) }}{{ tools }}", "{% if %}", "{{ 'a' * 9 ** 9 }}", "",
-      "{{ raise_exception('no') }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"};
-  static const char *const values[] = {"[]", "{}", "{\"x\":[1,{\"y\":null}]}", "[1]", "{", "1"};
   int valid = 1;
   llama_t *l = a_handle(&valid);
   llama_error *e = an_error();
-  llama_chat_options *c = edge(sizeof *c);
+  llama_chat_options *c = some_chat_options();
   const char **texts = edge(sizeof *texts);
   size_t n = 0, cap = below(200);
   llama_result_t *r = NULL;
   llama_stream_t *s = NULL;
-  CALL(chat_options_init)(c, sizeof *c);
-  c->flags = one_in(30) ? (uint32_t)draw() : below(8);
-  if (one_in(2)) c->chat_template = templates[below(7)];
-  if (one_in(3)) c->tools = values[below(6)];
-  if (one_in(3)) c->variables = values[below(6)];
-  if (one_in(60)) c->struct_size = (uint32_t)below(sizeof *c + 1);
-  if (one_in(9)) c = NULL;
   texts[0] = dialogs[below(6)];
   switch (below(4)) {
   case 0:
@@ -540,6 +357,7 @@ static void ask(void) {
   }
   case 2:
     check("stream_stats", CALL(stream_stats)(some(streams), i, st), NULL, 0);
+    if (one_in(3)) check("stream_stop", CALL(stream_stop)(some(streams), i), NULL, 0);
     break;
   case 3:
     CALL(stream_fd)(some(streams));
@@ -550,6 +368,8 @@ static void ask(void) {
   case 5: {
     const char *p;
     size_t n;
+    float sum, score;
+    check("result_score", CALL(result_score)(some(results), i, &sum, &score), NULL, 0);
     check("result_text", CALL(result_text)(some(results), i, &p, &n), NULL, 0);
     break;
   }
@@ -584,44 +404,77 @@ static void use_flags(void) {
   }
 }
 
+/* Compile, ask and free, on any handle and for any. */
+static void use_grammars(void) {
+  static const struct {
+    int32_t kind;
+    const char *source;
+  } sources[] = {{LLAMA_GRAMMAR_JSON, NULL}, {LLAMA_GRAMMAR_REGEX, "(a|b)*c"},
+      {LLAMA_GRAMMAR_REGEX, "[a-z ]{2,40}"}, {LLAMA_GRAMMAR_REGEX, "("},
+      {LLAMA_GRAMMAR_CHOICE, "[\"a\",\"the\",\"upon a\"]"}, {LLAMA_GRAMMAR_CHOICE, "[1]"},
+      {LLAMA_GRAMMAR_LARK, "start: \"a\" | \"a\" start"}, {LLAMA_GRAMMAR_LARK, "start: start"},
+      {LLAMA_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+      {LLAMA_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#\"}"}, {LLAMA_GRAMMAR_JSON_SCHEMA, "{\"type\":7}"}};
+  int valid = 1;
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  llama_grammar_t *g = NULL;
+  llama_status status;
+  size_t which = below(11), len, words = below(20), needed, n;
+  int32_t kind = sources[which].kind;
+  const char *source = sources[which].source;
+  switch (below(3)) {
+  case 0:
+    len = source == NULL || one_in(2) ? SIZE_MAX : strlen(source);
+    if (one_in(20)) kind = (int32_t)draw();
+    if (one_in(20)) source = a_text(&len, &valid, 9);
+    status = CALL(grammar_new)(l, kind, source, len, one_in(40) ? NULL : &g, e);
+    check("grammar_new", status, e, 0);
+    CHECK(status == LLAMA_OK || g == NULL);
+    g = atomic_exchange(&grammars[below(SLOTS)], g);
+    if (g != NULL) CALL(grammar_free)(g);
+    break;
+  case 1:
+    n = below(4);
+    status = CALL(grammar_mask)(some(grammars), some_tokens(n, &valid), n, edge(words * 4), words,
+        one_in(40) ? NULL : &needed, e);
+    check("grammar_mask", status, e, 0);
+    break;
+  default:
+    CALL(grammar_free)(one_in(3) ? take(grammars, below(SLOTS)) : some(grammars));
+  }
+}
+
+/* Add and drop, whatever runs with them. */
+static void use_adapters(void) {
+  int valid = 1;
+  unsigned slot = below(SLOTS);
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  uint32_t id = 0;
+  llama_status status;
+  if (one_in(3)) {
+    const char *from = one_in(9) ? "/nonexistent" : one_in(9) ? dir : adapter_dir;
+    float scale = one_in(20) ? NAN : one_in(20) ? 3e38f : 0.5f;
+    status = CALL(adapter_add)(l, from, scale, one_in(40) ? NULL : &id, e);
+    check("adapter_add", status, e, 0);
+    CHECK((status == LLAMA_OK) == (id != 0));
+    if (status != LLAMA_OK || l != lasting) return;
+  }
+  /* what others may choose just then; and so the number of those there are is bounded */
+  id = atomic_exchange(&adapters[slot], id);
+  if (one_in(9)) id = (uint32_t)draw();
+  status = CALL(adapter_drop)(id == 0 ? l : lasting, id, e);
+  check("adapter_drop", status, e, 0);
+}
+
 static void build(unsigned slot) {
-  llama_build_options *o = edge(sizeof *o);
+  llama_build_options *b = some_build_options();
   llama_error *e = an_error();
   llama_t *l = NULL;
   llama_status status;
-  CALL(build_options_init)(o, sizeof *o, LLAMABI_ABI_VERSION);
-  o->device = LLAMA_DEVICE_CPU;
-  o->max_seq_len = 16 + below(60);
-  o->max_batch_size = 1 + below(3);
-  o->n_threads = 1 + below(2);
-  if (one_in(2)) o->progress = on_progress;
-  if (one_in(2)) o->log = on_log;
-  o->log_level = (int32_t)below(5);
-  o->cancel = one_in(4) ? some(flags) : NULL;
-  switch (below(12)) {
-  case 0:
-    o->device = 77;
-    break;
-  case 1:
-    o->abi_version = 9;
-    break;
-  case 2:
-    o->max_seq_len = 0;
-    break;
-  case 3:
-    o->max_batch_size = UINT32_MAX;
-    o->max_seq_len = UINT32_MAX;
-    break;
-  case 4:
-    o->n_threads = 5000;
-    break;
-  case 5:
-    o->reserved0 = 3;
-    break;
-  default:
-    break;
-  }
-  status = CALL(build)(one_in(9) ? "/nonexistent" : dir, NULL, o, &l, e);
+  const char *from = one_in(9) ? "/nonexistent" : one_in(2) ? dir : other_dir;
+  status = CALL(build)(from, NULL, b, &l, e);
   /* a child may build its own, unless it was forked in here */
   if (!child() || self->forked_inside) check("build", status, e, 0);
   after_call();
@@ -633,7 +486,13 @@ static void build(unsigned slot) {
 
 static void any_call(void) {
   unsigned slot = below(SLOTS);
-  switch (below(20)) {
+  switch (below(22)) {
+  case 20:
+    use_grammars();
+    break;
+  case 21:
+    if (one_in(3)) use_adapters();
+    break;
   case 0:
   case 1:
   case 2:
@@ -721,10 +580,6 @@ int main(int argc, char **argv) {
   llama_error err;
   unsigned i;
   for (i = 1; i < (unsigned)argc; i++) {
-    if (strcmp(argv[i], "--list") == 0) {
-      for (i = 0; i < N_EXPORTS; i++) puts(export_names[i]);
-      return 0;
-    }
     if (i + 1 < (unsigned)argc && strcmp(argv[i], "--calls") == 0)
       calls_wanted = atol(argv[++i]);
     else if (i + 1 < (unsigned)argc && strcmp(argv[i], "--seed") == 0)
@@ -732,9 +587,9 @@ int main(int argc, char **argv) {
     else if (i + 1 < (unsigned)argc && strcmp(argv[i], "--threads") == 0)
       n_threads = (unsigned)atoi(argv[++i]);
     else
-      dir = argv[i];
+      *(dir == NULL ? &dir : other_dir == NULL ? &other_dir : &adapter_dir) = argv[i];
   }
-  if (dir == NULL || n_threads < 1 || n_threads > 64) return 2;
+  if (adapter_dir == NULL || n_threads < 1 || n_threads > 64) return 2;
   signal(SIGUSR1, on_signal);
   err.struct_size = sizeof err;
   llama_build_options_init(&o, sizeof o, LLAMABI_ABI_VERSION);
@@ -763,6 +618,7 @@ int main(int argc, char **argv) {
     llama_stream_free(atomic_load(&streams[i]));
     llama_result_free(atomic_load(&results[i]));
     llama_cancel_free(atomic_load(&flags[i]));
+    llama_grammar_free(atomic_load(&grammars[i]));
     llama_free(atomic_load(&handles[i]));
   }
   llama_free(lasting);

@@ -16,14 +16,15 @@
 /* Every export, in alphabetical order: each call is counted under its name. */
 // clang-format off
 #define EXPORTS(X) \
-  X(abi_version) X(build) X(build_options_init) X(cancel_free) X(cancel_new) X(cancel_trigger) \
-  X(chat) X(chat_completion) X(chat_options_init) X(decode_tokens) X(destroy) X(encode_chat) \
-  X(encode_dialog) X(encode_text) X(encode_text_bounded) X(free) X(generate) \
-  X(generate_options_init) X(get_info) X(get_timings) X(render_chat) X(result_count) \
-  X(result_finish_reason) X(result_free) X(result_logprobs) X(result_stats) X(result_text) \
-  X(result_tokens) X(result_top_logprobs) X(status_string) X(stream_fd) X(stream_free) \
-  X(stream_next) X(stream_open) X(stream_open_chat) X(stream_open_messages) X(stream_open_text) \
-  X(stream_stats) X(text_completion) X(token_bytes) X(version)
+  X(abi_version) X(adapter_add) X(adapter_drop) X(build) X(build_options_init) X(cancel_free) \
+  X(cancel_new) X(cancel_trigger) X(chat) X(chat_completion) X(chat_options_init) \
+  X(decode_tokens) X(destroy) X(encode_chat) X(encode_dialog) X(encode_text) \
+  X(encode_text_bounded) X(free) X(generate) X(generate_options_init) X(get_info) X(get_timings) \
+  X(grammar_free) X(grammar_mask) X(grammar_new) X(render_chat) X(result_count) \
+  X(result_finish_reason) X(result_free) X(result_logprobs) X(result_score) X(result_stats) \
+  X(result_text) X(result_tokens) X(result_top_logprobs) X(status_string) X(stream_fd) \
+  X(stream_free) X(stream_next) X(stream_open) X(stream_open_chat) X(stream_open_messages) \
+  X(stream_open_text) X(stream_stats) X(stream_stop) X(text_completion) X(token_bytes) X(version)
 // clang-format on
 
 #define AS_ENUM(name) EXPORT_##name,
@@ -86,7 +87,10 @@ static void *edge(size_t n) {
 /* ---- shared objects ---- */
 
 enum { SLOTS = 8 };
-static _Atomic(void *) handles[SLOTS], streams[SLOTS], results[SLOTS], flags[SLOTS];
+static _Atomic(void *) handles[SLOTS], streams[SLOTS], results[SLOTS], flags[SLOTS],
+    grammars[SLOTS];
+/* Of the lasting handle, by their numbers. */
+static _Atomic uint32_t adapters[SLOTS];
 /* Never freed before the end: what it gives may be read. */
 static llama_t *lasting;
 /* Streams below this are used by one thread at a time, which reads what their events point to; those

@@ -2,7 +2,7 @@
 # The library's Rust code under AddressSanitizer and ThreadSanitizer, with random calls of the C API
 # (fuzz.c): tests/sanitizers/run.sh [--calls N] [--seed S] [--threads N] [address] [thread]
 #
-# The library's crate is built once for each, with the stable compiler's own sanitizers
+# The library's crates are built once for each, with the stable compiler's own sanitizers
 # (RUSTC_BOOTSTRAP), and with mistakes in it (planted.rs) that have to be found first. What it
 # depends on is not instrumented, and is what `make build` has built.
 set -euo pipefail
@@ -24,7 +24,7 @@ runtimes=$(rustc --print sysroot)/lib/rustlib/$host/lib
 mkdir -p "${CARGO_TARGET_DIR:-target}/release" "${CARGO_TARGET_DIR:-target}/sanitizers"
 built=$(realpath "${CARGO_TARGET_DIR:-target}/release")
 target=$(realpath "${CARGO_TARGET_DIR:-target}/sanitizers")
-model=tests/data/reference/mha-f32/meta
+models=(tests/data/adapters/base tests/data/reference/mha-f32/meta tests/data/adapters/plain)
 libs=$(sed -n 's/^Libs.private: //p' packaging/llamabi.pc.in)
 export ASAN_OPTIONS=detect_leaks=1:exitcode=66
 # Children fork while other threads run, and start threads of their own.
@@ -43,22 +43,32 @@ runtime() { # runtime SANITIZER: the archive that Rust brings along
   echo "$runtimes"/librustc-*_rt."${1:0:1}"san.a
 }
 
-# Without optimisation the crate takes half a minute to build and not five. Calls of tiny functions,
+# Without optimisation the crates take half a minute to build and not five. Calls of tiny functions,
 # which are what such a build is slow for, are inlined by the compiler's front end.
 flags=(-C opt-level=0 -Z inline-mir=yes -Z mir-opt-level=2 -C debuginfo=0 -C unsafe-allow-abi-mismatch=sanitizer)
 
 # A target directory whose parts are those of `make build`, so that no dependency is built again.
-# Cargo keeps the crate itself apart for each compiler wrapper of the workspace; what it leaves in
-# the upper directory, which would be the library of `make build`, is apart by the directory.
+# Cargo keeps the crates of the workspace apart for each compiler wrapper, by its path; the library
+# itself, which cargo leaves in the upper directory, is apart by the directory. The wrapper gives
+# the flags to our two crates and not to the build script.
 instrument() { # instrument SANITIZER FLAG...: target/sanitizers/SANITIZER/release/libllamabi.a
-  local dir=$target/$1 part
+  local dir=$target/$1 part wrapper
   mkdir -p "$dir/release" "$built"/{deps,build,.fingerprint}
   for part in deps build .fingerprint; do ln -sfn "$built/$part" "$dir/release/$part"; done
-  printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec "$@"\n' >"$dir/rustc.new"
-  chmod +x "$dir/rustc.new"
-  mv "$dir/rustc.new" "$dir/rustc"
-  LLAMABI_BUILD_KERNELS=none RUSTC_WORKSPACE_WRAPPER=$dir/rustc cargo rustc --release --locked --lib \
-    --crate-type staticlib --target-dir "$dir" -- --cfg llamabi_planted "-Zsanitizer=$1" "${flags[@]}" "${@:2}"
+  wrapper=$dir/rustc-$(cksum <<<"${flags[*]} $*" | tr -d ' ')
+  cat >"$wrapper.new" <<END
+#!/bin/sh
+export RUSTC_BOOTSTRAP=1
+case " \$* " in
+  *' --crate-name llamabi '*) exec "\$@" --cfg llamabi_planted -Zsanitizer=$1 ${flags[*]} ${*:2} ;;
+  *' --crate-name llamabi_compute '*) exec "\$@" -Zsanitizer=$1 ${flags[*]} ${*:2} ;;
+  *) exec "\$@" ;;
+esac
+END
+  chmod +x "$wrapper.new"
+  mv "$wrapper.new" "$wrapper"
+  LLAMABI_BUILD_KERNELS=none RUSTC_WORKSPACE_WRAPPER=$wrapper cargo rustc --release --locked --lib \
+    --package llamabi --crate-type staticlib --target-dir "$dir"
 }
 
 build() { # build SANITIZER: target/sanitizers/SANITIZER/fuzz
@@ -87,7 +97,7 @@ build() { # build SANITIZER: target/sanitizers/SANITIZER/fuzz
 
 found() { # found SANITIZER MISTAKE WORDS: the planted mistake must be seen
   local said dir=$target/$1
-  if said=$(LLAMABI_PLANTED=$2 timeout 300 "$dir/fuzz" "$model" --calls 5000 2>&1) ||
+  if said=$(LLAMABI_PLANTED=$2 timeout 1200 "$dir/fuzz" "${models[@]}" --calls 5000 2>&1) ||
     ! grep -q "$3" <<<"$said" || ! grep -q "llamabi_planted_$2" <<<"$said"; then
     echo "tests/sanitizers/run.sh: the planted $2 was not found:" >&2
     head -n 40 <<<"$said" >&2
@@ -103,7 +113,7 @@ for s in "${sanitizers[@]}"; do
   fi
   build "$s"
   if [[ $s == address ]]; then found address overflow heap-buffer-overflow; else found thread race "data race"; fi
-  "$target/$s/fuzz" "$model" --calls "$calls" "${options[@]}"
+  "$target/$s/fuzz" "${models[@]}" --calls "$calls" "${options[@]}"
   done+=("$s")
 done
 ((${#done[@]} == 0)) || echo "sanitizers (${done[*]}): $calls calls each, and the planted mistakes found: passed"

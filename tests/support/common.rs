@@ -93,6 +93,8 @@ pub struct Sequence {
     pub top: Vec<Vec<(i32, f32)>>,
     pub finish: i32,
     pub cached_tokens: u32,
+    pub sum_logprob: f32,
+    pub score: f32,
 }
 
 /// A handle; freed when dropped.
@@ -399,6 +401,11 @@ unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
         stats.struct_size = size_of::<llama_request_stats>() as u32;
         assert_eq!(llama_result_stats(result, i, &mut stats), LLAMA_OK);
         let text = slice(text.cast::<u8>(), n_text);
+        let (mut sum_logprob, mut score) = (0.0, 0.0);
+        assert_eq!(
+            llama_result_score(result, i, &mut sum_logprob, &mut score),
+            LLAMA_OK
+        );
         Sequence {
             tokens: slice(tokens, n_tokens).to_vec(),
             logprobs: slice(logprobs, n_logprobs).to_vec(),
@@ -408,6 +415,8 @@ unsafe fn sequence(result: *const llama_result_t, i: usize) -> Sequence {
             top,
             finish: llama_result_finish_reason(result, i),
             cached_tokens: stats.cached_tokens,
+            sum_logprob,
+            score,
         }
     }
 }

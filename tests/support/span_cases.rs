@@ -1,4 +1,5 @@
-//! A span of several rows of decode is these rows one by one, to the bit: what speculation rests on.
+//! A span of several rows of decode is these rows one by one, to the bit: what speculation rests
+//! on.
 
 use crate::small_model::{LIMITS, SHAPE, runner};
 use llamabi::backend::*;

@@ -1,4 +1,4 @@
-// What the functions of the stand-in driver begin with.
+// The macros with which the functions of the stand-in driver begin.
 #ifndef LLAMABI_EMU_CUDA_API_H
 #define LLAMABI_EMU_CUDA_API_H
 
@@ -10,7 +10,7 @@
     std::lock_guard<std::mutex> hold(s.lock);                                                      \
     if (CUresult failed = s.enter(#function)) return failed;                                       \
     if (!s.started) return CUDA_ERROR_NOT_INITIALIZED
-// For functions that need a current context. An earlier error is returned first.
+// For functions that need a current context. If earlier work has failed, they return its error.
 #define ENTER_CONTEXT(function)                                                                    \
     ENTER(function);                                                                               \
     if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;                                         \

@@ -1,8 +1,8 @@
-// A stand-in for libcublasLt: the functions that src/backend/gpu/cuda/blaslt.rs looks up. It shares
-// a library file with the stand-in driver because it works in that driver's streams. Products are
-// plain loops; uses that differ from those in blaslt.rs are refused. With EMU_CUDA_H and
-// EMU_BLASLT_H, NVIDIA's headers check signatures and numbers. nvcc comes without cublasLt.h (torch
-// has it).
+// A stand-in for libcublasLt: the functions that src/backend/gpu/cuda/blaslt.rs looks up. It is in
+// the same library file as the stand-in driver because it works in that driver's streams. Products
+// are plain loops. Calls that differ from those of blaslt.rs are refused. With EMU_CUDA_H and
+// EMU_BLASLT_H, NVIDIA's headers check signatures and numbers. nvcc comes without cublasLt.h; torch
+// has it.
 #include "state.h"
 
 #include <cstring>
@@ -131,7 +131,7 @@ LT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_
     return (cublasStatus_t)0;
 }
 
-// Whether these are layouts of a product with a transposed.
+// Whether these layouts belong to a product in which a is transposed.
 static bool fit(const Desc *desc, const Layout *a, const Layout *b, const Layout *c) {
     return desc->transposed == 1 && a->rows == b->rows && a->cols == c->rows &&
            b->cols == c->cols && a->type == b->type && (a->type == 2 || a->type == 14) &&
@@ -146,7 +146,8 @@ LT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmu
     s.heuristics++;
     if (most < 1 || c != d || !fit((Desc *)desc, (Layout *)a, (Layout *)b, (Layout *)c)) REFUSE;
     memset(results, 0, sizeof *results);
-    results->algo.data[0] = ((Layout *)a)->rows << 32 | ((Layout *)a)->cols; // for this shape only
+    // The algorithm is for this shape only.
+    results->algo.data[0] = ((Layout *)a)->rows << 32 | ((Layout *)a)->cols;
     *n = 1;
     return (cublasStatus_t)0;
 }
@@ -157,8 +158,8 @@ static float value(const std::vector<char> &bytes, size_t at, int type) {
     uint32_t bits = (uint32_t)half << 16;
     float v;
     if (type == 2) {
-        // Moves the exponent of the half. Multiplying by 2^112 corrects it, for subnormal numbers
-        // too.
+        // Moves the bits of the f16 to their places in a float. Multiplying by 2^112 corrects the
+        // exponent, also of subnormals.
         bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7fff) << 13;
         memcpy(&v, &bits, 4);
         return v * 5.192296858534828e33f;

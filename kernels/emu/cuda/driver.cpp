@@ -1,11 +1,12 @@
-// A stand-in driver for the tests: libcuda.so.1 with the functions that src/backend/gpu/driver.rs
-// looks up. Its GPU is the emulator. The library under test cannot tell it from a real driver, so
-// all of src/backend/gpu/cuda runs in ordinary tests.
+// A stand-in driver for the tests: a libcuda.so.1 that has the functions that
+// src/backend/gpu/driver.rs looks up. Its GPU is the emulator. The library under test takes it for
+// a real driver, so all of src/backend/gpu/cuda runs in ordinary tests.
 //
-// It is as asynchronous as the reference allows a driver to be. Launches and copies wait in their
-// stream until somebody waits for them or (seed=...) run at random before that. A copy accesses
-// page-locked memory when it runs, other memory at once. It reports memory that is freed while
-// pending work may use it, objects that are not alive, and contexts that are left current.
+// It is as asynchronous as CUDA's reference allows a driver to be. Launches and copies stay in
+// their stream until somebody waits for them; with seed=..., some run earlier, at random. A copy
+// accesses page-locked memory when it runs, and other memory at once. The driver reports memory
+// that is freed while pending work may use it, objects that are not alive, and contexts that are
+// left current.
 //
 // | file | what it has |
 // |---|---|
@@ -204,7 +205,7 @@ API CUresult cuEventSynchronize(CUevent event) {
     if (event->done == event->recorded) return s.context.error;
     for (CUstream stream : s.streams) {
         while (event->done < event->recorded && !stream->queue.empty()) s.run(stream, 1);
-        s.ahead += !stream->queue.empty(); // work that the waiting thread did not wait for
+        s.ahead += !stream->queue.empty(); // counts waits after which other work is still pending
     }
     return s.context.error;
 }

@@ -27,7 +27,7 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     stream->recording = nullptr;
     if (stream->invalid && !failed) failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!failed) return CUDA_SUCCESS;
-    // The recording ends in any case.
+    // The recording ends even if it is invalid.
     s.graphs.erase(*graph);
     delete *graph;
     *graph = nullptr;

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstring>
 
-// Takes a fatbin with its header. Real ones cannot run here, so they have every kernel of the
-// emulator. The tests' own fatbins hold "emu\n" and names of kernels, and have these kernels.
+// Takes a fatbin with its header. The code of a real fatbin cannot run here; its module has every
+// kernel of the emulator. A fatbin of the tests holds "emu\n" and names of kernels; its module has
+// these kernels.
 API CUresult cuModuleLoadDataEx(
     CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
     ENTER_CONTEXT(cuModuleLoadDataEx);
@@ -99,7 +100,7 @@ API CUresult cuLaunchKernelEx(
             return CUDA_ERROR_INVALID_VALUE;
         dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
-    // Older machine code does not wait for the previous launch.
+    // Machine code for older architectures does not wait for the previous launch.
     if (dependent && s.settings.ptx < 90)
         s.misused("a programmatic launch of a kernel that cannot wait");
     const emu::Entry *entry = function->entry;

@@ -1,4 +1,4 @@
-// The insides of the stand-in driver: settings, streams, and which objects are alive.
+// The internal state of the stand-in driver: settings, streams, and which objects are alive.
 #ifndef LLAMABI_EMU_CUDA_STATE_H
 #define LLAMABI_EMU_CUDA_STATE_H
 
@@ -20,14 +20,14 @@ using Work = std::function<CUresult()>;
 
 struct CUctx_st {
     int retained = 0;
-    CUresult error = CUDA_SUCCESS; // the error of work that ran; every later call returns it again
+    CUresult error = CUDA_SUCCESS; // the error of work that has run; every later call returns it
 };
 struct CUgraph_st {
     std::vector<Work> work;
 };
 struct CUgraphExec_st {
     std::vector<Work> work;
-    uint64_t launched = 0, done = 0, bytes = 0; // bytes: device memory that it takes
+    uint64_t launched = 0, done = 0, bytes = 0; // bytes: the device memory that it takes
 };
 struct CUstream_st {
     std::deque<Work> queue;
@@ -44,7 +44,7 @@ struct CUfunc_st {
     int shared = 48 << 10;
 };
 struct CUmod_st {
-    bool all;                    // made from a real image: has every kernel there is
+    bool all;                    // made from a real image: has every kernel of the emulator
     std::set<std::string> names; // otherwise: has these kernels
     std::map<std::string, CUfunc_st> functions;
 };
@@ -53,16 +53,15 @@ struct CUmod_st {
 // key=value ...".
 struct Settings {
     int blaslt = 130000; // version of cuBLASLt
-    // ptx: the version that the kernels were compiled for. strict: dependent launches see nothing
-    // early (emu_strict).
+    // ptx: the architecture for which the kernels were compiled. strict: turns emu_strict on.
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff,
         shared = 99 << 10;
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
-    // fail=NAME:N:CODE: the Nth call from now on of this function (of any function: "*"), or the
-    // Nth piece of work that runs ("work"), returns CODE.
-    std::string fail, failed; // `failed`: the function that failed so
+    // fail=NAME:N:CODE: from now on, the Nth call of function NAME returns CODE. NAME "*" counts
+    // the calls of all functions, "work" the pieces of work that run.
+    std::string fail, failed; // `failed`: the function that has failed in this way
     uint64_t fail_in = 0;
     unsigned fail_code = 0;
 };
@@ -86,22 +85,22 @@ struct State {
     std::string misuse; // the first misuse
 
     void set(const char *text);
-    // An error if this call is the one that is to fail.
+    // Returns an error if this call is the one that is to fail.
     CUresult enter(const char *function);
-    // Records what no program may do although a driver need not notice it.
+    // Records a misuse: an act that is not allowed, although a driver need not notice it.
     void misused(const std::string &text);
     void enqueue(CUstream stream, Work work);
     void run(CUstream stream, size_t pieces);
     CUresult finish(CUstream stream);
-    // For what may not be called while this thread records, or while another thread records for all
-    // threads: invalidates the recording.
+    // For functions that may not be called while this thread records, or while another thread
+    // records for all threads. Returns true, and invalidates the recording, if that is the case.
     bool spoils(const char *function);
     // Whether [at, at + size) lies in one allocation.
     bool on_device(CUdeviceptr at, size_t size) const;
     bool is_pinned(const void *at, size_t size) const;
-    // Called when memory is freed: work that may use it must not be pending.
+    // Called when memory is freed. Reports a misuse if work is pending, which might use the memory.
     void idle(const char *function);
-    // The context goes, and all that lives in it.
+    // Releases the context and everything in it.
     void release();
 };
 

@@ -1,5 +1,5 @@
-//! The answers of steps on their way to the host: of a step that has ended, and of the step that
-//! follows it, which may run while the first answer is read.
+//! The answers of steps on their way to the host. There are at most two: that of a step which has
+//! ended, and that of the step which follows it and may run while the first answer is read.
 
 use super::device::{Device, Landing, Memory};
 use super::sample;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 /// The answer of one step.
 pub(super) struct Outcome<D: Device> {
     pub landing: Landing<D>,
-    /// Words from one row to the next if tokens were chosen; 0 if it has logits.
+    /// Number of words from one row to the next if tokens were chosen; 0 if the answer is logits.
     pub stride: usize,
     /// For each row with a choice: whether it is scored, and how many alternatives it wants.
     pub asked: Vec<(bool, usize)>,
 }
 
-/// Answers that were fetched but not yet read; at most two.
+/// The answers that have been fetched but not read yet: at most two.
 pub(super) struct Answers<D: Device> {
-    /// The first has room for logits. The second is for steps that follow another; these always
-    /// choose tokens.
+    /// Only the first has room for logits. The second is for a step that follows another, and such
+    /// steps always choose tokens.
     outcomes: [Outcome<D>; 2],
     /// Index of the answer that is read next.
     oldest: usize,
@@ -51,7 +51,8 @@ impl<D: Device> Answers<D> {
         self.under_way < 2
     }
 
-    /// Begins to fetch `n` floats. `asked` is exchanged for a list that is no longer needed.
+    /// Begins to fetch `n` floats. Takes the list `asked` and leaves in its place one that is no
+    /// longer needed, so that nothing is allocated.
     pub fn fetch(
         &mut self,
         from: &Memory<D>,

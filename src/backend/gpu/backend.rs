@@ -1,5 +1,5 @@
-//! [`Backend`] for a GPU: what is made when a model is built, how a step begins and ends, and the
-//! pages of the cache. `ops` does the operations in between.
+//! Implements [`Backend`] for a GPU: the objects that are made when a model is built, the beginning
+//! and the end of a step, and the pages of the cache. `ops` has the operations of a step.
 
 use super::device::{Device, Memory};
 use super::{
@@ -25,7 +25,7 @@ impl<D: Device> Gpu<D> {
         self.follow = 0;
         self.step.load(step)?;
         self.chooser.load(step, self.step.n_wanted_padded)?;
-        // Every row is a decode row whose token is chosen on the device.
+        // A step may follow if every row is a decode row whose token is chosen on the device.
         if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
             self.follow = rows;
         }
@@ -38,7 +38,8 @@ impl<D: Device> Backend for Gpu<D> {
     type Mat = GpuMat<D>;
     type Kv = GpuKv<D>;
     const PAGE_SIZE: usize = PAGE;
-    /// So many that the smaller products have more than one tile for every multiprocessor.
+    /// With so many rows, even the smaller products have more than one tile for every
+    /// multiprocessor.
     const PREFILL_CHUNK: usize = 2048;
 
     fn takes(needs: &Needs) -> Result<()> {
@@ -71,7 +72,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, _: usize) -> u64 {
-        // The padding of x, q, y and h; below, that of the logits.
+        // The padding of the rows of x, q, y and h. The logits' padding is below (max_wanted * 31).
         let padding = 4 * 31;
         let floats = [
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
@@ -128,7 +129,7 @@ impl<D: Device> Backend for Gpu<D> {
             memory,
             stride,
             map: None,
-            slots: false,
+            permuted: false,
         })
     }
 
@@ -147,7 +148,7 @@ impl<D: Device> Backend for Gpu<D> {
         let (k, v) = (new()?, new()?);
         let (row, mut maps) = (2 * head_stride(&self.shape), None);
         if self.maps_cache && bytes > 0 {
-            // Kernels count rows of a tensor map in 31 bits.
+            // Kernels count the rows of a tensor map in 31 bits.
             let rows = i32::try_from(bytes / row).map_err(|_| {
                 let n = bytes / row;
                 Error::Unsupported(format!("a KV pool of {n} vectors, at most {}", i32::MAX))
@@ -236,7 +237,8 @@ impl<D: Device> Backend for Gpu<D> {
             ..
         } = self;
         let outcome = answers.take()?;
-        // This waits also where nothing is wanted: a failure belongs to the step that caused it.
+        // This waits even if no row is wanted, so that a failure is reported by the step that
+        // caused it.
         let read = outcome.landing.wait().inspect_err(|error| {
             let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
             *failure = Some(error.clone());
@@ -277,7 +279,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.check()?;
         let halves = from.chunks_exact(kv.page * self.shape.n_layers);
         for ((page, memory), from) in kv.halves(pages).zip(halves) {
-            // Layers of a large pool may lie farther apart than one copy of rows can.
+            // The layers of a large pool may lie farther apart than the rows of one copy may.
             for (layer, row) in from.chunks_exact(kv.page).enumerate() {
                 let at = layer * kv.layer() + page * kv.page;
                 memory.write(at, row.len(), row.len(), row)?;

@@ -1,4 +1,4 @@
-//! What the GPU backend needs of a device, and device memory that frees itself.
+//! What the GPU backend needs of a device, and device memory that is freed when it is dropped.
 //!
 //! There are two implementations: [`super::cuda::Cuda`], and an emulator in the tests that runs the
 //! same kernels on the CPU. Everything that the backend does with a GPU goes through this trait.
@@ -9,7 +9,7 @@ use crate::{Dtype, Error, Result};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Threads of a block and blocks of a grid, `[x, y, z]`.
+/// The geometry of a launch. Sizes are `[x, y, z]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks.
@@ -18,7 +18,8 @@ pub struct Geometry {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
-    /// The kernel itself waits for the previous launch, which may still run when this one starts.
+    /// Whether this launch may start while the previous one still runs. The kernel then waits for
+    /// it.
     pub dependent: bool,
 }
 
@@ -29,21 +30,22 @@ pub struct Rows {
     pub at: u64,
     /// Bytes of a row.
     pub width: usize,
-    /// Bytes from the beginning of a row to that of the next.
+    /// Bytes from the beginning of a row to the beginning of the next one.
     pub pitch: usize,
 }
 
-/// Describes a matrix for copies of boxes on compute capability 9.0: the driver's CUtensorMap. It
-/// contains the address of the matrix and may be used as long as the matrix lives.
+/// The driver's CUtensorMap, which describes a matrix for copies of boxes on compute capability
+/// 9.0. It contains the address of the matrix and may be used as long as the matrix lives.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap(pub [u64; 16]);
 
 /// Rows and columns of a box of weights or activations in a [`TensorMap`]. A box of the cache has
-/// as many rows as a page.
+/// as many rows as a page has positions.
 pub const BOX: [u32; 2] = [64, 64];
 
-/// `x[m, n] = y[m, k] w[n, k]ᵀ`, or `+=`: x float32, y and w of `dtype`, all row-major.
+/// `x[m, n] = y[m, k] w[n, k]ᵀ`, or `+=`. x is float32, y and w have type `dtype`, and all are
+/// row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     /// Address.
@@ -70,35 +72,35 @@ pub struct Product {
     pub adds: bool,
 }
 
-/// One GPU: memory, copies and launches. They take effect in the order of the calls.
+/// One GPU: memory, copies and launches. Calls take effect in their order.
 ///
-/// Copies to the device and launches do not wait; a later call may report their errors. After an
-/// error, nothing that the device holds may be used any more.
+/// Copies to the device and launches do not wait, so a later call may report their errors. After an
+/// error, nothing in the device's memory may be used any more.
 ///
 /// # Safety
-/// Implementations must do what the methods say: [`Memory`] relies on addresses of live, distinct
-/// allocations.
+/// Implementations must do what the methods say. [`Memory`] relies on getting the addresses of
+/// live, distinct allocations.
 pub unsafe trait Device: Send + Sync + 'static {
     /// Host memory that the device copies into. When dropped, it waits for a copy in progress.
     type Host: Deref<Target = [f32]> + Send;
 
-    /// Launches that were recorded.
+    /// Recorded launches.
     type Graph: Send;
 
-    /// The device in words.
+    /// A description of the device.
     fn name(&self) -> String;
 
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 
-    /// Bytes of device memory that it has taken for a library of the vendor; they count towards a
-    /// handle's limit. 0 if it has no library or has given it up; [`Device::available`] is then
-    /// larger by as much.
+    /// Bytes of device memory that the device has taken for a library of the vendor. They count
+    /// towards a handle's limit. 0 if there is no library, or if it was given up, which makes
+    /// [`Device::available`] larger by as much.
     fn own_bytes(&self) -> u64 {
         0
     }
 
-    /// Gives that library up, and frees what it has taken.
+    /// Gives the vendor's library up, and frees the memory that was taken for it.
     fn give_up_library(&self) {}
 
     /// Allocates `bytes` bytes (never 0), aligned to 256, with unknown contents.
@@ -111,7 +113,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// `at` is from [`Device::allocate`] of this device and is not used again.
     unsafe fn free(&self, at: u64);
 
-    /// `n` floats of host memory.
+    /// Allocates `n` floats of host memory.
     fn host(&self, n: usize) -> Result<Self::Host>;
 
     /// Sets bytes to zero.
@@ -130,10 +132,10 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Copies `rows` rows within the device; the rows at `from` have the same width and pitch.
     ///
     /// # Safety
-    /// Both lie inside live allocations and do not overlap.
+    /// Source and destination lie inside live allocations and do not overlap.
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()>;
 
-    /// Copy rows to the host, end to end, and wait for them.
+    /// Copies rows to the host, end to end, and waits for them.
     ///
     /// # Safety
     /// The rows lie inside one live allocation; `to.len()` is a multiple of `from.width`.
@@ -146,27 +148,28 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// `to` before [`Device::wait`].
     unsafe fn fetch(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
 
-    /// Waits for the last copy that was begun into `host`, hence for everything before it, and for
-    /// nothing else.
+    /// Waits for the last copy that was begun into `host`, and so for everything before it, but not
+    /// for anything after it.
     fn wait(&self, host: &mut Self::Host) -> Result<()>;
 
-    /// Runs a kernel whose only argument is a struct with these bytes.
+    /// Launches a kernel whose only argument is a struct with these bytes.
     ///
     /// # Safety
-    /// The bytes are those of the kernel's parameter struct, and it points to live memory of the
-    /// sizes that the kernel expects.
+    /// The bytes are a value of the kernel's parameter struct, and its addresses are those of live
+    /// memory of the sizes that the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
-    /// A map of `rows` rows of 16-bit numbers, in boxes of `box_rows` rows and the columns of
-    /// [`BOX`]. Boxes are swizzled by 128 bytes and read zeros outside the matrix. `None` if the
-    /// device has no kernels that take a map (`*_hopper_*`), or is told not to use them.
+    /// Makes a map of `rows` rows of 16-bit numbers, with boxes of `box_rows` rows and as many
+    /// columns as [`BOX`] says. Boxes are swizzled by 128 bytes and read zeros outside the matrix.
+    /// Returns `None` if the device has no kernels that take a map (`*_hopper_*`), or was told not
+    /// to use them.
     ///
     /// # Safety
     /// The rows lie inside one live allocation; the map is not used after the allocation is freed.
     unsafe fn tensor_map(&self, of: Rows, rows: usize, box_rows: u32) -> Result<Option<TensorMap>>;
 
-    /// Does a product with the vendor's library. `Err`: the library has not done it, so a kernel
-    /// must; it contains the reason if the user should hear of one, once.
+    /// Lets the vendor's library do a product. `Err` means that the library has not done it, so a
+    /// kernel must. It contains the reason if the user should hear of it, which is once.
     ///
     /// # Safety
     /// The rows lie inside live allocations; x does not overlap y and w; none of the sizes is 0.
@@ -174,8 +177,8 @@ pub unsafe trait Device: Send + Sync + 'static {
         Err(None)
     }
 
-    /// Roughly how many blocks of a large kernel run at the same time; at least 1. No result of a
-    /// kernel depends on it.
+    /// Roughly how many blocks of a large kernel run at the same time; at least 1. No kernel's
+    /// result depends on it.
     fn multiprocessors(&self) -> u32;
 
     /// Whether launches can be recorded.
@@ -184,25 +187,26 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Whether a step may be launched while the one before it still runs.
     fn runs_ahead(&self) -> bool;
 
-    /// From here on launches are recorded instead of run. Until [`Device::end_capture`], on the
-    /// same thread, no other function of this device may be called.
+    /// Begins to record launches instead of running them. Until [`Device::end_capture`], only
+    /// [`Device::launch`] may be called, on the same thread.
     fn begin_capture(&self) -> Result<()>;
 
-    /// Returns what was launched since [`Device::begin_capture`]. From here on launches run again,
-    /// even after an error.
+    /// Returns the launches since [`Device::begin_capture`]. From now on launches run again, even
+    /// if this fails.
     fn end_capture(&self) -> Result<Self::Graph>;
 
-    /// Runs what was recorded, in its order.
+    /// Runs the recorded launches in their order.
     ///
     /// # Safety
-    /// Every recorded [`Device::launch`] must be safe now; the graph belongs to this device.
+    /// Every recorded [`Device::launch`] must be safe now, and the graph must belong to this
+    /// device.
     unsafe fn replay(&self, graph: &Self::Graph) -> Result<()>;
 
     /// Waits for everything.
     fn synchronize(&self) -> Result<()>;
 }
 
-/// An allocation on a device; freed when dropped.
+/// An allocation on a device. It is freed when it is dropped.
 pub struct Memory<D: Device> {
     device: Arc<D>,
     at: u64,
@@ -210,7 +214,7 @@ pub struct Memory<D: Device> {
 }
 
 impl<D: Device> Memory<D> {
-    /// `bytes` bytes with unknown contents; [`Error::DeviceMemory`] names `what`.
+    /// Allocates `bytes` bytes with unknown contents. [`Error::DeviceMemory`] names `what`.
     pub fn new(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
         let at = device.allocate(what, bytes.max(1))?;
         Ok(Memory {
@@ -220,7 +224,7 @@ impl<D: Device> Memory<D> {
         })
     }
 
-    /// `bytes` bytes of zeros.
+    /// Allocates `bytes` bytes of zeros.
     pub fn zeroed(device: &Arc<D>, what: &str, bytes: usize) -> Result<Self> {
         let memory = Self::new(device, what, bytes)?;
         // SAFETY: the allocation just made, to its end.
@@ -228,7 +232,7 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
-    /// Copies numbers to `offset`, in bytes.
+    /// Copies numbers to `offset`, which is in bytes.
     pub fn write_numbers(&self, offset: usize, numbers: &[u32]) -> Result<()> {
         // SAFETY: any u32 is four initialised bytes.
         let bytes: &[u8] =
@@ -236,7 +240,7 @@ impl<D: Device> Memory<D> {
         self.write(offset, bytes.len(), bytes.len(), bytes)
     }
 
-    /// Copies floats to `offset`, in bytes.
+    /// Copies floats to `offset`, which is in bytes.
     pub fn write_floats(&self, offset: usize, floats: &[f32]) -> Result<()> {
         // SAFETY: any f32 is four initialised bytes.
         let bytes: &[u8] =
@@ -274,8 +278,8 @@ impl<D: Device> Memory<D> {
         }
     }
 
-    /// Copies rows of `width` bytes, from `offset`, `offset + pitch`, ..., to `to`, end to end, and
-    /// waits for them.
+    /// Copies rows of `width` bytes from offsets `offset`, `offset + pitch` and so on to `to`,
+    /// where they lie end to end, and waits for them.
     pub fn read(&self, offset: usize, width: usize, pitch: usize, to: &mut [u8]) -> Result<()> {
         if to.is_empty() {
             return Ok(());
@@ -290,9 +294,9 @@ impl<D: Device> Memory<D> {
         unsafe { self.device.read(from, to) }
     }
 
-    /// A tensor map of its first `rows` rows of `width` bytes without gaps, in boxes of `box_rows`
-    /// rows. The map may not be used once this memory is dropped. `None` where
-    /// [`Device::tensor_map`] returns `None`.
+    /// Makes a tensor map of the first `rows` rows of `width` bytes, which have no gaps, with boxes
+    /// of `box_rows` rows. The map must not be used after this memory is dropped. Returns `None` if
+    /// [`Device::tensor_map`] does.
     pub fn tensor_map(
         &self,
         width: usize,
@@ -340,7 +344,7 @@ impl<D: Device> Memory<D> {
         unsafe { self.device.write(to, from) }
     }
 
-    /// Whether `bytes` bytes, which are not none, in rows of `width` lie inside.
+    /// Checks that `bytes` > 0 bytes, in rows of `width` bytes, lie inside the allocation.
     fn check(&self, offset: usize, width: usize, pitch: usize, bytes: usize) -> Result<()> {
         let rows = bytes / width;
         let last = rows.checked_sub(1).and_then(|n| {
@@ -367,17 +371,17 @@ impl<D: Device> Drop for Memory<D> {
     }
 }
 
-/// Host memory for what comes from a device; nobody can read it before it has arrived.
+/// Host memory into which a device copies floats. Nobody can read them before they have arrived.
 pub struct Landing<D: Device> {
     device: Arc<D>,
     host: D::Host,
-    /// Its capacity in floats; below, the floats of the last fetch.
+    /// The capacity in floats; below, the number of floats of the last fetch.
     room: usize,
     n: usize,
 }
 
 impl<D: Device> Landing<D> {
-    /// Has room for `n` floats.
+    /// Allocates room for `n` floats.
     pub fn new(device: &Arc<D>, n: usize) -> Result<Self> {
         Ok(Landing {
             host: device.host(n)?,
@@ -387,7 +391,7 @@ impl<D: Device> Landing<D> {
         })
     }
 
-    /// Begins to copy the first `n` floats of `from`, which belongs to the same device.
+    /// Begins to copy the first `n` floats of `from`, which must belong to the same device.
     pub fn fetch(&mut self, from: &Memory<D>, n: usize) -> Result<()> {
         if n > self.room || n.saturating_mul(4) > from.bytes {
             return Err(Error::Internal(format!(
@@ -401,7 +405,7 @@ impl<D: Device> Landing<D> {
         Ok(())
     }
 
-    /// Waits for the last fetch.
+    /// Waits for the last fetch and returns its floats.
     pub fn wait(&mut self) -> Result<&[f32]> {
         self.device.wait(&mut self.host)?;
         Ok(&self.host[..self.n])

@@ -1,11 +1,11 @@
-//! The NVIDIA driver: the functions of libcuda that this library calls, looked up when it is
-//! opened. (U)
+//! The NVIDIA driver: the functions of libcuda that this library calls. They are looked up when the
+//! driver is opened. (U)
 //!
-//! The table is our own and not a crate's, for three reasons. A result is a number here, whatever
-//! the driver returns (in a Rust enum, an unknown number would be undefined behaviour). A function
-//! that is missing is a [`Reason`] and not a panic. Every error contains the name of its function.
-//! Signatures and numbers are those of cuda.h; the tests' stand-in driver is compiled against that
-//! header (`kernels/ptxas.sh`).
+//! We have our own table instead of a crate's for three reasons. A result is a number here: in a
+//! Rust enum, a number that the enum does not list would be undefined behaviour. A missing function
+//! is a [`Reason`] and not a panic. Every error contains the name of its function. Signatures and
+//! numbers come from cuda.h; the tests' stand-in driver, which has the same, is compiled against
+//! that header (`kernels/ptxas.sh`).
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
@@ -14,8 +14,8 @@ use super::device::TensorMap;
 use super::reason::{Failed, Reason};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-/// File names of the driver's library: first what the driver installs; second a name that link-time
-/// stubs have, too.
+/// File names of the driver's library. The driver installs the first; link-time stubs may have the
+/// second name as well.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// CUcontext, CUstream, CUevent, CUmodule, CUfunction, CUgraph, CUgraphExec.
@@ -72,7 +72,7 @@ pub(super) struct Copy2d {
     pub height: usize,
 }
 
-/// CUlaunchAttribute with a value that is a number.
+/// CUlaunchAttribute, for attributes whose value is a number.
 #[repr(C)]
 pub(super) struct LaunchAttribute {
     pub id: c_uint,
@@ -98,7 +98,7 @@ macro_rules! functions {
         /// An opened driver.
         #[derive(Debug)]
         pub struct Driver {
-            /// The file.
+            /// The library's file.
             pub(super) library: String,
             $($name: unsafe extern "C" fn($($type),*) -> u32,)*
         }
@@ -122,11 +122,11 @@ macro_rules! functions {
             }
 
             $(
-                /// As in the driver's reference.
+                /// See the driver's reference.
                 ///
                 /// # Safety
-                /// As there: handles are live, the function may write to the addresses, the right
-                /// context is current.
+                /// As the reference says: handles are live, the function may write to the
+                /// addresses, and the right context is current.
                 #[allow(dead_code, reason = "the name of an error is not asked for this way")]
                 pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
                     // SAFETY: the caller's contract.
@@ -138,7 +138,7 @@ macro_rules! functions {
             )*
         }
 
-        /// Every function that is looked up.
+        /// The names of all functions that are looked up.
         #[cfg(test)]
         pub(super) const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
     };
@@ -226,12 +226,11 @@ fn symbol(library: &str, handle: *mut c_void, name: &str) -> Result<*mut c_void,
 }
 
 impl Driver {
-    /// Opens the first of `libraries` that can be opened. It is never closed, because a driver does
-    /// not survive that.
+    /// Opens the first of `libraries` that can be opened. The library is never closed, because a
+    /// driver does not survive this.
     ///
     /// # Errors
-    /// [`Reason::NoDriver`] with the loader's message, [`Reason::Stub`] for a function that is
-    /// missing.
+    /// [`Reason::NoDriver`] with the loader's messages, [`Reason::Stub`] if a function is missing.
     pub fn open(libraries: &[&str]) -> Result<Driver, Reason> {
         let mut words = Vec::new();
         for &library in libraries {

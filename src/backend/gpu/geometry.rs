@@ -1,5 +1,5 @@
-//! The grids and the shared memory of products, as `kernels/params.h` states them. Everything here
-//! is arithmetic; `launch` passes the results to the device.
+//! Computes the grids and the shared memory of products, as `kernels/params.h` states them.
+//! `launch` passes the results to the device.
 
 use super::params::*;
 use crate::Dtype;
@@ -12,9 +12,9 @@ pub(super) struct Grid {
     pub shared: u32,
 }
 
-/// Whether a decode product with so many rows reads rows that `prepare` has rounded. If it rounded
-/// more rows itself, every block would read more bytes of activations than of weights. The results
-/// are the same.
+/// Whether a decode product of `n_rows` rows uses the batch kernel, which reads rows that `prepare`
+/// has rounded. The other kernel rounds the rows itself; with more rows than these, each of its
+/// blocks would read more bytes of activations than of weights. Both give the same bits.
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     match dtype {
         Dtype::F32 => false,
@@ -23,10 +23,10 @@ pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     }
 }
 
-/// A decode product with tensor cores of a few rows. `rounds`: whether it applies norm and rounding
-/// to the rows itself.
+/// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
+/// norm and rounding to the rows itself.
 pub(super) fn few(dtype: Dtype, pairs: u32, n_rows: u32, rounds: bool) -> Grid {
-    // Steps of a row that are in shared memory at once.
+    // The number of steps of a row that are in shared memory at once.
     let steps = match dtype {
         Dtype::F16 | Dtype::Bf16 => 2,
         Dtype::Int8 | Dtype::Fp8 => 4,
@@ -41,17 +41,19 @@ pub(super) fn few(dtype: Dtype, pairs: u32, n_rows: u32, rounds: bool) -> Grid {
     }
 }
 
-/// A batch product: blocks by rows, by pairs of weight rows, and by shares of K.
+/// The shape of a batch product: its blocks by activation rows, by pairs of weight rows, and by
+/// parts of K.
 #[derive(Clone, Copy)]
 pub(super) struct Batch {
-    /// Rows of a block.
+    /// Activation rows of a block.
     rows: u32,
     blocks: [u32; 3],
 }
 
 impl Batch {
-    /// Every block reads all rows, so it has many weight rows. Where that leaves too few blocks for
-    /// the multiprocessors of a large GPU, blocks share a K (split-K). The results are the same.
+    /// Every block reads all activation rows, so a block has many weight rows. Where this leaves
+    /// too few blocks for the multiprocessors of a large GPU, several blocks share a K (split-K).
+    /// The bits are the same.
     pub fn new(pairs: u32, n_rows: u32) -> Self {
         let rows = match n_rows {
             ..=16 => 16,
@@ -70,7 +72,7 @@ impl Batch {
         }
     }
 
-    /// How many blocks share a K.
+    /// The number of blocks that share a K.
     pub fn splits(&self) -> u32 {
         self.blocks[2]
     }
@@ -100,8 +102,8 @@ impl Batch {
     }
 }
 
-/// Bytes of the counters and sums of blocks that share a K, in steps with up to `most_rows` rows,
-/// including padding.
+/// Bytes of the counters and the sums of blocks that share a K. They suffice for steps of up to
+/// `most_rows` rows, padding included.
 pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
     let pairs = |rows: usize| u32::try_from(rows.div_ceil(2)).unwrap_or(u32::MAX);
     let products = [
@@ -111,15 +113,15 @@ pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
         pairs(shape.vocab_size),
     ];
     let most_rows = u32::try_from(most_rows).unwrap_or(u32::MAX);
-    // Every number of rows that makes a difference; with more rows nothing is split.
+    // All numbers of rows that can need the most. With more rows, no product is split.
     let groups = (1..GPU_SPLIT_BELOW).map(|n| n * GPU_BATCH_ROWS);
     let rows = [16, 32].into_iter().chain(groups).map(|n| n.min(most_rows));
     let sums = rows.flat_map(|n| products.map(|pairs| Batch::new(pairs, n).scratch()));
     sums.max().unwrap_or(0) + 4 * u64::from(GPU_SPLIT_BELOW)
 }
 
-/// A product of `n` columns by tiles. A tile has `cols` columns for 16-bit and quantised weights,
-/// half as many for float32.
+/// The grid of a prefill product of `n` columns. For 16-bit and quantised weights, a tile has
+/// `cols` columns; for float32, half as many.
 pub(super) fn tiles(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> Grid {
     let (cols, rows, shared) = match dtype {
         Dtype::F32 => (cols / 2, 64, 20_480),
@@ -132,25 +134,25 @@ pub(super) fn tiles(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> Grid {
     }
 }
 
-/// How a product runs on compute capability 9.0.
+/// How a prefill product runs on compute capability 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hopper {
-    /// Whether its tiles are half as large.
+    /// Whether it uses half tiles.
     pub half: bool,
-    /// Warpgroups of a block that multiply.
+    /// The number of warpgroups of a block that multiply.
     pub groups: u32,
     pub grid: Grid,
 }
 
 impl Hopper {
-    /// For `n` columns with tiles of `cols` columns, on so many multiprocessors. (With quantised
-    /// weights a tile has half as many columns, and 256 rows instead of 128.) Blocks with the same
-    /// weights are neighbours.
+    /// Chooses the tiles of a product of `n` columns. A tile has `cols` columns and 128 rows; with
+    /// quantised weights, half as many columns and 256 rows. Blocks with the same weights are
+    /// neighbours.
     ///
-    /// Half tiles are used if they take under 3/4 of the time, because they cost 4/3 of the L2
-    /// traffic. Half tiles with one warpgroup in each block are used if all these blocks then fit
-    /// on the GPU at once. The choice depends on the number of rows, so all variants must give the
-    /// same bits. They do in the emulator, and tests/gpu/day.sh checks it on hardware.
+    /// Half tiles are used if they take under 3/4 of the time; they cost 4/3 of the L2 traffic. If
+    /// the blocks of half tiles with one warpgroup each fit on the GPU all at once, these are used.
+    /// The choice depends on the number of rows, so all variants must give the same bits. They do
+    /// in the emulator, and tests/gpu/day.sh checks it on hardware.
     pub fn new(dtype: Dtype, n: u32, cols: u32, n_rows: u32, multiprocessors: u32) -> Hopper {
         let blocks = |rows, cols| [n_rows.div_ceil(rows), n.div_ceil(cols), 1];
         let rounds = |[x, y, _]: [u32; 3]| x.saturating_mul(y).div_ceil(multiprocessors);

@@ -1,21 +1,21 @@
-//! Decode steps as CUDA graphs: the launches of each form of step are recorded once and then
-//! repeated by one call.
+//! Decode steps as CUDA graphs. The launches of each form of step are recorded once; after that,
+//! one call repeats them.
 //!
-//! The form of a step is what its launches depend on if it has decode rows only: how many rows (a
-//! bucket), for how many chunks of keys attention has blocks, and which answer it gives. Everything
-//! else is read from buffers at fixed addresses, which are filled before. The number of chunks is
-//! rounded up to a power of two, so that a growing sequence passes through few forms. Blocks of
-//! chunks that a row does not have end at once; there are at most as many of them as blocks that
-//! work.
+//! If a step has decode rows only, its launches depend on three things, which are its form: the
+//! number of rows (a bucket), the number of chunks of keys for which attention has blocks, and the
+//! kind of answer. Kernels read everything else from buffers at fixed addresses, which are filled
+//! before the launches. The number of chunks is rounded up to a power of two, so that a growing
+//! sequence passes through few forms. Blocks for chunks that a row does not have end at once; there
+//! are at most as many of them as other blocks.
 //!
-//! Steps that are not recorded are launched in exactly the same way, so graphs cannot change a
+//! Steps that are not recorded launch the same kernels in the same way, so graphs cannot change a
 //! result.
 //!
-//! The memory plan and gpu_memory_bytes do not count what the driver keeps for a graph: nobody says
-//! how much that is before it is taken. If the plan counted a guess, it might refuse models that
-//! fit. So the amount is measured and written to the log at debug level (including what other
-//! processes took at the same moment). The driver takes the memory when the graph is made. If it
-//! cannot, steps of that form and of every new form are launched kernel by kernel.
+//! The driver takes memory for a graph when the graph is made. The memory plan and gpu_memory_bytes
+//! do not count it: the amount is not known in advance, and a plan with a guess might refuse models
+//! that fit. Instead, the amount is measured and written to the log at debug level; it includes
+//! what other processes take at the same moment. If the driver cannot get the memory, steps of that
+//! form and of every new form are launched kernel by kernel.
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};
@@ -23,24 +23,25 @@ use crate::log::{Level, Log};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
-/// Most graphs that are kept; beyond that, the one that has been unused for the longest time goes.
-/// This is enough for nine buckets of up to 64 rows at seven lengths of up to 16384 positions.
+/// The largest number of graphs. Before one more is added, the graph that has been unused for the
+/// longest time is dropped. The number suffices for nine buckets of up to 64 rows at seven lengths
+/// of up to 16384 positions.
 const MOST: usize = 64;
 
-/// What the launches of a decode step depend on.
+/// The numbers on which the launches of a decode step depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     rows: usize,
     wanted: usize,
     splits: usize,
-    /// Words of a row's outcome; 0 if the step gives logits.
+    /// Number of words in a row's answer; 0 if the answer is logits.
     answer: usize,
 }
 
 struct Recorded<D: Device> {
     form: Form,
     graph: D::Graph,
-    /// When it was last used.
+    /// The time of its last use, as `clock` counts it.
     used: u64,
 }
 
@@ -48,7 +49,7 @@ struct Recorded<D: Device> {
 pub(super) struct Graphs<D: Device> {
     all: Vec<Recorded<D>>,
     clock: u64,
-    /// Whether more graphs are made. False if the device records nothing, and once a graph was
+    /// Whether more graphs are made. False if the device records nothing, or once a graph has been
     /// refused.
     on: bool,
     pub log: Arc<Log>,
@@ -75,8 +76,8 @@ impl<D: Device> Graphs<D> {
         Some(&found.graph)
     }
 
-    /// At most the graph of the previous step may be running. It was used last, so it is not
-    /// dropped here.
+    /// Adds a graph. The graph of the previous step may still be running, but no other. It was used
+    /// last, so it is not the one that is dropped.
     fn add(&mut self, form: Form, graph: D::Graph) {
         let oldest = (0..self.all.len()).min_by_key(|&at| self.all[at].used);
         if let Some(oldest) = oldest
@@ -93,13 +94,14 @@ impl<D: Device> Graphs<D> {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Number of chunks of keys for which decode attention has blocks.
+    /// The number of chunks of keys for which decode attention has blocks.
     pub(super) fn splits(&self) -> usize {
         let splits = (self.step.longest / CHUNK + 1).next_power_of_two();
         splits.min(self.most_splits)
     }
 
-    /// Does the operations of the loaded step: repeats, records or launches them.
+    /// Does the operations of the loaded step: repeats a graph, records one, or launches the
+    /// kernels.
     pub(super) fn forward(&mut self, forward: &mut dyn FnMut(&mut Self)) {
         if self.check().is_err() {
             return;

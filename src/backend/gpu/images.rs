@@ -1,11 +1,11 @@
-//! The compiled kernels: those that nvcc made for this library, or others in a folder.
+//! The compiled kernels: either those that were compiled into this library, or those in a folder.
 //!
-//! A folder has a fatbin for each file of `kernels/`, a file `driver` with the number that
-//! [`Images::driver`] explains, and the `params.h` that the kernels were compiled with. It must be
-//! the one that this library was built from, because it is all that host and kernels know of each
-//! other. `kernels/pack.sh` makes such a folder. It gives kernels to a library that was built
-//! without nvcc, and it lets kernels be changed, or compiled for a profiler, without building the
-//! library.
+//! Such a folder has a fatbin for each file of `kernels/`, a file `driver` with the number that
+//! [`Images::driver`] explains, and the `params.h` with which the kernels were compiled. This
+//! `params.h` must be the one from which this library was built, because it is the whole contract
+//! between host and kernels. `kernels/pack.sh` makes such a folder. With it, a library that was
+//! built without nvcc gets kernels, and kernels can be changed, or compiled for a profiler, without
+//! building the library again.
 
 use super::reason::Reason;
 use std::borrow::Cow;
@@ -19,17 +19,20 @@ const PARAMS: &str = include_str!("../../../kernels/params.h");
 /// Compiled kernels.
 #[derive(Clone, Debug)]
 pub struct Images {
-    /// The driver interface that can load them: 1000 major + 10 minor. 0 if there are no kernels.
+    /// The oldest version of the driver interface that can load them: 1000 major + 10 minor. 0 if
+    /// there are no kernels.
     pub driver: i32,
-    /// One for each file of `kernels/`: its name and a fatbin with machine code for several
-    /// architectures and PTX for newer ones, from which the driver chooses.
+    /// For each file of `kernels/`, its name and a fatbin. A fatbin has machine code for several
+    /// architectures, and PTX for newer ones; the driver chooses.
     pub fatbins: Vec<(Cow<'static, str>, Cow<'static, [u8]>)>,
 }
 
 impl Images {
-    /// The kernels that [`KERNELS_VARIABLE`] names; without it, the library's own.
+    /// The kernels in the folder that [`KERNELS_VARIABLE`] names; if it is not set, the library's
+    /// own.
     pub fn choose() -> Result<Images, Reason> {
-        // Some shells and service files unset a variable by setting it to nothing.
+        // An empty variable counts as not set, because some shells and service files cannot unset
+        // one.
         match std::env::var_os(KERNELS_VARIABLE).filter(|dir| !dir.is_empty()) {
             None => Ok(Self::embedded()),
             Some(dir) => Self::from_folder(dir.as_ref()),

@@ -1,6 +1,6 @@
 //! The list of kernels, which `build.rs` takes from `kernels/params.h`. A launch names a kernel by
-//! its index in [`KERNELS`], which is found at compile time: a step neither formats nor looks up
-//! names.
+//! its index in [`KERNELS`]. The compiler finds the index, so a step neither formats names nor
+//! looks them up.
 
 use crate::{Dtype, Error, Result};
 
@@ -24,12 +24,12 @@ impl Kernel {
         self.0 as usize
     }
 
-    /// All of them.
+    /// All kernels.
     pub fn all() -> impl Iterator<Item = Kernel> {
         (0..KERNELS.len() as u16).map(Kernel)
     }
 
-    /// Whether it exists for compute capability 9.0 only.
+    /// Whether the kernel exists for compute capability 9.0 only.
     pub fn is_hopper(self) -> bool {
         self.name().contains("_hopper_")
     }
@@ -57,10 +57,10 @@ const DTYPES: [Dtype; 9] = [
     Dtype::K8,
 ];
 
-/// Kernels that differ in the type of their input only.
+/// Kernels that differ only in the type of their weights, cache or output.
 pub(super) struct Family {
     pattern: &'static str,
-    /// By dtype.
+    /// Indexed by dtype.
     kernels: [Option<Kernel>; DTYPES.len()],
 }
 
@@ -94,7 +94,7 @@ impl Family {
     }
 }
 
-/// The index of the name that consists of these parts.
+/// The index of the kernel whose name consists of these parts.
 const fn position(before: &str, middle: &str, after: &str) -> Option<u16> {
     let parts = [before.as_bytes(), middle.as_bytes(), after.as_bytes()];
     let length = parts[0].len() + parts[1].len() + parts[2].len();
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(kernel.name(), "attend_prefill_bf16_64");
         let error = family.of(Dtype::F32).unwrap_err();
         assert!(error.to_string().contains("attend_prefill_f32_64"));
-        // Neither a part of a name nor more than a name.
+        // Neither a part of a name nor a name with something after it is found.
         for name in ["embed", "embed_f", "embed_f322", ""] {
             assert_eq!(position(name, "", ""), None);
         }

@@ -1,8 +1,8 @@
-//! One function for each operation's kernels of a kind, which launches the right one with the
-//! geometry that `kernels/params.h` states. Nothing is launched anywhere else. (U)
+//! A function for each operation and kind of rows. It launches the right kernel with the geometry
+//! that `kernels/params.h` states. Only this file launches kernels. (U)
 //!
-//! The parameters hold addresses. `ops` takes them from live [`super::device::Memory`] of the sizes
-//! that params.h asks for.
+//! The parameters contain addresses. `ops` takes these from live [`super::device::Memory`] of the
+//! sizes that params.h asks for.
 #![allow(unsafe_code)]
 
 use super::device::{Device, Geometry, Product, TensorMap};
@@ -27,8 +27,8 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-/// The kernels with tiles of 128 x 256 and of 128 x 128. For quantised weights the 256 counts
-/// activation rows.
+/// The kernels with whole tiles, 128 x 256, and with half tiles, 128 x 128. A whole tile has 256
+/// columns; for quantised weights, 256 activation rows instead.
 type WholeAndHalf = [Family; 2];
 const QKV_HOPPER: WholeAndHalf = [
     Family::new("qkv_hopper_*"),
@@ -55,7 +55,7 @@ fn run<D: Device>(device: &D, kernel: Kernel, grid: Grid, params: &impl Params) 
     run_as(device, kernel, grid, params, false)
 }
 
-/// Runs a kernel that calls `wait_for_last` (kernels/gpu.h).
+/// Launches a kernel that calls `wait_for_last` (kernels/gpu.h), so it may start early.
 fn run_dependent<D: Device>(
     device: &D,
     kernel: Kernel,
@@ -86,7 +86,7 @@ fn run_as<D: Device>(
     unsafe { device.launch(kernel, geometry, params.bytes()) }
 }
 
-/// Runs recorded launches.
+/// Repeats recorded launches.
 pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
     // SAFETY: the launches were recorded from functions below, so their addresses are those of the
     // backend's own memory and of the runner's weights, cache and buffers. All of these live as
@@ -94,7 +94,7 @@ pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
     unsafe { device.replay(graph) }
 }
 
-/// Does a product with a library; `Err` as for [`Device::product`].
+/// Lets the library do a product. The error is as for [`Device::product`].
 pub(super) fn product<D: Device>(
     d: &D,
     product: &Product,
@@ -112,18 +112,18 @@ fn blocks(blocks: [u32; 3], shared: u32) -> Grid {
 /// A decode product.
 struct Decode {
     few: &'static Family,
-    /// Whether `few` applies norm and rounding to the rows itself.
+    /// Whether the kernels of `few` apply norm and rounding to the rows themselves.
     rounds: bool,
     batch: &'static Family,
-    /// Pairs of weight rows; one thread gets both sums of a pair.
+    /// Number of pairs of weight rows. One thread gets both sums of a pair.
     pairs: u32,
-    /// For float32: number of blocks, and shared memory.
+    /// For float32 weights: the number of blocks, and the shared memory.
     float: (u32, u32),
 }
 
 impl Decode {
-    /// Runs the product with `params(splits)`, where `splits` is how many blocks of a batch share a
-    /// K.
+    /// Launches the product with `params(splits)`, where `splits` is the number of blocks that
+    /// share a K.
     fn run<D: Device, P: Params>(
         &self,
         d: &D,
@@ -147,8 +147,8 @@ impl Decode {
     }
 }
 
-/// Runs a product of `n` columns with tiles of `cols` columns (see [`Hopper::new`]), with
-/// `params(groups)`, where `groups` is how many warpgroups of a block multiply.
+/// Launches a product of `n` columns with tiles of `cols` columns (see [`Hopper::new`]) and with
+/// `params(groups)`, where `groups` is the number of warpgroups of a block that multiply.
 fn hopper<D: Device, P: Params>(
     device: &D,
     families: &WholeAndHalf,
@@ -201,13 +201,13 @@ pub(super) fn qkv_hopper<D: Device>(
     })
 }
 
-/// The epilogue of qkv after a library's product.
+/// The epilogue of qkv, after a library has computed the sums.
 pub(super) fn qkv_epilogue<D: Device>(d: &D, p: &QkvParams) -> Result<()> {
     let grid = [p.n.div_ceil(2048), p.n_rows, 1];
     run(d, QKV_EPILOGUE, blocks(grid, 0), p)
 }
 
-/// Runs after qkv if the cache has scales.
+/// Writes K and V to an 8-bit cache. Runs after qkv.
 pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()> {
     let grid = [2 * p.n_kv_heads, p.n_rows, 1];
     run_dependent(d, APPEND.of(kv)?, blocks(grid, 0), p)
@@ -219,7 +219,7 @@ pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()
     run_dependent(d, ATTEND.of(kv)?, blocks(grid, shared), p)
 }
 
-/// Uses tensor cores. `kv` is not f32, and `head_stride` is at most 128.
+/// Prefill attention on tensor cores. `kv` must not be f32, and `head_stride` must be at most 128.
 pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParams) -> Result<()> {
     let (family, width) = match p.head_stride {
         ..=32 => (&ATTEND_PREFILL_32, 32),
@@ -230,7 +230,7 @@ pub(super) fn attend_prefill<D: Device>(d: &D, kv: Dtype, p: &AttendPrefillParam
     run(d, family.of(kv)?, grid, p)
 }
 
-/// Reads the cache through its tensor maps, in tiles of 128 rows.
+/// Prefill attention that reads the cache through its tensor maps, in tiles of 128 rows.
 pub(super) fn attend_hopper<D: Device>(d: &D, kv: Dtype, p: &AttendHopperParams) -> Result<()> {
     let (family, width) = match p.p.head_stride {
         ..=64 => (&ATTEND_HOPPER_64, 64),
@@ -324,7 +324,7 @@ pub(super) fn ffn_up_hopper<D: Device>(
     })
 }
 
-/// The epilogue of ffn_up after a library's product.
+/// The epilogue of ffn_up, after a library has computed the sums.
 pub(super) fn ffn_up_epilogue<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<()> {
     let grid = [p.ffn_dim.div_ceil(1024), p.n_rows, 1];
     run(d, FFN_UP_EPILOGUE.of(dtype)?, blocks(grid, 0), p)

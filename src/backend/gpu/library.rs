@@ -1,15 +1,16 @@
-//! Products of prompts by a library of the GPU's vendor (cuBLASLt), where the device has one and
-//! was told to use it.
+//! Products of prompts by a library of the GPU's vendor (cuBLASLt), if the device has one and was
+//! told to use it.
 //!
-//! The library adds the output and down projections to the residual stream itself. For qkv and for
-//! gate and up it leaves the sums in a scratch buffer, and a small kernel of ours does with them
-//! what the epilogue of our own products does. The buffer is float32, so nothing is rounded that
-//! our own kernels do not round: the two ways differ in the order of sums only.
+//! In the output and down projections, the library itself adds the product to the residual stream.
+//! For qkv and for gate and up, it writes the sums to a scratch buffer, and a small kernel of ours
+//! applies to them the epilogue of our own products. The buffer is float32, so both ways round at
+//! the same places and differ only in the order of additions.
 //!
-//! For all rows of a step at once, the buffer would take 235 MB with the 8B shape (2048 rows of
-//! 28672 columns). Groups of [`GROUP`] rows take 59 MB, and L2 still holds a part of that when the
-//! sums are read. A group is a product of 448 tiles of 128 x 256, and each weight is read for 512
-//! rows, so the tensor cores are still the limit. (These numbers are calculated, not measured.)
+//! The rows of a step are multiplied in groups of [`GROUP`] rows. With the 8B shape, a buffer for
+//! all rows at once would take 235 MB (2048 rows of 28672 columns); a group takes 59 MB, of which
+//! L2 still holds a part when the sums are read. The product of a group has 448 tiles of 128 x 256,
+//! and uses each weight for 512 rows, so the tensor cores remain the limit. (These numbers are
+//! calculated, not measured.)
 
 use super::device::{Device, Memory, Product};
 use super::params::*;
@@ -18,10 +19,10 @@ use crate::backend::{Limits, Shape};
 use crate::log::Level;
 use crate::{Dtype, Error, Result};
 
-/// Number of rows from which on a product is offered to the library.
+/// Products of at least this many rows are offered to the library.
 const LARGE: usize = 65;
 
-/// Most rows of a product whose sums go to the buffer.
+/// The largest number of rows of a product whose sums go to the buffer.
 const GROUP: usize = 512;
 
 fn qkv_cols(shape: &Shape) -> usize {
@@ -35,18 +36,17 @@ fn sums_bytes(shape: &Shape, limits: &Limits) -> usize {
     pad32(cols).saturating_mul(rows).saturating_mul(4)
 }
 
-/// Rows per group when `n` rows (`n` > 0) are split evenly into groups of at most [`GROUP`]. All
-/// groups have this many rows except the last, which has a few less. So no group is a small
-/// product.
+/// The number of rows per group. `n` > 0 rows are split evenly into groups of at most [`GROUP`]
+/// rows; the last group may have a few rows less. So no group is a small product.
 fn group(n: usize) -> usize {
     n.div_ceil(n.div_ceil(GROUP))
 }
 
 impl<D: Device> Gpu<D> {
     /// Gives the device's library up if it would never be used with weights of these dtypes, or if
-    /// it needs more than `room`: the bytes that the model's plan leaves free. The library is
-    /// optional, so it must not take the place of the model. Returns the reason if the user should
-    /// hear of one.
+    /// it needs more than `room`, the bytes that the model's plan leaves free. The library is
+    /// optional, so it must not take memory that the model needs. Returns the reason if the user
+    /// should hear of it.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,
@@ -73,8 +73,8 @@ impl<D: Device> Gpu<D> {
         ))
     }
 
-    /// Allocates memory for the sums that a library leaves, if the device still has one.
-    /// `given_up`: the reason if it was given up before.
+    /// If the device still has a library, allocates memory for the sums that it computes.
+    /// `given_up`: the reason, if the library was given up before.
     pub fn library(mut self, limits: &Limits, mut given_up: Option<String>) -> Self {
         if self.device.own_bytes() > 0 {
             let bytes = sums_bytes(&self.shape, limits);
@@ -98,7 +98,7 @@ impl<D: Device> Gpu<D> {
         });
     }
 
-    /// Does this product with the library; false if the library did not do it.
+    /// Lets the library do this product. Returns false if it did not.
     fn done_by_library(&self, product: &Product) -> bool {
         let done = launch::product(&*self.device, product);
         if let Err(Some(why)) = &done {
@@ -111,8 +111,8 @@ impl<D: Device> Gpu<D> {
         matches!(dtype, Dtype::F16 | Dtype::Bf16) && self.step.n_prefill >= LARGE
     }
 
-    /// Does this product of prefill rows with the library; false if the library did not do it. The
-    /// rows lie one after another from row `first` on.
+    /// Lets the library do this product of prefill rows. Returns false if it did not. The rows are
+    /// neighbours, from row `first` on.
     pub(super) fn matmul_add_by_library(&self, dtype: Dtype, p: &MatmulAddParams) -> bool {
         let x = p.x + 4 * u64::from(p.first) * u64::from(p.x_stride);
         let product = Product {
@@ -131,8 +131,8 @@ impl<D: Device> Gpu<D> {
         self.offers(dtype) && p.bias == 0 && self.done_by_library(&product)
     }
 
-    /// The same for qkv. Where this returns false, some groups may be done already; all of it can
-    /// then be done again.
+    /// The same for qkv. If this returns false, some groups may be done already; doing the whole
+    /// product again is harmless.
     pub(super) fn qkv_by_library(&self, dtype: Dtype, p: &QkvParams) -> Result<bool> {
         let whole = Product {
             x: 0,
@@ -159,7 +159,7 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// The same for gate and up, with results of type `h`.
+    /// The same for gate and up. The results have type `h`.
     pub(super) fn ffn_up_by_library(
         &self,
         dtype: Dtype,
@@ -195,8 +195,8 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// Computes the sums of each group of rows in the buffer, and then calls `rest(product,
-    /// first_row)` for the group.
+    /// For each group of rows, computes the sums in the buffer and then calls `rest(product,
+    /// first_row)`.
     fn in_groups(
         &self,
         whole: &Product,

@@ -1,5 +1,5 @@
-//! Weights on the device: `[N, K]` as stored, with each row padded with zeros to 32 numbers;
-//! quantised weights lie as `kernels/quant.h` says.
+//! Weights on the device: `[N, K]`, each row padded with zeros to a multiple of 32 numbers. For
+//! quantised weights, `kernels/quant.h` describes the layout.
 
 use super::device::{BOX, Device, Memory, TensorMap};
 use super::pad32;
@@ -9,42 +9,44 @@ use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// A weight matrix, as runs of neighbouring parts with one dtype. Only q | k | v may have several.
+/// A weight matrix: runs of neighbouring parts that have one dtype. Only q | k | v may have several
+/// runs.
 pub struct GpuMat<D: Device> {
     runs: Vec<WeightRows<D>>,
     bias: Option<Memory<D>>,
-    /// Where the rows of each part begin.
+    /// For each part, where its rows begin.
     parts: Vec<Part>,
 }
 
 /// Weight rows of one dtype, in one allocation.
 pub(super) struct WeightRows<D: Device> {
     memory: Memory<D>,
-    /// The first of them, as a row of the matrix.
+    /// The number of its first row in the matrix.
     pub first: usize,
-    /// Their number.
+    /// The number of its rows.
     pub rows: usize,
     pub cols: usize,
-    /// Distance between rows, in numbers; for quantised weights, in [`quantised::UNIT`]s.
+    /// The distance from row to row in numbers; for quantised weights, in units of
+    /// [`quantised::UNIT`] bytes.
     pub stride: usize,
     /// Bytes of one unit of `stride`.
     unit: usize,
     pub dtype: Dtype,
-    /// Set where the device has kernels that take a tensor map.
+    /// The map of the rows, if the device has kernels that take one.
     pub map: Option<TensorMap>,
 }
 
 /// Where the rows of a part begin.
 struct Part {
-    /// The run that they belong to.
+    /// The run to which the rows belong.
     run: usize,
-    /// The part's first row, as a row of the run.
+    /// The number of the part's first row in the run.
     in_run: usize,
-    /// The same, as a row of the matrix.
+    /// The number of the part's first row in the matrix.
     in_matrix: usize,
 }
 
-/// The stride, and the bytes of one unit of it.
+/// The stride of a matrix, and the bytes of one unit of the stride.
 fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
     match dtype.quant() {
         Some(quant) => (quantised::stride(quant, cols), quantised::UNIT),
@@ -52,9 +54,9 @@ fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
     }
 }
 
-/// [`crate::backend::Backend::settle`]: formats that only files have become int8. Quantised q, k
-/// and v may have several formats. The parts of other matrices are all int8 then, or float32 if
-/// one of them is a float.
+/// [`crate::backend::Backend::settle`]. Formats that only files have become int8. q, k and v may
+/// keep different formats if all of them are quantised. If the parts of any other matrix differ,
+/// all become int8; they become float32 if one of them is a float.
 pub(super) fn settle(parts: &mut [PartSpec]) {
     for part in &mut *parts {
         if part.dtype.is_of_files() {
@@ -70,12 +72,12 @@ pub(super) fn settle(parts: &mut [PartSpec]) {
     parts.iter_mut().for_each(|part| part.dtype = dtype);
 }
 
-/// Rows and dtype of each part.
+/// The number of rows and the dtype of each part.
 fn parts(spec: &MatSpec) -> impl Iterator<Item = (usize, Dtype)> {
     spec.parts.iter().map(|part| (part.rows, part.dtype))
 }
 
-/// Bytes of weights and bias.
+/// Bytes of the weights and the bias.
 pub(super) fn bytes(spec: &MatSpec) -> u64 {
     let bias = if spec.bias { 4 } else { 0 };
     parts(spec).fold(0, |sum: u64, (rows, dtype)| {
@@ -110,8 +112,9 @@ impl<D: Device> WeightRows<D> {
         self.memory.at()
     }
 
-    /// Whether kernels that read a prompt's activations through a map take them in the order of
-    /// slots. That order permutes each 16 columns, so there must be no odd ones.
+    /// Whether the kernels that read a prompt's activations through a map take them in permuted
+    /// order. This order permutes each 16 columns, so the number of columns must be a multiple of
+    /// 16.
     pub fn permutes(&self) -> bool {
         !self.dtype.is_float() && self.cols.is_multiple_of(16)
     }
@@ -119,7 +122,7 @@ impl<D: Device> WeightRows<D> {
 
 impl<D: Device> GpuMat<D> {
     pub(super) fn new(device: &Arc<D>, spec: &MatSpec) -> Result<Self> {
-        // Rows and dtype of each run.
+        // The number of rows and the dtype of each run.
         let mut runs: Vec<(usize, Dtype)> = Vec::new();
         let (mut all, mut in_matrix) = (Vec::new(), 0usize);
         for (rows, dtype) in parts(spec) {
@@ -166,7 +169,7 @@ impl<D: Device> GpuMat<D> {
         &self.runs[0]
     }
 
-    /// The address of the bias, 0 where there is none.
+    /// The address of the bias; 0 if there is none.
     pub(super) fn bias(&self) -> u64 {
         self.bias.as_ref().map_or(0, Memory::at)
     }
@@ -186,7 +189,7 @@ impl<D: Device> GpuMat<D> {
         self.rows_to(block.part, block.row, block.order, offset, width, bytes)
     }
 
-    /// Stores codes or scales of rows.
+    /// Stores the codes or the scales of some rows.
     pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>) -> Result<()> {
         let run = &self.runs[self.parts[block.part].run];
         let (Some(quant), cols) = (run.dtype.quant(), run.cols) else {
@@ -208,8 +211,8 @@ impl<D: Device> GpuMat<D> {
     }
 
     /// Stores rows of `width` bytes, which lie end to end in `bytes`, at `offset` in their rows on
-    /// the device. Neighbours in the file are often a fixed number of rows apart on the device. All
-    /// rows of such a series are one copy.
+    /// the device. Neighbouring rows of a file are often a fixed number of rows apart on the
+    /// device. One copy stores all rows of such a series.
     fn rows_to(
         &self,
         part: usize,
@@ -236,7 +239,7 @@ impl<D: Device> GpuMat<D> {
                 to += 1;
             }
             if to == from + 1 || apart == 0 {
-                // A row by itself, because the next row lies before it.
+                // This row is copied alone: on the device, the next row lies before it.
                 to = from + 1;
             }
             let apart = apart.clamp(1, run.rows);
@@ -259,8 +262,8 @@ impl<D: Device> GpuMat<D> {
     }
 }
 
-/// Converts elements to another floating-point format (`Gpu::new` refuses others), rounding to
-/// nearest even.
+/// Converts elements to another floating-point format, rounding to nearest even. There are no other
+/// formats here: `Gpu::new` refuses them.
 fn convert(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() / from.size() * to.size());
     let mut put = |x: f32| match to {

@@ -1,8 +1,8 @@
-//! The GPU backend: the operations of the seam as launches of `kernels/*.cu` on a [`Device`].
+//! The GPU backend: it does the operations of the seam by launching `kernels/*.cu` on a [`Device`].
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | [`device`] | what a device must do, and memory on it (U) |
+//! | [`device`] | what a device must be able to do, and memory on it (U) |
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
@@ -16,14 +16,14 @@
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
 //!
-//! The rows of a step are split by kind. Decode rows go through kernels that read the weights once
-//! for up to 64 rows. Prefill rows go through tiled products and attention with tensor cores. On
-//! compute capability 9.0, products of prefill rows with all weights but float32, and their
-//! attention over 16-bit caches, have kernels of their own, which take a [`device::TensorMap`].
+//! The rows of a step are split by kind. For decode rows, kernels read the weights once for up to
+//! 64 rows. For prefill rows, products and attention go by tiles on tensor cores. Compute
+//! capability 9.0 has kernels of its own for the products of prefill rows (with all weights but
+//! float32) and for their attention over 16-bit caches. These kernels take a [`device::TensorMap`].
 //!
-//! `kernels/params.h` is the contract with the kernels. Operations cannot fail: an error of the
-//! device is kept and returned by [`super::Backend::read`], after which the engine poisons the
-//! handle.
+//! `kernels/params.h` is the contract with the kernels. Operations cannot return errors: the first
+//! error of the device is kept, and [`super::Backend::read`] returns it. Then the engine poisons
+//! the handle.
 
 pub mod cuda;
 pub mod device;
@@ -56,7 +56,7 @@ use device::{BOX, Device, Memory, TensorMap};
 use mat::WeightRows;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Positions in one page of the cache.
+/// Positions of one page of the cache.
 const PAGE: usize = params::GPU_PAGE as usize;
 
 /// Keys of one split (chunk) of decode attention.
@@ -65,7 +65,7 @@ const CHUNK: usize = params::GPU_CHUNK as usize;
 /// The widest head that the kernels take.
 const MAX_HEAD_DIM: usize = params::GPU_MAX_HEAD_DIM as usize;
 
-/// Most rows of one launch of decode attention, which needs memory for each of its rows.
+/// The largest number of rows in one launch of decode attention, which needs memory for each row.
 const ATTEND_ROWS: usize = 32;
 
 fn pad32(n: usize) -> usize {
@@ -76,8 +76,8 @@ fn head_stride(shape: &Shape) -> usize {
     shape.head_dim.next_multiple_of(16)
 }
 
-/// Bytes of K or V of one head of a page. In 8-bit caches, the vectors are followed by their scales
-/// in float32.
+/// Bytes of one head of a page, K or V alone. In 8-bit caches, the vectors' scales in float32
+/// follow the vectors.
 fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
     let scales = match dtype.has_vector_scales() {
         true => 4 * PAGE,
@@ -86,7 +86,8 @@ fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
     PAGE * head_stride(shape) * dtype.size() + scales
 }
 
-/// Floats for K and V of a step's rows before they are quantised for an 8-bit cache.
+/// Number of floats in the buffer for K and V of a step's rows. An 8-bit cache needs it: K and V
+/// wait there until they are quantised.
 fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
     match kv_dtype.has_vector_scales() {
         true => limits.max_rows.saturating_mul(2 * shape.kv_dim()),
@@ -94,18 +95,18 @@ fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
     }
 }
 
-/// Most rows that one launch of decode attention really has; the padding after them needs no
-/// memory.
+/// The largest number of real rows in one launch of decode attention. The padding after them needs
+/// no memory.
 fn attend_rows(limits: &Limits) -> usize {
     ATTEND_ROWS.min(limits.max_rows)
 }
 
-/// Most decode rows of a step: each of them wants logits.
+/// The largest number of decode rows of a step. Each of them wants logits, so both limits hold.
 fn most_decoded(limits: &Limits) -> usize {
     limits.max_rows.min(limits.max_wanted)
 }
 
-/// Floats of the partial results of decode attention.
+/// Number of floats in the buffer for the partial results of decode attention.
 fn partial_len(shape: &Shape, limits: &Limits) -> usize {
     [
         shape.n_heads,
@@ -116,7 +117,7 @@ fn partial_len(shape: &Shape, limits: &Limits) -> usize {
     .fold(attend_rows(limits), |n, &f| n.saturating_mul(f))
 }
 
-/// The type in which products with weights of this type take activations.
+/// The type of the activations that products with weights of this type take.
 fn rounded(weights: Dtype) -> Dtype {
     match weights.is_float() {
         true => weights,
@@ -125,18 +126,18 @@ fn rounded(weights: Dtype) -> Dtype {
 }
 
 /// Activations, `[rows, width]` with `stride` numbers from row to row; or a vector. The buffer is
-/// sized for float32. Attention and the first half of the feed-forward write `rounded` values
-/// from offset 0 on, padded with zeros behind `width`. In 16 bits there is then also room for the
-/// rows that pad a bucket.
+/// sized for float32. Attention and the first half of the feed-forward write values of 16 bits
+/// instead where the next product takes these: from offset 0 on, with zeros from `width` to
+/// `stride`. Such rows take half of the buffer, so there is also room for the rows that pad a
+/// bucket.
 pub struct GpuBuf<D: Device> {
     memory: Memory<D>,
     stride: usize,
-    /// Map of rows of 16 bits, if the device has kernels that take a map.
+    /// The map of rows of 16-bit numbers, if the device has kernels that take a map.
     map: Option<TensorMap>,
-    /// Whether the columns of prefill rows were last written in the order of slots
-    /// (`kernels/params.h`). The operation that writes them decides, for the product that reads
-    /// them.
-    slots: bool,
+    /// Whether the columns of prefill rows are in permuted order (`kernels/params.h`). The
+    /// operation that writes the rows sets this, by what the product that reads them takes.
+    permuted: bool,
 }
 
 impl<D: Device> GpuBuf<D> {
@@ -152,23 +153,24 @@ impl<D: Device> GpuBuf<D> {
             },
             memory,
             stride,
-            slots: false,
+            permuted: false,
         })
     }
 
-    /// Whether a product with `w` can read these rows in the order of slots.
-    fn takes_slots(&self, w: &WeightRows<D>) -> bool {
+    /// Whether a product with `w` can read these rows in permuted order.
+    fn takes_permuted(&self, w: &WeightRows<D>) -> bool {
         self.map.is_some() && w.permutes()
     }
 
-    /// The maps of these rows and of `w`, if a product can read both through maps. Quantised
-    /// weights need no map, but rows in the order of slots: `slots` says whether they are. All of
-    /// this depends on the device and on the model's weights alone, so that a row goes through the
-    /// same kernels whatever the other rows are.
-    fn maps(&self, w: &WeightRows<D>, slots: bool) -> Option<(TensorMap, TensorMap)> {
+    /// The maps of these rows and of `w`, if there is a kernel that reads its operands through
+    /// maps. For quantised weights, such a kernel reads only the rows through a map, and they must
+    /// be in permuted order: `permuted` says whether they are. The result depends only on the
+    /// device and on the model's weights, so a row goes through the same kernels whatever the other
+    /// rows are.
+    fn maps(&self, w: &WeightRows<D>, permuted: bool) -> Option<(TensorMap, TensorMap)> {
         let map = match w.dtype.is_float() {
             true => w.map?,
-            false if slots => TensorMap::default(),
+            false if permuted => TensorMap::default(),
             false => return None,
         };
         Some((self.map?, map))
@@ -180,13 +182,13 @@ impl<D: Device> GpuBuf<D> {
 }
 
 /// K and V of all layers, each `[layer][page][kv_head][16][head_stride]`. In 8-bit caches, the
-/// scales of a head of a page follow its vectors.
+/// vectors of a head of a page are followed by their scales.
 pub struct GpuKv<D: Device> {
     k: Memory<D>,
     v: Memory<D>,
     dtype: Dtype,
     n_pages: usize,
-    /// Bytes of a page on one layer, K or V alone.
+    /// Bytes of one layer of a page, K or V alone.
     page: usize,
     /// The maps of K and V, if prefill attention reads the cache through maps.
     maps: Option<[TensorMap; 2]>,
@@ -198,14 +200,14 @@ impl<D: Device> GpuKv<D> {
         self.n_pages * self.page
     }
 
-    /// K and V of these pages, page after page, each with all layers.
+    /// The halves of these pages, in order: for each page its number with K, and its number with V.
     fn halves<'a>(&'a self, pages: &'a [u32]) -> impl Iterator<Item = (usize, &'a Memory<D>)> {
         let halves = |&page| [(page as usize, &self.k), (page as usize, &self.v)];
         pages.iter().flat_map(halves)
     }
 }
 
-/// A model's share of a GPU.
+/// The GPU backend of one model: what it has on a GPU besides weights, activations and cache.
 pub struct Gpu<D: Device> {
     device: Arc<D>,
     shape: Shape,
@@ -217,19 +219,21 @@ pub struct Gpu<D: Device> {
     prepared: GpuBuf<D>,
     /// Whether prefill attention uses tensor cores.
     tensor_cores: bool,
-    /// Whether prefill attention reads the cache through maps. It depends on the device, the dtypes
-    /// and the heads only, so that a row goes through the same kernel whatever the other rows are.
+    /// Whether prefill attention reads the cache through maps. This depends only on the device, the
+    /// dtypes and the heads, so a row goes through the same kernel whatever the other rows are.
     maps_cache: bool,
     partial: Memory<D>,
-    /// For products of decode rows whose blocks share a K: counters, which are zero between
-    /// launches, and partial sums.
+    /// Scratch of split-K products of decode rows: counters, which are zero between launches, and
+    /// partial sums.
     split: Memory<D>,
-    /// `[max_rows][k | v][kv_dim]`, for an 8-bit cache.
+    /// K and V of the step's rows before they are quantised for an 8-bit cache: `[max_rows][k |
+    /// v][kv_dim]`.
     fresh: Option<Memory<D>>,
-    /// `[attend_rows, n_kv_heads]`, zero between launches.
+    /// Counters of decode attention, `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
     answers: answer::Answers<D>,
-    /// Rows of a step that may follow the loaded one: as many as the loaded step has, or 0.
+    /// Number of rows of a step that may follow the loaded one: as many as the loaded one has, or 0
+    /// if none may follow.
     follow: usize,
     /// Made when a checkpoint is quantised while it is loaded.
     quantiser: OnceLock<Option<Quantiser>>,
@@ -237,15 +241,14 @@ pub struct Gpu<D: Device> {
     failure: Mutex<Option<Error>>,
     /// Number of chunks of the longest possible sequence.
     most_splits: usize,
-    /// Sums of products of prompts that a library does.
+    /// The sums that a library computes in products of prompts.
     sums: Option<Memory<D>>,
     graphs: graph::Graphs<D>,
 }
 
 impl<D: Device> Gpu<D> {
-    /// Allocates memory for steps within `limits`. `weights` are the dtypes that the matrices of
-    /// the layers will have: if all of them are float32, attention computes in float32 throughout,
-    /// too.
+    /// Allocates memory for steps within `limits`. `weights` are the dtypes of the layers'
+    /// matrices: if all of them are float32, attention computes in float32 throughout as well.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for heads or a cache that the kernels do not take,
@@ -269,8 +272,8 @@ impl<D: Device> Gpu<D> {
                 "kv_dtype is {kv_dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"
             )));
         }
-        // Rows in 32 bits would end in what rows in 16 bits have left where their padding must be
-        // zero.
+        // Layers with float32 weights and layers with others use the same buffers. The padding of
+        // float32 rows must be zero, but 16-bit rows would have left their numbers there.
         let single = |&dtype: &Dtype| dtype == Dtype::F32;
         let whole = |width: usize| width.is_multiple_of(32);
         if weights.iter().any(single)
@@ -289,14 +292,14 @@ impl<D: Device> Gpu<D> {
             memory.write_floats(0, values)?;
             Ok(memory)
         };
-        // This is allocated before anything else, so that if there is no room for the second
-        // answer, the first is freed while nothing is in flight.
+        // This is allocated first. If there is no room for the second answer, the first one is then
+        // freed while nothing is in flight.
         let answers = answer::Answers::new(&device, limits)?;
         let what = "scratch buffers";
         let prepared = GpuBuf::new(&device, what, limits.max_rows, shape.dim)?;
         let exact = weights.iter().all(single);
         let tensor_cores = !exact && kv_dtype != Dtype::F32 && head_stride(shape) <= 128;
-        // Asks for a map of some memory, just to find out whether the device makes maps.
+        // Asks for a map of some memory only to find out whether the device makes maps.
         let maps_cache = tensor_cores
             && matches!(kv_dtype, Dtype::F16 | Dtype::Bf16)
             && limits.max_rows > 0
@@ -339,13 +342,13 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    /// The log that is told when steps are not recorded.
+    /// Sets the log, to which it writes when steps are not recorded.
     pub fn log(mut self, log: Arc<Log>) -> Self {
         self.graphs.log = log;
         self
     }
 
-    /// Keeps the first error; nothing is launched after it.
+    /// Runs `work` unless an earlier call has failed, and keeps its error.
     fn run(&self, work: impl FnOnce(&Self) -> Result<()>) {
         let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         if failure.is_none() {

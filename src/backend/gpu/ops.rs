@@ -1,5 +1,5 @@
-//! The operations of the seam: which kernels each of them launches, with which parameters. They run
-//! one after another: each reads what earlier ones wrote.
+//! The operations of the seam: which kernels each of them launches, and with which parameters. Each
+//! launch reads what earlier launches wrote.
 
 use super::device::Device;
 use super::geometry::prepares;
@@ -23,9 +23,9 @@ struct Input {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Prepares `rows` of x, normalised by `norm`, in the form that products with `w` read; in the
-    /// order of `slots` if the product takes that. `done` is the form in which they are prepared
-    /// already.
+    /// Prepares `rows` of x for products with `w`: applies the norm and rounds. With `permuted`,
+    /// their columns are in permuted order. `done` is the form in which the rows are prepared
+    /// already; it is updated.
     fn prepare(
         &self,
         done: &mut Option<(Dtype, bool)>,
@@ -33,13 +33,13 @@ impl<D: Device> Gpu<D> {
         x: &GpuBuf<D>,
         norm: &GpuBuf<D>,
         rows: Rows,
-        slots: bool,
+        permuted: bool,
     ) -> Result<Input> {
         let input = Input {
             at: self.prepared.at(),
             stride: self.prepared.stride as u32,
         };
-        let form = (rounded(w.dtype), slots);
+        let form = (rounded(w.dtype), permuted);
         if done.replace(form) == Some(form) {
             return Ok(input);
         }
@@ -53,14 +53,14 @@ impl<D: Device> Gpu<D> {
             x_stride: x.stride as u32,
             out_stride: input.stride,
             eps: self.shape.norm_eps,
-            slots: u32::from(slots),
+            permuted: u32::from(permuted),
         };
         launch::prepare(&*self.device, form.0, &params)?;
         Ok(input)
     }
 
-    /// What a decode product with `w` reads for `rows` of x: the rows themselves or, where there
-    /// are many, what `prepare` makes of them once for all blocks.
+    /// The input of a decode product of `rows` of x with `w`. It is x itself; or, where there are
+    /// many rows, the output of `prepare`, which all blocks then share.
     fn decode_input(
         &self,
         done: &mut Option<(Dtype, bool)>,
@@ -175,12 +175,12 @@ pub(super) fn qkv<D: Device>(
     }
     let (rows, mut done) = (gpu.prefill_rows(), None);
     for w in layer.wqkv.runs() {
-        let slots = gpu.prepared.takes_slots(w);
-        let params = of(w, rows, gpu.prepare(&mut done, w, x, norm, rows, slots)?);
+        let permuted = gpu.prepared.takes_permuted(w);
+        let params = of(w, rows, gpu.prepare(&mut done, w, x, norm, rows, permuted)?);
         if gpu.qkv_by_library(w.dtype, &params)? {
             continue;
         }
-        match gpu.prepared.maps(w, slots) {
+        match gpu.prepared.maps(w, permuted) {
             Some(maps) => launch::qkv_hopper(device, w.dtype, maps, &params)?,
             None => launch::qkv_prefill(device, w.dtype, &params)?,
         }
@@ -209,7 +209,7 @@ pub(super) fn attend<D: Device>(
     layer: &Layer<Gpu<D>>,
 ) -> Result<()> {
     let wo = layer.wo.whole();
-    y.slots = y.takes_slots(wo);
+    y.permuted = y.takes_permuted(wo);
     let (shape, step) = (&gpu.shape, &gpu.step);
     let offset = (layer.index * kv.layer()) as u64;
     let (k_pages, v_pages) = (kv.k.at() + offset, kv.v.at() + offset);
@@ -252,7 +252,7 @@ pub(super) fn attend<D: Device>(
         y_stride: decode.y_stride,
         scale: decode.scale,
         y_type: decode.y_type,
-        slots: u32::from(y.slots),
+        permuted: u32::from(y.permuted),
     };
     if let Some([k, v]) = kv.maps {
         let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
@@ -308,7 +308,7 @@ pub(super) fn matmul_add<D: Device>(
     if gpu.matmul_add_by_library(w.dtype, &prefill) {
         return Ok(());
     }
-    match y.maps(w, y.slots) {
+    match y.maps(w, y.permuted) {
         Some(maps) => launch::matmul_add_hopper(device, w.dtype, maps, &prefill),
         None => launch::matmul_add_prefill(device, w.dtype, &prefill),
     }
@@ -322,9 +322,10 @@ pub(super) fn ffn_up<D: Device>(
 ) -> Result<()> {
     let (w, norm, device) = (layer.w13.whole(), &layer.ffn_norm, &*gpu.device);
     let w2 = layer.w2.whole();
-    // The kernels for quantised weights that read maps write no other order than that of slots, and
-    // no other kernels write it.
-    h.slots = gpu.prepared.takes_slots(w) && h.takes_slots(w2);
+    // Of the kernels for gate and up, those that read quantised rows through maps always write
+    // permuted order, and no others do. So h gets this order only if both products take their input
+    // in it.
+    h.permuted = gpu.prepared.takes_permuted(w) && h.takes_permuted(w2);
     let rows = gpu.decode_rows();
     let input = gpu.decode_input(&mut None, w, x, norm, rows)?;
     let decode = FfnUpParams {
@@ -347,7 +348,7 @@ pub(super) fn ffn_up<D: Device>(
     };
     launch::ffn_up(device, w.dtype, &decode)?;
     let rows = gpu.prefill_rows();
-    let input = gpu.prepare(&mut None, w, x, norm, rows, h.slots)?;
+    let input = gpu.prepare(&mut None, w, x, norm, rows, h.permuted)?;
     let prefill = FfnUpParams {
         x: input.at,
         x_stride: input.stride,
@@ -358,7 +359,7 @@ pub(super) fn ffn_up<D: Device>(
     if gpu.ffn_up_by_library(w.dtype, rounded(w2.dtype), &prefill)? {
         return Ok(());
     }
-    match gpu.prepared.maps(w, h.slots) {
+    match gpu.prepared.maps(w, h.permuted) {
         Some(maps) => launch::ffn_up_hopper(device, w.dtype, maps, &prefill),
         None => launch::ffn_up_prefill(device, w.dtype, &prefill),
     }
@@ -373,8 +374,8 @@ pub(super) fn logits<D: Device>(
     head: &GpuMat<D>,
 ) -> Result<()> {
     let vocab_size = gpu.shape.vocab_size;
-    // Without padding, `read` is one copy of the logits. For the choice of tokens, rows are
-    // aligned.
+    // If the host reads the logits, their rows have no padding, so that one copy brings them all.
+    // If tokens are chosen on the device, the kernel needs aligned rows.
     let out_stride = match gpu.chooser.n_rows {
         0 => vocab_size,
         _ => out.stride,

@@ -1,5 +1,5 @@
 //! The structs of `kernels/params.h`, field for field, and its constants, which `build.rs` takes
-//! from there. Addresses are addresses of device memory. (U)
+//! from that file. Addresses are addresses of device memory. (U)
 #![allow(unsafe_code)]
 
 use super::device::{BOX, TensorMap};
@@ -17,7 +17,7 @@ pub(super) unsafe trait Params: Sized {
     }
 }
 
-#[allow(dead_code)] // the host does not need all of them
+#[allow(dead_code)] // the host does not use all constants
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
@@ -37,7 +37,7 @@ macro_rules! params {
             unsafe impl Params for $name {}
         )*
 
-        /// What C must find true of its own structs.
+        /// The assertions that a C compiler must find true of its structs.
         #[cfg(test)]
         fn assertions() -> Vec<String> {
             vec![$(
@@ -57,7 +57,7 @@ params! {
     }
     PrepareParams {
         out: u64, x: u64, norm: u64, rows: u64, n_rows: u32, width: u32, x_stride: u32,
-        out_stride: u32, eps: f32, slots: u32,
+        out_stride: u32, eps: f32, permuted: u32,
     }
     QkvParams {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
@@ -81,7 +81,7 @@ params! {
     AttendPrefillParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64, n_tiles: u32,
         n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32, q_stride: u32,
-        y_stride: u32, scale: f32, y_type: u32, slots: u32,
+        y_stride: u32, scale: f32, y_type: u32, permuted: u32,
     }
     AttendHopperParams {
         k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 6],
@@ -120,14 +120,14 @@ params! {
 }
 
 impl SampleRow {
-    /// As the kernel reads it.
+    /// The words of the row, as the kernel reads them.
     pub fn words(&self) -> impl Iterator<Item = u32> {
         let words = self.bytes().chunks_exact(4);
         words.map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
     }
 }
 
-/// The number of a type in `params.h`, for the cache and for activations.
+/// The number that `params.h` gives to a type of the cache or of activations.
 pub(super) fn type_code(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => GPU_F32,
@@ -135,7 +135,7 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::Bf16 => GPU_BF16,
         Dtype::Int8 => GPU_INT8,
         Dtype::Fp8 => GPU_FP8,
-        // `Gpu::new` refuses these types; no kernel has this number.
+        // `Gpu::new` refuses these types. No type has this number.
         Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 => u32::MAX,
     }
 }

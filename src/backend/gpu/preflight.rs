@@ -1,4 +1,4 @@
-//! Finds out whether there is a GPU that this build can use and, if not, why. (U)
+//! Finds out whether there is a GPU that this build can use, and if not, the reason. (U)
 #![allow(unsafe_code)]
 
 use super::driver::{COMPUTE_CAPABILITY, Driver, NO_DEVICE, STUB_LIBRARY};
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int};
 /// The oldest driver interface that has every function that `cuda` calls.
 const MIN_DRIVER: i32 = 12_020;
 
-/// The oldest architecture the kernels are written for.
+/// The oldest architecture for which the kernels are written.
 pub const MIN_ARCH: (i32, i32) = (8, 0);
 
 /// A GPU that can be used.
@@ -19,12 +19,12 @@ pub struct Found {
     pub name: String,
     /// Compute capability.
     pub arch: (i32, i32),
-    /// As `cuDriverGetVersion` gives it.
+    /// The driver's version, as `cuDriverGetVersion` returns it.
     pub driver: i32,
 }
 
-/// Looks for GPU `index`, using the driver from the first of `libraries` that can be opened.
-/// Without kernels, no driver is opened.
+/// Looks for GPU `index` with the driver from the first of `libraries` that can be opened. If
+/// `images` has no kernels, it opens no driver.
 pub fn preflight(
     images: &Images,
     libraries: &[&str],
@@ -114,7 +114,8 @@ mod tests {
         }
     }
 
-    /// A driver in a few lines of C, with every function that is looked up except `lacking`.
+    /// Compiles a driver of a few lines of C, which has every function that is looked up except
+    /// `lacking`.
     fn driver(name: &str, [init, version, count, major]: [i32; 4], lacking: &str) -> PathBuf {
         let mut c = format!(
             "int cuInit(unsigned flags) {{ return {init}; }}\n\

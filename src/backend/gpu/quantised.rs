@@ -1,30 +1,30 @@
-//! Rows of quantised weights in the layout that the kernels read; `kernels/quant.h` describes it
-//! and says why.
+//! Converts rows of quantised weights to the layout that the kernels read. `kernels/quant.h`
+//! describes this layout and its reasons.
 
 use super::params::GPU_BLOCK_K;
 use crate::quant::Quant;
 use crate::{Error, Result, reserve};
 
-/// Strides are counted in units of this many bytes.
+/// Strides of quantised weights are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
-/// Columns of a block, to which K is padded.
+/// Columns of a block. K is padded to a multiple of it.
 const BLOCK_K: usize = GPU_BLOCK_K as usize;
-/// Rows begin at multiples of this many bytes.
+/// Each row begins at a multiple of this many bytes.
 const ROW_BYTES: usize = 64;
-/// Bytes that eight lanes read together.
+/// Bytes of a line, which eight lanes read together.
 const LINE: usize = 128;
 
-/// Bytes of the codes of a row; its scales follow them.
+/// Bytes of the codes of a row. The row's scales follow them.
 pub(super) fn code_bytes(quant: Quant, cols: usize) -> usize {
     quant.code_bytes(padded(cols))
 }
 
 fn padded(cols: usize) -> usize {
-    // Saturates, because no machine has such rows.
+    // Saturates instead of failing: no machine has room for such rows.
     cols.checked_next_multiple_of(BLOCK_K).unwrap_or(usize::MAX)
 }
 
-/// Distance between rows, in [`UNIT`]s.
+/// The distance from row to row, in units of [`UNIT`] bytes.
 pub(super) fn stride(quant: Quant, cols: usize) -> usize {
     let scales = quant.scales(padded(cols)).saturating_mul(2);
     code_bytes(quant, cols)
@@ -40,7 +40,8 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     let mut out = Vec::new();
     let bytes = stored.len() / from * to;
     reserve::vec("codes on their way to the device", &mut out, bytes)?;
-    // Code 0 of int8 becomes code -128 on the device only where the scale is zero, too.
+    // The stored code of zero. (Rows of the device's memory that are never written hold byte 0,
+    // which is code -128 of int8; but their scales are zero as well.)
     let zero = match quant {
         Quant::K4 | Quant::K8 => return Err(Error::Internal(format!("{quant:?} on a GPU"))),
         Quant::Int8 | Quant::Fp8 => 0,
@@ -58,7 +59,7 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
             whole[..line.len()].copy_from_slice(line);
             out.extend(arranged(&whole));
         }
-        // 8-bit formats have two lines in a block.
+        // 8-bit formats have two lines in a block, so one may consist of padding alone.
         while !out.len().is_multiple_of(to) {
             out.extend(arranged(&[zero; LINE]));
         }
@@ -66,12 +67,12 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     Ok(out)
 }
 
-/// The same, + 128.
+/// A line of int8 codes: like `line_of_bytes`, with 128 added to each code.
 fn line_of_integers(stored: &[u8; LINE]) -> [u8; LINE] {
     line_of_bytes(stored).map(|code| code ^ 0x80)
 }
 
-/// Word `j` of piece `o` has columns 32j + 4o .. + 3, one byte each.
+/// A line of 8-bit codes. Word j of piece o has columns 32j + 4o to 32j + 4o + 3, one byte each.
 fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
     let mut out = [0; LINE];
     let words = stored.as_chunks::<4>().0;
@@ -82,8 +83,9 @@ fn line_of_bytes(stored: &[u8; LINE]) -> [u8; LINE] {
     out
 }
 
-/// Word `q` of piece `o` has the columns 4o .. + 3 of steps 2q and 2q + 1. Codes that are stored in
-/// upper halves of bytes go into the lower half of the word, the others into its upper half.
+/// A line of 4-bit codes. Word q of piece o has columns 4o to 4o + 3 of steps 2q and 2q + 1. Codes
+/// that are stored in the upper halves of bytes go into the lower half of the word; the other codes
+/// go into its upper half.
 fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
     let mut out = [0; LINE];
     let pairs = stored.as_chunks::<2>().0;
@@ -104,7 +106,7 @@ fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
 mod tests {
     use super::*;
 
-    /// Checks column by column, as quant.h words it.
+    /// Checks every column against the description in quant.h.
     #[test]
     fn every_code_is_where_the_kernels_look() {
         for quant in Quant::ALL.into_iter().chain([Quant::Fp8]) {
@@ -144,7 +146,8 @@ mod tests {
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,
                         };
-                        // The spare half byte after an odd row is as the file has it.
+                        // If the number of columns is odd, the spare half byte at the end keeps
+                        // what the file has there.
                         let spare = !bytes && cols % 2 == 1 && col == cols;
                         assert!(
                             got == want || spare,

@@ -1,4 +1,4 @@
-//! Why a GPU cannot be used: what the driver, the kernels and the search for a device say.
+//! The reasons why a GPU cannot be used, from the driver, the kernels and the search for a device.
 
 use crate::Error;
 use std::fmt;
@@ -39,16 +39,15 @@ pub enum Reason {
     /// The driver's library cannot be opened.
     #[error("no NVIDIA driver: {0}")]
     NoDriver(String),
-    /// The library that was found is the toolkit's link-time stub, or is no driver for another
-    /// reason.
+    /// The library that was found is not a driver: for example, it is the toolkit's link-time stub.
     #[error("{library} is not a driver: {detail}")]
     Stub {
         /// The file.
         library: String,
-        /// How that was noticed.
+        /// How this was noticed.
         detail: String,
     },
-    /// The driver is there and refuses to start.
+    /// The driver exists but refuses to start.
     #[error("the NVIDIA driver does not start: {0}")]
     InitFailed(Failed),
     /// The driver finds no GPU (or CUDA_VISIBLE_DEVICES hides them all).
@@ -61,9 +60,9 @@ pub enum Reason {
         version(*need)
     )]
     DriverTooOld {
-        /// As `cuDriverGetVersion` gives it: 1000 major + 10 minor.
+        /// The version of the driver, as `cuDriverGetVersion` returns it: 1000 major + 10 minor.
         have: i32,
-        /// The same for what is needed.
+        /// The version that this build needs, in the same form.
         need: i32,
     },
     /// The GPU is older than the kernels.
@@ -79,12 +78,12 @@ pub enum Reason {
         /// The lowest compute capability for which there are kernels.
         need: (i32, i32),
     },
-    /// `device_index` names a GPU that is not there.
+    /// `device_index` names a GPU that does not exist.
     #[error("device_index is {index}, the driver finds {count} GPUs")]
     NoSuchDevice {
-        /// What was asked for.
+        /// The index that was asked for.
         index: usize,
-        /// What is there.
+        /// The number of GPUs.
         count: usize,
     },
 }

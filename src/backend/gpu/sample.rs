@@ -1,4 +1,4 @@
-//! Chooses the tokens of a step on the device: `kernels/sample.cu` runs on the logits, and tokens
+//! Chooses the tokens of a step on the device. `kernels/sample.cu` runs on the logits, and tokens
 //! come back instead of logits.
 
 use super::device::{Device, Memory};
@@ -10,25 +10,25 @@ use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
-/// Most alternatives that the kernel finds. A step that asks for more gets logits, as does one with
-/// a choice that is for the host.
+/// The largest number of alternatives that the kernel finds. A step that asks for more gets logits
+/// instead, and so does a step with a choice that only the host can make.
 const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
-/// Words of a [`SampleRow`]; and words of a row's answer before the alternatives.
+/// `ROW`: words of a [`SampleRow`]. `OUT`: words of a row's answer before its alternatives.
 const ROW: usize = size_of::<SampleRow>() / 4;
 const OUT: usize = size_of::<SampleOut>() / 4;
 
-/// Words of a set of token ids.
+/// Words of a history: a bit for each token id.
 fn history_len(vocab_size: usize) -> usize {
     vocab_size.div_ceil(32)
 }
 
-/// Most words that come back for a row.
+/// The largest number of words in a row's answer.
 pub(super) fn out_len() -> usize {
     OUT + 2 * MAX_TOP
 }
 
-/// Bytes of the buffers.
+/// Bytes of the buffers on the device.
 pub(super) fn bytes(limits: &Limits) -> usize {
     let row = history_len(limits.vocab_size) + out_len();
     let rows = bucket(limits.max_wanted).saturating_mul(4 * ROW);
@@ -38,7 +38,7 @@ pub(super) fn bytes(limits: &Limits) -> usize {
         .saturating_add(rows)
 }
 
-/// Buffers for choices, and the outcome of the last ones.
+/// Buffers for the choices of a step and their outcome.
 pub(super) struct Chooser<D: Device> {
     /// `[max_wanted and padding, ROW]`.
     rows: Memory<D>,
@@ -48,18 +48,19 @@ pub(super) struct Chooser<D: Device> {
     pub out: Memory<D>,
     host_rows: Vec<u32>,
     host_histories: Vec<u32>,
-    /// `history` of each row of the loaded step; a step that follows it may use these histories.
+    /// For each row of the loaded step, the number of its history. A step that follows must use the
+    /// same.
     history_of: Vec<u32>,
     vocab_size: usize,
-    /// Rows of the loaded step; 0 if it wants logits.
+    /// Number of rows with a choice in the loaded step; 0 if the step wants logits.
     pub n_rows: usize,
-    /// The same, including padding.
+    /// The same with padding.
     n_padded: usize,
-    /// Words from the outcome of one row to that of the next.
+    /// Number of words from one row's answer to the next row's.
     pub out_stride: usize,
     /// For each row: whether it is scored, and how many alternatives it wants.
     pub asked: Vec<(bool, usize)>,
-    /// What [`Chooser::take`] read.
+    /// The tokens that [`Chooser::take`] has read; below, their alternatives.
     pub picks: Vec<Pick>,
     pub top: Vec<(Token, f32)>,
 }
@@ -94,8 +95,8 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Takes over the choices of `step` and adds padding up to `padded` rows. The step has at most
-    /// as many choices as there is room for.
+    /// Loads the choices of `step`, with padding up to `padded` rows. The step must not have more
+    /// choices than there is room for.
     pub fn load(&mut self, step: &Step, padded: usize) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
@@ -129,8 +130,8 @@ impl<D: Device> Chooser<D> {
                 }
             };
             if step.follows {
-                // The histories are on the device already, together with the tokens that were drawn
-                // since.
+                // The histories are on the device already, and the kernel has added the tokens that
+                // it drew.
                 let there = self.history_of.get(at).copied();
                 if there != Some(history) {
                     return Err(Error::Internal(format!(
@@ -161,8 +162,8 @@ impl<D: Device> Chooser<D> {
             self.host_rows.extend(row.words());
             self.asked.push((choice.scored(), n_top));
             if n_top > 0 {
-                // The maximum instead of the number that is wanted, so that launches have few
-                // different forms.
+                // This is room for the largest number of alternatives rather than for `n_top`, so
+                // that launches have few different forms.
                 self.out_stride = out_len();
             }
         }
@@ -179,8 +180,8 @@ impl<D: Device> Chooser<D> {
         self.histories.write_numbers(0, &self.host_histories)
     }
 
-    /// Chooses from `logits`, with `stride` floats from row to row. The tokens are also written to
-    /// `next`.
+    /// Launches the choice from `logits`, which have `stride` floats from row to row. The kernel
+    /// also writes the tokens to `next`.
     pub fn launch(&self, device: &D, logits: u64, stride: usize, next: u64) -> Result<()> {
         let one = Scale::new(1.0);
         let params = SampleParams {
@@ -203,7 +204,7 @@ impl<D: Device> Chooser<D> {
         launch::sample(device, &params)
     }
 
-    /// Decodes what came back: 32-bit words as floats of the same bits, `stride` words a row.
+    /// Decodes the answer: 32-bit words, given as floats of the same bits, `stride` words a row.
     /// `asked` says what each row asked for.
     pub fn take(&mut self, words: &[f32], stride: usize, asked: &[(bool, usize)]) {
         self.picks.clear();
@@ -229,7 +230,7 @@ impl<D: Device> Chooser<D> {
     }
 }
 
-/// The fields of a row that do not depend on the model.
+/// The fields of a row that follow from the choice alone.
 fn row(choice: &Choice) -> SampleRow {
     let strategy = &choice.strategy;
     let greedy = Scale {

@@ -1,5 +1,5 @@
-//! A [`Step`] as the kernels read it: arrays of 32-bit numbers at fixed offsets of one device
-//! buffer, filled by one copy.
+//! A [`Step`] in the form that kernels read: arrays of 32-bit numbers at fixed offsets of one
+//! device buffer. One copy fills it.
 
 use super::device::{Device, Memory};
 use super::most_decoded;
@@ -8,15 +8,15 @@ use crate::backend::{Limits, RowKind, Step};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
-/// Rows of a tile of prefill attention with tensor cores.
+/// Rows of a tile of prefill attention on tensor cores.
 pub(super) const TILE_MMA: usize = GPU_TILE_MMA as usize;
-/// The same on compute capability 9.0.
+/// The same for the kernels for compute capability 9.0.
 pub(super) const TILE_HOPPER: usize = GPU_TILE_HOPPER as usize;
 /// The same for attention in float32.
 pub(super) const TILE_FMA: usize = GPU_TILE_FMA as usize;
 
-/// Numbers of decode rows that kernels are launched for. A step is padded up to the next of these,
-/// so that a launch has one of few shapes whatever the batch is.
+/// The numbers of decode rows for which kernels are launched. A step is padded up to the next of
+/// these numbers, so that launches have few shapes.
 const BUCKETS: [usize; 9] = [1, 2, 4, 8, 16, 24, 32, 48, 64];
 
 pub(super) fn bucket(n: usize) -> usize {
@@ -30,7 +30,8 @@ pub(super) fn bucket(n: usize) -> usize {
 /// The number of a row that does not exist.
 const PADDING: u32 = u32::MAX;
 
-/// Checks that a step fits in the room that there is; the engine does not ask for more.
+/// Checks that a step fits into the buffers. The engine keeps to the limits, so an error is
+/// internal.
 fn within(what: &str, n: usize, most: usize) -> Result<()> {
     match n <= most {
         true => Ok(()),
@@ -40,7 +41,7 @@ fn within(what: &str, n: usize, most: usize) -> Result<()> {
     }
 }
 
-/// The index at which each array begins, in 32-bit numbers.
+/// Where each array begins, counted in 32-bit numbers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     tokens: usize,
@@ -52,7 +53,7 @@ struct Layout {
     wanted: usize,
     tiles: usize,
     pages: usize,
-    /// The end of all arrays, including the pages.
+    /// The end of the last array.
     len: usize,
 }
 
@@ -66,7 +67,8 @@ impl Layout {
             at
         };
         let padded = bucket(max_rows);
-        // The tokens come first, because they stay on the device when a step follows another.
+        // The tokens come first: if a step follows another, the tokens on the device are kept, and
+        // the copy begins after them.
         let tokens = take(padded);
         let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
         let [slots, decode, prefill, wanted] = [0; 4].map(|_| take(padded));
@@ -106,11 +108,11 @@ pub(super) struct Loaded<D: Device> {
     pub n_decode: usize,
     /// Prefill rows.
     pub n_prefill: usize,
-    /// The first prefill row, which follows the decode rows.
+    /// The number of the first prefill row. The prefill rows follow the decode rows.
     pub first_prefill: usize,
-    /// Rows whose logits are wanted.
+    /// Wanted rows.
     pub n_wanted: usize,
-    /// Rows whose logits are wanted, including padding.
+    /// Wanted rows, including padding.
     pub n_wanted_padded: usize,
     /// Tiles of prefill attention.
     pub n_tiles: usize,
@@ -143,8 +145,8 @@ impl<D: Device> Loaded<D> {
         })
     }
 
-    /// Takes over `step` with one copy to the device. If it follows another step, the tokens on the
-    /// device are kept, because the sampler has left them there.
+    /// Copies `step` to the device. If it follows another step, the tokens on the device are kept,
+    /// because the sampler has left them there.
     pub fn load(&mut self, step: &Step) -> Result<()> {
         let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
         let limits = &self.limits;
@@ -204,7 +206,7 @@ impl<D: Device> Loaded<D> {
         self.n_decode = bucket(n_decode);
         host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
         if self.n_prefill == 0 {
-            // Without prefill rows, everything is launched for the bucket.
+            // Without prefill rows, every kernel is launched for the whole bucket.
             self.n_rows = self.n_decode;
             host[at.tokens + n_rows..at.tokens + self.n_rows].fill(PADDING);
             host[at.slots + n_rows..at.slots + self.n_rows].fill(Step::NO_SLOT);
@@ -212,7 +214,7 @@ impl<D: Device> Loaded<D> {
             host[at.wanted + self.n_wanted..at.wanted + self.n_wanted_padded].fill(PADDING);
         }
         let first = if step.follows { at.positions } else { 0 };
-        // The pages come last, so the copy ends with the pages that exist.
+        // The pages come last, so that the copy ends with the last page of the step.
         let numbers = &self.host[first..at.pages + n_pages];
         self.memory.write_numbers(4 * first, numbers)
     }

@@ -57,7 +57,7 @@ pub fn text(value: &Value, what: &str) -> Result<Text> {
     match value {
         Value::Text(text) => Ok(text.clone()),
         Value::Undefined(missing) => evaluation(missing.sentence()),
-        other => evaluation(format!("{what} is a {}, must be a str", other.type_name())),
+        other => evaluation(format!("{what} is {}, must be a str", other.of_type())),
     }
 }
 
@@ -70,7 +70,7 @@ pub fn soft_text(meter: &mut Meter<'_>, value: &Value) -> Result<Text> {
 pub fn integer(value: &Value, what: &str) -> Result<i128> {
     match value.index() {
         Some(index) => Ok(index),
-        None => evaluation(format!("{what} is a {}, must be an int", value.type_name())),
+        None => evaluation(format!("{what} is {}, must be an int", value.of_type())),
     }
 }
 
@@ -96,10 +96,7 @@ pub fn given(value: Option<Value>) -> Option<Value> {
 pub fn number(value: &Value, what: &str) -> Result<Number> {
     match value.number() {
         Some(number) => Ok(number),
-        None => evaluation(format!(
-            "{what} is a {}, must be a number",
-            value.type_name()
-        )),
+        None => evaluation(format!("{what} is {}, must be a number", value.of_type())),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::arguments::Arguments;
 use super::ast::*;
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
 use super::limits::MAX_NAMED;
 use super::text::Builder;
 use super::value::{Value, equal, order};
-use super::{filters, functions, ops, predicates, repr};
+use super::{functions, lookup, ops, predicates, repr};
 use std::cmp::Ordering;
 
 impl<'t> Evaluator<'t, '_> {
@@ -204,11 +204,11 @@ impl<'t> Evaluator<'t, '_> {
             value = match &suffix.kind {
                 SuffixKind::Attr(name) => {
                     let name = self.literal(*name)?;
-                    ops::attr(self, &value, &name)?
+                    lookup::attr(self, &value, &name)?
                 }
                 SuffixKind::Item(key) => {
                     let key = self.eval(key)?;
-                    ops::item(self, &value, &key)?
+                    lookup::item(self, &value, &key)?
                 }
                 SuffixKind::Slice(bounds) => {
                     let mut values = [Value::None, Value::None, Value::None];
@@ -217,7 +217,7 @@ impl<'t> Evaluator<'t, '_> {
                             *value = self.eval(bound)?;
                         }
                     }
-                    ops::slice(self, &value, &values)?
+                    lookup::slice(self, &value, &values)?
                 }
                 SuffixKind::Call(args) => {
                     let mut args = self.arguments(args)?;
@@ -234,7 +234,7 @@ impl<'t> Evaluator<'t, '_> {
                     let args = self.arguments(args)?;
                     self.line = suffix.line;
                     let name = &self.tree.texts[*name];
-                    self.deeper(|e| filters::apply(e, name, value, args))?
+                    self.deeper(|e| e.filter(name, value, args))?
                 }
                 SuffixKind::Test(name, args) | SuffixKind::NotTest(name, args) => {
                     let args = self.arguments(args)?;

@@ -3,124 +3,62 @@
 use super::arguments::{
     Arguments, count, flag, given, integer_or, number, required, soft_text, text,
 };
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
-use super::methods::{self, cased, justified, lines_of, replace, strip};
 use super::repr::{self, Json};
+use super::strings::{cased, justified, lines_of, replace, strip};
 use super::text::{Builder, Text, short};
 use super::value::{Number, Value, View};
-use super::{format, ops, sequences};
+use super::{lookup, names, ops, percent, sequences};
 
-const FILTERS: [&str; 54] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
-
-/// Whether there is a filter of that name, here or in jinja2.
-pub fn is_known(name: &str) -> bool {
-    FILTERS.contains(&name)
-}
-
-/// `value | name(args)`
-pub fn apply(
-    e: &mut Evaluator<'_, '_>,
-    name: &str,
-    value: Value,
-    args: Arguments,
-) -> Result<Value> {
-    if !is_known(name) {
-        return evaluation(format!("there is no filter `{name}`"));
-    }
-    if let Some(result) = sequences::apply(e, name, &value, &args) {
-        return result;
-    }
-    match name {
-        "default" | "d" => {
-            let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
-            let missing = matches!(value, Value::Undefined(_)) || (flag(boolean) && !value.truth());
-            Ok(match missing {
-                true => default.unwrap_or_else(|| Value::Text(short(""))),
-                false => value,
-            })
+impl Evaluator<'_, '_> {
+    /// `value | name(args)`
+    pub(super) fn filter(&mut self, name: &str, value: Value, args: Arguments) -> Result<Value> {
+        if !names::is_filter(name) {
+            return evaluation(format!("there is no filter `{name}`"));
         }
-        "tojson" => tojson(e, &value, args),
-        "abs" | "int" | "float" | "round" | "filesizeformat" => numeric(e, name, &value, args),
-        "attr" => {
-            let [attr] = args.bind(name, ["name"])?;
-            let attr = text(&required(attr, name, "name")?, "the attribute")?;
-            match value {
-                // Only attributes, no elements.
-                Value::Dict(_) if methods::find(&value, attr.as_str()).is_none() => {
-                    Ok(Value::undefined("a dict has no such attribute"))
-                }
-                value => ops::attr(e, &value, &attr),
+        if let Some(result) = sequences::apply(self, name, &value, &args) {
+            return result;
+        }
+        match name {
+            "default" | "d" => {
+                let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
+                let missing =
+                    matches!(value, Value::Undefined(_)) || (flag(boolean) && !value.truth());
+                Ok(match missing {
+                    true => default.unwrap_or_else(|| Value::Text(short(""))),
+                    false => value,
+                })
             }
-        }
-        "items" => {
-            args.none(name)?;
-            let pairs = match &value {
-                Value::Dict(dict) => e.elements(&Value::View(dict.clone(), View::Items))?,
-                Value::Undefined(_) => Vec::new(),
-                other => {
-                    let of = other.type_name();
-                    return evaluation(format!("`items` needs a dict, not a {of}"));
+            "tojson" => tojson(self, &value, args),
+            "abs" | "int" | "float" | "round" | "filesizeformat" => {
+                numeric(self, name, &value, args)
+            }
+            "attr" => {
+                let [attr] = args.bind(name, ["name"])?;
+                let attr = text(&required(attr, name, "name")?, "the attribute")?;
+                match value {
+                    // Only attributes, no elements.
+                    Value::Dict(_) if names::method(&value, attr.as_str()).is_none() => {
+                        Ok(Value::undefined("a dict has no such attribute"))
+                    }
+                    value => lookup::attr(self, &value, &attr),
                 }
-            };
-            e.generator(pairs)
+            }
+            "items" => {
+                args.none(name)?;
+                let pairs = match &value {
+                    Value::Dict(dict) => self.elements(&Value::View(dict.clone(), View::Items))?,
+                    Value::Undefined(_) => Vec::new(),
+                    other => {
+                        let of = other.of_type();
+                        return evaluation(format!("`items` needs a dict, not {of}"));
+                    }
+                };
+                self.generator(pairs)
+            }
+            _ => textual(self, name, value, args),
         }
-        _ => textual(e, name, value, args),
     }
 }
 
@@ -173,7 +111,7 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
                 }
                 false => return evaluation("`format` takes arguments by position or by name"),
             };
-            format::percent(e, &of, &args)?
+            percent::percent(e, &of, &args)?
         }
         "e" | "escape" | "forceescape" => {
             args.none(name)?;

@@ -1,29 +1,13 @@
 //! Calls, and the functions of the environment.
 
 use super::arguments::{Arguments, integer, required, text};
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
 use super::limits::MAX_RANGE;
 use super::methods;
 use super::text::short;
 use super::value::{Range, Value};
 use std::rc::Rc;
-
-const FUNCTIONS: [&str; 8] = [
-    "range",
-    "dict",
-    "namespace",
-    "cycler",
-    "joiner",
-    "raise_exception",
-    "strftime_now",
-    "lipsum",
-];
-
-/// The function of that name.
-pub fn find(name: &str) -> Option<&'static str> {
-    FUNCTIONS.into_iter().find(|known| *known == name)
-}
 
 /// `value(args)`
 pub fn call(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result<Value> {
@@ -44,7 +28,7 @@ pub fn call(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result
             })
         }
         Value::Undefined(missing) => evaluation(missing.sentence()),
-        other => evaluation(format!("a {} cannot be called", other.type_name())),
+        other => evaluation(format!("{} cannot be called", other.of_type())),
     }
 }
 
@@ -62,7 +46,7 @@ fn function(e: &mut Evaluator<'_, '_>, name: &'static str, args: Arguments) -> R
                 let Value::Text(key) = key else {
                     return evaluation("names of a namespace must be texts");
                 };
-                super::ops::set_attr(e, id, key, value)?;
+                super::lookup::set_attr(e, id, key, value)?;
             }
             Ok(Value::Namespace(id))
         }

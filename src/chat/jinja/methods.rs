@@ -1,88 +1,17 @@
-//! Methods of texts, lists and dicts that change nothing.
+//! Calls of methods of texts, lists and dicts. There are only methods that change nothing.
 
 use super::arguments::{Arguments, count, flag, given, integer, integer_or, required, text};
-use super::eval::Evaluator;
+use super::braces;
+use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
-use super::format;
 use super::limits::Meter;
-use super::ops::slice_of;
+use super::lookup::slice_of;
+use super::strings::{cased, is_cased, is_decimal, is_digit, justified, lines_of, replace, strip};
 use super::text::{Builder, Text, short};
 use super::value::{Value, View, equal};
 use crate::chat::python::is_whitespace;
 
-const TEXT: [&str; 42] = [
-    "strip",
-    "lstrip",
-    "rstrip",
-    "split",
-    "rsplit",
-    "splitlines",
-    "replace",
-    "upper",
-    "lower",
-    "title",
-    "capitalize",
-    "swapcase",
-    "casefold",
-    "startswith",
-    "endswith",
-    "find",
-    "rfind",
-    "index",
-    "rindex",
-    "count",
-    "join",
-    "format",
-    "zfill",
-    "center",
-    "ljust",
-    "rjust",
-    "isdigit",
-    "isalpha",
-    "isalnum",
-    "isspace",
-    "isupper",
-    "islower",
-    "isnumeric",
-    "isdecimal",
-    "isascii",
-    "removeprefix",
-    "removesuffix",
-    "partition",
-    "rpartition",
-    "expandtabs",
-    "encode",
-    "translate",
-];
-const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
-const LIST: [&str; 3] = ["index", "count", "copy"];
-
-/// The method of that name.
-pub fn find(value: &Value, name: &str) -> Option<&'static str> {
-    let methods: &[&'static str] = match value {
-        Value::Text(_) => &TEXT,
-        Value::Dict(_) => &DICT,
-        Value::List(_) => &LIST,
-        Value::Tuple(_) | Value::Range(_) => &LIST[..2],
-        Value::Cycler(_) => &["next", "reset"],
-        _ => &[],
-    };
-    methods.iter().copied().find(|known| *known == name)
-}
-
-/// Whether Python has a method of that name which changes the value.
-pub fn changes(value: &Value, name: &str) -> bool {
-    match value {
-        Value::Dict(_) => ["clear", "pop", "popitem", "setdefault", "update"].contains(&name),
-        Value::List(_) => [
-            "append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove",
-        ]
-        .contains(&name),
-        _ => false,
-    }
-}
-
-/// Calls a method that [`find`] has found.
+/// Calls a method that [`super::names::method`] has found.
 pub fn call(
     e: &mut Evaluator<'_, '_>,
     of: &Value,
@@ -254,7 +183,7 @@ fn of_text(
             }
             Value::Text(all.finish())
         }
-        "format" => Value::Text(format::braces(e, of, args)?),
+        "format" => Value::Text(braces::braces(e, of, args)?),
         "zfill" => {
             let [width] = args.bind(name, ["width"])?;
             let width = integer(&required(width, name, "width")?, "width")?;
@@ -364,62 +293,6 @@ fn push(meter: &mut Meter<'_>, list: &mut Vec<Value>, value: Value) -> Result<()
     meter.push(list, value)
 }
 
-/// Superscripts and subscripts are digits that are not decimal.
-fn is_digit(c: char) -> bool {
-    is_decimal(c) || matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')
-}
-
-/// Decimal digits come in tens of which the first one's code ends the same way; of other numerals
-/// (fractions, roman ones) none is taken here.
-fn is_decimal(c: char) -> bool {
-    const ZEROS: [u32; 20] = [
-        0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
-        0xe50, 0xed0, 0xf20, 0x1040, 0x17e0, 0x1810, 0xff10,
-    ];
-    ZEROS
-        .iter()
-        .any(|zero| (*zero..zero + 10).contains(&u32::from(c)))
-}
-
-/// Python's `str.isupper` and `str.islower`.
-pub fn is_cased(s: &str, upper: bool) -> bool {
-    let mut any = false;
-    for c in s.chars() {
-        let (is, is_not) = match upper {
-            true => (c.is_uppercase(), c.is_lowercase()),
-            false => (c.is_lowercase(), c.is_uppercase()),
-        };
-        if is_not {
-            return false;
-        }
-        any |= is;
-    }
-    any
-}
-
-/// Python's `str.strip` and its halves; `sides` are left and right.
-pub fn strip(
-    meter: &mut Meter<'_>,
-    of: &Text,
-    chars: Option<&Text>,
-    sides: (bool, bool),
-) -> Result<Text> {
-    let set = chars.map_or("", Text::as_str);
-    meter.look_at(of.as_str().len().saturating_mul(1 + set.len()))?;
-    let goes = |c: char| match chars {
-        Some(_) => set.contains(c),
-        None => is_whitespace(c),
-    };
-    let mut rest = of.as_str();
-    if sides.0 {
-        rest = rest.trim_start_matches(goes);
-    }
-    if sides.1 {
-        rest = rest.trim_end_matches(goes);
-    }
-    of.part(meter, rest)
-}
-
 fn split(
     e: &mut Evaluator<'_, '_>,
     of: &Text,
@@ -490,113 +363,6 @@ fn split(
         push(&mut e.meter, &mut values, part)?;
     }
     Value::list(values)
-}
-
-/// Lines as Python's `str.splitlines`, without and with their ends.
-pub fn lines_of(s: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut rest = s;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
-        let (line, end) = match rest.char_indices().find(|(_, c)| is_end(*c)) {
-            None => (rest.len(), rest.len()),
-            Some((at, '\r')) if rest[at + 1..].starts_with('\n') => (at, at + 2),
-            Some((at, c)) => (at, at + c.len_utf8()),
-        };
-        let found = (&rest[..line], &rest[..end]);
-        rest = &rest[end..];
-        Some(found)
-    })
-}
-
-/// Python's `str.replace`, `n` times or, where it is negative, always.
-pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128) -> Result<Text> {
-    let (s, old_text) = (of.as_str(), old.as_str());
-    let mut out = String::new();
-    let mut from = 0;
-    let most = if n < 0 { usize::MAX } else { count(n) };
-    // An empty text is found before each character and at the end.
-    for (at, found) in s.match_indices(old_text).take(most) {
-        meter.step()?;
-        meter.write(&mut out, &s[from..at])?;
-        meter.write(&mut out, new.as_str())?;
-        from = at + found.len();
-    }
-    if out.is_empty() && from == 0 {
-        return Ok(of.clone());
-    }
-    meter.write(&mut out, &s[from..])?;
-    Ok(of.derived(out, &[new]))
-}
-
-/// Python's methods that change the case.
-pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
-    let s = of.as_str();
-    // Three times as long is the most that a change of case makes.
-    meter.make(s.len().saturating_mul(3))?;
-    let mut out = super::text::room(s.len())?;
-    match how {
-        "upper" => out = s.to_uppercase(),
-        "lower" => out = s.to_lowercase(),
-        "casefold" => out = s.to_lowercase().replace('ß', "ss").replace('ς', "σ"),
-        "capitalize" => {
-            let mut chars = s.chars();
-            if let Some(first) = chars.next() {
-                out.extend(title(first));
-                out.push_str(&chars.as_str().to_lowercase());
-            }
-        }
-        "swapcase" => {
-            for c in s.chars() {
-                match c.is_uppercase() {
-                    true => out.extend(c.to_lowercase()),
-                    false => out.extend(c.to_uppercase()),
-                }
-            }
-        }
-        _ => {
-            let mut inside = false;
-            for c in s.chars() {
-                match inside {
-                    true => out.extend(c.to_lowercase()),
-                    false => out.extend(title(c)),
-                }
-                inside = c.is_lowercase() || c.is_uppercase();
-            }
-        }
-    }
-    Ok(of.derived(out, &[]))
-}
-
-/// A character at the beginning of a word: only the first of several is a capital.
-pub fn title(c: char) -> impl Iterator<Item = char> {
-    let mut upper = c.to_uppercase();
-    let first = upper.next();
-    first.into_iter().chain(upper.flat_map(char::to_lowercase))
-}
-
-/// Python's `center`, `ljust` and `rjust`.
-pub fn justified(
-    meter: &mut Meter<'_>,
-    of: &Text,
-    width: usize,
-    fill: char,
-    how: &str,
-) -> Result<String> {
-    let missing = width.saturating_sub(of.chars(meter)?);
-    let left = match how {
-        "ljust" => 0,
-        "rjust" => missing,
-        // CPython's rule for what cannot be halved.
-        _ => missing / 2 + (missing & width & 1),
-    };
-    let mut out = String::new();
-    meter.fill(&mut out, fill, left)?;
-    meter.write(&mut out, of.as_str())?;
-    meter.fill(&mut out, fill, missing - left)?;
-    Ok(out)
 }
 
 /// The part of a text between two optional character indices; none where they cross.

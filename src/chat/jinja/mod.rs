@@ -15,8 +15,10 @@
 
 mod arguments;
 mod ast;
+mod braces;
 mod clock;
 mod eval;
+mod evaluator;
 mod expr;
 mod fault;
 mod filters;
@@ -25,14 +27,19 @@ mod functions;
 mod json;
 mod lexer;
 pub mod limits;
+mod lookup;
+mod loops;
 mod methods;
+mod names;
 mod ops;
 mod parse_expr;
 mod parser;
+mod percent;
 mod predicates;
 mod repr;
 mod sequences;
 mod source;
+mod strings;
 mod text;
 mod value;
 
@@ -92,7 +99,7 @@ impl Template {
         now: Moment,
         variables: Vec<(&str, Value)>,
     ) -> Result<Rendered> {
-        let mut evaluator = eval::Evaluator::new(&self.tree, meter, now, variables)?;
+        let mut evaluator = evaluator::Evaluator::new(&self.tree, meter, now, variables)?;
         match evaluator.render() {
             Ok(out) => {
                 let (text, runs) = out.into_parts();

@@ -1,18 +1,17 @@
-//! Arithmetic, attributes, elements and slices.
+//! Arithmetic.
 
 use super::ast::Op;
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
+use super::percent;
 use super::text::{Builder, Text};
-use super::value::{Missing, Number, Value};
-use super::{format, methods, repr};
-use std::rc::Rc;
+use super::value::{Number, Value};
 
 /// `a op b`
 pub fn arithmetic(e: &mut Evaluator<'_, '_>, op: Op, a: &Value, b: &Value) -> Result<Value> {
     match (op, a, b) {
         (Op::Mod, Value::Text(text), _) => {
-            return Ok(Value::Text(format::percent(e, text, b)?));
+            return Ok(Value::Text(percent::percent(e, text, b)?));
         }
         (_, Value::Undefined(missing), _) | (_, _, Value::Undefined(missing)) => {
             return evaluation(missing.sentence());
@@ -181,7 +180,7 @@ pub fn negate(a: &Value) -> Result<Value> {
         (_, Some(Number::Int(i))) => integers(Op::Sub, 0, i),
         (_, Some(Number::Float(f))) => Ok(Value::Float(-f)),
         (Value::Undefined(missing), _) => evaluation(missing.sentence()),
-        _ => evaluation(format!("`-` before a {}", a.type_name())),
+        _ => evaluation(format!("`-` before {}", a.of_type())),
     }
 }
 
@@ -191,218 +190,6 @@ pub fn plus(a: &Value) -> Result<Value> {
         (_, Some(Number::Int(i))) => Ok(Value::Int(i)),
         (_, Some(Number::Float(f))) => Ok(Value::Float(f)),
         (Value::Undefined(missing), _) => evaluation(missing.sentence()),
-        _ => evaluation(format!("`+` before a {}", a.type_name())),
-    }
-}
-
-/// `ns.name = value`
-pub fn set_attr(
-    e: &mut Evaluator<'_, '_>,
-    namespace: usize,
-    name: Text,
-    value: Value,
-) -> Result<()> {
-    if name.as_str().starts_with('_') {
-        let name = name.as_str();
-        return evaluation(format!("a namespace has no attribute `{name}`"));
-    }
-    let attrs = &mut e.namespaces[namespace];
-    e.meter.look_through(attrs.len())?;
-    match attrs
-        .iter_mut()
-        .find(|(other, _)| other.as_str() == name.as_str())
-    {
-        Some((_, old)) => {
-            *old = value;
-            Ok(())
-        }
-        None => e.meter.push(attrs, (name, value)),
-    }
-}
-
-/// What only a value's type knows: methods and attributes.
-fn own_attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &str) -> Result<Option<Value>> {
-    match value {
-        Value::Undefined(missing) => return evaluation(missing.sentence()),
-        Value::Namespace(id) => {
-            e.meter.look_through(e.namespaces[*id].len())?;
-            let attrs = e.namespaces[*id].iter();
-            let mut found = attrs.filter(|(other, _)| other.as_str() == name);
-            return Ok(found.next().map(|(_, value)| value.clone()));
-        }
-        Value::Loop(id) => return e.loop_attr(*id, name),
-        Value::Cycler(id) if name == "current" => {
-            let (items, at) = &e.cyclers[*id];
-            return Ok(Some(items[*at].clone()));
-        }
-        Value::Macro(id) if name == "name" => {
-            let tree = e.tree;
-            let name = tree.macros[e.macros[*id].body].name;
-            return Ok(Some(match name {
-                Some(name) => {
-                    let name = &tree.names[name as usize];
-                    Value::Text(Text::copy(&mut e.meter, name, true)?)
-                }
-                None => Value::None,
-            }));
-        }
-        _ => {}
-    }
-    if let Some(method) = methods::find(value, name) {
-        e.meter.make(size_of::<Value>())?;
-        return Ok(Some(Value::Method(Rc::new(value.clone()), method)));
-    }
-    Ok(methods::changes(value, name).then(|| {
-        let of = value.type_name();
-        Value::undefined(format!("`{name}` of a {of} changes it and is not allowed"))
-    }))
-}
-
-/// `value.name`
-pub fn attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &Text) -> Result<Value> {
-    if let Some(found) = own_attr(e, value, name.as_str())? {
-        return Ok(found);
-    }
-    if let Value::Dict(dict) = value {
-        let key = Value::Text(name.clone());
-        if let Some(found) = dict.get(&mut e.meter, &key)? {
-            return Ok(found.clone());
-        }
-    }
-    Ok(no_attr(value, name))
-}
-
-fn no_attr(value: &Value, name: &Text) -> Value {
-    Value::Undefined(Rc::new(Missing::Attr(value.type_name(), name.clone())))
-}
-
-/// `value[key]`
-pub fn item(e: &mut Evaluator<'_, '_>, value: &Value, key: &Value) -> Result<Value> {
-    let found = match (value, key, key.index()) {
-        (Value::Undefined(missing), ..) => return evaluation(missing.sentence()),
-        (Value::Dict(dict), Value::List(_) | Value::Dict(_), _) => {
-            let _ = dict;
-            None
-        }
-        (Value::Dict(dict), key, _) => dict.get(&mut e.meter, key)?.cloned(),
-        (Value::List(seq) | Value::Tuple(seq), _, Some(i)) => {
-            place(i, seq.items.len()).map(|i| seq.items[i].clone())
-        }
-        (Value::Range(range), _, Some(i)) => {
-            place(i, range.len as usize).map(|i| range.get(i as i128))
-        }
-        (Value::Text(text), _, Some(i)) => {
-            let chars = text.chars(&mut e.meter)?;
-            match place(i, chars) {
-                Some(i) => {
-                    let from = text.byte_of(&mut e.meter, i)?;
-                    let len = text.as_str()[from..]
-                        .chars()
-                        .next()
-                        .map_or(0, char::len_utf8);
-                    Some(Value::Text(text.slice(&mut e.meter, from, from + len)?))
-                }
-                None => None,
-            }
-        }
-        _ => None,
-    };
-    if let Some(found) = found {
-        return Ok(found);
-    }
-    if let Value::Text(name) = key {
-        return Ok(match own_attr(e, value, name.as_str())? {
-            Some(found) => found,
-            None => no_attr(value, name),
-        });
-    }
-    let key = repr::repr(&mut e.meter, key)?;
-    Ok(Value::Undefined(Rc::new(Missing::Element(
-        value.type_name(),
-        key.as_str().chars().take(80).collect(),
-    ))))
-}
-
-/// Where index `i` is in `len` elements; negative ones count from the end.
-fn place(i: i128, len: usize) -> Option<usize> {
-    let i = if i < 0 { i + len as i128 } else { i };
-    usize::try_from(i).ok().filter(|&i| i < len)
-}
-
-/// First, number, step and stop of a slice, as Python's `slice.indices`.
-pub fn slice_of(bounds: &[Value; 3], len: usize) -> Result<(i128, usize, i128, i128)> {
-    let bound = |value: &Value| match (value, value.index()) {
-        (Value::None, _) => Ok(None),
-        (_, Some(i)) => Ok(Some(i)),
-        _ => evaluation(format!("a {} as the bound of a slice", value.type_name())),
-    };
-    let step = bound(&bounds[2])?.unwrap_or(1);
-    if step == 0 {
-        return evaluation("a slice with a step of 0");
-    }
-    let n = len as i128;
-    let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-    let clamp = |i: i128| match i < 0 {
-        true => i.saturating_add(n).max(low),
-        false => i.min(high),
-    };
-    let start = bound(&bounds[0])?.map_or(if step > 0 { low } else { high }, clamp);
-    let stop = bound(&bounds[1])?.map_or(if step > 0 { high } else { low }, clamp);
-    let distance = if step > 0 { stop - start } else { start - stop };
-    let size = step.unsigned_abs().min(u64::MAX as u128) as i128;
-    let count = if distance > 0 {
-        (distance + size - 1) / size
-    } else {
-        0
-    };
-    Ok((start, count as usize, step, stop))
-}
-
-/// `value[a:b:c]`
-pub fn slice(e: &mut Evaluator<'_, '_>, value: &Value, bounds: &[Value; 3]) -> Result<Value> {
-    match value {
-        Value::Undefined(missing) => evaluation(missing.sentence()),
-        Value::List(seq) | Value::Tuple(seq) => {
-            let (start, count, step, _) = slice_of(bounds, seq.items.len())?;
-            let mut items = e.meter.list(count)?;
-            let places = (0..count as i128).map(|i| (start + i * step) as usize);
-            items.extend(places.map(|at| seq.items[at].clone()));
-            match value {
-                Value::List(_) => Value::list(items),
-                _ => Value::tuple(items),
-            }
-        }
-        Value::Text(text) => {
-            let chars = text.chars(&mut e.meter)?;
-            let (start, count, step, _) = slice_of(bounds, chars)?;
-            if count == 0 {
-                return Ok(Value::Text(super::text::short("")));
-            }
-            if step == 1 {
-                let from = text.byte_of(&mut e.meter, start as usize)?;
-                let to = text.byte_of(&mut e.meter, start as usize + count)?;
-                return Ok(Value::Text(text.slice(&mut e.meter, from, to)?));
-            }
-            let mut ends: Vec<usize> = e.meter.list(chars)?;
-            ends.extend(text.as_str().char_indices().map(|(at, _)| at));
-            ends.push(text.as_str().len());
-            let mut parts = Builder::default();
-            for i in 0..count as i128 {
-                let at = (start + i * step) as usize;
-                let part = text.slice(&mut e.meter, ends[at], ends[at + 1])?;
-                parts.push_text(&mut e.meter, &part)?;
-            }
-            Ok(Value::Text(parts.finish()))
-        }
-        Value::Range(range) => {
-            let (start, count, step, stop) = slice_of(bounds, range.len as usize)?;
-            Ok(Value::Range(Rc::new(super::value::Range {
-                start: range.start + start * range.step,
-                stop: range.start + stop * range.step,
-                step: range.step.saturating_mul(step),
-                len: count as i128,
-            })))
-        }
-        other => evaluation(format!("a {} has no slices", other.type_name())),
+        _ => evaluation(format!("`+` before {}", a.of_type())),
     }
 }

@@ -4,7 +4,7 @@ use super::ast::*;
 use super::fault::{Fault, Kind, Result};
 use super::lexer::{Tok, Token};
 use super::limits::MAX_NESTING;
-use super::{filters, predicates};
+use super::names;
 use std::collections::HashMap;
 
 /// The tree of these tokens.
@@ -497,8 +497,8 @@ impl<'s> Parser<'s> {
     /// Whether a filter (or a test) of that name must exist now.
     pub(super) fn check_known(&self, test: bool, name: &str) -> Result<()> {
         let (known, what) = match test {
-            true => (predicates::is_known(name), "test"),
-            false => (filters::is_known(name), "filter"),
+            true => (names::is_test(name), "test"),
+            false => (names::is_filter(name), "filter"),
         };
         match known || self.lenient {
             true => Ok(()),

@@ -2,57 +2,10 @@
 
 use super::arguments::{Arguments, required};
 use super::ast::Cmp;
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation};
 use super::value::{Value, equal};
-use super::{filters, methods, ops, repr};
-
-const TESTS: [&str; 39] = [
-    "odd",
-    "even",
-    "divisibleby",
-    "defined",
-    "undefined",
-    "filter",
-    "test",
-    "none",
-    "boolean",
-    "false",
-    "true",
-    "integer",
-    "float",
-    "lower",
-    "upper",
-    "string",
-    "mapping",
-    "number",
-    "sequence",
-    "iterable",
-    "callable",
-    "sameas",
-    "escaped",
-    "in",
-    "==",
-    "eq",
-    "equalto",
-    "!=",
-    "ne",
-    ">",
-    "gt",
-    "greaterthan",
-    "ge",
-    ">=",
-    "<",
-    "lt",
-    "lessthan",
-    "<=",
-    "le",
-];
-
-/// Whether there is a test of that name.
-pub fn is_known(name: &str) -> bool {
-    TESTS.contains(&name)
-}
+use super::{names, ops, repr, strings};
 
 /// Whether `value is name(args)`.
 pub fn holds(
@@ -133,14 +86,14 @@ fn unary(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) 
         ),
         "escaped" => false,
         "filter" | "test" => match value {
-            Value::Text(wanted) if name == "filter" => filters::is_known(wanted.as_str()),
-            Value::Text(wanted) => is_known(wanted.as_str()),
+            Value::Text(wanted) if name == "filter" => names::is_filter(wanted.as_str()),
+            Value::Text(wanted) => names::is_test(wanted.as_str()),
             _ => false,
         },
         "lower" | "upper" => {
             let text = repr::string(&mut e.meter, value)?;
             e.meter.look_at(text.as_str().len())?;
-            methods::is_cased(text.as_str(), name == "upper")
+            strings::is_cased(text.as_str(), name == "upper")
         }
         _ => return evaluation(format!("there is no test `{name}`")),
     })

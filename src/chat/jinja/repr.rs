@@ -299,7 +299,7 @@ impl Writer {
                 self.put(meter, "}")
             }
             Value::Undefined(missing) => evaluation(missing.sentence()),
-            other => evaluation(format!("a {} has no JSON", other.type_name())),
+            other => evaluation(format!("{} has no JSON", other.of_type())),
         }
     }
 
@@ -342,7 +342,7 @@ impl Writer {
             Value::Bool(b) => b.to_string(),
             Value::Int(i) => i.to_string(),
             Value::Float(f) => json_float(*f),
-            other => return evaluation(format!("a {} is no key of JSON", other.type_name())),
+            other => return evaluation(format!("{} is no key of JSON", other.of_type())),
         };
         self.put(meter, &format!("\"{text}\""))
     }

@@ -1,12 +1,12 @@
 //! Filters of sequences.
 
 use super::arguments::{Arguments, count, flag, given, integer, required, soft_text};
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation};
 use super::repr::sorted;
 use super::text::{Builder, Text, short};
 use super::value::{Value, equal};
-use super::{ast, filters, methods, ops, predicates};
+use super::{ast, lookup, names, ops, predicates, strings};
 use std::cmp::Ordering;
 
 /// `value | name(args)`, where `name` is a filter of sequences.
@@ -121,7 +121,7 @@ fn along(
 ) -> Result<Value> {
     for key in path {
         e.meter.step()?;
-        item = ops::item(e, &item, key)?;
+        item = lookup::item(e, &item, key)?;
         if let (Value::Undefined(_), Some(default)) = (&item, default) {
             item = default.clone();
         }
@@ -152,7 +152,7 @@ fn map(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) ->
     let mut source = e.iterate(value)?;
     while let Some(item) = e.next(&mut source)? {
         let args = copied(e, &args)?;
-        let item = e.deeper(|e| filters::apply(e, filter.as_str(), item, args))?;
+        let item = e.deeper(|e| e.filter(filter.as_str(), item, args))?;
         e.meter.push(&mut results, item)?;
     }
     e.generator(results)
@@ -191,7 +191,7 @@ fn select(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments)
         },
     };
     if let Some(test) = &test
-        && !predicates::is_known(test.as_str())
+        && !names::is_test(test.as_str())
     {
         return evaluation(format!("there is no test `{}`", test.as_str()));
     }
@@ -223,7 +223,7 @@ fn reverse(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
     match value {
         Value::Text(_) => {
             let bounds = [Value::None, Value::None, Value::Int(-1)];
-            ops::slice(e, value, &bounds)
+            lookup::slice(e, value, &bounds)
         }
         Value::Generator(_) => Value::list(reversed(e, value)?),
         value => {
@@ -237,7 +237,7 @@ fn reverse(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
 fn folded(e: &mut Evaluator<'_, '_>, value: Value, case_sensitive: bool) -> Result<Value> {
     match value {
         Value::Text(text) if !case_sensitive => {
-            Ok(Value::Text(methods::cased(&mut e.meter, &text, "lower")?))
+            Ok(Value::Text(strings::cased(&mut e.meter, &text, "lower")?))
         }
         value => Ok(value),
     }
@@ -312,8 +312,8 @@ fn dictsort(
 ) -> Result<Value> {
     let [case, by, reverse] = args.bind(name, ["case_sensitive", "by", "reverse"])?;
     let Value::Dict(dict) = value else {
-        let of = value.type_name();
-        return evaluation(format!("`dictsort` needs a dict, not a {of}"));
+        let of = value.of_type();
+        return evaluation(format!("`dictsort` needs a dict, not {of}"));
     };
     let by_value = match by {
         None => false,

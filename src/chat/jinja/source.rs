@@ -1,73 +1,12 @@
-//! What is gone through: elements of values, generators, and the state of loops.
+//! Going through elements: of values, of generators, of loops.
 
-use super::eval::Evaluator;
+use super::evaluator::Evaluator;
+
 use super::fault::{Result, evaluation};
+use super::loops::Source;
 use super::text::Text;
-use super::value::{Dict, Range, Seq, Value, View};
+use super::value::{Value, View};
 use std::rc::Rc;
-
-/// Elements that are still to come.
-#[derive(Debug)]
-pub enum Source {
-    /// Of a list or a tuple, from an index on.
-    Seq(Rc<Seq>, usize),
-    /// Of a dict, from an entry on.
-    Dict(Rc<Dict>, View, usize),
-    /// Characters of a text, from a byte on.
-    Chars(Text, usize),
-    /// Numbers of a range, from one on.
-    Range(Rc<Range>, i128),
-    /// Those of a generator, which others may take too.
-    Generator(usize),
-    /// Values that are nobody else's.
-    Items(std::vec::IntoIter<Value>),
-}
-
-/// A loop that runs or ran.
-pub struct LoopState {
-    /// Its node.
-    pub(super) node: usize,
-    /// The scope around it.
-    pub(super) parent: usize,
-    source: Source,
-    length: Option<usize>,
-    /// What is still in `source` has passed the loop's test.
-    tested: bool,
-    /// How many recursive loops are around it.
-    pub(super) depth: usize,
-    /// Elements that were taken; the current one is the last.
-    taken: usize,
-    before: Option<Value>,
-    current: Option<Value>,
-    /// The next one, where somebody has asked for it.
-    after: Option<Value>,
-    changed: Option<Value>,
-}
-
-impl LoopState {
-    /// A loop before its first element. `length` where it is known without going through.
-    pub fn new(
-        node: usize,
-        parent: usize,
-        source: Source,
-        length: Option<usize>,
-        depth: usize,
-    ) -> Self {
-        LoopState {
-            node,
-            parent,
-            source,
-            length,
-            tested: false,
-            depth,
-            taken: 0,
-            before: None,
-            current: None,
-            after: None,
-            changed: None,
-        }
-    }
-}
 
 impl Evaluator<'_, '_> {
     /// Python's `iter(value)`.
@@ -80,7 +19,7 @@ impl Evaluator<'_, '_> {
             Value::Range(range) => Source::Range(range.clone(), 0),
             Value::Generator(id) => Source::Generator(*id),
             Value::Undefined(_) => Source::Items(Vec::new().into_iter()),
-            other => return evaluation(format!("a {} has no elements", other.type_name())),
+            other => return evaluation(format!("{} has no elements", other.of_type())),
         })
     }
 

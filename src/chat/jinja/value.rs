@@ -138,7 +138,7 @@ fn hash(key: &Value, meter: &mut Meter<'_>) -> Result<u64> {
             all
         }
         Value::List(_) | Value::Dict(_) | Value::View(..) => {
-            return evaluation(format!("a {} cannot be a key", key.type_name()));
+            return evaluation(format!("{} cannot be a key", key.of_type()));
         }
         Value::Range(range) => hash_of(&range.len.to_le_bytes(), 5),
         Value::Undefined(_) => hash_of(&[], 6),
@@ -334,6 +334,16 @@ impl Value {
             Value::Cycler(_) => "Cycler",
             Value::Joiner(_) => "Joiner",
         }
+    }
+
+    /// The same with its article.
+    pub fn of_type(&self) -> String {
+        let name = self.type_name();
+        let article = match name {
+            "int" | "Undefined" => "an",
+            _ => "a",
+        };
+        format!("{article} {name}")
     }
 
     /// Python's `bool(value)`.

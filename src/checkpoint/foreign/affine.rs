@@ -1,8 +1,9 @@
-//! Matrices of codes with scales and zero points for groups: those of GPTQ, AWQ and
-//! compressed-tensors.
+//! Matrices of codes with scales and zero points for groups, as GPTQ, AWQ and compressed-tensors
+//! store them.
 //!
-//! GPTQ and AWQ lie by columns of ours: a line of the file has a few bits of every row. So some
-//! hundred rows are read together, from every line the run of words that they are in.
+//! GPTQ and AWQ store matrices by columns (in our terms): a line of the file has a few bits of
+//! every row. So some hundred rows are read together: from every line, the run of words that
+//! contains these rows.
 
 use super::{bytes_to_words, check_finite, floats, words};
 use crate::checkpoint::files::Source;
@@ -18,11 +19,11 @@ use std::ops::Range;
 /// How codes and zero points are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
-    /// GPTQ's. `more` is what a stored zero point is short of; `None`: the data tell.
+    /// As GPTQ does it. `more` is to be added to a stored zero point; if `None`, the data show it.
     Gptq { more: Option<u8> },
-    /// AWQ's.
+    /// As AWQ does it.
     Awq,
-    /// compressed-tensors'.
+    /// As compressed-tensors does it.
     Compressed,
 }
 
@@ -33,12 +34,12 @@ pub(super) struct Affine<'a> {
     pub rows: usize,
     pub cols: usize,
     pub codes: Source<'a>,
-    /// GPTQ's and AWQ's are `[groups, rows]`, compressed-tensors' `[rows, groups]`.
+    /// `[groups, rows]` in GPTQ and AWQ, `[rows, groups]` in compressed-tensors.
     pub scales: Source<'a>,
     pub zeros: Option<Source<'a>>,
-    /// The group of each column, where that is not the column by the size of a group.
+    /// The group of each column, if it is not the column divided by the size of a group.
     pub index: Option<Vec<u32>>,
-    /// Groups of a row.
+    /// The number of groups of a row.
     pub groups: usize,
 }
 
@@ -80,8 +81,8 @@ impl Coded for Affine<'_> {
         }))
     }
 
-    /// Scales as they are stored and in order of the rows, zero points likewise, the words of a slab,
-    /// and the codes that they are unpacked to.
+    /// The reader holds the scales twice, as they are stored and in the order of rows; the zero
+    /// points in the same two ways; the words of a slab; and the codes unpacked from these.
     fn held_bytes(&self) -> u64 {
         let of_groups = (self.rows * self.groups) as u64;
         let zeros = self.zeros.as_ref().map_or(0, |zeros| zeros.info.len);
@@ -92,8 +93,9 @@ impl Coded for Affine<'_> {
 }
 
 impl Affine<'_> {
-    /// [`Rows::together`]: so many that reading a run of words costs more than its call, so few that
-    /// a slab is a small part of the matrix. Runs have 2 KiB for GPTQ and 512 bytes for AWQ.
+    /// [`Rows::together`]. It is so many rows that reading a run of words takes longer than the
+    /// call, and so few that a slab is a small part of the matrix. A run has 2 KiB for GPTQ and 512
+    /// bytes for AWQ.
     fn together(&self) -> Option<usize> {
         match self.packing {
             Packing::Gptq { .. } => Some(512),
@@ -102,7 +104,7 @@ impl Affine<'_> {
         }
     }
 
-    /// Rows whose codes share a word.
+    /// The number of rows whose codes share a word.
     fn rows_of_word(&self) -> usize {
         match self.packing {
             Packing::Awq => 8,
@@ -110,7 +112,7 @@ impl Affine<'_> {
         }
     }
 
-    /// `[groups, rows]` as `[rows, groups]`.
+    /// Transposes `[groups, rows]` to `[rows, groups]`.
     fn transposed<T: Copy>(&self, from: &[T]) -> Result<Vec<T>> {
         let mut to = reserve::room("scales of a tensor", from.len())?;
         for row in 0..self.rows {
@@ -133,7 +135,8 @@ impl Affine<'_> {
                 packed::awq(&words, rows, 0..rows, &mut unpacked);
             }
             Packing::Compressed => {
-                // A stream along the rows for each group, the groups side by side.
+                // Each group has a stream of bits along the rows; the streams of the groups lie
+                // side by side.
                 for (at, zero) in unpacked.iter_mut().enumerate() {
                     let (row, group) = (at / groups, at % groups);
                     *zero = packed::code(bits, |word| words[word * groups + group], row);
@@ -151,8 +154,9 @@ impl Affine<'_> {
         Ok(unpacked)
     }
 
-    /// GPTQ's zero points as they are meant. Files of version 1 store them less 1. Some files say
-    /// that they are of version 1 and are of version 2, which symmetric ones show.
+    /// Converts GPTQ's stored zero points to the real ones. Files of version 1 store them less 1.
+    /// Some files claim version 1 but are of version 2; if the quantisation is symmetric, the zero
+    /// points show it.
     fn complete(&self, source: &Source<'_>, more: Option<u8>, zeros: &mut [u8]) -> Result<()> {
         let middle = self.format.middle();
         let stored = zeros[0];
@@ -181,7 +185,7 @@ impl Affine<'_> {
 
 struct Reader<'a, 'b> {
     stored: &'b Affine<'a>,
-    /// Of the rows that are prepared, line by line.
+    /// The words of the prepared rows, line by line.
     words: Vec<u32>,
     prepared: Range<usize>,
     /// `[rows, groups]`.
@@ -218,10 +222,10 @@ impl Reader<'_, '_> {
         Ok(codes)
     }
 
-    /// Unpacks rows from `row` on.
+    /// Unpacks rows from `row` on, and calls `take` for each.
     fn each(&self, row: usize, rows: usize, mut take: impl FnMut(usize, Row<'_>)) -> Result<()> {
         let (stored, cols, groups) = (self.stored, self.stored.cols, self.stored.groups);
-        // The rows of a word are unpacked together.
+        // Rows that share words are unpacked together.
         let of_word = stored.rows_of_word();
         let first = row / of_word * of_word;
         let end = (row + rows).next_multiple_of(of_word);

@@ -7,7 +7,7 @@
 //! | | `weight.quant_map` | F32 | `[16]`, the format's own |
 //! | | `weight.nested_absmax` | F32 | `[nested blocks]` |
 //! | | `weight.nested_quant_map` | F32 | `[256]`, the dynamic map |
-//! | | `weight.quant_state.bitsandbytes__nf4`, `__fp4` | U8 | JSON: shape, sizes of blocks, offset, dtype |
+//! | | `weight.quant_state.bitsandbytes__nf4`, `__fp4` | U8 | JSON: shape, block sizes, offset |
 //! | 8 | `weight` | I8 | `[rows, cols]` |
 //! | | `SCB` | F32 | `[rows]`: weight = code * SCB / 127 |
 //! | | `weight_format` | U8 | `[]`: 0 |
@@ -23,7 +23,7 @@ use crate::quant::{bnb::Kind, nf4};
 use crate::{Dtype, Result};
 use serde_json::json;
 
-/// Bytes of a quantisation's state; files have some 170.
+/// The largest size of a quantisation's state; real ones have about 170 bytes.
 const MAX_STATE: u64 = 4096;
 
 #[derive(Debug)]
@@ -202,8 +202,8 @@ fn state<'a>(
     Ok((source, state))
 }
 
-/// Whether codes stand for what they do in this format. PyTorch's `linspace` differs in last bits
-/// between machines.
+/// Checks that the file's table gives codes the values of this format. It allows differences in the
+/// last bits, because PyTorch's `linspace` differs in them between machines.
 fn check_map(source: &Source<'_>, own: impl Iterator<Item = f32>) -> Result<()> {
     let map = floats(source)?;
     let same = |(x, y): (&f32, f32)| (x - y).abs() <= 2e-7 * y.abs();

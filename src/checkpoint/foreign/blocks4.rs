@@ -1,5 +1,5 @@
-//! Matrices of bitsandbytes' 4-bit codes: blocks of any size over the whole tensor, row by row,
-//! with scales that may be quantised themselves.
+//! Matrices of bitsandbytes' 4-bit codes. The whole tensor, row by row, is cut into blocks of any
+//! size. The scales of the blocks may be quantised themselves.
 
 use super::{bytes, check_finite, floats};
 use crate::checkpoint::files::Source;
@@ -16,26 +16,26 @@ pub(super) struct Blocks4<'a> {
     pub kind: Kind,
     pub rows: usize,
     pub cols: usize,
-    /// Weights that share a scale.
+    /// The number of weights that share a scale.
     pub block: usize,
-    /// What bitsandbytes rounds decoded weights to.
+    /// The format to which bitsandbytes rounds decoded weights.
     pub rounded: Dtype,
     pub codes: Source<'a>,
-    /// Floats, or codes of the dynamic map where there is `nested`.
+    /// The scales: floats, or codes of the dynamic map if there is `nested`.
     pub absmax: Source<'a>,
     pub nested: Option<Nested<'a>>,
 }
 
-/// Scales of the scales.
+/// The scales of quantised scales.
 pub(super) struct Nested<'a> {
     pub absmax: Source<'a>,
-    /// Scales that share one of them.
+    /// The number of scales that share one of these.
     pub block: usize,
     pub offset: f32,
 }
 
 impl Blocks4<'_> {
-    /// All scales.
+    /// Decodes all scales.
     fn scales(&self) -> Result<Vec<f32>> {
         let Some(nested) = &self.nested else {
             let scales = floats(&self.absmax)?;
@@ -107,7 +107,7 @@ impl Rows for Reader<'_, '_> {
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
         let (source, block) = (&self.stored.codes, self.stored.block);
-        // Rows of odd numbers of columns share a byte.
+        // If the number of columns is odd, neighbouring rows share a byte.
         let first = row * self.stored.cols;
         let before = first % 2;
         let mut codes = zeros("codes of rows", (before + to.len()).div_ceil(2) as u64)?;

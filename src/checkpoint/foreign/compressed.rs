@@ -35,7 +35,7 @@ pub(super) struct Compressed {
     kind: Kind,
     bits: u32,
     symmetric: bool,
-    /// Columns that share a scale; `None`: whole rows, or all.
+    /// The number of columns that share a scale; `None` if whole rows or all weights do.
     group: Option<usize>,
     block: Option<[usize; 2]>,
 }

@@ -6,7 +6,7 @@
 //! | `fp8` with `weight_block_size` | `weight_scale_inv` | `[rows / b, cols / b]`, rounded up |
 //! | `fp8` without | `weight_scale` or `weight_scale_inv` | `[]` or `[1]` |
 //!
-//! Activations stay what they are: `input_scale` is read by nobody.
+//! `input_scale` is not read, because activations are not quantised here.
 
 use super::scaled::Scaled;
 use super::{FLOATS, Method, options, tensor};
@@ -19,7 +19,7 @@ use serde_json::json;
 
 #[derive(Debug)]
 pub(super) struct Fp8 {
-    /// Rows and columns that share a scale, where blocks do.
+    /// The rows and columns of a block that shares a scale, if blocks have scales.
     block: Option<[usize; 2]>,
 }
 
@@ -34,7 +34,7 @@ impl Fp8 {
     }
 }
 
-/// `[rows, cols]` of blocks.
+/// Reads the size of blocks, `[rows, cols]`.
 pub(super) fn block_size(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>> {
     let Some(value) = keys.get(key) else {
         return Ok(None);
@@ -68,8 +68,8 @@ impl Method for Fp8 {
     }
 }
 
-/// A matrix of 8-bit numbers, with the scales in the tensor of this suffix: one for each block, or,
-/// as their shape says, for each row or for all.
+/// Finds a matrix of 8-bit numbers, with its scales in the tensor of this suffix. There is one
+/// scale for each block, or, as the shape of the scales says, for each row or for all weights.
 pub(super) fn scaled<'a>(
     finder: &mut Finder<'a>,
     wanted: &Wanted<'_>,

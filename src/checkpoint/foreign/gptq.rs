@@ -110,10 +110,10 @@ impl Method for Gptq {
     }
 }
 
-/// The group of each column; `None` where that is the column by the size of a group.
+/// The group of each column; `None` if it is the column divided by the size of a group.
 ///
 /// # Errors
-/// [`Error::Tensor`] for a group that there is not.
+/// [`Error::Tensor`] for a group that does not exist.
 pub(super) fn group_index(
     source: &Source<'_>,
     group: usize,

@@ -1,8 +1,8 @@
-//! Checkpoints of Hugging Face's form whose weights another program quantised.
+//! Checkpoints in Hugging Face's form whose weights were quantised by another program.
 //!
-//! `quantization_config` of `config.json` (`compression_config` in older files,
-//! `quantize_config.json` beside it of old GPTQ) says how. Which modules are quantised, their
-//! tensors say: a module has a `weight` of floats, or all tensors of the format.
+//! `quantization_config` in `config.json` says how they were quantised. Older files call it
+//! `compression_config`; old GPTQ has a file `quantize_config.json` instead. Tensors show which
+//! modules are quantised: a module has either a `weight` of floats or all tensors of the format.
 //!
 //! | file | `quant_method` |
 //! |---|---|
@@ -42,7 +42,7 @@ trait Method: std::fmt::Debug {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// The tensors of a matrix; `None` where it is stored as floats.
+    /// Finds the tensors of a matrix. Returns `None` if the matrix is stored as floats.
     fn coded<'a>(
         &self,
         finder: &mut Finder<'a>,
@@ -58,21 +58,21 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// What `options` of the method `name` say of the weights of `floats`.
+    /// The checkpoint `floats` with weights that the method `name` quantised, with these options.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option that is not known or not possible; [`Error::Unsupported`]
-    /// for a method that is not read.
+    /// [`Error::Config`] for an option that is unknown or has an impossible value;
+    /// [`Error::Unsupported`] for a method that this library does not read.
     pub(super) fn new(floats: HuggingFace, options: &Keys, name: &str) -> Result<Foreign> {
         let method = method(options, name)?;
         Ok(Foreign { floats, method })
     }
 }
 
-/// The options of a quantisation that is not ours, and its method; `None` where there is none.
+/// The options and the method of a quantisation by another program; `None` if there is none.
 pub(super) fn options(dir: &Path, keys: &Keys) -> Result<Option<(Keys, String)>> {
     let old = dir.join("quantize_config.json");
-    // Only the first says the method always.
+    // Only `quantization_config` always names the method.
     let (options, method) = if let Some(options) = keys.object("quantization_config")? {
         (options, None)
     } else if let Some(options) = keys.object("compression_config")? {
@@ -139,7 +139,7 @@ impl Checkpoint for Foreign {
         self.floats.open(cancel)
     }
 
-    /// Scales have a format of their own, so the embedding decides what floats become.
+    /// The embedding decides the format of floats, because scales have a format of their own.
     fn keep(&self, config: &Config, files: &Files, asked: Option<Dtype>) -> Result<Keep> {
         let embedding = self.part(config, Part::Embedding, None).name + ".weight";
         let floats = files
@@ -172,7 +172,8 @@ impl Checkpoint for Foreign {
     }
 
     fn ignores(&self, name: &str) -> bool {
-        // Scales of activations and of the KV cache, which have formats of their own here.
+        // Scales of activations and of the KV cache are ignored: here, both have formats of their
+        // own.
         let scales = [
             ".input_scale",
             ".input_scale_ub",
@@ -184,7 +185,7 @@ impl Checkpoint for Foreign {
     }
 }
 
-/// Passes over a bias that the model has not: AutoGPTQ and optimum write one of zeros for every
+/// Skips a bias that the model does not have: AutoGPTQ and optimum write a bias of zeros for every
 /// module.
 fn drop_bias(finder: &mut Finder<'_>, wanted: &Wanted<'_>) -> Result<()> {
     let name = format!("{}.bias", wanted.name);
@@ -218,17 +219,17 @@ fn tensor<'a>(
     Err(source.wrong(format!("dtype {}", names.join(", ")), got))
 }
 
-/// What scales are stored as.
+/// The formats in which scales are stored.
 const FLOATS: [Encoding; 3] = [Encoding::F16, Encoding::Bf16, Encoding::F32];
 
-/// The bytes of a whole tensor.
+/// Reads the bytes of a whole tensor.
 fn bytes(source: &Source<'_>) -> Result<Vec<u8>> {
     let mut bytes = zeros("numbers of a tensor", source.info.len)?;
     source.file.read(source.info, 0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// A whole tensor of [`FLOATS`] as float32.
+/// Reads a whole tensor of one of [`FLOATS`] as float32.
 fn floats(source: &Source<'_>) -> Result<Vec<f32>> {
     let bytes = bytes(source)?;
     let mut to = reserve::room(
@@ -244,7 +245,7 @@ fn floats(source: &Source<'_>) -> Result<Vec<f32>> {
     Ok(to)
 }
 
-/// A whole tensor of [`Encoding::I32`].
+/// Reads a whole tensor of [`Encoding::I32`].
 fn words(source: &Source<'_>) -> Result<Vec<u32>> {
     const PIECE: usize = 1 << 20;
     let len = source.info.len as usize;
@@ -258,14 +259,14 @@ fn words(source: &Source<'_>) -> Result<Vec<u32>> {
     Ok(words)
 }
 
-/// As many words as `to` has.
+/// Fills `to` with little-endian words.
 fn bytes_to_words(bytes: &[u8], to: &mut [u32]) {
     for (&bytes, to) in bytes.as_chunks().0.iter().zip(to) {
         *to = u32::from_le_bytes(bytes);
     }
 }
 
-/// Whether all scales of a tensor are finite.
+/// Checks that all scales of a tensor are finite.
 fn check_finite(source: &Source<'_>, scales: &[f32]) -> Result<()> {
     finite::check_decoded(source, Dtype::F32, 0, scales)
 }

@@ -1,11 +1,12 @@
-//! Options of quantised checkpoints: which have no effect on the numbers, and that others are
-//! errors.
+//! Options of quantised checkpoints: lists those that do not change any number, and refuses unknown
+//! ones.
 
 use crate::Result;
 use crate::checkpoint::keys::Keys;
 use serde_json::Value;
 
-/// How weights were made, and how other programs run them. Real files are full of these.
+/// These say how the weights were made, or how other programs run them. Real files are full of
+/// them.
 const NO_EFFECT: [&str; 45] = [
     "_load_in_4bit",
     "_load_in_8bit",
@@ -54,7 +55,7 @@ const NO_EFFECT: [&str; 45] = [
     "zp_dtype",
 ];
 
-/// Refuses an option that is neither among `read` nor without effect, unless it is null, false or
+/// Refuses an option that is neither in `read` nor in [`NO_EFFECT`], unless it is null, false or
 /// empty.
 pub(super) fn check(keys: &Keys, read: &[&str]) -> Result<()> {
     let known = |key: &str| read.contains(&key) || NO_EFFECT.contains(&key);
@@ -72,7 +73,7 @@ pub(super) fn check(keys: &Keys, read: &[&str]) -> Result<()> {
     }
 }
 
-/// An option that must have one value, or be absent.
+/// Checks an option that must have this value or be absent.
 pub(super) fn only(keys: &Keys, key: &str, value: &Value) -> Result<()> {
     match keys.get(key) {
         Some(other) if other != value => Err(keys.wrong(key, value.to_string())),
@@ -80,7 +81,7 @@ pub(super) fn only(keys: &Keys, key: &str, value: &Value) -> Result<()> {
     }
 }
 
-/// `group_size`: -1 or null is a whole row.
+/// Reads `group_size`; -1 and null mean a whole row.
 pub(super) fn group_size(keys: &Keys) -> Result<Option<usize>> {
     const KEY: &str = "group_size";
     match keys.get(KEY).and_then(Value::as_i64) {

@@ -1,5 +1,5 @@
-//! Matrices with a number of 8 bits for each weight and scales for rows, groups or blocks: those of
-//! bitsandbytes' int8, of compressed-tensors' int and float, and of fp8 checkpoints.
+//! Matrices that have a number of 8 bits for each weight, and scales for rows, groups or blocks:
+//! bitsandbytes' int8, compressed-tensors' int and float, and fp8 checkpoints.
 
 use super::{check_finite, floats};
 use crate::Result;
@@ -14,11 +14,11 @@ use half::f16;
 /// A matrix of [`Encoding::I8`] or [`Encoding::F8E4m3`], `[rows, cols]`.
 pub(super) struct Scaled<'a> {
     pub codes: Source<'a>,
-    /// As many as there are blocks, row by row.
+    /// One scale for each block, row by row.
     pub scales: Source<'a>,
-    /// What every scale is divided by.
+    /// The number by which every scale is divided.
     pub divisor: f32,
-    /// Rows and columns of a block; the last ones may be smaller.
+    /// Rows and columns of a block; the last blocks may be smaller.
     pub block: [usize; 2],
 }
 
@@ -74,7 +74,7 @@ impl Coded for Scaled<'_> {
 struct Reader<'a, 'b> {
     stored: &'b Scaled<'a>,
     scales: Vec<f32>,
-    /// What the codes stand for.
+    /// The number that each code stands for.
     values: [f32; 256],
 }
 

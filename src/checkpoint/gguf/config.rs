@@ -1,7 +1,7 @@
 //! The metadata of a GGUF file -> [`Config`].
 //!
-//! Keys begin with the architecture's name, `llama.block_count`. This is what may be absent, and what
-//! it then means (llama.cpp's `llama-hparams`):
+//! Keys begin with the architecture's name, as in `llama.block_count`. The table lists the keys
+//! that may be absent and what their absence means (llama.cpp's `llama-hparams`):
 //!
 //! | key | where absent |
 //! |---|---|
@@ -16,17 +16,18 @@
 //! | `vocab_size` | as many as the tokenizer has tokens |
 //! | tensor `output` | the embedding is the head |
 
+use super::keys::Hyper;
 use super::rope;
 use crate::backend::Shape;
 use crate::checkpoint::multipliers::Multipliers;
 use crate::checkpoint::sizes::{MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
-use crate::format::gguf::{Gguf, Set};
+use crate::format::gguf::Set;
 use crate::model::Config;
 use crate::model::config::Biases;
 use crate::model::family::{Family, Window};
 use crate::{Error, Result};
 
-/// The configuration. `tokenizer_vocab` is used where the file leaves the vocabulary's size open.
+/// Reads the configuration. `tokenizer_vocab` is the vocabulary's size if the file does not say it.
 pub(super) fn config(
     keys: &Hyper<'_>,
     set: &Set,
@@ -105,7 +106,8 @@ pub(super) fn config(
     }))
 }
 
-/// Granite's multipliers. Elsewhere they mean another computation than ours, unless they are neutral.
+/// Granite's multipliers. In another family they would mean a computation that we do not have, so
+/// they must be neutral there.
 fn multipliers(keys: &Hyper<'_>, family: &Family) -> Result<Multipliers> {
     let number = |name| {
         let (expected, takes): (&str, fn(f64) -> bool) = match family.multipliers {
@@ -131,8 +133,8 @@ fn multipliers(keys: &Hyper<'_>, family: &Family) -> Result<Multipliers> {
     })
 }
 
-/// [`Config::windows`]: all layers have the window. Where a family's layers differ, the file cannot
-/// say which of them have it.
+/// [`Config::windows`]. All layers have the same window; a family whose layers differ is refused,
+/// because the file cannot say which of them have it.
 fn windows(keys: &Hyper<'_>, family: &Family, n_layers: usize) -> Result<Vec<Option<usize>>> {
     let name = "attention.sliding_window";
     let Some(window) = keys.file.u64(&keys.key(name))?.filter(|&n| n != 0) else {
@@ -142,84 +144,7 @@ fn windows(keys: &Hyper<'_>, family: &Family, n_layers: usize) -> Result<Vec<Opt
         let expected = "0: a window of some layers is not supported";
         return Err(keys.wrong(name, expected, window));
     }
-    // A window of more keys than a sequence can have is none.
+    // A window that is longer than any sequence is no window.
     let window = u32::try_from(window).unwrap_or(u32::MAX) as usize;
     Ok(vec![Some(window); n_layers])
-}
-
-/// The keys of an architecture.
-pub(super) struct Hyper<'a> {
-    pub file: &'a Gguf,
-    /// The architecture.
-    pub prefix: &'a str,
-}
-
-impl Hyper<'_> {
-    pub fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
-    }
-
-    pub fn wrong(&self, name: &str, expected: &str, got: impl ToString) -> Error {
-        self.file.wrong(&self.key(name), expected, got)
-    }
-
-    /// An integer from 1 to `most`, or a list of them that are all the same (one for each layer).
-    pub fn size(&self, name: &str, most: usize) -> Result<Option<usize>> {
-        let Some(sizes) = self.file.u64s(&self.key(name))? else {
-            return Ok(None);
-        };
-        let expected = format!("an integer from 1 to {most}");
-        let Some(&first) = sizes.first() else {
-            return Err(self.wrong(name, &expected, "an empty list"));
-        };
-        if let Some(other) = sizes.iter().find(|&&n| n != first) {
-            let got = format!("{first} for one layer and {other} for another");
-            return Err(self.wrong(name, "the same number for all layers", got));
-        }
-        match usize::try_from(first)
-            .ok()
-            .filter(|n| (1..=most).contains(n))
-        {
-            Some(size) => Ok(Some(size)),
-            None => Err(self.wrong(name, &expected, first)),
-        }
-    }
-
-    pub fn required(&self, name: &str, most: usize) -> Result<usize> {
-        let missing = || self.wrong(name, &format!("an integer from 1 to {most}"), "missing");
-        self.size(name, most)?.ok_or_else(missing)
-    }
-
-    /// A finite number that `accept` takes; `expected` says which those are.
-    pub fn accepted(
-        &self,
-        name: &str,
-        expected: &str,
-        accept: impl Fn(f64) -> bool,
-    ) -> Result<Option<f64>> {
-        match self.number(name)? {
-            Some(x) if !accept(x) => Err(self.wrong(name, expected, x)),
-            x => Ok(x),
-        }
-    }
-
-    /// A finite number.
-    pub fn number(&self, name: &str) -> Result<Option<f64>> {
-        match self.file.f64(&self.key(name))? {
-            Some(x) if !x.is_finite() => Err(self.wrong(name, "a finite number", x)),
-            x => Ok(x),
-        }
-    }
-
-    /// Refuses experts, and attention that sees what follows.
-    fn check_only_causal_and_dense(&self) -> Result<()> {
-        let experts = "expert_count";
-        if let Some(n) = self.file.u64(&self.key(experts))?.filter(|&n| n != 0) {
-            return Err(self.wrong(experts, "0: another value is not supported", n));
-        }
-        if self.file.bool(&self.key("attention.causal"))? == Some(false) {
-            return Err(self.wrong("attention.causal", "true", "false"));
-        }
-        Ok(())
-    }
 }

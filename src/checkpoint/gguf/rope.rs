@@ -1,15 +1,15 @@
-//! What a GGUF file says of RoPE.
+//! Reads the keys of RoPE in a GGUF file.
 //!
 //! | `rope.scaling.type` | read |
 //! |---|---|
 //! | none, or absent | the divisors in the tensor `rope_freqs`, where it is (Llama 3.1) |
 //! | `linear`; absent beside a factor | `rope.scaling.factor`, older `rope.scale_linear` |
-//! | `yarn` | the factor, `original_context_length`, `yarn_beta_fast`, `yarn_beta_slow`, `attn_factor` |
-//! | `longrope`, or absent | the divisors in `rope_factors_short`, `rope_factors_long` (Phi-3), `attn_factor` |
+//! | `yarn` | the factor, `original_context_length`, `attn_factor`, `yarn_beta_{fast,slow}` |
+//! | `longrope`, or absent | divisors `rope_factors_{short,long}` (Phi-3), `attn_factor` |
 //!
-//! `attn_factor` is the amplitude of longrope. That of yarn is multiplied with it.
+//! In longrope, `attn_factor` is the amplitude. In yarn, the amplitude is multiplied by it.
 
-use super::config::Hyper;
+use super::keys::Hyper;
 use crate::checkpoint::sizes::{DEFAULT_THETA, MAX_WIDTH};
 use crate::file::zeros;
 use crate::format::Encoding;
@@ -25,15 +25,15 @@ const SHORT: &str = "rope_factors_short.weight";
 /// The tensors that are part of the configuration.
 pub(super) const TENSORS: [&str; 3] = [FREQS, LONG, SHORT];
 
-/// Options of yarn that llama.cpp knows and that mean another computation, unless they have these
-/// values.
+/// Options of yarn that llama.cpp knows. With values other than these, they mean a computation that
+/// we do not have.
 const NEUTRAL: [(&str, f64); 3] = [
     ("rope.scaling.yarn_ext_factor", 1.0),
     ("rope.scaling.yarn_attn_factor", 1.0),
     ("rope.scaling.yarn_log_multiplier", 0.0),
 ];
 
-/// Dimensions of a head that are rotated.
+/// The number of dimensions of a head that are rotated.
 pub(super) fn rotary_dim(keys: &Hyper<'_>, family: &Family, head_dim: usize) -> Result<usize> {
     let name = "rope.dimension_count";
     let rotated = keys.size(name, MAX_WIDTH)?.unwrap_or(head_dim);
@@ -50,7 +50,7 @@ pub(super) fn rotary_dim(keys: &Hyper<'_>, family: &Family, head_dim: usize) -> 
     }
 }
 
-/// Theta, and how the frequencies are stretched.
+/// Reads theta, and how the frequencies are stretched.
 pub(super) fn read(keys: &Hyper<'_>, set: &Set, rotary_dim: usize) -> Result<(f64, RopeScaling)> {
     let base = "rope.freq_base";
     let theta = keys.accepted(base, "a number from 1 to 1e30", |x| {
@@ -115,7 +115,8 @@ fn amplitude(keys: &Hyper<'_>) -> Result<f64> {
     Ok(factor.unwrap_or(1.0))
 }
 
-/// The context the model was first trained with; where that is absent, the one it is for.
+/// The context length with which the model was first trained; if it is absent, the model's context
+/// length.
 fn original_context(keys: &Hyper<'_>) -> Result<f64> {
     let original = keys.size("rope.scaling.original_context_length", u32::MAX as usize)?;
     match original {
@@ -187,7 +188,7 @@ fn long_rope(
     })
 }
 
-/// The numbers that frequencies are divided by, if the file has this tensor of them.
+/// The divisors of the frequencies, if the file has the tensor `name`.
 fn divisors(set: &Set, name: &str, pairs: usize) -> Result<Option<Vec<f32>>> {
     let Some((file, tensor)) = set.tensor(name) else {
         return Ok(None);

@@ -101,7 +101,8 @@ def main(path, out):
     for kind, source, texts in REFERENCE:
         wrap = " " if may_begin_with_space(sp, ll, kind, source) else " ?"
         for text in texts:
-            # Two ways to cut the same text: as the tokenizer would after other text, and byte by byte.
+            # Two ways to cut the same text: as the tokenizer would after other text, and byte by
+            # byte.
             cuts = {"pieces": [i for i in sp.encode(text)], "bytes": None}
             bytes_of = [sp.piece_to_id("<0x%02X>" % b) for b in text.encode()]
             cuts["bytes"] = bytes_of

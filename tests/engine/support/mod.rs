@@ -1,10 +1,14 @@
 //! What the engine's tests share: a toy tokenizer, a model that checks what it is given, and a
 //! plain simulation to compare with.
 
+mod beams;
+mod guess;
 mod model;
 mod simulate;
 mod toy;
 
+pub use beams::*;
+pub use guess::*;
 pub use model::*;
 pub use simulate::*;
 pub use toy::*;
@@ -12,13 +16,16 @@ pub use toy::*;
 use llamabi::backend::{Limits, Run};
 use llamabi::engine::request::RequestLimits;
 use llamabi::engine::{
-    Alternative, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next, Prompt,
-    Request, RequestStats, Stream,
+    Alternative, BeamEvent, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next,
+    Prompt, Request, RequestStats, Stream,
 };
 use llamabi::log::Log;
 use llamabi::{Result, Token};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// For what hangs, and more than a busy machine needs for anything else.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -179,6 +186,17 @@ pub fn length(n: usize) -> GenerateOptions {
     }
 }
 
+/// A text that goes on past EOS, so that the queue of a reader who is behind fills.
+pub fn long(n: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_gen_len: Some(n),
+        ignore_eos: true,
+        temperature: 1.0,
+        seed: 5,
+        ..GenerateOptions::default()
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
     pub tokens: Vec<Token>,
@@ -186,6 +204,10 @@ pub struct Output {
     pub text: String,
     pub top: Vec<Vec<Alternative>>,
     pub finish: Option<FinishReason>,
+    pub sum_logprob: f32,
+    pub score: f32,
+    /// Of the prompt's first sequence.
+    pub beams: Vec<BeamEvent>,
     pub stats: RequestStats,
 }
 
@@ -195,27 +217,50 @@ impl Output {
     }
 }
 
+/// Waits until `is` holds of the handle.
+pub fn until(host: &Host, what: &str, is: impl Fn(&Host) -> bool) {
+    let start = Instant::now();
+    while !is(host) {
+        let late = start.elapsed() > PATIENCE;
+        assert!(!late, "{what}: {:?}", host.engine.timings());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Adds an event to the output of its sequence. Nothing may follow a sequence's end.
+pub fn add(outputs: &mut [Output], event: Event) {
+    let index = match &event {
+        Event::Token(e) => e.index,
+        Event::Finish(e) => e.index,
+        Event::Beam(e) => e.index,
+    };
+    let out = &mut outputs[index as usize];
+    assert_eq!(out.finish, None, "{event:?} follows the end of a sequence");
+    match event {
+        Event::Token(e) => {
+            out.tokens.push(e.token);
+            out.logprobs.push(e.logprob);
+            out.text.push_str(&e.text);
+            out.top.push(e.top);
+        }
+        Event::Finish(e) => {
+            out.text.push_str(&e.text);
+            (out.finish, out.stats) = (Some(e.reason), e.stats);
+            (out.sum_logprob, out.score) = (e.sum_logprob, e.score);
+        }
+        Event::Beam(e) => out.beams.push(e),
+    }
+}
+
 /// All events of a stream, per sequence, and whether it ended as cancelled. Fails the test where it
 /// hangs, or where an event follows the end.
 pub fn collect(stream: &Stream, n: usize) -> Result<(Vec<Output>, bool)> {
     let mut outputs = vec![Output::default(); n];
     loop {
-        match stream.next(Some(Duration::from_secs(30)))? {
-            Next::Event(Event::Token(e)) => {
-                let out = &mut outputs[e.index as usize];
-                assert_eq!(out.finish, None, "nothing follows the end of a sequence");
-                out.tokens.push(e.token);
-                out.logprobs.push(e.logprob);
-                out.text.push_str(&e.text);
-                out.top.push(e.top);
-            }
-            Next::Event(Event::Finish(e)) => {
-                let out = &mut outputs[e.index as usize];
-                assert_eq!(out.finish, None, "a sequence ends once");
-                out.text.push_str(&e.text);
-                (out.finish, out.stats) = (Some(e.reason), e.stats);
-            }
-            Next::Timeout => panic!("nothing within 30 s"),
+        match stream.next(Some(PATIENCE))? {
+            Next::Event(event) => add(&mut outputs, event),
+            Next::Timeout => panic!("nothing within {PATIENCE:?}"),
+            Next::Question(question) => panic!("nobody answers {question:?}"),
             end => {
                 assert!(outputs.iter().all(|out| out.finish.is_some()));
                 assert_eq!(stream.next(None).unwrap(), end, "the end is for ever");

@@ -1,6 +1,7 @@
 //! A model that is a function of the tokens it finds in its own paged cache, and that checks every
 //! step it is given.
 
+use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
 use llamabi::backend::choice::{Scale, mass};
 use llamabi::backend::{Answer, Limits, Pick, RowKind, Run, Step};
@@ -8,9 +9,9 @@ use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
-/// What a row sees: its sequence's tokens up to itself, and with which arithmetic each was computed.
+/// What a row sees: its sequence's tokens up to itself, and with which arithmetic each was
+/// computed.
 pub type History = [(Token, RowKind)];
 /// History to logits, `[VOCAB]`.
 pub type Think = dyn FnMut(&History, &mut [f32]) + Send;
@@ -36,6 +37,8 @@ struct Given {
     logits: Vec<f32>,
     picks: Vec<Pick>,
     top: Vec<(Token, f32)>,
+    /// No device goes on with a beam whose row is changed, or gives a row that is for the host.
+    for_host: bool,
 }
 
 /// How a test watches and holds a [`Model`] that an engine owns.
@@ -74,7 +77,7 @@ impl Probe {
     /// Wait until `n` steps have begun since the start.
     pub fn wait_for(&self, n: usize) {
         let state = self.state.lock().unwrap();
-        let time = Duration::from_secs(30);
+        let time = PATIENCE;
         let (_state, result) = self
             .changed
             .wait_timeout_while(state, time, |s| s.steps.len() < n)
@@ -148,8 +151,16 @@ impl Model {
     /// What of a row a device gives, its list not made by the sampler.
     fn pick(&self, step: &Step, at: usize, logits: &[f32], top: &mut Vec<(Token, f32)>) -> Pick {
         let choice = &step.choices[at];
+        let clean = |logit: &f32| {
+            if logit.is_finite() {
+                *logit
+            } else {
+                f32::NEG_INFINITY
+            }
+        };
+        let logits: Vec<f32> = logits.iter().map(clean).collect();
         let mut sampler = Sampler::new(choice.n_tokens);
-        sampler.load(logits);
+        sampler.load(&logits);
         let token = sampler
             .choose(choice, step)
             .unwrap()
@@ -241,7 +252,13 @@ impl Model {
                 "the page table covers every position"
             );
             if span.kind == RowKind::Decode {
-                assert_eq!(span.rows.len(), 1);
+                let rows = span.rows.clone();
+                let wanted = rows.filter(|row| step.wanted.contains(&(*row as u32)));
+                assert_eq!(
+                    wanted.count(),
+                    span.rows.len(),
+                    "each row of decode is wanted"
+                );
             }
             for (row, position) in span.rows.clone().zip(span.position..) {
                 let own = pages[position / page_size] as usize * page_size + position % page_size;
@@ -313,7 +330,9 @@ impl Run for Model {
             }
         }
         self.chosen = None;
-        if self.ahead {
+        let choices = &mut step.choices.iter();
+        given.for_host = choices.any(|choice| choice.needs_logits() || choice.to_host);
+        if self.ahead && !given.for_host {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
                 if step.follows && step.choices[at].strategy.penalty != 1.0 {
                     // A device has them from the steps before.
@@ -327,7 +346,8 @@ impl Run for Model {
                     .picks
                     .push(self.pick(&step, at, logits, &mut given.top));
             }
-            let decodes = step.spans.iter().all(|span| span.kind == RowKind::Decode);
+            let mut spans = step.spans.iter();
+            let decodes = spans.all(|span| span.kind == RowKind::Decode && span.rows.len() == 1);
             self.chosen = decodes.then(|| given.picks.iter().map(|pick| pick.token).collect());
         }
         self.answers.push_back(given);
@@ -337,8 +357,13 @@ impl Run for Model {
     fn collect(&mut self) -> Result<Answer<'_>> {
         self.probe.state.lock().unwrap().order.push('>');
         self.given = self.answers.pop_front().expect("a step was submitted");
-        let Given { logits, picks, top } = &self.given;
-        Ok(match self.ahead {
+        let Given {
+            logits,
+            picks,
+            top,
+            for_host,
+        } = &self.given;
+        Ok(match self.ahead && !for_host {
             true => Answer::Picks { picks, top },
             false => Answer::Logits(logits),
         })

@@ -12,7 +12,7 @@ use llamabi::tokenizer::{Piece, Tokenizer};
 
 /// What is added to the logits of the token after `tokens`, one id at a time, by the definitions of
 /// OpenAI (penalties, biases) and transformers (bans).
-fn edits(options: &GenerateOptions, tokens: &[Token], prompt_len: usize) -> Vec<Edit> {
+pub fn edits(options: &GenerateOptions, tokens: &[Token], prompt_len: usize) -> Vec<Edit> {
     let output = &tokens[prompt_len..];
     let is_banned = |id: Token| {
         let ends = id == EOS && !options.ignore_eos || options.stop_tokens.contains(&id);
@@ -103,30 +103,7 @@ pub fn simulate(
             }
         }
     }
-    // Text: of what is reported; stop strings count from where the generated part begins.
-    let shown = |tokens: &[Token]| -> Vec<Token> {
-        tokens[if options.echo { 0 } else { prompt.len() }..].to_vec()
-    };
-    let begin = decode(&shown(prompt)).1;
-    // The space that the generated part loses at its beginning is written all the same: a stop
-    // string that is more than spaces may begin with it.
-    let loses_space = |tokens: &[Token]| {
-        let shown = shown(tokens);
-        let generated = tokens.len() - prompt.len();
-        let mut told = shown.iter().enumerate();
-        let first = told.find(|(_, token)| Toy.piece(**token) != Piece::Control);
-        first.is_some_and(|(at, token)| {
-            let text = matches!(Toy.piece(*token), Piece::Text(text) if text.starts_with(' '));
-            text && at >= shown.len() - generated
-        })
-    };
-    let find = |text: &str, loses_space: bool| {
-        let at = |stop: &String| match loses_space && !stop.trim_matches(' ').is_empty() {
-            true => Some(format!(" {text}").find(&stop[..])?.saturating_sub(1)),
-            false => text.find(&stop[..]),
-        };
-        options.stop.iter().filter_map(at).min()
-    };
+    let reader = Reader { prompt, options };
     let mut cut = None;
     let mut reason = FinishReason::Length;
     while tokens.len() - prompt.len() < most {
@@ -147,21 +124,69 @@ pub fn simulate(
         }
         record(&mut sampler, Some(token), &mut out);
         tokens.push(token);
-        let (text, certain) = decode(&shown(&tokens));
-        cut = find(&text[begin..certain], loses_space(&tokens)).map(|at| begin + at);
+        cut = reader.cut(&tokens, false);
         if cut.is_some() {
             break;
         }
     }
-    let text = decode(&shown(&tokens)).0;
-    cut = cut.or_else(|| find(&text[begin..], loses_space(&tokens)).map(|at| begin + at));
-    if cut.is_some() {
-        reason = FinishReason::StopString;
-    }
-    out.text = text[..cut.unwrap_or(text.len())].into();
-    out.tokens = shown(&tokens);
-    out.finish = Some(reason);
+    reader.read(&tokens, cut, reason, &mut out);
     out
+}
+
+/// Text: of what is reported; stop strings count from where the generated part begins.
+pub struct Reader<'a> {
+    pub prompt: &'a [Token],
+    pub options: &'a GenerateOptions,
+}
+
+impl Reader<'_> {
+    fn shown(&self, tokens: &[Token]) -> Vec<Token> {
+        let echo = self.options.echo;
+        tokens[if echo { 0 } else { self.prompt.len() }..].to_vec()
+    }
+
+    /// The space that the generated part loses at its beginning is written all the same: a stop
+    /// string that is more than spaces may begin with it.
+    fn loses_space(&self, tokens: &[Token]) -> bool {
+        let shown = self.shown(tokens);
+        let generated = tokens.len() - self.prompt.len();
+        let mut told = shown.iter().enumerate();
+        let first = told.find(|(_, token)| Toy.piece(**token) != Piece::Control);
+        first.is_some_and(|(at, token)| {
+            let text = matches!(Toy.piece(*token), Piece::Text(text) if text.starts_with(' '));
+            text && at >= shown.len() - generated
+        })
+    }
+
+    /// Where a stop string cuts the text: of what is certain, or of all as it is at the end.
+    pub fn cut(&self, tokens: &[Token], at_end: bool) -> Option<usize> {
+        let begin = decode(&self.shown(self.prompt)).1;
+        let (text, certain) = decode(&self.shown(tokens));
+        let text = &text[begin..if at_end { text.len() } else { certain }];
+        let loses_space = self.loses_space(tokens);
+        let at = |stop: &String| match loses_space && !stop.trim_matches(' ').is_empty() {
+            true => Some(format!(" {text}").find(&stop[..])?.saturating_sub(1)),
+            false => text.find(&stop[..]),
+        };
+        let first = self.options.stop.iter().filter_map(at).min();
+        first.map(|at| begin + at)
+    }
+
+    /// What the reader of these tokens gets.
+    pub fn read(
+        &self,
+        tokens: &[Token],
+        cut: Option<usize>,
+        reason: FinishReason,
+        out: &mut Output,
+    ) {
+        let text = decode(&self.shown(tokens)).0;
+        let cut = cut.or_else(|| self.cut(tokens, true));
+        let stopped = cut.map(|_| FinishReason::StopString);
+        out.text = text[..cut.unwrap_or(text.len())].into();
+        out.tokens = self.shown(tokens);
+        out.finish = stopped.or(Some(reason));
+    }
 }
 
 /// `got` is what the simulation says, figures aside.

@@ -203,8 +203,8 @@ pub fn config(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// An `adapter_config.json` in a line, then the safetensors of the adapter: everything that is checked
-/// before it is merged into `tests/data/adapters/base`.
+/// An `adapter_config.json` in a line, then the safetensors of the adapter: everything that is
+/// checked before it is merged into `tests/data/adapters/base`.
 pub fn adapter(data: &[u8]) -> Result<()> {
     let line = data.iter().position(|&b| b == b'\n').unwrap_or(data.len());
     let (config, weights) = data.split_at(line);

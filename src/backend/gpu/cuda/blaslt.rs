@@ -1,10 +1,9 @@
-//! Products of prompts by cuBLASLt, if LLAMABI_CUDA_BLASLT asks for it. It is opened at run time,
-//! never linked. (U)
+//! Products of prompts by cuBLASLt, if LLAMABI_CUDA_BLASLT asks for it. The library is opened at
+//! run time, never linked. (U)
 //!
-//! The vendor's library chooses kernels by the number of rows, so a result may depend on what else
-//! is in the batch. This is why it is off unless it is asked for. The library is asked for an
-//! algorithm once for each shape, and the answer (a plan) is kept. `library.rs` says which products
-//! these are.
+//! It is off by default, because the library chooses its kernels by the number of rows, so a result
+//! may depend on the other rows of the batch. We ask the library for an algorithm once for each
+//! shape and keep the answer, which is called a plan. `library.rs` says which products are meant.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the library's names")]
 #![allow(clippy::too_many_arguments, reason = "the library's signatures")]
@@ -18,11 +17,12 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of the library's workspace: what its makers advise for compute capability 9.0.
+/// Bytes of the library's workspace, as its makers advise for compute capability 9.0.
 pub(super) const WORKSPACE: usize = 32 << 20;
-/// Version 12.0: types and attributes are those of its header.
+/// Version 12.0; the types and attributes here come from its header.
 const OLDEST: usize = 120_000;
-/// Most shapes: four products of a layer, each with powers of two of rows.
+/// The largest number of plans. A layer has four products, and rows are rounded up to powers of
+/// two.
 const MOST_PLANS: usize = 128;
 
 const COMPUTE_32F: c_int = 68;
@@ -32,7 +32,8 @@ const LAYOUT_COLS: c_int = 3;
 const PREFERENCE_WORKSPACE: c_int = 1;
 /// The alignments of A, B, C and D.
 const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
-/// Rows begin at multiples of 32 elements, and the smallest elements have two bytes.
+/// The alignment of rows in bytes: they begin at multiples of 32 elements, and the smallest
+/// elements have two bytes.
 const ALIGNMENT: u32 = 64;
 
 fn type_of(dtype: Dtype) -> Option<c_int> {
@@ -90,7 +91,7 @@ macro_rules! functions {
 
             $(
                 /// # Safety
-                /// As in the library's reference.
+                /// As the library's reference says.
                 unsafe fn $name(&self, $($argument: $type),*) -> Said {
                     // SAFETY: the caller's contract.
                     match unsafe { (self.$name)($($argument),*) } {
@@ -134,7 +135,7 @@ struct Plan {
     k: usize,
     kind: c_int,
     strides: [usize; 3],
-    /// Layouts of the weights, of the rows, and of the sums.
+    /// The layouts of the weights, the rows and the sums.
     layouts: [Handle; 3],
     found: Heuristic,
 }
@@ -155,8 +156,8 @@ pub(super) struct BlasLt {
 unsafe impl Send for BlasLt {}
 
 impl BlasLt {
-    /// Opens the library. `asked` is a file, or 1 for the library that is already loaded, that the
-    /// loader finds, or that the toolkit has. The context must be current.
+    /// Opens the library. `asked` is a file or "1". For "1" it tries the library that is already
+    /// loaded, then the one that the loader finds, then the toolkit's. The context must be current.
     pub fn open(asked: &str, context: &Arc<Context>) -> Result<BlasLt, String> {
         let library = Library::look_up(find(asked)?)?;
         // SAFETY: no arguments.
@@ -202,7 +203,7 @@ impl BlasLt {
         Ok(this)
     }
 
-    /// Does the product, in `stream`. The context must be current.
+    /// Launches the product in `stream`. The context must be current.
     ///
     /// # Safety
     /// That of [`crate::backend::gpu::device::Device::product`].
@@ -241,7 +242,8 @@ impl BlasLt {
         }
     }
 
-    /// Index of the plan for this shape, with its rows rounded up.
+    /// The index of the plan for this shape, with the number of rows rounded up. Makes the plan if
+    /// there is none.
     fn plan(&mut self, p: &Product, kind: c_int) -> Result<usize, String> {
         let rows = p.m.next_power_of_two();
         let strides = [p.w_stride, p.y_stride, p.x_stride];
@@ -264,11 +266,11 @@ impl BlasLt {
             layouts: [ptr::null_mut(); 3],
             found: Heuristic::default(),
         });
-        // After a failure the library is not used any more, so an incomplete plan is never used,
-        // and is freed with the library.
+        // After a failure the library is not used any more. So an incomplete plan is never used,
+        // and it is freed with the library.
         let at = self.plans.len() - 1;
         let (lib, plan) = (&self.library, &mut self.plans[at]);
-        // The library's matrices are column-major, so its columns are our rows.
+        // The library's matrices are column-major: its columns are our rows.
         let shapes = [(kind, p.k, p.n), (kind, p.k, rows), (TYPE_F32, p.n, rows)];
         let mut n = 0;
         // SAFETY: there is room for one result; everything outlives the calls.
@@ -303,7 +305,7 @@ impl BlasLt {
 }
 
 impl Drop for BlasLt {
-    /// Nothing of it is in progress: whoever drops it has waited.
+    /// No product is in progress, because whoever drops the library has waited.
     fn drop(&mut self) {
         let Ok(_current) = self.context.enter() else {
             return;

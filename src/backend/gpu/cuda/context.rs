@@ -22,15 +22,15 @@ unsafe impl Send for Context {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Context {}
 
-/// While this lives, the context is current on this thread.
+/// While this value lives, the context is current on this thread.
 pub(super) struct Current<'a> {
     driver: &'a Driver,
-    /// It must not leave the thread.
+    /// Keeps the value from leaving its thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl Context {
-    /// The primary context of device `index`, which preflight has seen.
+    /// Retains the primary context of device `index`, which preflight has seen.
     pub fn retain(driver: Driver, index: usize) -> Result<Arc<Context>> {
         let (mut device, mut raw) = (0, ptr::null_mut());
         // SAFETY: preflight has started the driver; both outlive the calls. Released in `drop`.
@@ -46,8 +46,9 @@ impl Context {
         }))
     }
 
-    /// Whatever uses the device comes through here, also to give something back, so that a child
-    /// after `fork`, where the driver promises nothing, never calls it.
+    /// Makes the context current. Every use of the device begins with this call, also to free
+    /// something. It fails in a child after `fork`, where the driver promises nothing, so a child
+    /// never calls the driver.
     pub fn enter(&self) -> Result<Current<'_>> {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "the device" });
@@ -69,7 +70,7 @@ impl Context {
     }
 }
 
-// The following `drop` functions ignore failures, because nobody could handle them: after a device
+// The `drop` functions below ignore failures, because nobody could handle them: after a device
 // error every call fails, and the process goes on.
 
 impl Drop for Current<'_> {
@@ -89,7 +90,7 @@ impl Drop for Context {
     }
 }
 
-/// A stream, event or module.
+/// A stream, event, module or graph, which is destroyed when it is dropped.
 pub(super) struct Owned {
     pub raw: Handle,
     destroy: unsafe fn(&Driver, Handle) -> Outcome,
@@ -102,7 +103,7 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    /// The object that `create` makes. The context must be current.
+    /// Owns the object that `create` makes. The context must be current.
     pub fn new(
         context: &Arc<Context>,
         create: impl FnOnce(&Driver, &mut Handle) -> Outcome,
@@ -117,7 +118,7 @@ impl Owned {
         })
     }
 
-    /// An event that somebody will wait for. The context must be current.
+    /// An event for which somebody will wait. The context must be current.
     pub fn event(context: &Arc<Context>) -> Result<Owned> {
         Owned::new(
             context,
@@ -152,7 +153,7 @@ impl Pinned {
         let _current = context.enter()?;
         let mut at = ptr::null_mut();
         let size = bytes.max(1);
-        // Flags 0: cached by the CPU. Write-combined memory is slow to read.
+        // Flags 0 give memory that the CPU caches; write-combined memory would be slow to read.
         // SAFETY: the context is current; `at` outlives the call.
         match unsafe { context.driver.cuMemHostAlloc(&mut at, size, 0) } {
             Err(failed) if failed.code == OUT_OF_MEMORY => {
@@ -175,7 +176,7 @@ impl Pinned {
 }
 
 impl Drop for Pinned {
-    /// No copy uses it any more: its owners wait for their copies.
+    /// No copy uses the memory any more, because its owners wait for their copies.
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
             // SAFETY: allocated in `new`, used by no copy.

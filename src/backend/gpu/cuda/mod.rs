@@ -1,9 +1,9 @@
 //! A real GPU, through the driver's own interface. (U)
 //!
-//! It uses the primary context, as other code in the process does. The context is current only
-//! during our calls, so a host with CUDA code of its own notices nothing. Everything is done in one
-//! stream. On compute capability 9.0, kernels that wait for the previous kernel themselves are
-//! launched early.
+//! It uses the primary context, which it shares with other CUDA code of the process. The context is
+//! current only during our calls, so such code notices nothing. All work goes through one stream.
+//! On compute capability 9.0, kernels that can wait for the previous launch themselves are launched
+//! early.
 //!
 //! Environment variables:
 //! - LLAMABI_CUDA_GRAPHS=0: launches are never recorded.
@@ -11,7 +11,7 @@
 //!   read.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
-//!   Results may then depend on what else is in the batch.
+//!   Results may then depend on the other rows of the batch.
 #![allow(unsafe_code)]
 
 mod blaslt;
@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
 /// Floats in page-locked host memory.
 pub struct Floats {
     memory: Pinned,
-    /// Fires when the last copy into it is done.
+    /// Fires when the last copy into the memory is done.
     done: Owned,
     context: Arc<Context>,
 }
@@ -67,16 +67,16 @@ impl Drop for Floats {
     }
 }
 
-/// What does the products that a library may do.
+/// Who does the products that a library may do.
 enum Products {
-    /// Our own kernels.
+    /// Our own kernels do.
     Own,
     Library(Box<BlasLt>),
-    /// Our own kernels, for this reason, which has not been reported yet.
+    /// Our own kernels do, because the library failed. The reason has not been reported yet.
     Failed(String),
 }
 
-/// One NVIDIA GPU. What it owns is dropped in the order of the fields.
+/// One NVIDIA GPU. The order of the fields is the order in which they are dropped.
 pub struct Cuda {
     products: Mutex<Products>,
     staging: Staging,
@@ -84,7 +84,7 @@ pub struct Cuda {
     stream: Owned,
     context: Arc<Context>,
     found: Found,
-    /// Rows of a 2D copy may lie at most this many bytes apart.
+    /// The rows of a 2D copy may lie at most this many bytes apart.
     max_pitch: usize,
     multiprocessors: u32,
     records: bool,
@@ -95,10 +95,10 @@ pub struct Cuda {
     hopper: bool,
 }
 
-/// The oldest driver whose graphs record such launches as what they are.
+/// The oldest driver whose graphs keep programmatic dependent launches as such.
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
-/// Launches that were recorded, ready to run.
+/// Recorded launches, ready to run.
 pub struct Graph(Owned);
 
 fn is_on(variable: &str) -> bool {
@@ -106,8 +106,8 @@ fn is_on(variable: &str) -> bool {
 }
 
 impl Cuda {
-    /// Opens GPU `index` with these kernels, using the driver from the first of `libraries` that
-    /// can be opened.
+    /// Opens GPU `index` with these kernels and the driver from the first of `libraries` that can
+    /// be opened.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with a [`super::reason::Reason`] if there is no usable GPU,
@@ -144,8 +144,8 @@ impl Cuda {
         }
     }
 
-    /// Uses cuBLASLt: `asked` is the value of LLAMABI_CUDA_BLASLT, `1` or a file. If it cannot be
-    /// opened, or fails later, our own kernels do its work.
+    /// Makes the device use cuBLASLt. `asked` is the value of LLAMABI_CUDA_BLASLT: `1` or a file.
+    /// If the library cannot be opened, or fails later, our own kernels do its work.
     ///
     /// # Errors
     /// [`Error::Device`] if the device is broken.
@@ -167,7 +167,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Copies in progress may still use what is dropped now.
+        // Copies in progress may still use the fields that are dropped now.
         let _ = self.synchronize();
     }
 }
@@ -228,7 +228,7 @@ unsafe impl Device for Cuda {
     }
 
     unsafe fn free(&self, at: u64) {
-        // The driver's reference does not promise that freeing waits.
+        // The driver's reference does not promise that freeing waits for pending work.
         let _ = self.synchronize();
         if let Ok(_current) = self.context.enter() {
             // SAFETY: by this function's contract; nothing that uses it is in progress.
@@ -288,7 +288,7 @@ unsafe impl Device for Cuda {
         if to.pitch <= self.max_pitch {
             return Ok(copy(all)?);
         }
-        // Layers of a large pool lie farther apart than a 2D copy can.
+        // The layers of a large pool lie farther apart than the rows of a 2D copy may.
         for row in 0..rows {
             let mut one = Copy2d { height: 1, ..all };
             for side in [&mut one.from, &mut one.to] {
@@ -302,7 +302,8 @@ unsafe impl Device for Cuda {
 
     unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()> {
         let _current = self.context.enter()?;
-        // Row by row: layers of a large pool lie farther apart than a 2D copy can.
+        // Copies row by row, because the layers of a large pool lie farther apart than the rows of
+        // a 2D copy may.
         let rows = to.chunks_exact_mut(from.width).enumerate();
         let copied = rows.map(|(i, row)| {
             let (at, n) = (from.at + (i * from.pitch) as u64, row.len());
@@ -313,8 +314,8 @@ unsafe impl Device for Cuda {
             }
         });
         let copied = copied.collect::<std::result::Result<(), _>>();
-        // Also where a copy has failed: others may be under way.
-        // SAFETY: the context is current.
+        // Waits even if a copy has failed, because others may be in progress. SAFETY: the context
+        // is current.
         let idle = unsafe { self.driver().cuStreamSynchronize(self.stream.raw) };
         copied?;
         Ok(idle?)
@@ -431,8 +432,8 @@ unsafe impl Device for Cuda {
 
     fn begin_capture(&self) -> Result<()> {
         let _current = self.context.enter()?;
-        // Only this thread is affected: another thread, with a handle of its own, may allocate in
-        // the meantime.
+        // In this mode only this thread is affected. Another thread, with a handle of its own, may
+        // allocate memory meanwhile.
         let mode = CAPTURE_THREAD_LOCAL;
         // SAFETY: our own stream.
         unsafe { self.driver().cuStreamBeginCapture_v2(self.stream.raw, mode) }?;
@@ -453,13 +454,12 @@ unsafe impl Device for Cuda {
             |driver, to| unsafe { driver.cuGraphInstantiateWithFlags(to, recorded, 0) },
             Driver::cuGraphExecDestroy,
         );
-        // The instantiated graph does not need it. A failure to free it is ignored, as elsewhere.
-        // SAFETY: ours, and nobody uses it after this.
+        // The instantiated graph does not need the recording. A failure to free it is ignored, as
+        // elsewhere. SAFETY: ours, and nobody uses it after this.
         let _ = unsafe { self.driver().cuGraphDestroy(recorded) };
         let graph = graph?;
-        // Otherwise the graph would take its memory at its first launch, and a refusal would be an
-        // error of that step.
-        // SAFETY: just made; our own stream.
+        // Uploading makes the graph take its memory now. Otherwise it would do so at its first
+        // launch, and if that were refused, the step would fail. SAFETY: just made; our own stream.
         unsafe { self.driver().cuGraphUpload(graph.raw, self.stream.raw) }?;
         Ok(Graph(graph))
     }

@@ -1,4 +1,5 @@
-//! The kernels on a GPU: every image is loaded and every kernel looked up when it is opened. (U)
+//! The kernels on a GPU. When the GPU is opened, all images are loaded and all kernels looked up.
+//! (U)
 #![allow(unsafe_code)]
 
 use super::context::{Context, Owned};
@@ -13,14 +14,14 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The functions of all kernels, in the order of `KERNELS`; they live as long as the modules.
+/// The functions of all kernels, in the order of `KERNELS`. They live as long as the modules.
 pub(super) struct Modules {
     functions: Vec<Option<Handle>>,
-    /// Whether the kernels for compute capability 9.0 exist here and the shared memory that they
-    /// take does.
+    /// Whether the kernels for compute capability 9.0 exist here, and the GPU has the shared memory
+    /// that they take.
     pub hopper: bool,
-    /// Whether all kernels are machine code for 9.0 or newer; in older code, kernels cannot wait
-    /// for the previous launch.
+    /// Whether all kernels were compiled for 9.0 or newer. In code for older architectures, a
+    /// kernel cannot wait for the previous launch.
     pub programmatic: bool,
     _modules: Vec<Owned>,
 }
@@ -32,7 +33,7 @@ unsafe impl Send for Modules {}
 unsafe impl Sync for Modules {}
 
 impl Modules {
-    /// The context must be current.
+    /// Loads the images and looks the kernels up. The context must be current.
     pub fn load(context: &Arc<Context>, images: &Images, found: &Found) -> Result<Modules> {
         let mut modules = Vec::new();
         for (file, image) in &images.fatbins {
@@ -54,7 +55,8 @@ impl Modules {
     }
 }
 
-/// Loads one image. The driver may compile PTX in it; if that fails, its message is kept.
+/// Loads one image. The driver may compile the PTX in it; if this fails, the error contains the
+/// driver's message.
 fn module(
     context: &Arc<Context>,
     file: &str,
@@ -118,7 +120,8 @@ fn module(
     })
 }
 
-/// The lowest virtual architecture that a function was compiled for, as 10 major + minor.
+/// The lowest virtual architecture for which any of the functions was compiled, as 10 major +
+/// minor.
 fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int> {
     let mut least = c_int::MAX;
     for &function in functions.iter().flatten() {
@@ -135,8 +138,8 @@ fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int
     Ok(least)
 }
 
-/// Looks a kernel up and allows it as much shared memory as the device has. `None`: the kernel
-/// exists for other GPUs only.
+/// Looks a kernel up, and allows it as much shared memory as the device has. Returns `None` if the
+/// kernel exists for other GPUs only.
 fn function(
     context: &Context,
     modules: &[Owned],

@@ -1,4 +1,4 @@
-//! Copies to the device through two page-locked buffers: one is filled while the other is being
+//! Copies to the device through two page-locked buffers. One is filled while the other is being
 //! copied. (U)
 #![allow(unsafe_code)]
 
@@ -9,21 +9,21 @@ use crate::backend::gpu::driver::{Copy2d, Driver, Handle, MEMORY_DEVICE, MEMORY_
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of each buffer: large enough that a copy costs more than starting it, small enough that
-/// the first copy starts soon.
+/// Bytes of each buffer. It is so large that a copy takes longer than starting it, and so small
+/// that the first copy starts soon.
 const STAGE: usize = 4 << 20;
 
-/// A buffer, and an event that fires when the copy out of it is done.
+/// A buffer, and an event that fires when the copy from it is done.
 struct Stage {
     memory: Pinned,
     done: Owned,
 }
 
-/// The two buffers, and which of them is next.
+/// The two buffers, and the index of the one to fill next.
 pub(super) struct Staging(Mutex<([Stage; 2], usize)>);
 
 impl Staging {
-    /// The context must be current.
+    /// Allocates the buffers. The context must be current.
     pub fn new(context: &Arc<Context>) -> Result<Staging> {
         let stage = || -> Result<Stage> {
             Ok(Stage {
@@ -34,7 +34,8 @@ impl Staging {
         Ok(Staging(Mutex::new(([stage()?, stage()?], 0))))
     }
 
-    /// Copies rows, which lie end to end in `from`; `from` may be changed as soon as this returns.
+    /// Copies rows, which lie end to end in `from`, to the device. `from` may be changed as soon as
+    /// this returns.
     ///
     /// # Safety
     /// The context is current, the rows lie in live memory, and `from.len()` is a multiple of
@@ -47,7 +48,7 @@ impl Staging {
         from: &[u8],
     ) -> Result<()> {
         if to.width == to.pitch || to.width == from.len() {
-            // One stretch of memory, which may be cut anywhere.
+            // The rows are one stretch of memory, which may be cut anywhere.
             for (i, bytes) in from.chunks(STAGE).enumerate() {
                 let rows = Rows {
                     at: to.at + (i * STAGE) as u64,

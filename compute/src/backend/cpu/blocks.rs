@@ -1,0 +1,753 @@
+//! Quantised weights as tile strips: the layout, and how rows get into it.
+//!
+//! A strip has sixteen outputs and is a stream of blocks. A block has first the codes, in lines of
+//! 64 bytes with four bytes of every output, and then the scales, sixteen f16 for each group.
+//! Blocks consist of whole cache lines. (nf4 in blocks of 64 k, in which half of the lines are
+//! split, was 15 % slower.) k is padded to whole blocks with zeros, and outputs are padded to whole
+//! strips.
+//!
+//! | | a line's four bytes of an output | k in a block | lines | bytes |
+//! |---|---|---:|---:|---:|
+//! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
+//! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
+//! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
+//! | k4 | as int4 | 256 | 32 | 2048 + 256 + 64 |
+//! | k8 | as int8 | 256 | 64 | 4096 + 256 + 64 |
+//!
+//! The scales of k4 and k8 are the words of [`crate::quant::k`]: four lines with two of the words
+//! for small integers of every output, then a line with sixteen `d` and, in k4, sixteen `dmin`. The
+//! second half of that line of k8 is padding, which keeps blocks whole cache lines.
+//!
+//! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
+//! bytes of an int16: [`Blocks::words`]. For many rows a line becomes pairs of int16 in every
+//! format: [`Blocks::int_pairs`].
+
+use super::element::{Data, Pairs, Weights, half_bits};
+use super::rows::K_BLOCK;
+use super::simd::{LANES, Simd};
+use crate::quant::{Quant, k};
+
+/// The number of columns of a block (k in the table above).
+const fn block_k(quant: Quant) -> usize {
+    match quant {
+        Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
+        Quant::Nf4 => 128,
+        Quant::K4 | Quant::K8 => k::BLOCK,
+    }
+}
+
+/// Activations are padded to a multiple of this. It is a multiple of every format's block, except
+/// of formats whose matrices are never padded.
+pub(super) const PADDED_K: usize = 128;
+/// The number of columns that share an activation scale.
+pub(super) const GROUP_K: usize = 32;
+/// 16-bit words of a line.
+pub(super) const LINE: usize = 2 * LANES;
+/// The number of words in the activations of [`GROUP_K`] columns.
+pub(super) const WORDS: usize = GROUP_K / 2;
+
+/// Words of the codes of a block.
+const fn codes_len(quant: Quant) -> usize {
+    block_k(quant) * LANES
+        / 2
+        / if matches!(quant, Quant::Int8 | Quant::K8) {
+            1
+        } else {
+            2
+        }
+}
+
+/// 16-bit words of a block.
+pub(super) const fn block_len(quant: Quant) -> usize {
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 => (k::GROUP_WORDS + 2) * LANES,
+            _ => block_k(quant) / quant.group() * LANES,
+        }
+}
+
+/// 16-bit words of a strip; `None` if no machine could hold them.
+pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
+    cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
+}
+
+/// Weight `k` of an output of a strip.
+pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
+    let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
+    let within = k % block_k(quant);
+    let code = match quant {
+        Quant::Int8 | Quant::Fp8 | Quant::K8 => {
+            let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
+            word >> (8 * (within % 2)) & 255
+        }
+        Quant::Int4 | Quant::Nf4 | Quant::K4 => {
+            let byte = within % 4;
+            let word = block[within / 8 * LINE + 2 * lane + byte / 2];
+            word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15
+        }
+    };
+    let mut scales = [0; k::K4_WORDS];
+    let n = quant.scales(block_k(quant));
+    for (i, scale) in scales[..n].iter_mut().enumerate() {
+        *scale = block[scale_at(quant, i, lane)];
+    }
+    let [scale, minimum] = quant.scale(&scales[..n], within);
+    scale * quant.value(code as u8) - minimum
+}
+
+/// The place of scale `i` of an output in a block.
+fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 if i < k::GROUP_WORDS => i / 2 * LINE + 2 * lane + i % 2,
+            _ => i * LANES + lane,
+        }
+}
+
+/// Places the codes of one row in its lane.
+pub(super) fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
+    let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
+    // Bytes of one row in a block.
+    let bytes = quant.code_bytes(block_k(quant));
+    for (block, codes) in blocks.zip(codes.chunks(bytes)) {
+        let lines = block[..len].as_chunks_mut::<LINE>().0;
+        for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
+            let mut c = [0; 4];
+            c[..codes.len()].copy_from_slice(codes);
+            if !matches!(quant, Quant::Int8 | Quant::K8) {
+                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next
+                // two.
+                let [a, b, c4, d] = c;
+                c = [
+                    a >> 4 | (c4 & 0xf0),
+                    a & 15 | c4 << 4,
+                    b >> 4 | (d & 0xf0),
+                    b & 15 | d << 4,
+                ];
+            }
+            line[2 * lane] = u16::from_le_bytes([c[0], c[1]]);
+            line[2 * lane + 1] = u16::from_le_bytes([c[2], c[3]]);
+        }
+    }
+}
+
+/// Places the scales of one row in its lane.
+pub(super) fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
+    let each = quant.scales(block_k(quant));
+    let blocks = strip.chunks_exact_mut(block_len(quant));
+    for (block, scales) in blocks.zip(scales.chunks(each)) {
+        for (i, &scale) in scales.iter().enumerate() {
+            block[scale_at(quant, i, lane)] = scale;
+        }
+    }
+}
+
+/// A block format, as a type that kernels are generic over.
+pub(super) trait Blocks: 'static {
+    /// The format.
+    const QUANT: Quant;
+    /// 16-bit words of a block.
+    const LEN: usize = block_len(Self::QUANT);
+    /// Groups of [`GROUP_K`] in a block.
+    const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
+    /// Parts of a group that have a scale each.
+    const SPANS: usize = if Self::QUANT.group() < GROUP_K {
+        GROUP_K / Self::QUANT.group()
+    } else {
+        1
+    };
+    /// Lines of codes in a group.
+    const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
+    /// A factor that scales of activations contain. The lookup table has the values of codes as
+    /// multiples of it.
+    const UNIT: f32;
+    /// How many blocks before its use a block is prefetched.
+    const AHEAD: usize = 1;
+    /// The greatest integer to which an activation is converted.
+    const TOP: f32 = 32767.0;
+    /// Whether weights have minima.
+    const MINIMA: bool = false;
+
+    /// The lookup table of [`Blocks::int_pairs`].
+    type Pairs<S: Simd>: Copy;
+    /// Builds the table.
+    fn table_of_pairs<S: Simd>(s: S) -> Self::Pairs<S>;
+    /// The weights of a line in multiples of [`Blocks::UNIT`], as pairs of int16, in the order of
+    /// [`pair_words`]: the first two, or all four.
+    fn int_pairs<S: Simd>(s: S, table: Self::Pairs<S>, line: &[u16; LINE]) -> [S::I; 4];
+
+    /// The activations of a group as words for [`Blocks::add`].
+    fn words(x: &[i32; GROUP_K]) -> [i32; WORDS];
+    /// The offset of a group of activations, which have this scale: what [`Blocks::accumulate`]
+    /// needs of their sum.
+    #[inline(always)]
+    fn offset(_: &[i32; GROUP_K], _: f32) -> i32 {
+        0
+    }
+    /// The lookup table of [`Blocks::add`].
+    type Table<S: Simd>: Copy;
+    /// Builds the table.
+    fn table<S: Simd>(s: S) -> Self::Table<S>;
+    /// The sum of a group, in parts.
+    type Sum<S: Simd>: Copy;
+    /// The number of registers of a sum.
+    const PARTS: usize = 1;
+    /// A sum of zero.
+    fn zero<S: Simd>(s: S) -> Self::Sum<S>;
+    /// Adds a line times its words of SIDE rows, which begin with word `first`, in multiples of
+    /// [`Blocks::UNIT`].
+    fn add<S: Simd, const SIDE: usize>(
+        s: S,
+        table: Self::Table<S>,
+        line: &[u16; LINE],
+        x: &[[i32; WORDS]; SIDE],
+        first: usize,
+        sums: &mut [Self::Sum<S>; SIDE],
+    );
+    /// The sum of a group, exactly.
+    fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
+
+    /// The lookup table of [`Blocks::values`].
+    type Values<S: Simd>: Copy;
+    /// Builds the table.
+    fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
+    /// The weights of a line before scaling, in the order of k: the first four, or all eight.
+    fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
+
+    /// An array of [`Blocks::LEN`] words.
+    type Block: 'static;
+    /// A strip as blocks.
+    fn blocks(strip: &[u16]) -> &[Self::Block];
+    /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
+    fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
+
+    /// The scale of a span, as sums and weights need it.
+    type Scale<S: Simd>: Copy;
+    /// Scale of span `i` of a block, counted over all its groups.
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> Self::Scale<S>;
+    /// Prefetches the memory that lies `ahead` bytes after what [`Blocks::scale`] reads.
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize);
+    /// Computes the scale of weights, and their minimum or zero.
+    fn factors<S: Simd>(s: S, scale: Self::Scale<S>) -> [S::F; 2];
+    /// Adds the scaled sum of a span of a group to `sum`. `offset` and `unit` are the offset and
+    /// the scale of the activations.
+    fn accumulate<S: Simd>(
+        s: S,
+        scale: Self::Scale<S>,
+        dot: Self::Sum<S>,
+        offset: i32,
+        unit: f32,
+        sum: S::F,
+    ) -> S::F;
+    /// A weight, from its [`Blocks::values`].
+    fn weight<S: Simd>(s: S, scale: Self::Scale<S>, value: S::F) -> S::F;
+}
+
+/// A group of activations as pairs of int16: of every four columns the first and the third, and the
+/// second and the fourth, because these are the bytes and half bytes that codes have at one place
+/// in their two words.
+#[inline(always)]
+pub(super) fn pair_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+    let mut words = [0; WORDS];
+    for (x, to) in x
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .zip(words.as_chunks_mut::<2>().0)
+    {
+        *to = [(x[0] & 0xffff) | x[2] << 16, (x[1] & 0xffff) | x[3] << 16];
+    }
+    words
+}
+
+macro_rules! weights {
+    ($($type:ident)*) => {$(
+        impl Weights for $type {
+            type Bits = u16;
+            const BLOCK: usize = K_BLOCK / block_k(Self::QUANT) * <Self as Blocks>::LEN;
+            const DIRECT: bool = false;
+            #[inline(always)]
+            fn array(data: &Data) -> &[u16] {
+                half_bits(data)
+            }
+            fn pairs(_: &[u16]) -> &[[u16; LINE]] {
+                unreachable!("a quantised strip has no pairs of columns")
+            }
+            fn widen<S: Simd>(_: S, _: &[u16; LINE]) -> [S::F; 2] {
+                unreachable!("a quantised strip has no pairs of columns")
+            }
+            #[inline(always)]
+            fn unpack<S: Simd>(s: S, block: &[u16], to: impl Pairs<S>) {
+                unpack::<Self, S>(s, block, to);
+            }
+        }
+    )*};
+}
+
+weights!(Int8 Int4 Nf4 K4 K8);
+
+/// [`Weights::unpack`]: codes to f32, times their scale.
+#[inline(always)]
+fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
+    let table = Q::table_of_values(s);
+    // Pairs of columns in a line.
+    let each = WORDS / Q::LINES;
+    for (b, block) in Q::blocks(blocks).iter().enumerate() {
+        // Lines of a span.
+        let lines = Q::LINES / Q::SPANS;
+        for i in 0..Q::GROUPS * Q::SPANS {
+            let scale = Q::scale(s, block, i);
+            for j in i * lines..(i + 1) * lines {
+                let values = Q::values(s, table, Q::line(block, j));
+                for i in 0..each {
+                    let (even, odd) = (values[2 * i], values[2 * i + 1]);
+                    let both = [Q::weight(s, scale, even), Q::weight(s, scale, odd)];
+                    to.put((Q::GROUPS * Q::LINES * b + j) * each + i, both);
+                }
+            }
+        }
+    }
+}
+
+/// [`Quant::Int8`].
+pub(super) struct Int8;
+/// [`Quant::Int4`].
+pub(super) struct Int4;
+/// [`Quant::Nf4`].
+pub(super) struct Nf4;
+/// [`Quant::K4`].
+pub(super) struct K4;
+/// [`Quant::K8`].
+pub(super) struct K8;
+
+macro_rules! shaped {
+    ($quant:expr) => {
+        const QUANT: Quant = $quant;
+        type Block = [u16; block_len($quant)];
+
+        #[inline(always)]
+        fn blocks(strip: &[u16]) -> &[Self::Block] {
+            strip.as_chunks().0
+        }
+        #[inline(always)]
+        fn line(block: &Self::Block, i: usize) -> &[u16; LINE] {
+            &block.as_chunks().0[i]
+        }
+    };
+}
+
+/// Implements the scales of formats that have an f16 for each group.
+macro_rules! scaled {
+    ($quant:expr) => {
+        type Scale<S: Simd> = S::F;
+
+        #[inline(always)]
+        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
+            let first = codes_len($quant) / LANES;
+            s.widen_f16(&block.as_chunks().0[first + i * GROUP_K / $quant.group()])
+        }
+        #[inline(always)]
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+            let first = codes_len($quant) / LANES;
+            let scales: &[[u16; LANES]] = block.as_chunks().0;
+            s.prefetch(&scales[first + i * GROUP_K / $quant.group()], ahead);
+        }
+        #[inline(always)]
+        fn accumulate<S: Simd>(
+            s: S,
+            scale: S::F,
+            dot: Self::Sum<S>,
+            offset: i32,
+            unit: f32,
+            sum: S::F,
+        ) -> S::F {
+            let scale = s.mul(scale, s.splat(unit));
+            s.fma(s.to_f32(Self::total(s, dot, offset)), scale, sum)
+        }
+        #[inline(always)]
+        fn factors<S: Simd>(s: S, scale: S::F) -> [S::F; 2] {
+            [scale, s.splat(0.0)]
+        }
+        #[inline(always)]
+        fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
+            s.mul(value, scale)
+        }
+    };
+}
+
+/// Line `i` of the scales of a block of k4 or k8.
+#[inline(always)]
+fn scale_line(scales: &[u16; K_SCALES], i: usize) -> &[u16; LINE] {
+    &scales.as_chunks().0[i]
+}
+
+/// Words of the scales of a block of k4 or k8.
+const K_SCALES: usize = block_len(Quant::K4) - codes_len(Quant::K4);
+
+/// Implements the scales of k4 and k8, which follow the codes.
+macro_rules! k_scales {
+    ($quant:expr, $block:ident) => {
+        $block[codes_len($quant)..]
+            .first_chunk()
+            .expect("the rest of the block")
+    };
+}
+
+/// Implements formats that are multiplied as int16 for few rows, too.
+macro_rules! in_pairs {
+    () => {
+        type Table<S: Simd> = Self::Pairs<S>;
+        type Sum<S: Simd> = S::I;
+
+        #[inline(always)]
+        fn words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+            pair_words(x)
+        }
+        #[inline(always)]
+        fn table<S: Simd>(s: S) -> Self::Pairs<S> {
+            Self::table_of_pairs(s)
+        }
+        #[inline(always)]
+        fn zero<S: Simd>(s: S) -> S::I {
+            s.splat_i32(0)
+        }
+        #[inline(always)]
+        fn add<S: Simd, const SIDE: usize>(
+            s: S,
+            table: Self::Pairs<S>,
+            line: &[u16; LINE],
+            x: &[[i32; WORDS]; SIDE],
+            first: usize,
+            sums: &mut [S::I; SIDE],
+        ) {
+            let pairs = Self::int_pairs(s, table, line);
+            for (i, pair) in pairs.into_iter().take(WORDS / Self::LINES).enumerate() {
+                for r in 0..SIDE {
+                    sums[r] = s.dot_i16(sums[r], pair, s.splat_i32(x[r][first + i]));
+                }
+            }
+        }
+        #[inline(always)]
+        fn total<S: Simd>(_: S, sum: S::I, _: i32) -> S::I {
+            sum
+        }
+    };
+}
+
+/// Implements formats with eight bits.
+macro_rules! eight_bits {
+    () => {
+        const UNIT: f32 = 1.0;
+        type Pairs<S: Simd> = ();
+        type Values<S: Simd> = ();
+
+        in_pairs!();
+        #[inline(always)]
+        fn table_of_pairs<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn int_pairs<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
+            let line = s.load_i16(line);
+            let (low, high) = (s.low_bytes(line), s.high_bytes(line));
+            [low, high, low, high]
+        }
+        #[inline(always)]
+        fn table_of_values<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn values<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::F; 8] {
+            let v = s.load_i16(line);
+            let all = [
+                s.byte_f32::<0>(v),
+                s.byte_f32::<1>(v),
+                s.byte_f32::<2>(v),
+                s.byte_f32::<3>(v),
+            ];
+            [
+                all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
+            ]
+        }
+    };
+}
+
+impl Blocks for Int8 {
+    shaped!(Quant::Int8);
+    scaled!(Quant::Int8);
+    eight_bits!();
+}
+
+/// The codebook as multiples of [`Blocks::UNIT`].
+const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
+    let (book, mut out) = (quant.codebook(), [0; 16]);
+    let mut i = 0;
+    while i < 16 {
+        let x = book[i] / unit;
+        out[i] = if x < 0.0 { x - 0.5 } else { x + 0.5 } as i16;
+        i += 1;
+    }
+    out
+}
+
+macro_rules! four_bits {
+    ($type:ident) => {
+        shaped!(Quant::$type);
+        type Pairs<S: Simd> = S::Words;
+        type Values<S: Simd> = S::Floats;
+
+        #[inline(always)]
+        fn table_of_pairs<S: Simd>(s: S) -> S::Words {
+            const TABLE: [i16; 16] = multiples(Quant::$type, $type::UNIT);
+            s.table_i16(&TABLE)
+        }
+        #[inline(always)]
+        fn int_pairs<S: Simd>(s: S, table: S::Words, line: &[u16; LINE]) -> [S::I; 4] {
+            let line = s.load_i16(line);
+            [
+                s.look_up_i16::<0>(line, table),
+                s.look_up_i16::<8>(line, table),
+                s.look_up_i16::<4>(line, table),
+                s.look_up_i16::<12>(line, table),
+            ]
+        }
+        #[inline(always)]
+        fn table_of_values<S: Simd>(s: S) -> S::Floats {
+            const TABLE: [f32; 16] = Quant::$type.codebook();
+            s.table_f32(&TABLE)
+        }
+        #[inline(always)]
+        fn values<S: Simd>(s: S, table: S::Floats, line: &[u16; LINE]) -> [S::F; 8] {
+            let v = s.load_i16(line);
+            [
+                s.look_up_f32::<0>(v, table),
+                s.look_up_f32::<8>(v, table),
+                s.look_up_f32::<16>(v, table),
+                s.look_up_f32::<24>(v, table),
+                s.look_up_f32::<4>(v, table),
+                s.look_up_f32::<12>(v, table),
+                s.look_up_f32::<20>(v, table),
+                s.look_up_f32::<28>(v, table),
+            ]
+        }
+    };
+}
+
+/// Implements formats with four bits. An activation is two signed bytes, so one instruction does 64
+/// products, and nothing is looked up. The sums equal those of int16 products.
+macro_rules! in_nibbles {
+    () => {
+        const UNIT: f32 = 1.0;
+        /// 127 * 256, because both bytes are signed.
+        const TOP: f32 = 32512.0;
+        const PARTS: usize = 2;
+        type Table<S: Simd> = ();
+        /// The sum of upper bytes and the sum of lower bytes.
+        type Sum<S: Simd> = [S::I; 2];
+
+        /// Upper and lower bytes of four columns in turn.
+        #[inline(always)]
+        fn words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+            let mut words = [0; WORDS];
+            let low = x.map(|x| x as i8);
+            // If a number is not finite, `x` may hold anything; the scale is NaN then.
+            let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
+            for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let word = |x: &[i8; GROUP_K]| {
+                    i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8))
+                };
+                *words = [word(&high), word(&low)];
+            }
+            words
+        }
+        #[inline(always)]
+        fn table<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn zero<S: Simd>(s: S) -> [S::I; 2] {
+            [s.splat_i32(0); 2]
+        }
+        #[inline(always)]
+        fn add<S: Simd, const SIDE: usize>(
+            s: S,
+            (): (),
+            line: &[u16; LINE],
+            x: &[[i32; WORDS]; SIDE],
+            first: usize,
+            sums: &mut [[S::I; 2]; SIDE],
+        ) {
+            let nibbles = s.nibbles(s.load_i16(line));
+            for (i, codes) in nibbles.into_iter().enumerate() {
+                for r in 0..SIDE {
+                    for part in 0..2 {
+                        let x = s.splat_i32(x[r][first + 2 * i + part]);
+                        sums[r][part] = s.dot_nibbles(sums[r][part], codes, x);
+                    }
+                }
+            }
+        }
+        #[inline(always)]
+        fn total<S: Simd>(s: S, [high, low]: [S::I; 2], offset: i32) -> S::I {
+            s.sum_nibbles(high, low, offset)
+        }
+    };
+}
+
+/// Computes the sum of a group of activations. If numbers are not finite, the result has no
+/// meaning.
+#[inline(always)]
+fn sum(x: &[i32; GROUP_K]) -> i32 {
+    x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x))
+}
+
+/// A code is the weight plus 8. The offset subtracts these 8.
+impl Blocks for Int4 {
+    four_bits!(Int4);
+    scaled!(Quant::Int4);
+    in_nibbles!();
+    const AHEAD: usize = 2;
+    #[inline(always)]
+    fn offset(x: &[i32; GROUP_K], _: f32) -> i32 {
+        sum(x).wrapping_mul(-8)
+    }
+}
+
+/// The offset is a float32: the sum of a group's activations as numbers, negated, by which the
+/// group's minimum is multiplied.
+impl Blocks for K4 {
+    four_bits!(K4);
+    in_nibbles!();
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn offset(x: &[i32; GROUP_K], unit: f32) -> i32 {
+        (-(unit * sum(x) as f32)).to_bits() as i32
+    }
+    /// Scale and minimum.
+    type Scale<S: Simd> = [S::F; 2];
+
+    #[inline(always)]
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> [S::F; 2] {
+        let scales = k_scales!(Quant::K4, block);
+        let both = s.load_i16(scale_line(scales, i / 2));
+        let [scale, minimum] = match i % 2 {
+            0 => [s.byte_f32::<0>(both), s.byte_f32::<1>(both)],
+            _ => [s.byte_f32::<2>(both), s.byte_f32::<3>(both)],
+        };
+        let [d, dmin] = scale_line(scales, 4).as_chunks().0 else {
+            unreachable!()
+        };
+        [
+            s.mul(s.widen_f16(d), scale),
+            s.mul(s.widen_f16(dmin), minimum),
+        ]
+    }
+    #[inline(always)]
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+        let scales = k_scales!(Quant::K4, block);
+        if i.is_multiple_of(2) {
+            s.prefetch(scale_line(scales, i / 2), ahead);
+        }
+        if i == 0 {
+            s.prefetch(scale_line(scales, 4), ahead);
+        }
+    }
+    #[inline(always)]
+    fn accumulate<S: Simd>(
+        s: S,
+        [scale, minimum]: [S::F; 2],
+        dot: [S::I; 2],
+        offset: i32,
+        unit: f32,
+        sum: S::F,
+    ) -> S::F {
+        let dot = s.to_f32(Self::total(s, dot, 0));
+        let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
+        s.fma(minimum, s.splat(f32::from_bits(offset as u32)), sum)
+    }
+    #[inline(always)]
+    fn factors<S: Simd>(_: S, factors: [S::F; 2]) -> [S::F; 2] {
+        factors
+    }
+    #[inline(always)]
+    fn weight<S: Simd>(s: S, [scale, minimum]: [S::F; 2], value: S::F) -> S::F {
+        s.sub(s.mul(scale, value), minimum)
+    }
+}
+
+impl Blocks for K8 {
+    shaped!(Quant::K8);
+    eight_bits!();
+    /// The scale of 16 weights.
+    type Scale<S: Simd> = S::F;
+
+    #[inline(always)]
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
+        let scales = k_scales!(Quant::K8, block);
+        let four = s.load_i16(scale_line(scales, i / 4));
+        let scale = match i % 4 {
+            0 => s.byte_f32::<0>(four),
+            1 => s.byte_f32::<1>(four),
+            2 => s.byte_f32::<2>(four),
+            _ => s.byte_f32::<3>(four),
+        };
+        let d = scale_line(scales, 4).first_chunk().expect("half a line");
+        s.mul(s.widen_f16(d), scale)
+    }
+    #[inline(always)]
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+        let scales = k_scales!(Quant::K8, block);
+        if i.is_multiple_of(4) {
+            s.prefetch(scale_line(scales, i / 4), ahead);
+        }
+        if i == 0 {
+            s.prefetch(scale_line(scales, 4), ahead);
+        }
+    }
+    #[inline(always)]
+    fn accumulate<S: Simd>(s: S, scale: S::F, dot: S::I, _: i32, unit: f32, sum: S::F) -> S::F {
+        s.fma(s.to_f32(dot), s.mul(scale, s.splat(unit)), sum)
+    }
+    #[inline(always)]
+    fn factors<S: Simd>(s: S, scale: S::F) -> [S::F; 2] {
+        [scale, s.splat(0.0)]
+    }
+    #[inline(always)]
+    fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
+        s.mul(scale, value)
+    }
+}
+
+impl Blocks for Nf4 {
+    four_bits!(Nf4);
+    scaled!(Quant::Nf4);
+    // A sum of 32 products with int16 must stay below 2^31, so the magnitude of multiples is at
+    // most 2047. Of the units that satisfy this, this one fits the table best (every value within
+    // 1.3e-4).
+    const UNIT: f32 = 1.0 / 1722.0;
+    in_pairs!();
+}
+
+/// `$body`, in which `$Q` stands for the type of `$quant`.
+macro_rules! with_blocks {
+    ($quant:expr, $Q:ident => $body:expr) => {
+        match $quant {
+            $crate::quant::Quant::Int8 => {
+                type $Q = $crate::backend::cpu::blocks::Int8;
+                $body
+            }
+            $crate::quant::Quant::Int4 => {
+                type $Q = $crate::backend::cpu::blocks::Int4;
+                $body
+            }
+            $crate::quant::Quant::Nf4 => {
+                type $Q = $crate::backend::cpu::blocks::Nf4;
+                $body
+            }
+            $crate::quant::Quant::K4 => {
+                type $Q = $crate::backend::cpu::blocks::K4;
+                $body
+            }
+            $crate::quant::Quant::K8 => {
+                type $Q = $crate::backend::cpu::blocks::K8;
+                $body
+            }
+            $crate::quant::Quant::Fp8 => unreachable!("CpuMat::new refuses it"),
+        }
+    };
+}
+pub(super) use with_blocks;

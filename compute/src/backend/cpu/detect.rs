@@ -1,0 +1,212 @@
+//! Chooses the instruction set of the kernels, once, when a handle is built.
+
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
+use super::simd::{Kernel, Simd, portable::Portable};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2::Avx2, avx512::Avx512};
+use crate::{Error, Result};
+
+/// Forces a tier: `portable`, `avx2`, `avx512` or `amx`. For tests; a tier that the processor lacks
+/// is an error.
+pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
+
+/// The names of all tiers.
+pub const TIERS: [&str; 4] = ["portable", "avx2", "avx512", "amx"];
+
+/// An instruction set that was found on this processor.
+#[derive(Clone, Copy, Debug)]
+pub enum Tier {
+    /// The compiler's baseline.
+    Portable(Portable),
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 F, BW, VL and DQ.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// AVX-512, and bfloat16 tiles for prompt rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Avx512, Amx),
+}
+
+impl Tier {
+    /// The tier that [`TIER_VARIABLE`] names; without it, the best that the processor has.
+    pub fn choose() -> Result<Tier> {
+        // An empty variable counts as not set, because some shells and service files cannot unset
+        // one.
+        match std::env::var_os(TIER_VARIABLE).filter(|name| !name.is_empty()) {
+            None => Ok(Self::best()),
+            Some(name) => Self::named(&name.to_string_lossy()),
+        }
+    }
+
+    /// The best tier that the processor has.
+    pub fn best() -> Tier {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(s) = Avx512::detect() {
+                return Amx::detect().map_or(Tier::Avx512(s), |amx| Tier::Amx(s, amx));
+            }
+            if let Some(s) = Avx2::detect() {
+                return Tier::Avx2(s);
+            }
+        }
+        Tier::Portable(Portable)
+    }
+
+    /// The tier of this name.
+    pub fn named(name: &str) -> Result<Tier> {
+        #[cfg(target_arch = "x86_64")]
+        let (avx2, avx512, amx) = {
+            let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
+            // Tiles are requested only if they are wanted, because the permission holds for the
+            // whole process.
+            let amx = avx512.filter(|_| name == "amx");
+            let amx = amx.and_then(|s| Some((s, Amx::detect()?)));
+            (
+                avx2.map(Tier::Avx2),
+                avx512.map(Tier::Avx512),
+                amx.map(|(s, amx)| Tier::Amx(s, amx)),
+            )
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let (avx2, avx512, amx) = (None, None, None);
+        match name {
+            "portable" => Ok(Tier::Portable(Portable)),
+            "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
+            "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
+            "amx" => {
+                amx.ok_or("AVX-512 and AMX with bfloat16, or the system does not let it be used")
+            }
+            _ => {
+                return Err(Error::invalid(
+                    TIER_VARIABLE,
+                    "portable, avx2, avx512 or amx",
+                    name,
+                ));
+            }
+        }
+        .map_err(|what| {
+            Error::Unsupported(format!(
+                "{TIER_VARIABLE}={name}: this processor has no {what}"
+            ))
+        })
+    }
+
+    /// The tier's name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(_) => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(..) => "AVX-512 and AMX",
+        }
+    }
+
+    /// Runs a kernel with these instructions.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Tier::Portable(s) => s.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(s) => s.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(s) | Tier::Amx(s, _) => s.vectorize(kernel),
+        }
+    }
+
+    /// Like [`Tier::run`], for kernels that multiply integers. It uses VNNI if the processor has
+    /// it.
+    #[inline]
+    pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(s) | Tier::Amx(s, _) => match s.vnni() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
+        }
+    }
+
+    /// Like [`Tier::run`], for kernels that convert other formats to bfloat16 tiles.
+    #[inline]
+    pub fn run_conversions<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(s, _) => match s.bf16() {
+                Some(s) => s.vectorize(kernel),
+                None => s.vectorize(kernel),
+            },
+            other => other.run(kernel),
+        }
+    }
+
+    /// [`Simd::REGISTERS`] of this tier.
+    pub fn registers(self) -> usize {
+        match self {
+            Tier::Portable(_) => Portable::REGISTERS,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(_) => Avx2::REGISTERS,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
+        }
+    }
+
+    /// Whether the tier multiplies pairs of int16 faster than float32. Without such instructions a
+    /// product of integers takes half as many operations again.
+    pub fn has_pairs(self) -> bool {
+        !matches!(self, Tier::Portable(_))
+    }
+
+    /// Whether prompt rows are multiplied with bfloat16 tiles.
+    pub fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.amx().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The tile unit that multiplies prompt rows, if this tier has it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn amx(self) -> Option<Amx> {
+        match self {
+            Tier::Amx(_, amx) => Some(amx),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_errors_that_list_the_known_ones() {
+        let error = Tier::named("avx1024").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx512 or amx"
+        );
+        assert_eq!(Tier::named("portable").unwrap().name(), "portable");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_tier_is_there_exactly_when_the_processor_has_it() {
+        let has = |t| Tier::named(t).is_ok();
+        assert_eq!(has("avx512"), Avx512::detect().is_some());
+        assert_eq!(has("avx2"), Avx2::detect().is_some());
+        assert_eq!(has("amx"), has("avx512") && Amx::detect().is_some());
+        let best = Tier::best().name();
+        assert_eq!(has("amx"), best == "AVX-512 and AMX", "{best}");
+        if !has("avx512") {
+            let error = Tier::named("avx512").unwrap_err();
+            assert!(matches!(error, Error::Unsupported(_)), "{error}");
+        }
+    }
+}

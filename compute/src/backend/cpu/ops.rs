@@ -1,0 +1,246 @@
+//! The operations of [`Backend`]: each stage of the transformer as products, attention and what
+//! lies between them, on the buffers and threads of [`Cpu`].
+
+use super::element::with_cache_element;
+use super::pool::{self, Grid, Tasks};
+use super::product::Finish;
+#[cfg(target_arch = "x86_64")]
+use super::product_amx;
+use super::rows::Norm;
+use super::step::ALL;
+use super::{
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, product_i16,
+    qkv_width, quantise, rows, scratch_len, simd, threads, tiles_len, widest,
+};
+use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::quant::Quant;
+use crate::{Dtype, Result};
+
+impl Backend for Cpu {
+    type Buf = CpuBuf;
+    type Mat = CpuMat;
+    type Kv = CpuKv;
+    const PAGE_SIZE: usize = PAGE;
+    const PREFILL_CHUNK: usize = 512;
+
+    fn mat_bytes(spec: &MatSpec) -> u64 {
+        mat::bytes(spec)
+    }
+
+    fn page_bytes(shape: &Shape, dtype: Dtype) -> u64 {
+        kv::page_bytes(shape, dtype)
+    }
+
+    fn scratch_bytes(shape: &Shape, limits: &Limits, _: Dtype, n_threads: usize) -> u64 {
+        let rows = limits.max_rows;
+        let per_thread = scratch_len(shape, rows);
+        let numbers = [
+            per_thread.saturating_mul(threads(n_threads)),
+            rows::panels_len(rows, widest(shape)),
+            // These numbers have half the size.
+            (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
+            product_i16::rows_len(rows, widest(shape)),
+            rows.saturating_mul(qkv_width(shape)),
+            rows.saturating_mul(lora::WIDTH),
+            attention::partials_len(shape, limits.max_positions),
+        ];
+        numbers.iter().fold(0u64, |sum, &n| {
+            sum.saturating_add((n as u64).saturating_mul(4))
+        })
+    }
+
+    fn new_mat(&self, spec: &MatSpec) -> Result<CpuMat> {
+        CpuMat::new(spec)
+    }
+
+    fn pack(&self, mat: &mut CpuMat, block: &Block<'_>) {
+        mat.pack(&self.pool, self.tier, block);
+    }
+
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.run(Tasks(tasks), |i, _, ()| task(i));
+    }
+
+    fn quantise(
+        &self,
+        quant: Quant,
+        cols: usize,
+        values: &[f32],
+        codes: &mut [u8],
+        scales: &mut [f32],
+    ) {
+        quantise(self.tier, &self.pool, quant, cols, values, codes, scales);
+    }
+
+    fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {
+        mat.pack_quantised(&self.pool, block);
+    }
+
+    fn set_bias(&self, mat: &mut CpuMat, part: usize, values: &[f32]) {
+        mat.set_bias(part, values);
+    }
+
+    fn new_vector(&self, values: &[f32]) -> Result<CpuBuf> {
+        let mut vector = CpuBuf::new("a vector", 1, values.len())?;
+        vector.data.copy_from_slice(values);
+        Ok(vector)
+    }
+
+    fn new_buf(&self, rows: usize, width: usize) -> Result<CpuBuf> {
+        CpuBuf::new("activations", rows, width)
+    }
+
+    fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
+        CpuKv::new(&self.shape, n_pages, dtype)
+    }
+
+    fn load_step(&mut self, step: &Step) {
+        self.step.load(step);
+        self.plan.load(step);
+    }
+
+    fn embed(&mut self, x: &mut CpuBuf, table: &CpuMat) {
+        let Self {
+            tier, pool, step, ..
+        } = self;
+        let width = x.width;
+        let out = &mut x.data[..step.tokens.len() * width];
+        let work = |row: usize, _: usize, mut x: pool::Rect<'_, f32>| {
+            table.lookup(*tier, step.tokens[row] as usize, x.row(0));
+        };
+        let rows = Grid::pieces(out, width);
+        if step.tokens.len() < 8 {
+            pool.here(rows, work)
+        } else {
+            pool.run(rows, work)
+        }
+    }
+
+    fn qkv(&mut self, q: &mut CpuBuf, kv: &mut CpuKv, x: &CpuBuf, layer: &Layer<Self>) {
+        // Moved out for the duration of the product, which borrows the rest of `self`.
+        let mut qkv = std::mem::replace(&mut self.qkv, CpuBuf::none());
+        let norm = Norm {
+            weight: &layer.attention_norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: false,
+        };
+        self.multiply(&mut qkv, &layer.wqkv, x, Some(norm), Finish::Store);
+        let stride = qkv.width;
+        let mut at = [0; 3];
+        for (at, (_, first)) in at.iter_mut().zip(layer.wqkv.parts()) {
+            *at = first * simd::LANES;
+        }
+        let parts = at.iter().zip(layer.wqkv.parts());
+        for (norm, (&at, (rows, _))) in layer.head_norms.iter().flatten().zip(parts) {
+            let heads = kv::Heads {
+                rows: &mut qkv.data[..self.step.positions.len() * stride],
+                stride,
+                columns: at..at + rows,
+            };
+            let norm = Norm {
+                weight: &norm.data,
+                eps: self.shape.norm_eps,
+            };
+            heads.normalise(&self.pool, self.tier, norm);
+        }
+        let placement = kv::Placement {
+            qkv: &qkv.data,
+            stride,
+            at,
+            positions: &self.step.positions,
+            slots: &self.step.slots,
+            rope: &self.rope,
+        };
+        with_cache_element!(kv.dtype, E => {
+            placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)
+        });
+        self.qkv = qkv;
+    }
+
+    fn attend(&mut self, y: &mut CpuBuf, q: &CpuBuf, kv: &CpuKv, layer: &Layer<Self>) {
+        let Self {
+            tier,
+            pool,
+            step,
+            plan,
+            scratch,
+            ..
+        } = self;
+        let workers = Workers {
+            pool,
+            tier: *tier,
+            scratch,
+        };
+        // No tiles in two cases: float32 weights mean float32 throughout, and numbers of a float32
+        // cache would be rounded once more.
+        let tiles = layer.wqkv.all(|dtype| dtype != Dtype::F32) && kv.dtype != Dtype::F32;
+        let (q, y) = (&q.data, &mut y.data);
+        let window = layer.window.unwrap_or(usize::MAX);
+        plan.attend(workers, tiles, &step.pages, kv, layer.index, window, q, y);
+    }
+
+    fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {
+        let y = Rows {
+            buf: y,
+            wanted: false,
+        };
+        self.multiply(x, w, y, None, Finish::Add { scale: w.scale });
+    }
+
+    fn ffn_up(&mut self, h: &mut CpuBuf, x: &CpuBuf, layer: &Layer<Self>) {
+        let norm = Norm {
+            weight: &layer.ffn_norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: false,
+        };
+        #[cfg(target_arch = "x86_64")]
+        {
+            // Adapters read the input of the next product as numbers, not as tiles. With adapters,
+            // the tiles are made of the same numbers later, and are rounded alike.
+            h.tiled = self.tier.has_tiles()
+                && !self.step.has_adapters()
+                && [&layer.w13, &layer.w2].map(|w| w.all(product_amx::takes)) == [true; 2]
+                && layer.w13.runs.len() == 1;
+        }
+        self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
+    }
+
+    fn logits(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: &CpuBuf, head: &CpuMat) {
+        let norm = Norm {
+            weight: &norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let x = Rows {
+            buf: x,
+            wanted: true,
+        };
+        self.multiply(out, head, x, Some(norm), Finish::Store);
+    }
+
+    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {
+        self.step.release_adapters();
+        let wanted = self.step.wanted[ALL].to.len();
+        Ok(Answer::Logits(&out.data[..wanted * out.width]))
+    }
+
+    fn copy_pages(&mut self, kv: &mut CpuKv, pairs: &[(u32, u32)]) -> Result<()> {
+        kv.copy_pages(pairs);
+        Ok(())
+    }
+
+    fn save_pages(&mut self, kv: &CpuKv, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        kv.save_pages(pages, to);
+        Ok(())
+    }
+
+    fn load_pages(&mut self, kv: &mut CpuKv, pages: &[u32], from: &[u8]) -> Result<()> {
+        kv.load_pages(pages, from);
+        Ok(())
+    }
+}

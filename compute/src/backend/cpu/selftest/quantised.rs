@@ -1,0 +1,651 @@
+//! Quantised weights, on every tier.
+
+use super::*;
+use crate::backend::QuantData;
+use crate::quant::{Quant, nf4::DoubleQuant};
+use half::f16;
+
+/// Codes and scales (f16 bits) of a matrix, parts one after another, each part quantised by itself.
+pub struct Encoded {
+    quant: Quant,
+    cols: usize,
+    codes: Vec<u8>,
+    scales: Vec<u16>,
+}
+
+impl Encoded {
+    /// As files of other programs have them: with codes of -128, which `encode` never gives.
+    fn new(dense: &Dense, parts: &[usize], quant: Quant) -> Encoded {
+        let mut encoded = Encoded::made(dense, parts, quant);
+        if matches!(quant, Quant::Int8 | Quant::K8) {
+            for row in encoded.codes.chunks_mut(dense.cols) {
+                let codes = row.iter_mut().enumerate();
+                let some =
+                    codes.filter(|(i, code)| i % 71 == 0 || **code == -127i8 as u8 && i % 2 == 0);
+                some.for_each(|(_, code)| *code = -128i8 as u8);
+            }
+        }
+        encoded
+    }
+
+    fn made(dense: &Dense, parts: &[usize], quant: Quant) -> Encoded {
+        let cols = dense.cols;
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        for rows in parts {
+            let values = &dense.weights[first * cols..(first + rows) * cols];
+            let mut c = vec![0; rows * quant.code_bytes(cols)];
+            if Quant::OF_FILES.contains(&quant) {
+                for (row, c) in values
+                    .chunks(cols)
+                    .zip(c.chunks_mut(quant.code_bytes(cols)))
+                {
+                    scales.extend(encode_k(quant, row, c));
+                }
+                codes.extend(c);
+                first += rows;
+                continue;
+            }
+            let mut s = vec![0.0; rows * quant.scales(cols)];
+            quant.encode(cols, values, &mut c, &mut s);
+            codes.extend(c);
+            match quant {
+                Quant::Nf4 => scales.extend(DoubleQuant::new(&s).unwrap().scales().unwrap()),
+                _ => scales.extend(s.iter().map(|&s| f16::from_f32(s).to_bits())),
+            }
+            first += rows;
+        }
+        Encoded {
+            quant,
+            cols,
+            codes,
+            scales,
+        }
+    }
+
+    fn codes(&self, row: usize) -> &[u8] {
+        let n = self.quant.code_bytes(self.cols);
+        &self.codes[row * n..][..n]
+    }
+
+    fn scales(&self, row: usize) -> &[u16] {
+        let n = self.quant.scales(self.cols);
+        &self.scales[row * n..][..n]
+    }
+
+    fn decode(&self, bias: &[f32]) -> Dense {
+        let rows = self.scales.len() / self.quant.scales(self.cols);
+        let mut weights = vec![0.0; rows * self.cols];
+        for (row, to) in weights.chunks_mut(self.cols).enumerate() {
+            self.quant.decode(self.codes(row), self.scales(row), to);
+        }
+        Dense {
+            weights,
+            cols: self.cols,
+            bias: bias.to_vec(),
+        }
+    }
+
+    /// What products of integers multiply with: codes have values that are multiples of a unit.
+    fn multiples(&self, bias: &[f32]) -> Dense {
+        let mut dense = self.decode(bias);
+        let unit = unit(self.quant);
+        for (row, to) in dense.weights.chunks_mut(self.cols).enumerate() {
+            for (k, to) in to.iter_mut().enumerate().filter(|_| unit != 1.0) {
+                let value = self.quant.value(self.quant.code(self.codes(row), k));
+                let [scale, _] = self.quant.scale(self.scales(row), k);
+                *to = scale * ((value / unit).round() * unit);
+            }
+        }
+        dense
+    }
+
+    /// `sum |scale q x| + |minimum x|` of row `row`: what sums are rounded against. The two may
+    /// cancel.
+    fn magnitude(&self, row: usize, x: &[f64]) -> f64 {
+        let one = |(k, x): (usize, &f64)| {
+            let [scale, minimum] = self.quant.scale(self.scales(row), k).map(f64::from);
+            let q = self.quant.value(self.quant.code(self.codes(row), k));
+            (scale * f64::from(q) * x).abs() + (minimum * x).abs()
+        };
+        x.iter().enumerate().map(one).sum()
+    }
+
+    /// The result of row `row` without tiles: [`super::super::product_i16`] in scalar code.
+    fn product(&self, row: usize, x: &[f32], fused: bool) -> f32 {
+        let unit = unit(self.quant);
+        let mut sum = 0.0f32;
+        for (g, x) in x.chunks(32).enumerate() {
+            let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let top = top(self.quant);
+            let (inverse, scale) = match max > 1e-30 {
+                true => (top / max, max / top),
+                false => (0.0, 0.0),
+            };
+            let add = |a: f32, b: f32, sum: f32| match fused {
+                true => a.mul_add(b, sum),
+                false => a * b + sum,
+            };
+            let (mut all, mut minimum) = (0i32, 0.0);
+            let span = self.quant.group().min(32);
+            for (i, x) in x.chunks(span).enumerate() {
+                let mut dot = 0i32;
+                let first = g * 32 + i * span;
+                for (k, x) in x.iter().enumerate() {
+                    let code = self.quant.code(self.codes(row), first + k);
+                    let w = (self.quant.value(code) / unit).round() as i32;
+                    let x = (x * inverse).round_ties_even() as i32;
+                    dot += w * x;
+                    all += x;
+                }
+                let [w, m] = self.quant.scale(self.scales(row), first);
+                sum = add(dot as f32, w * (scale * unit), sum);
+                minimum = m;
+            }
+            if self.quant == Quant::K4 {
+                sum = add(minimum, -(scale * all as f32), sum);
+            }
+        }
+        sum
+    }
+}
+
+/// What products of integers take the values of codes as multiples of.
+fn unit(quant: Quant) -> f32 {
+    match quant {
+        Quant::Nf4 => 1.0 / 1722.0,
+        _ => 1.0,
+    }
+}
+
+/// The greatest integer of a group of activations.
+fn top(quant: Quant) -> f32 {
+    match quant {
+        Quant::Int4 | Quant::K4 => 32512.0,
+        _ => 32767.0,
+    }
+}
+
+/// Activations as products of integers take them, as numbers.
+fn activations(quant: Quant, mut x: Vec<f64>) -> Vec<f64> {
+    for x in x.chunks_mut(32) {
+        let max = x.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let step = max.max(1e-30) / f64::from(top(quant));
+        x.iter_mut()
+            .for_each(|x| *x = (*x / step).round_ties_even() * step);
+    }
+    x
+}
+
+/// A row of k4 or k8, plainly: no search. Codes and scales take all values that the formats have,
+/// also negative scales.
+fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
+    let mut words = Vec::new();
+    let each = quant.code_bytes(256);
+    for (x, codes) in row.chunks(256).zip(codes.chunks_mut(each)) {
+        let odd = if x.iter().all(|x| x.is_finite()) {
+            0.0
+        } else {
+            f32::NAN
+        };
+        let groups = x.chunks(quant.group());
+        // The numbers 0 and 1 of a group: its lowest, and its range; or its greatest magnitude.
+        let of = |x: &[f32]| {
+            let (low, high) = x
+                .iter()
+                .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
+            match quant {
+                Quant::K4 => [(high - low) / 15.0, -low],
+                _ => [high.max(-low) / 127.0, 0.0],
+            }
+        };
+        let [d, dmin] = groups
+            .clone()
+            .map(of)
+            .fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+        let half = |x: f32| f16::from_f32(x / 127.0);
+        let [d, dmin] = [half(d), half(dmin)];
+        let over = |x: f32, d: f16| match d.to_f32() {
+            0.0 => 0.0,
+            d => (x / d).round().clamp(0.0, 127.0),
+        };
+        let mut bytes = Vec::new();
+        let mut whole = Vec::new();
+        for (g, x) in groups.enumerate() {
+            let [scale, minimum] = of(x);
+            let (mut s, m) = (over(scale, d), over(minimum, dmin));
+            if quant == Quant::K8 && g % 3 == 1 {
+                s = -s;
+            }
+            let (ds, dm) = (d.to_f32() * s, dmin.to_f32() * m);
+            let (least, most) = if quant == Quant::K4 {
+                (0.0, 15.0)
+            } else {
+                (-127.0, 127.0)
+            };
+            let code = |x: &f32| match ds {
+                0.0 => 0,
+                ds => ((x + dm) / ds).round().clamp(least, most) as i8 as u8,
+            };
+            whole.extend(x.iter().map(code));
+            bytes.push(s as i8 as u8);
+            if quant == Quant::K4 {
+                bytes.push(m as u8);
+            }
+        }
+        match quant {
+            Quant::K4 => {
+                for (to, pair) in codes.iter_mut().zip(whole.chunks(2)) {
+                    *to = pair[0] << 4 | pair[1];
+                }
+            }
+            _ => codes.copy_from_slice(&whole),
+        }
+        words.extend(bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])));
+        words.push(f16::from_f32(d.to_f32() + odd).to_bits());
+        if quant == Quant::K4 {
+            words.push(dmin.to_bits());
+        }
+    }
+    words
+}
+
+/// Packs `dense` in blocks of a few rows, scales after codes.
+pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat {
+    let encoded = Encoded::new(dense, parts, quant);
+    let mut mat = cpu
+        .new_mat(&MatSpec {
+            parts: PartSpec::all(parts, quant.dtype()),
+            cols: dense.cols,
+            bias: !dense.bias.is_empty(),
+            scale: 1.0,
+            usage: MatUse::Product,
+            place: None,
+        })
+        .unwrap();
+    let (bytes, scales) = (quant.code_bytes(dense.cols), quant.scales(dense.cols));
+    let mut first = 0;
+    for (part, &rows) in parts.iter().enumerate() {
+        let mut pack = |row, data| {
+            let order = RowOrder::AsStored;
+            cpu.pack_quantised(
+                &mut mat,
+                &QuantBlock {
+                    part,
+                    row,
+                    order,
+                    data,
+                },
+            );
+        };
+        for row in (0..rows).step_by(37) {
+            let (from, to) = (first + row, first + (row + 37).min(rows));
+            pack(
+                row,
+                QuantData::Codes(&encoded.codes[from * bytes..to * bytes]),
+            );
+        }
+        let all = &encoded.scales[first * scales..(first + rows) * scales];
+        pack(0, QuantData::Scales(all));
+        if !dense.bias.is_empty() {
+            cpu.set_bias(&mut mat, part, &dense.bias[first..first + rows]);
+        }
+        first += rows;
+    }
+    mat
+}
+
+/// Random weights with numbers among them that are hard to quantise.
+fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
+    let mut dense = Dense {
+        weights: rng.vector(n * k, 1.0),
+        cols: k,
+        bias: rng.vector(n, 1.0),
+    };
+    dense.weights[n * k / 2] = 300.0;
+    let row = n / 3 * k;
+    for (i, w) in dense.weights[row..row + k].iter_mut().enumerate() {
+        // A row of zeros, subnormals and numbers that a scale in f16 hardly holds.
+        *w *= [0.0, 1e-41, 1e-7][i / 32 % 3];
+    }
+    dense
+}
+
+const SHAPES: [(usize, usize); 9] = [
+    (1, 1),
+    (15, 2),
+    (16, 31),
+    (17, 32),
+    (40, 33),
+    (33, 64),
+    (130, 192),
+    (20, 700),
+    (200, 320),
+];
+
+/// For the formats whose rows are whole blocks of 256.
+const K_SHAPES: [(usize, usize); 5] = [(1, 256), (15, 256), (16, 512), (17, 768), (130, 256)];
+
+/// Every format with every shape that it takes.
+fn cases() -> impl Iterator<Item = (usize, usize, Quant)> {
+    let of = |quants: &'static [Quant], shapes: &'static [(usize, usize)]| {
+        let all = shapes
+            .iter()
+            .flat_map(move |&(n, k)| quants.iter().map(move |&q| (n, k, q)));
+        all.filter(|(_, k, q)| q.takes(*k))
+    };
+    of(&Quant::ALL, &SHAPES).chain(of(&Quant::OF_FILES, &K_SHAPES))
+}
+
+fn all() -> impl Iterator<Item = Quant> {
+    Quant::ALL.into_iter().chain(Quant::OF_FILES)
+}
+
+pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
+    let mut rng = Rng(21);
+    let s = shape(8, [2, 2], 4, 8, 8);
+    let cpu = Cpu::with_tier(&s, rope(4, 16), 3, 4, tier).unwrap();
+    for (n, k, quant) in cases() {
+        let dense = hard(&mut rng, n, k);
+        let parts = [n - n / 3, n / 3];
+        let encoded = Encoded::new(&dense, &parts, quant);
+        let want = encoded.decode(&dense.bias);
+        let mat = to_mat(&cpu, &dense, &parts, quant);
+        for row in 0..n {
+            let first = row < parts[0];
+            let strip_row = match first {
+                true => row,
+                false => mat.runs[0].parts[1].first * LANES + row - parts[0],
+            };
+            for col in 0..k {
+                let got = mat.runs[0].quantised_weight(quant, strip_row, col);
+                assert_eq!(
+                    got,
+                    want.row(row)[col],
+                    "{quant:?} {n} x {k}: [{row}, {col}]"
+                );
+            }
+        }
+        if Quant::OF_FILES.contains(&quant) {
+            continue;
+        }
+        // The host's quantiser gives the same bits on every tier.
+        let mut codes = vec![0; n * quant.code_bytes(k)];
+        let mut scales = vec![0.0; n * quant.scales(k)];
+        cpu.quantise(quant, k, &dense.weights, &mut codes, &mut scales);
+        let encoded = Encoded::made(&dense, &parts, quant);
+        assert!(codes == encoded.codes, "{quant:?} {n} x {k}");
+        if quant != Quant::Nf4 {
+            let bits: Vec<u16> = scales.iter().map(|&s| f16::from_f32(s).to_bits()).collect();
+            assert!(bits == encoded.scales, "{quant:?} {n} x {k}");
+        }
+    }
+}
+
+/// Generated rows, and prompt rows on tiers with pairs of int16 and without tiles, equal their
+/// scalar twin bit for bit, however many there are. Rows of both kinds are within derived bounds of
+/// the product of dequantised weights in float64.
+pub fn quantised_products_match(tier: Tier) {
+    let mut rng = Rng(3);
+    for (n, k, quant) in cases() {
+        let dense = hard(&mut rng, n, k);
+        let s = Shape {
+            ffn_dim: k,
+            ..shape(8, [2, 2], 4, k, n)
+        };
+        let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 1200, tier).unwrap();
+        let encoded = Encoded::new(&dense, &[n], quant);
+        let exact = encoded.decode(&dense.bias);
+        let mat = to_mat(&cpu, &dense, &[n], quant);
+        // Rows of one band and of several, in one shape of each kind.
+        let many: &[usize] = match n {
+            15 => &[576, 577, 1200],
+            _ => &[],
+        };
+        let few = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 25, 33, 75];
+        for &rows in few.iter().chain(many) {
+            let mut x = cpu.new_buf(rows, k).unwrap();
+            x.data.copy_from_slice(&rng.vector(rows * k, 1.0));
+            x.data[rows * k / 3] = 100.0;
+            x.data[rows * k / 4] = 1e-39;
+            if k > 64 {
+                x.data[..33].fill(0.0);
+            }
+            let mut before = cpu.new_buf(rows, n).unwrap();
+            before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
+            for kind in [RowKind::Decode, RowKind::Prefill] {
+                let mut y = cpu.new_buf(rows, n).unwrap();
+                y.data.copy_from_slice(&before.data);
+                load_rows(&mut cpu, rows, kind);
+                cpu.matmul_add(&mut y, &mat, &x);
+                for row in 0..rows {
+                    let x = &x.data[row * k..][..k];
+                    let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+                    let want = exact.product(&wide);
+                    for i in 0..n {
+                        let start = before.data[row * n + i];
+                        let got = y.data[row * n + i];
+                        let what =
+                            format!("{quant:?} {n} x {k}, {rows} {kind:?} rows: [{row}, {i}]");
+                        let integers =
+                            kind == RowKind::Decode || tier.has_pairs() && tier.amx().is_none();
+                        if integers {
+                            let fused = !matches!(tier, Tier::Portable(_));
+                            let twin = encoded.product(i, x, fused) + dense.bias[i];
+                            assert_eq!(got, start + twin, "{what}");
+                        }
+                        let want = want[i] + f64::from(start);
+                        let size = encoded.magnitude(i, &wide);
+                        let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
+                        if integers {
+                            for (g, x) in x.chunks(32).enumerate() {
+                                // Half a step of the activations, for every weight.
+                                let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                                let step = f64::from(max) * 0.51 / 32512.0 + 1e-30;
+                                let w = &exact.row(i)[g * 32..][..x.len()];
+                                bound += step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+                                if quant == Quant::Nf4 {
+                                    // And half a step of the table.
+                                    let scale = f16::from_bits(encoded.scales(i)[g / 2]).to_f64();
+                                    let sum = x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+                                    bound += 1.3e-4 * scale.abs() * sum;
+                                }
+                            }
+                        } else if tier.amx().is_some() {
+                            // Two factors, each within 2^-8 of its value; subnormals are lost.
+                            bound += 1.01 * 2f64.powi(-7) * size + 1e-30;
+                        }
+                        let error = (f64::from(got) - want).abs();
+                        assert!(
+                            error <= bound,
+                            "{what} {got} for {want}: {error:e} {bound:e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub fn quantised_products_of_bad_numbers(tier: Tier) {
+    let mut rng = Rng(5);
+    for quant in all() {
+        let (n, k) = (40, if quant.takes(192) { 192 } else { 256 });
+        let mut dense = Dense {
+            weights: rng.vector(n * k, 1.0),
+            cols: k,
+            bias: Vec::new(),
+        };
+        // NF4's scales are quantised together, so a NaN among them would show everywhere.
+        if quant != Quant::Nf4 {
+            dense.weights[7 * k + 100] = f32::NAN;
+        }
+        let s = Shape {
+            ffn_dim: k,
+            ..shape(8, [2, 2], 4, k, n)
+        };
+        let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 8, tier).unwrap();
+        let mat = to_mat(&cpu, &dense, &[n], quant);
+        for kind in [RowKind::Decode, RowKind::Prefill] {
+            let mut x = cpu.new_buf(4, k).unwrap();
+            x.data.copy_from_slice(&rng.vector(4 * k, 1.0));
+            x.data[k + 33] = f32::NAN;
+            x.data[2 * k + 191] = f32::INFINITY;
+            x.data[3 * k..].fill(0.0);
+            let mut y = cpu.new_buf(4, n).unwrap();
+            load_rows(&mut cpu, 4, kind);
+            cpu.matmul_add(&mut y, &mat, &x);
+            for i in 0..n {
+                let at = |row: usize| y.data[row * n + i];
+                let broken = quant != Quant::Nf4 && i == 7;
+                assert_eq!(at(0).is_nan(), broken, "{quant:?} {kind:?} {i}: {}", at(0));
+                assert!(at(1).is_nan(), "{quant:?} {kind:?} {i}: {}", at(1));
+                assert!(!at(2).is_finite(), "{quant:?} {kind:?} {i}: {}", at(2));
+                assert!(broken || at(3) == 0.0, "{quant:?} {kind:?} {i}: {}", at(3));
+            }
+        }
+    }
+}
+
+/// The model that a quantised machine computes with: in float32, or in integers.
+fn dequantised(model: &scalar::Model, quant: Quant, integers: bool) -> scalar::Model {
+    let shape = &model.shape;
+    let of = |d: &Dense, parts: &[usize], quant| {
+        let encoded = Encoded::new(d, parts, quant);
+        match integers {
+            true => encoded.multiples(&d.bias),
+            false => encoded.decode(&d.bias),
+        }
+    };
+    let mut out = model.clone();
+    for layer in &mut out.layers {
+        let (q, kv) = (shape.q_dim(), shape.kv_dim());
+        layer.wqkv = of(&layer.wqkv, &[q, kv, kv], quant);
+        layer.wo = of(&layer.wo, &[shape.dim], quant);
+        layer.w13 = of(&layer.w13, &[shape.ffn_dim; 2], quant);
+        layer.w2 = of(&layer.w2, &[shape.dim], quant);
+    }
+    match &mut out.head {
+        Some(head) => *head = of(head, &[shape.vocab_size], Quant::Int8),
+        None => out.embedding = of(&out.embedding, &[shape.vocab_size], Quant::Int8),
+    }
+    out
+}
+
+pub fn quantised_forward_matches(tier: Tier) {
+    for quant in all() {
+        let shapes = match quant {
+            Quant::Nf4 => [
+                shape(64, [4, 2], 16, 128, 61),
+                shape(128, [2, 2], 32, 64, 45),
+            ],
+            Quant::K4 | Quant::K8 => [
+                shape(256, [8, 2], 32, 512, 61),
+                shape(256, [4, 1], 64, 256, 45),
+            ],
+            _ => [shape(40, [8, 2], 16, 50, 61), shape(64, [8, 1], 32, 90, 45)],
+        };
+        for (i, shape) in shapes.iter().enumerate() {
+            let model = random_model(shape, Dtype::Bf16, i == 0, i == 1, 11);
+            let tiles = rounds(tier, RowKind::Prefill, quant.dtype());
+            let integers = tier.has_pairs() && !tiles;
+            let want_of = dequantised(&model, quant, integers);
+            for kv in [Dtype::F32, Dtype::Bf16] {
+                let mut machine = Machine::new(&model, tier, 2, quant.dtype(), kv);
+                let tokens = random_tokens(45, shape.vocab_size, 3);
+                let (mut sequence, mut got) = machine.prefill(&tokens[..40], 23);
+                for t in 40..45 {
+                    let token = &tokens[t..t + 1];
+                    got.extend(machine.step(&mut [(&mut sequence, token, RowKind::Decode)]));
+                }
+                let want = want_of.logits_rounding(&tokens, kv, |head, x| match (integers, head) {
+                    (false, _) => x,
+                    (true, true) => activations(Quant::Int8, x),
+                    (true, false) => activations(quant, x),
+                });
+                let what = format!("{quant:?} {kv}");
+                let cache = if kv == Dtype::F32 { 0.0 } else { 2e-3 };
+                let [prefill, decode] = match (tiles, integers) {
+                    (true, _) => [0.03; 2],
+                    // Sums in float32 put a few activations on the other side of a half.
+                    (_, true) => [2e-4 + cache; 2],
+                    _ => [1e-5 + cache, 1e-3 + cache],
+                };
+                assert_close(&got[..40], &want[..40], prefill, &what);
+                assert_close(&got[40..], &want[40..], decode, &what);
+            }
+        }
+    }
+}
+
+/// Law four where the two kinds of row may have arithmetic of their own: other sequences, threads
+/// and chunks change no bit of either.
+pub fn quantised_company_changes_nothing(tier: Tier) {
+    for quant in all() {
+        let shape = match quant.takes(64) {
+            true => shape(64, [4, 2], 32, 128, 70),
+            false => shape(256, [2, 1], 128, 256, 70),
+        };
+        let model = random_model(&shape, Dtype::Bf16, true, false, 5);
+        let tokens = random_tokens(272, 70, 21);
+        let mut alone = Machine::new(&model, tier, 1, quant.dtype(), Dtype::Bf16);
+        let (mut sequence, want) = alone.prefill(&tokens[..260], 260);
+        let generate = |machine: &mut Machine, sequence: &mut Sequence, t: usize| {
+            let token = &tokens[t..=t];
+            machine
+                .step(&mut [(sequence, token, RowKind::Decode)])
+                .remove(0)
+        };
+        let generated: Vec<Vec<f32>> = (260..264)
+            .map(|t| generate(&mut alone, &mut sequence, t))
+            .collect();
+        for threads in [1, 2, 3] {
+            let mut machine = Machine::new(&model, tier, threads, quant.dtype(), Dtype::Bf16);
+            for chunk in [1, 7, 100] {
+                let (mut sequence, got) = machine.prefill(&tokens[..260], chunk);
+                assert!(
+                    got == want,
+                    "{quant:?}: {threads} threads, chunks of {chunk}"
+                );
+                let got = generate(&mut machine, &mut sequence, 260);
+                assert!(got == generated[0], "{quant:?}: {threads} threads");
+                machine.release(sequence);
+            }
+            let others: Vec<Sequence> = (0..20)
+                .map(|i| {
+                    machine
+                        .prefill(&random_tokens(1 + i, 70, 70 + i as u64), 100)
+                        .0
+                })
+                .collect();
+            for n in [1, 5, 8, 20] {
+                let (mut sequence, _) = machine.prefill(&tokens[..260], 260);
+                let mut company = others[..n].to_vec();
+                let mut second = Sequence::default();
+                let mut work: Vec<(&mut Sequence, &[Token], RowKind)> = company
+                    .iter_mut()
+                    .map(|s| (s, &tokens[..1], RowKind::Decode))
+                    .collect();
+                // Both kinds, among others.
+                work.insert(n / 2, (&mut sequence, &tokens[260..261], RowKind::Decode));
+                work.insert(n / 2, (&mut second, &tokens[..33], RowKind::Prefill));
+                let got = machine.step(&mut work);
+                assert!(
+                    got[n / 2..n / 2 + 33] == want[..33],
+                    "{quant:?}: {n} others, prompt"
+                );
+                assert!(
+                    got[n / 2 + 33] == generated[0],
+                    "{quant:?}: {n} others, generated"
+                );
+                for s in company.into_iter().zip(&others) {
+                    let new = s.0.pages.len() - s.1.pages.len();
+                    assert!(new <= 1);
+                    machine.free.extend(&s.0.pages[s.1.pages.len()..]);
+                }
+                machine.release(sequence);
+                machine.release(second);
+            }
+        }
+    }
+}

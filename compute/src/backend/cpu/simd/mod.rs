@@ -1,0 +1,223 @@
+//! One vector of sixteen f32, on every instruction set.
+//!
+//! A kernel is written once, over [`Simd`]; an instruction set is one small file of wrappers. A
+//! value of a type that implements `Simd` is the proof that the processor has the instructions
+//! (as in the pulp crate), so the methods are safe; only [`super::detect`] asks for such values.
+//! All tiers cut the work into the same sixteen lanes, and AVX2 and AVX-512 fuse the same
+//! multiplications and additions, so their results are bitwise equal.
+
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
+pub mod portable;
+
+/// Lanes of a vector.
+pub const LANES: usize = 16;
+
+/// A computation that is compiled once per instruction set. `run`, and whatever it calls, must be
+/// `#[inline(always)]`: only what is inlined into [`Simd::vectorize`] gets the instructions.
+pub trait Kernel {
+    /// What it returns.
+    type Output;
+    /// The computation.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// An instruction set, and the proof that this processor has it.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// How many `F` the register file holds: kernels choose their tiles by it.
+    const REGISTERS: usize;
+
+    /// Runs `kernel` with these instructions.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F;
+    /// Lane `i` is `from[i]`.
+    fn load(self, from: &[f32; LANES]) -> Self::F;
+    /// `to[i]` is lane `i`.
+    fn store(self, a: Self::F, to: &mut [f32; LANES]);
+    /// `a + b`.
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`.
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`.
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`; rounded once, except on the portable tier.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a > b ? a : b`, which is `b` if either is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b`, which is `b` if either is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Rounds to the nearest integer, ties to even; |a| < 2^22.
+    fn round(self, a: Self::F) -> Self::F;
+    /// `2^n` for integral `n` from -126 to 127.
+    fn pow2(self, n: Self::F) -> Self::F;
+    /// `a < b ? yes : no`, lane by lane; `no` if either is NaN.
+    fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+
+    /// bfloat16 -> f32.
+    fn widen_bf16(self, from: &[u16; LANES]) -> Self::F;
+    /// binary16 -> f32.
+    fn widen_f16(self, from: &[u16; LANES]) -> Self::F;
+    /// bfloat16 pairs -> the first of each, the second of each.
+    fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [Self::F; 2];
+    /// f32 -> bfloat16, to nearest even.
+    fn narrow_bf16(self, a: Self::F, to: &mut [u16; LANES]);
+    /// f32 -> binary16, to nearest even.
+    fn narrow_f16(self, a: Self::F, to: &mut [u16; LANES]);
+    /// The inverse of [`Simd::widen_bf16_pairs`], to nearest even.
+    fn narrow_bf16_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]);
+
+    /// As [`Simd::narrow_bf16_pairs`], but subnormals may become zero.
+    #[inline(always)]
+    fn tile_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {
+        self.narrow_bf16_pairs(a, to);
+    }
+
+    /// As [`Simd::narrow_bf16`], but subnormals may become zero.
+    #[inline(always)]
+    fn tile_half(self, a: Self::F, to: &mut [u16; LANES]) {
+        self.narrow_bf16(a, to);
+    }
+
+    /// Sixteen i32, or 32 i16, or 64 bytes.
+    type I: Copy;
+    /// Sixteen i16 to be looked up.
+    type Words: Copy;
+    /// Sixteen f32 to be looked up.
+    type Floats: Copy;
+
+    /// All lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I;
+    /// 32 i16.
+    fn load_i16(self, from: &[u16; 2 * LANES]) -> Self::I;
+    /// The inverse of [`Simd::load_i16`].
+    fn store_i16(self, a: Self::I, to: &mut [u16; 2 * LANES]);
+    /// `a[0] b[0] + a[1] b[1]` in every i32 lane, of its two i16; wraps.
+    fn mul_i16(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `acc + a[0] b[0] + a[1] b[1]` in every i32 lane, of its two i16; wraps.
+    fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// The lower and the upper four bits of every byte.
+    fn nibbles(self, a: Self::I) -> [Self::I; 2];
+    /// Adds the products of bytes to `acc`; bytes of `a` are from 0 to 15, those of `b` are signed.
+    /// `acc` is zero, or the result of up to seven such calls. Only [`Simd::sum_nibbles`] knows its
+    /// layout.
+    fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// `256 high + low + offset`, with each sum over four bytes.
+    fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
+    /// i32 -> f32, to nearest even.
+    fn to_f32(self, a: Self::I) -> Self::F;
+    /// The lower byte of every i16, sign-extended.
+    fn low_bytes(self, a: Self::I) -> Self::I;
+    /// The upper byte of every i16, sign-extended.
+    fn high_bytes(self, a: Self::I) -> Self::I;
+    /// Byte `BYTE` of every i32 lane, signed.
+    fn byte_f32<const BYTE: usize>(self, a: Self::I) -> Self::F;
+    /// A table for [`Simd::look_up_i16`].
+    fn table_i16(self, table: &[i16; 16]) -> Self::Words;
+    /// In every i16 lane, the entry for its four bits from bit `SHIFT` (0, 4, 8, 12) on.
+    fn look_up_i16<const SHIFT: u32>(self, a: Self::I, table: Self::Words) -> Self::I;
+    /// A table for [`Simd::look_up_f32`].
+    fn table_f32(self, table: &[f32; 16]) -> Self::Floats;
+    /// In every i32 lane, the entry for its four bits from bit `SHIFT` (0, 4, .. 28) on.
+    fn look_up_f32<const SHIFT: u32>(self, a: Self::I, table: Self::Floats) -> Self::F;
+    /// Sixteen i8 -> f32.
+    fn widen_i8(self, from: &[i8; LANES]) -> Self::F;
+
+    /// Integral f32 from -128 to 127 -> i8.
+    fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
+
+    /// Prefetches the cache line of `at` into L2.
+    #[inline(always)]
+    fn prefetch_far<T>(self, at: &T) {
+        self.prefetch(at, 0);
+    }
+
+    /// Prefetches the cache line `bytes` after `at`.
+    fn prefetch<T>(self, at: &T, bytes: usize);
+
+    /// Lane `j` of result `i` is lane `i` of argument `j`.
+    #[inline(always)]
+    fn transpose(self, a: [Self::F; LANES]) -> [Self::F; LANES] {
+        let mut rows = [[0.0f32; LANES]; LANES];
+        for i in 0..LANES {
+            self.store(a[i], &mut rows[i]);
+        }
+        let mut out = a;
+        for i in 0..LANES {
+            let mut column = [0.0f32; LANES];
+            for j in 0..LANES {
+                column[j] = rows[j][i];
+            }
+            out[i] = self.load(&column);
+        }
+        out
+    }
+
+    /// Sum of the lanes, in one order on every tier: halves, quarters, eighths, sixteenths.
+    #[inline(always)]
+    fn sum(self, a: Self::F) -> f32 {
+        let mut v = [0.0f32; LANES];
+        self.store(a, &mut v);
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                v[i] += v[i + width];
+            }
+            width /= 2;
+        }
+        v[0]
+    }
+
+    /// The greatest lane, in one order on every tier.
+    #[inline(always)]
+    fn greatest(self, a: Self::F) -> f32 {
+        let mut v = [0.0f32; LANES];
+        self.store(a, &mut v);
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                v[i] = if v[i] > v[i + width] {
+                    v[i]
+                } else {
+                    v[i + width]
+                };
+            }
+            width /= 2;
+        }
+        v[0]
+    }
+
+    /// Loads the first `from.len()` lanes; the others are zero.
+    #[inline(always)]
+    fn load_partial(self, from: &[f32]) -> Self::F {
+        match from.first_chunk() {
+            Some(whole) => self.load(whole),
+            None => {
+                let mut v = [0.0f32; LANES];
+                v[..from.len()].copy_from_slice(from);
+                self.load(&v)
+            }
+        }
+    }
+
+    /// Stores the first `to.len()` lanes.
+    #[inline(always)]
+    fn store_partial(self, a: Self::F, to: &mut [f32]) {
+        match to.first_chunk_mut() {
+            Some(whole) => self.store(a, whole),
+            None => {
+                let mut v = [0.0f32; LANES];
+                self.store(a, &mut v);
+                let n = to.len();
+                to.copy_from_slice(&v[..n]);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Formats of GGUF files that are also formats of [`Quant`]: as codes and scales of these, without
+//! a second rounding.
+
+use super::simple::{nibbles, with_fifth};
+use super::{IQ4, Type, k};
+use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS};
+use crate::quant::{Quant, join};
+use half::f16;
+
+impl Type {
+    /// The format of ours that holds the weights' codes, `None` where there is none.
+    ///
+    /// The numbers are exactly those of [`Type::decode`], except [`Type::Iq4Xs`]: its scales, a
+    /// float16 times an integer, are rounded to float16.
+    pub fn kept(self) -> Option<Quant> {
+        match self {
+            Type::Q4_0 => Some(Quant::Int4),
+            Type::Q8_0 | Type::Q5_0 | Type::Iq4Nl | Type::Iq4Xs => Some(Quant::Int8),
+            Type::Q4K => Some(Quant::K4),
+            Type::Q6K | Type::Q3K => Some(Quant::K8),
+            _ => None,
+        }
+    }
+
+    /// Whole blocks as codes and scales of [`Type::kept`].
+    ///
+    /// Scales that are infinite or NaN stay so: the caller refuses them, as everywhere.
+    ///
+    /// # Panics
+    /// Where the type has no such format.
+    pub fn codes(self, from: &[u8], codes: &mut [u8], scales: &mut [u16]) {
+        match self {
+            Type::Q4_0 => {
+                let blocks = from.as_chunks::<18>().0.iter().zip(scales);
+                for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(16)) {
+                    *scale = u16::from_le_bytes([b[0], b[1]]);
+                    join(&nibbles(b[2..].as_array().expect("16")), codes);
+                }
+            }
+            Type::Q8_0 => {
+                let blocks = from.as_chunks::<34>().0.iter().zip(scales);
+                for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(32)) {
+                    *scale = u16::from_le_bytes([b[0], b[1]]);
+                    codes.copy_from_slice(&b[2..]);
+                }
+            }
+            Type::Q5_0 => {
+                let blocks = from.as_chunks::<22>().0.iter().zip(scales);
+                for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(32)) {
+                    *scale = u16::from_le_bytes([b[0], b[1]]);
+                    let low = nibbles(b[6..].as_array().expect("16"));
+                    let wide = with_fifth(low, [b[2], b[3], b[4], b[5]]);
+                    codes.copy_from_slice(&wide.map(|q| q.wrapping_sub(16)));
+                }
+            }
+            Type::Iq4Nl => {
+                let blocks = from.as_chunks::<18>().0.iter().zip(scales);
+                for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(32)) {
+                    *scale = u16::from_le_bytes([b[0], b[1]]);
+                    codes.copy_from_slice(&values(b[2..].as_array().expect("16")));
+                }
+            }
+            Type::Iq4Xs => {
+                let scales = scales.as_chunks_mut::<8>().0.iter_mut();
+                let blocks = from.as_chunks::<136>().0.iter().zip(scales);
+                for ((b, scales), codes) in blocks.zip(codes.chunks_exact_mut(256)) {
+                    let d = super::half(b[0], b[1]);
+                    *scales = k::iq4_scales(b).map(|s| f16::from_f32(d * f32::from(s)).to_bits());
+                    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
+                        let packed = b[8 + 16 * i..].first_chunk().expect("16");
+                        codes.copy_from_slice(&values(packed));
+                    }
+                }
+            }
+            Type::Q4K => {
+                let scales = scales.as_chunks_mut::<{ K4_WORDS }>().0.iter_mut();
+                let blocks = from.as_chunks::<144>().0.iter().zip(scales);
+                for ((b, words), codes) in blocks.zip(codes.chunks_exact_mut(128)) {
+                    let (s, m) = k::scales_and_minima(b[4..16].as_array().expect("12"));
+                    for (i, word) in words[..GROUP_WORDS].iter_mut().enumerate() {
+                        *word = u16::from_le_bytes([s[i], m[i]]);
+                    }
+                    words[GROUP_WORDS] = u16::from_le_bytes([b[0], b[1]]);
+                    words[GROUP_WORDS + 1] = u16::from_le_bytes([b[2], b[3]]);
+                    // 32 bytes are the lower halves of 32 weights, then the upper halves.
+                    let pairs = b[16..].as_chunks::<32>().0.iter();
+                    for (from, codes) in pairs.zip(codes.chunks_exact_mut(32)) {
+                        let (low, high) = codes.split_at_mut(16);
+                        join(&from.map(|q| q & 15), low);
+                        join(&from.map(|q| q >> 4), high);
+                    }
+                }
+            }
+            Type::Q6K => {
+                let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
+                let codes = codes.as_chunks_mut::<256>().0.iter_mut();
+                for ((b, words), codes) in from.as_chunks::<210>().0.iter().zip(scales).zip(codes) {
+                    *words = k8_words(k::q6_codes(b, codes), [b[208], b[209]]);
+                }
+            }
+            Type::Q3K => {
+                let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
+                let codes = codes.as_chunks_mut::<256>().0.iter_mut();
+                for ((b, words), codes) in from.as_chunks::<110>().0.iter().zip(scales).zip(codes) {
+                    *words = k8_words(k::q3_codes(b, codes), [b[108], b[109]]);
+                }
+            }
+            _ => panic!("{self} has no codes of ours"),
+        }
+    }
+}
+
+/// The scales of a block of [`Quant::K8`].
+fn k8_words(scales: [i8; 16], d: [u8; 2]) -> [u16; K8_WORDS] {
+    let mut words = [0; K8_WORDS];
+    for (pair, word) in scales.as_chunks::<2>().0.iter().zip(&mut words) {
+        *word = u16::from_le_bytes(pair.map(|s| s as u8));
+    }
+    words[GROUP_WORDS] = u16::from_le_bytes(d);
+    words
+}
+
+/// The values of [`IQ4`] that 32 codes stand for.
+#[inline(always)]
+fn values(packed: &[u8; 16]) -> [u8; 32] {
+    nibbles(packed).map(|q| IQ4[usize::from(q)] as u8)
+}

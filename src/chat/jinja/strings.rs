@@ -1,0 +1,171 @@
+//! Python's methods of `str` that give a text or a truth value, as functions. Methods and filters
+//! use them.
+
+use super::arguments::count;
+use super::fault::Result;
+use super::limits::Meter;
+use super::text::Text;
+use crate::chat::python::is_whitespace;
+
+/// Superscripts and subscripts are digits that are not decimal.
+pub fn is_digit(c: char) -> bool {
+    is_decimal(c) || matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')
+}
+
+/// Decimal digits come in tens of which the first one's code ends the same way; of other numerals
+/// (fractions, roman ones) none is taken here.
+pub fn is_decimal(c: char) -> bool {
+    const ZEROS: [u32; 20] = [
+        0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
+        0xe50, 0xed0, 0xf20, 0x1040, 0x17e0, 0x1810, 0xff10,
+    ];
+    ZEROS
+        .iter()
+        .any(|zero| (*zero..zero + 10).contains(&u32::from(c)))
+}
+
+/// Python's `str.isupper` and `str.islower`.
+pub fn is_cased(s: &str, upper: bool) -> bool {
+    let mut any = false;
+    for c in s.chars() {
+        let (is, is_not) = match upper {
+            true => (c.is_uppercase(), c.is_lowercase()),
+            false => (c.is_lowercase(), c.is_uppercase()),
+        };
+        if is_not {
+            return false;
+        }
+        any |= is;
+    }
+    any
+}
+
+/// Python's `str.strip` and its halves; `sides` are left and right.
+pub fn strip(
+    meter: &mut Meter<'_>,
+    of: &Text,
+    chars: Option<&Text>,
+    sides: (bool, bool),
+) -> Result<Text> {
+    let set = chars.map_or("", Text::as_str);
+    meter.look_at(of.as_str().len().saturating_mul(1 + set.len()))?;
+    let goes = |c: char| match chars {
+        Some(_) => set.contains(c),
+        None => is_whitespace(c),
+    };
+    let mut rest = of.as_str();
+    if sides.0 {
+        rest = rest.trim_start_matches(goes);
+    }
+    if sides.1 {
+        rest = rest.trim_end_matches(goes);
+    }
+    of.part(meter, rest)
+}
+
+/// Lines as Python's `str.splitlines`, without and with their ends.
+pub fn lines_of(s: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = s;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let (line, end) = match rest.char_indices().find(|(_, c)| is_end(*c)) {
+            None => (rest.len(), rest.len()),
+            Some((at, '\r')) if rest[at + 1..].starts_with('\n') => (at, at + 2),
+            Some((at, c)) => (at, at + c.len_utf8()),
+        };
+        let found = (&rest[..line], &rest[..end]);
+        rest = &rest[end..];
+        Some(found)
+    })
+}
+
+/// Python's `str.replace`, `n` times or, where it is negative, always.
+pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128) -> Result<Text> {
+    let (s, old_text) = (of.as_str(), old.as_str());
+    let mut out = String::new();
+    let mut from = 0;
+    let most = if n < 0 { usize::MAX } else { count(n) };
+    // An empty text is found before each character and at the end.
+    for (at, found) in s.match_indices(old_text).take(most) {
+        meter.step()?;
+        meter.write(&mut out, &s[from..at])?;
+        meter.write(&mut out, new.as_str())?;
+        from = at + found.len();
+    }
+    if out.is_empty() && from == 0 {
+        return Ok(of.clone());
+    }
+    meter.write(&mut out, &s[from..])?;
+    Ok(of.derived(out, &[new]))
+}
+
+/// Python's methods that change the case.
+pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
+    let s = of.as_str();
+    // Three times as long is the most that a change of case makes.
+    meter.make(s.len().saturating_mul(3))?;
+    let mut out = super::text::room(s.len())?;
+    match how {
+        "upper" => out = s.to_uppercase(),
+        "lower" => out = s.to_lowercase(),
+        "casefold" => out = s.to_lowercase().replace('ß', "ss").replace('ς', "σ"),
+        "capitalize" => {
+            let mut chars = s.chars();
+            if let Some(first) = chars.next() {
+                out.extend(title(first));
+                out.push_str(&chars.as_str().to_lowercase());
+            }
+        }
+        "swapcase" => {
+            for c in s.chars() {
+                match c.is_uppercase() {
+                    true => out.extend(c.to_lowercase()),
+                    false => out.extend(c.to_uppercase()),
+                }
+            }
+        }
+        _ => {
+            let mut inside = false;
+            for c in s.chars() {
+                match inside {
+                    true => out.extend(c.to_lowercase()),
+                    false => out.extend(title(c)),
+                }
+                inside = c.is_lowercase() || c.is_uppercase();
+            }
+        }
+    }
+    Ok(of.derived(out, &[]))
+}
+
+/// A character at the beginning of a word: only the first of several is a capital.
+pub fn title(c: char) -> impl Iterator<Item = char> {
+    let mut upper = c.to_uppercase();
+    let first = upper.next();
+    first.into_iter().chain(upper.flat_map(char::to_lowercase))
+}
+
+/// Python's `center`, `ljust` and `rjust`.
+pub fn justified(
+    meter: &mut Meter<'_>,
+    of: &Text,
+    width: usize,
+    fill: char,
+    how: &str,
+) -> Result<String> {
+    let missing = width.saturating_sub(of.chars(meter)?);
+    let left = match how {
+        "ljust" => 0,
+        "rjust" => missing,
+        // CPython's rule for what cannot be halved.
+        _ => missing / 2 + (missing & width & 1),
+    };
+    let mut out = String::new();
+    meter.fill(&mut out, fill, left)?;
+    meter.write(&mut out, of.as_str())?;
+    meter.fill(&mut out, fill, missing - left)?;
+    Ok(out)
+}

@@ -1,0 +1,289 @@
+//! Beam search: which continuations run on, which have finished, and when it is over. No pages and
+//! no model; [`super::group`] has those.
+//!
+//! The semantics are those of transformers (4.50 and later) for one prompt. A step takes the best
+//! continuations of all beams. Those that end there compete, if they are among the first of them,
+//! for places among the finished ones by sum / length ^ length_penalty; the best of the others run
+//! on.
+
+use super::event::FinishReason;
+use super::request::{EarlyStopping, GenerateOptions};
+use crate::{Result, Token, reserve};
+
+/// What does not change during a search.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// Beams that run, and places for finished ones.
+    pub width: usize,
+    /// Continuations that a step considers, over all beams.
+    pub considered: usize,
+    pub length_penalty: f64,
+    pub early_stopping: EarlyStopping,
+    /// Most tokens to generate.
+    pub most: usize,
+}
+
+impl Rules {
+    /// `n_ends`: how many tokens end a sequence.
+    pub fn new(options: &GenerateOptions, n_ends: usize, most: usize) -> Self {
+        let width = options.num_beams;
+        Self {
+            width,
+            // However many of them end: enough are left to run on.
+            considered: n_ends.saturating_add(1).max(2).saturating_mul(width),
+            length_penalty: options.length_penalty.into(),
+            early_stopping: options.early_stopping,
+            most,
+        }
+    }
+
+    /// The score of a beam of so many tokens.
+    pub fn score(&self, sum: f64, length: usize) -> f64 {
+        match sum {
+            // Whatever it is divided by.
+            0.0 => 0.0,
+            sum => sum / (length as f64).powf(self.length_penalty),
+        }
+    }
+}
+
+/// A beam with one more token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Candidate {
+    pub sum: f64,
+    /// Which running beam goes on.
+    pub beam: usize,
+    pub token: Token,
+    /// The token's log probability under the raw logits.
+    pub logprob: f32,
+}
+
+/// What is kept of a beam that has finished.
+#[derive(Debug)]
+pub(super) struct Finished<T> {
+    pub sum: f64,
+    pub score: f64,
+    pub reason: FinishReason,
+    /// Its text.
+    pub text: T,
+}
+
+/// A candidate of a search that must write phrases.
+#[derive(Clone, Copy, Debug)]
+struct Banked {
+    candidate: Candidate,
+    /// How far it has come with the phrases.
+    bank: usize,
+    /// How many of the same bank are better.
+    behind: usize,
+}
+
+/// A search, and texts of what has finished.
+#[derive(Debug)]
+pub(super) struct Search<T> {
+    pub rules: Rules,
+    /// The sums of the running beams, best first.
+    pub running: Vec<f64>,
+    /// Tokens of each running beam.
+    pub length: usize,
+    /// The continuations of the running beams, in any order; taken by [`Search::judge`].
+    pub candidates: Vec<Candidate>,
+    /// Further continuations, which get on with phrases.
+    pub forced: Vec<Candidate>,
+    banked: Vec<Banked>,
+    /// The largest sum of a candidate of the step.
+    best: f64,
+    /// Those that run on, best first.
+    pub heirs: Vec<Candidate>,
+    /// Those that end here and compete.
+    pub ended: Vec<(Candidate, FinishReason)>,
+    /// Best first; as many as there are places.
+    finished: Vec<Finished<T>>,
+    /// Of those, so many are taken.
+    n_finished: usize,
+}
+
+impl<T> Search<T> {
+    /// One beam without tokens, and room for all that there can be. `texts`: one for each place.
+    /// `forced_each`: most continuations of a beam that get on with phrases.
+    pub fn new(
+        rules: Rules,
+        candidates_each: usize,
+        forced_each: usize,
+        texts: Vec<T>,
+    ) -> Result<Self> {
+        let what = "the beams of a search";
+        let width = rules.width;
+        let mut finished = reserve::room(what, width)?;
+        finished.extend(texts.into_iter().take(width).map(|text| Finished {
+            sum: f64::NEG_INFINITY,
+            score: f64::NEG_INFINITY,
+            reason: FinishReason::Stop,
+            text,
+        }));
+        let mut running = reserve::room(what, width)?;
+        running.push(0.0);
+        let forced = forced_each.saturating_mul(width);
+        let banked = match forced {
+            0 => 0,
+            n => n.saturating_add(width),
+        };
+        Ok(Self {
+            running,
+            length: 0,
+            candidates: reserve::room(what, candidates_each.saturating_mul(width))?,
+            forced: reserve::room(what, forced)?,
+            banked: reserve::room(what, banked)?,
+            best: f64::NEG_INFINITY,
+            heirs: reserve::room(what, width)?,
+            ended: reserve::room(what, width)?,
+            finished,
+            n_finished: 0,
+            rules,
+        })
+    }
+
+    /// Best first.
+    pub fn finished(&self) -> &[Finished<T>] {
+        &self.finished[..self.n_finished]
+    }
+
+    /// Choose among the candidates: which run on, and which end and compete. `ends` says why one
+    /// ends, if it does.
+    pub fn judge(
+        &mut self,
+        mut ends: impl FnMut(&Candidate) -> Result<Option<FinishReason>>,
+    ) -> Result<()> {
+        let Rules {
+            width, considered, ..
+        } = self.rules;
+        self.candidates.sort_unstable_by(in_order);
+        self.candidates.truncate(considered);
+        self.heirs.clear();
+        self.ended.clear();
+        for (rank, candidate) in self.candidates.drain(..).enumerate() {
+            if rank >= width && self.heirs.len() == width {
+                break;
+            }
+            match ends(&candidate)? {
+                Some(reason) if rank < width => self.ended.push((candidate, reason)),
+                Some(_) => {}
+                None if self.heirs.len() < width => self.heirs.push(candidate),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The same in a search that must write phrases. `ends` also says whether an end counts, `bank`
+    /// how far a continuation has come: the best of each bank run on, the furthest first, then the
+    /// second of each, and so on.
+    pub fn judge_phrases(
+        &mut self,
+        mut ends: impl FnMut(&Candidate) -> Result<Option<(FinishReason, bool)>>,
+        mut bank: impl FnMut(&Candidate) -> usize,
+    ) -> Result<()> {
+        let Rules {
+            width, considered, ..
+        } = self.rules;
+        self.candidates.sort_unstable_by(in_order);
+        self.candidates.truncate(considered);
+        self.best = (self.candidates.first()).map_or(f64::NEG_INFINITY, |best| best.sum);
+        self.heirs.clear();
+        self.ended.clear();
+        self.banked.clear();
+        let mut banked = |candidate: Candidate| Banked {
+            candidate,
+            bank: bank(&candidate),
+            behind: 0,
+        };
+        for (rank, candidate) in self.candidates.drain(..).enumerate() {
+            match ends(&candidate)? {
+                Some((reason, true)) if rank < width => self.ended.push((candidate, reason)),
+                Some(_) => {}
+                None => self.banked.push(banked(candidate)),
+            }
+            if self.banked.len() == width {
+                break;
+            }
+        }
+        let picked = self.banked.len();
+        for candidate in self.forced.drain(..) {
+            let same = |b: &Banked| {
+                (b.candidate.beam, b.candidate.token) == (candidate.beam, candidate.token)
+            };
+            // Nothing runs on behind an end, whatever it gets on with.
+            let runs_on = !self.banked[..picked].iter().any(same) && ends(&candidate)?.is_none();
+            if runs_on {
+                self.banked.push(banked(candidate));
+            }
+        }
+        let by_bank = |a: &Banked, b: &Banked| {
+            let banks = b.bank.cmp(&a.bank);
+            banks.then(in_order(&a.candidate, &b.candidate))
+        };
+        self.banked.sort_unstable_by(by_bank);
+        for at in 1..self.banked.len() {
+            let [before, this] = [self.banked[at - 1], self.banked[at]];
+            if before.bank == this.bank {
+                self.banked[at].behind = before.behind + 1;
+            }
+        }
+        self.banked
+            .sort_unstable_by(|a, b| (a.behind, b.bank).cmp(&(b.behind, a.bank)));
+        let best = self.banked.iter().take(width);
+        self.heirs.extend(best.map(|banked| banked.candidate));
+        Ok(())
+    }
+
+    /// A beam with this sum and of this length competes. Where it has a place, its text is to be
+    /// written into what is returned.
+    pub fn offer(&mut self, sum: f64, length: usize, reason: FinishReason) -> Option<&mut T> {
+        let score = self.rules.score(sum, length);
+        let taken = &self.finished[..self.n_finished];
+        let place = taken.partition_point(|other| other.score >= score);
+        if self.n_finished < self.finished.len() {
+            self.n_finished += 1;
+        }
+        let behind = self.finished.get_mut(place..self.n_finished)?;
+        // Whoever was last gives its text up.
+        behind.rotate_right(usize::from(!behind.is_empty()));
+        let new = behind.first_mut()?;
+        (new.sum, new.score, new.reason) = (sum, score, reason);
+        Some(&mut new.text)
+    }
+
+    /// The heirs run, after what ended was offered. Whether the search is over.
+    pub fn settle(&mut self) -> bool {
+        self.running.clear();
+        self.running.extend(self.heirs.iter().map(|heir| heir.sum));
+        self.length += 1;
+        let Rules {
+            early_stopping,
+            length_penalty,
+            most,
+            ..
+        } = self.rules;
+        let is_full = self.n_finished == self.finished.len();
+        let (Some(first), Some(worst)) = (self.running.first(), self.finished().last()) else {
+            return self.running.is_empty();
+        };
+        // With phrases, those that run are not the best.
+        let best = match self.forced.capacity() {
+            0 => *first,
+            _ => self.best,
+        };
+        let length = match early_stopping {
+            EarlyStopping::Never if length_penalty > 0.0 => most,
+            _ => self.length,
+        };
+        let is_beaten = self.rules.score(best, length) <= worst.score;
+        is_full && (early_stopping == EarlyStopping::True || is_beaten)
+    }
+}
+
+/// Best first; of equal ones the lower beam, then the lower id.
+fn in_order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    let sums = b.sum.total_cmp(&a.sum);
+    sums.then(a.beam.cmp(&b.beam)).then(a.token.cmp(&b.token))
+}

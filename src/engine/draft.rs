@@ -1,0 +1,330 @@
+//! Speculation: guesses at the next tokens of a sequence, which the step computes along with the
+//! token that is certain.
+//!
+//! The rows of a step with drafts are rows of decode like any other, each with a choice of its own:
+//! that of the row after so many tokens. [`Scheduler::absorb`] takes tokens up to and with the
+//! first that differs from its draft, so a sequence has the tokens that it would have without
+//! drafts. What a draft that was not taken has left in the cache is written over by the row that
+//! computes its position, before any row reads it, and its page is not one that others can find.
+//!
+//! A draft is a hint, never a condition: where there is no room for one, the step goes without.
+
+use super::branch::Branch;
+use super::call::Call;
+use super::ngram::{KINDS, Lookup};
+use super::request::MAX_DRAFTS;
+use super::scheduler::Scheduler;
+use super::sequence::Extent;
+use crate::Token;
+use crate::backend::{Span, Step};
+
+/// A sequence for which no drafts are worth their time goes without for at most so many steps.
+const LONGEST_REST: u32 = 64;
+
+/// Beyond any probability: what is drafted in any case.
+const IN_ANY_CASE: f32 = 2.0;
+
+/// The drafts of one sequence.
+pub(super) struct Drafts {
+    lookup: Lookup,
+    /// So many drafts wherever there are some; 0: as many as pay.
+    fixed: usize,
+    tokens: [Token; MAX_DRAFTS],
+    /// How many were found for the step that is being planned.
+    found: usize,
+    /// How many of them are in it.
+    n: usize,
+    /// What they were found by.
+    kind: usize,
+    habits: [Habit; KINDS],
+    /// Plain steps until the next ones are looked for, and how many that were last time.
+    rest: u32,
+    last_rest: u32,
+    /// Whether they were looked for in the step that is being planned.
+    looked: bool,
+    /// It has rested: one draft is tried.
+    tries: bool,
+    pub drafted: u32,
+    pub accepted: u32,
+}
+
+/// How often drafts of a kind are right, by their places.
+#[derive(Clone, Copy)]
+struct Habit {
+    /// The share of those that came to be compared, the latest ones counting most.
+    right: [f32; MAX_DRAFTS],
+    /// How many places have been compared.
+    known: usize,
+}
+
+impl Habit {
+    /// Before anything is known.
+    const FIRST: f32 = 0.5;
+    /// What the latest one counts.
+    const LATEST: f32 = 0.2;
+
+    fn new() -> Self {
+        Self {
+            right: [Self::FIRST; MAX_DRAFTS],
+            known: 0,
+        }
+    }
+
+    /// The probability that the draft at `place` is taken, which those before it must be too.
+    fn taken(&self, place: usize) -> f32 {
+        let last = self.right[self.known.saturating_sub(1)];
+        let known = &self.right[..self.known.min(place + 1)];
+        let beyond = (place + 1 - known.len()) as i32;
+        known.iter().product::<f32>() * last.powi(beyond)
+    }
+
+    /// Of `n` drafts, the first `accepted` were right, and the next was not.
+    fn learn(&mut self, accepted: usize, n: usize) {
+        for place in 0..n.min(accepted + 1) {
+            let is_right = f32::from(u8::from(place < accepted));
+            if place >= self.known {
+                self.right[place] = self.right[place.saturating_sub(1)];
+                self.known = place + 1;
+            }
+            self.right[place] += Self::LATEST * (is_right - self.right[place]);
+        }
+    }
+}
+
+impl Drafts {
+    /// For a prompt of so many tokens, if the call asks for drafts. Without memory for them it goes
+    /// without them.
+    pub fn new(call: &Call, prompt_len: usize, extent: &Extent) -> Option<Self> {
+        let options = &call.options;
+        if !options.searches_drafts() || extent.max_new() < 3 {
+            return None;
+        }
+        Some(Self {
+            lookup: Lookup::new(prompt_len + extent.max_new()).ok()?,
+            fixed: options.draft_len,
+            tokens: [0; MAX_DRAFTS],
+            found: 0,
+            n: 0,
+            kind: 0,
+            habits: [Habit::new(); KINDS],
+            rest: 0,
+            last_rest: 0,
+            looked: false,
+            tries: false,
+            drafted: 0,
+            accepted: 0,
+        })
+    }
+
+    /// What the step that is being planned has of it.
+    pub fn in_step(&self) -> &[Token] {
+        &self.tokens[..self.n]
+    }
+
+    /// Whether the step after the one that is under way goes without, whatever that gives.
+    pub fn rests_next(&self) -> bool {
+        self.n == 0 && self.rest > 0
+    }
+
+    /// A step was planned in which it rests.
+    pub fn rest(&mut self) {
+        self.rest = self.rest.saturating_sub(1);
+        self.tries |= self.rest == 0;
+    }
+
+    fn clear(&mut self) {
+        (self.found, self.n, self.looked) = (0, 0, false);
+    }
+
+    fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent) {
+        if self.rest > 0 {
+            self.rest();
+            return;
+        }
+        self.looked = true;
+        // The row of the last draft still chooses a token.
+        let left = extent.max_new().saturating_sub(branch.generated());
+        let most = match self.fixed {
+            0 => MAX_DRAFTS,
+            fixed => fixed,
+        };
+        let room = &mut self.tokens[..most.min(left.saturating_sub(1))];
+        let predicted = (&call.predicted, &call.options.predicted[..]);
+        if let Some((kind, n)) = self.lookup.find(&branch.tokens, predicted, room) {
+            (self.kind, self.found) = (kind, n);
+        }
+    }
+
+    /// What the next draft is worth in tokens, and how much it should come first.
+    fn next(&self) -> Option<(f32, f32)> {
+        if self.n == self.found {
+            return None;
+        }
+        let worth = self.habits[self.kind].taken(self.n);
+        let in_any_case = self.fixed > 0 || self.tries && self.n == 0;
+        let first = match in_any_case {
+            // In equal shares.
+            true => IN_ANY_CASE + (MAX_DRAFTS - self.n) as f32,
+            false => worth,
+        };
+        Some((worth, first))
+    }
+
+    /// The step is planned. `had_room`: for drafts; `runs_ahead`: the model would take the next
+    /// step before this one is over.
+    fn settle(&mut self, had_room: bool, runs_ahead: bool) {
+        if !self.looked {
+            return;
+        }
+        self.tries = false;
+        let is_plain = self.fixed == 0 && self.n == 0;
+        // Where no step runs ahead, it costs nothing to look again.
+        if is_plain && (runs_ahead || had_room && self.found > 0) {
+            self.last_rest = (2 * self.last_rest).clamp(2, LONGEST_REST);
+            self.rest = self.last_rest;
+        }
+    }
+
+    /// The step is over, and its sequence has taken what it gave. How many of its drafts were
+    /// taken.
+    pub fn learn(&mut self, step: &Step, span: &Span, branch: &Branch) -> usize {
+        let drafts = &step.tokens[span.rows.clone()][1..];
+        let tokens = branch.tokens.get(span.position + 1..).unwrap_or_default();
+        let same = drafts.iter().zip(tokens).take_while(|(a, b)| a == b);
+        let accepted = same.count();
+        if !drafts.is_empty() {
+            self.habits[self.kind].learn(accepted, drafts.len());
+            self.drafted += drafts.len() as u32;
+            self.accepted += accepted as u32;
+            if accepted > 0 {
+                self.last_rest = 0;
+            }
+        }
+        self.lookup.taken(accepted);
+        accepted
+    }
+}
+
+/// Whether the row at `position` has the token that its sequence has there. One behind a draft that
+/// was not taken has another, or none is there: then nothing holds that it gives.
+pub(super) fn is_taken(step: &Step, row: usize, position: usize, branch: &Branch) -> bool {
+    // Of a step that follows another, the tokens were chosen on the device.
+    step.follows || branch.tokens.get(position) == Some(&step.tokens[row])
+}
+
+impl Scheduler {
+    /// Choose the drafts of the step that is being planned. They get what it has left of its rows
+    /// when every sequence that decodes has its own and the prompts have theirs.
+    pub(super) fn draft(&mut self) {
+        let mut any = false;
+        for sequence in &mut self.running {
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.clear();
+                any = true;
+            }
+        }
+        if !any {
+            return;
+        }
+        let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
+        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
+            let (branch, extent) = (&sequence.branch, &sequence.extent);
+            if branch.in_prefill() {
+                let rows = extent.prefill_len().saturating_sub(branch.computed).max(1);
+                prompt_rows += rows;
+                prompts_want += match extent.scores_prompt() {
+                    true => rows,
+                    false => 1,
+                };
+                continue;
+            }
+            decodes += sequence.branches().count();
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.find(&sequence.output.call, branch, extent);
+            }
+        }
+        let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);
+        let rows = decodes + prompt_rows.min(chunk);
+        let rows_left = self.limits.max_rows.saturating_sub(rows);
+        let wanted_left = self
+            .limits
+            .max_wanted
+            .saturating_sub(decodes + prompts_want);
+        let room = rows_left.min(wanted_left);
+        self.share(decodes, room);
+        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
+            drafts.settle(room > 0, self.runs_ahead);
+        }
+    }
+
+    /// Give the drafts that were found their rows, as many as make most tokens a second.
+    fn share(&mut self, decodes: usize, room: usize) {
+        let mut tokens = decodes as f64;
+        let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
+        for n in 1..=room {
+            let Some((worth, first)) = self.take_next() else {
+                break;
+            };
+            tokens += f64::from(worth);
+            let rate = tokens / self.pace.decode_seconds(decodes + n);
+            if first >= IN_ANY_CASE || rate > best_rate {
+                (best, best_rate) = (n, rate);
+            }
+        }
+        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
+            drafts.n = 0;
+        }
+        for _ in 0..best {
+            self.take_next();
+        }
+    }
+
+    /// Take one more draft into the step: that which comes first. What it is worth, and how much it
+    /// came first.
+    fn take_next(&mut self) -> Option<(f32, f32)> {
+        let drafts = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
+        let all = drafts.filter_map(|drafts| Some((drafts.next()?, drafts)));
+        let (next, drafts) = all.max_by(|(a, _), (b, _)| a.1.total_cmp(&b.1))?;
+        drafts.n += 1;
+        Some(next)
+    }
+
+    /// Plan the step without drafts after all.
+    pub(super) fn drop_drafts(&mut self) {
+        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
+            drafts.n = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn habits_follow_what_happens() {
+        let mut right = Habit::new();
+        let mut wrong = Habit::new();
+        let mut half = Habit::new();
+        assert_eq!(right.taken(0), 0.5);
+        assert_eq!(right.taken(2), 0.125);
+        for i in 0..40 {
+            right.learn(4, 4);
+            wrong.learn(0, 4);
+            // Always two of four.
+            half.learn(2, 4);
+            assert!(
+                (0..4).all(|place| right.taken(place) >= wrong.taken(place)),
+                "{i}"
+            );
+        }
+        assert!(right.taken(3) > 0.99 && right.taken(15) > 0.9);
+        assert!(wrong.taken(0) < 0.01);
+        assert!(half.taken(1) > 0.99 && half.taken(2) < 0.01 && half.taken(15) < 0.01);
+        // What was true once is not for ever.
+        for _ in 0..40 {
+            right.learn(0, 4);
+        }
+        assert!(right.taken(0) < 0.01);
+    }
+}

@@ -1,0 +1,854 @@
+//! Callers who decide: which token is the last, and what the logits are. What they do not change
+//! stays as it is, to the bit.
+
+use crate::streams::readable;
+use crate::support::*;
+use llamabi::engine::request::Bias;
+use llamabi::engine::{
+    Decider, Deciders, Event, FinishReason, GenerateOptions, Next, Prompt, Question, Stream,
+};
+use llamabi::{Cancel, Error, Token};
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+type Stops<'a> = dyn FnMut(u32, &[Token], usize) -> bool + 'a;
+type Changes<'a> = dyn FnMut(&mut Question) -> bool + 'a;
+
+/// All events of a call whose caller decides, per sequence, and whether it ended as cancelled.
+fn decided<'a>(
+    host: &Host,
+    prompts: Vec<Prompt>,
+    options: GenerateOptions,
+    stops: Option<&'a mut Stops<'a>>,
+    changes: Option<&'a mut Changes<'a>>,
+) -> (Vec<Output>, bool) {
+    let options = GenerateOptions {
+        ask_logits: changes.is_some(),
+        ..options
+    };
+    let n = prompts.len() * options.num_return_sequences;
+    let mut decider = Decider::new(&prompts, &options, stops.is_some()).unwrap();
+    let mut deciders = Deciders {
+        on_stop: stops,
+        on_logits: changes,
+    };
+    let stream = host.submit(prompts, options).unwrap();
+    let mut outputs = vec![Output::default(); n];
+    loop {
+        let wait = Some(PATIENCE);
+        match decider.next(&stream, wait, &mut deciders).unwrap() {
+            Next::Event(event) => add(&mut outputs, event),
+            Next::Question(_) | Next::Timeout => panic!("nothing within {PATIENCE:?}"),
+            end => {
+                assert!(outputs.iter().all(|out| out.finish.is_some()));
+                return (outputs, end == Next::Cancelled);
+            }
+        }
+    }
+}
+
+/// Options that differ in all that an outcome has.
+fn various(case: usize) -> GenerateOptions {
+    let of = |values: [usize; 2], bit: usize| values[case >> bit & 1];
+    GenerateOptions {
+        echo: of([0, 1], 0) == 1,
+        logprobs: of([0, 1], 1) == 1,
+        top_logprobs: of([0, 3], 2),
+        temperature: of([0, 1], 3) as f32,
+        repetition_penalty: 1.0 + of([0, 1], 4) as f32 * 0.2,
+        frequency_penalty: of([0, 1], 4) as f32 * 0.1,
+        top_p: 1.0,
+        max_gen_len: Some(12),
+        ignore_eos: true,
+        seed: 77 + case as u64,
+        stop: vec!["ab".into(), "\u{FFFD}".into(), "he the".into()],
+        ..GenerateOptions::default()
+    }
+}
+
+const CASES: usize = 32;
+
+fn prompts() -> Vec<Prompt> {
+    ["abcdef", "abc", "", "xyz the"].map(prompt).to_vec()
+}
+
+// ---- the last token ----
+
+#[test]
+fn a_stopped_sequence_is_what_a_shorter_one_is() {
+    let mut cut = 0;
+    for case in 0..CASES {
+        for ahead in [false, true] {
+            let (host, _) = Setup::default().start_ahead(ahead, hash_think);
+            let options = various(case);
+            let whole = host.run(prompts(), options.clone());
+            for n in [1, 2, 5, 12, 40] {
+                let shorter = GenerateOptions {
+                    max_gen_len: Some(n.min(12)),
+                    ..options.clone()
+                };
+                let want = host.run(prompts(), shorter);
+                let asked = RefCell::new(vec![0; 4]);
+                let (got, cancelled) = decided(
+                    &host,
+                    prompts(),
+                    options.clone(),
+                    Some(&mut |index, tokens, n_prompt| {
+                        let asked = &mut asked.borrow_mut()[index as usize];
+                        *asked += 1;
+                        let Prompt::Tokens(prompt) = &prompts()[index as usize] else {
+                            unreachable!()
+                        };
+                        assert_eq!((&tokens[..n_prompt], n_prompt), (&prompt[..], prompt.len()));
+                        let told = &want[index as usize].tokens;
+                        let told = &told[if options.echo { n_prompt } else { 0 }..];
+                        assert_eq!(tokens[n_prompt..], told[..*asked]);
+                        tokens.len() - n_prompt == n
+                    }),
+                    None,
+                );
+                assert!(!cancelled);
+                for ((got, want), whole) in got.iter().zip(&want).zip(&whole) {
+                    let generated = want.stats.generated_tokens as usize;
+                    let stopped = generated == n;
+                    assert_eq!(got.finish == Some(FinishReason::Caller), stopped);
+                    let reason = match stopped {
+                        true => got.finish,
+                        false => want.finish,
+                    };
+                    let want = Output {
+                        finish: reason,
+                        ..want.clone()
+                    };
+                    assert_same(got, &want);
+                    assert!(whole.tokens.starts_with(&got.tokens));
+                    let (got, want) = (got.stats, want.stats);
+                    assert_eq!(got.generated_tokens, want.generated_tokens);
+                    assert_eq!(got.prompt_tokens, want.prompt_tokens);
+                    assert!(got.first_token_ms > 0.0 && got.total_ms >= got.first_token_ms);
+                    cut += usize::from(stopped);
+                }
+            }
+            host.assert_empty();
+        }
+    }
+    assert!(cut > 300, "{cut}");
+}
+
+/// They are checked when the call begins, which is later.
+#[test]
+fn no_room_is_taken_for_sequences_that_there_cannot_be() {
+    let options = GenerateOptions {
+        num_return_sequences: usize::MAX / 8,
+        ..length(1)
+    };
+    assert!(Decider::new(&prompts(), &options, true).is_ok());
+}
+
+/// However far the engine is when the reader stops.
+#[test]
+fn what_the_engine_made_meanwhile_is_dropped() {
+    let (host, _) = Setup::default().start(alphabet);
+    let options = GenerateOptions {
+        // The letters of it are held back.
+        stop: vec!["bcdex".into()],
+        logprobs: true,
+        ..length(20)
+    };
+    let stream = host.submit(vec![prompt("a")], options).unwrap();
+    until(&host, "all is made", |host| {
+        host.engine.timings().running == 0
+    });
+    for _ in 0..3 {
+        assert!(matches!(next(&stream), Next::Event(Event::Token(_))));
+    }
+    stream.stop(0).unwrap();
+    stream.stop(0).unwrap();
+    let Next::Event(Event::Finish(end)) = next(&stream) else {
+        panic!()
+    };
+    assert_eq!((end.reason, &end.text[..]), (FinishReason::Caller, "bcd"));
+    assert_eq!(end.stats.generated_tokens, 3);
+    assert_eq!(next(&stream), Next::Done);
+    stream.stop(0).unwrap();
+    assert_eq!(next(&stream), Next::Done);
+    let error = stream.stop(1).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    host.assert_empty();
+}
+
+#[test]
+fn sequences_are_stopped_wherever_they_are() {
+    let setup = Setup {
+        max_batch_size: 2,
+        ..Setup::default()
+    };
+    for samples in [1, 2] {
+        let (host, probe) = setup.start(alphabet);
+        probe.hold();
+        let options = GenerateOptions {
+            num_return_sequences: samples,
+            echo: true,
+            ..length(3)
+        };
+        let stream = host.submit(vec![prompt("a"); 4], options).unwrap();
+        probe.wait_for(1);
+        let last = 4 * samples - 1;
+        // It has begun, it waits, and it waits beside another that goes on.
+        for at in [0, last] {
+            stream.stop(at).unwrap();
+        }
+        // What waits ends at once.
+        let Next::Event(Event::Finish(end)) = next(&stream) else {
+            panic!()
+        };
+        assert_eq!(
+            (end.index as usize, end.reason),
+            (last, FinishReason::Caller)
+        );
+        let timings = host.engine.timings();
+        assert_eq!(timings.waiting as usize, 4 * samples - 2 - (2 - samples));
+        probe.release();
+        let mut outputs = vec![Output::default(); 4 * samples];
+        while let Next::Event(event) = next(&stream) {
+            match event {
+                Event::Token(e) => outputs[e.index as usize].tokens.push(e.token),
+                Event::Finish(e) => outputs[e.index as usize].finish = Some(e.reason),
+                Event::Beam(_) => unreachable!("without beams"),
+            }
+        }
+        assert_eq!(
+            (outputs[0].tokens.len(), outputs[0].reason()),
+            (0, FinishReason::Caller)
+        );
+        for out in &outputs[1..last] {
+            assert_eq!((out.tokens.len(), out.reason()), (5, FinishReason::Length));
+        }
+        assert_eq!(outputs[last].finish, None, "told before");
+        host.assert_empty();
+    }
+}
+
+/// A sequence that has given its slot up, and one whose reader has stopped all.
+#[test]
+fn a_parked_sequence_is_stopped() {
+    let (host, _) = stalling().start(hash_think);
+    let stream = host.submit(vec![prompt("ab"); 2], long(600)).unwrap();
+    host.run(vec![prompt("k"); 5], length(3));
+    until(&host, "both are parked", |host| {
+        host.engine.timings().parked == 2
+    });
+    stream.stop(1).unwrap();
+    until(&host, "one is gone", |host| {
+        host.engine.timings().parked <= 1
+    });
+    let (outputs, cancelled) = collect(&stream, 2).unwrap();
+    assert!(!cancelled);
+    assert_eq!(
+        (outputs[1].tokens.len(), outputs[1].reason()),
+        (0, FinishReason::Caller)
+    );
+    assert_eq!(
+        (outputs[0].tokens.len(), outputs[0].reason()),
+        (600, FinishReason::Length)
+    );
+    host.assert_empty();
+}
+
+/// All of it: it tells what it has found.
+#[test]
+fn a_beam_search_is_stopped_and_tells_what_it_has() {
+    let (host, probe) = Setup::default().start(hash_think);
+    let searching = GenerateOptions {
+        num_beams: 3,
+        num_return_sequences: 2,
+        ignore_eos: true,
+        ..length(40)
+    };
+    probe.hold();
+    // The second prompt waits for slots.
+    let prompts = vec![prompt("ab"), prompt("k")];
+    let stream = host.submit(prompts.clone(), searching.clone()).unwrap();
+    probe.wait_for(1);
+    probe.allow(4);
+    probe.wait_for(5);
+    // Any of its sequences stands for it.
+    stream.stop(1).unwrap();
+    stream.stop(3).unwrap();
+    probe.release();
+    let (outputs, cancelled) = collect(&stream, 4).unwrap();
+    assert!(!cancelled);
+    for out in &outputs[..2] {
+        assert_eq!(out.reason(), FinishReason::Caller);
+        assert!((1..40).contains(&out.tokens.len()), "{}", out.tokens.len());
+    }
+    for out in &outputs[2..] {
+        assert_eq!((out.reason(), out.tokens.len()), (FinishReason::Caller, 0));
+    }
+    host.assert_empty();
+    let asking = asking(searching.clone());
+    let error = host.submit(prompts.clone(), asking).err().unwrap();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    let error = Decider::new(&prompts, &searching, true).err().unwrap();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+}
+
+// ---- logits ----
+
+#[test]
+fn logits_that_nobody_changes_are_none_that_anybody_saw() {
+    for case in 0..CASES {
+        for ahead in [false, true] {
+            let options = GenerateOptions {
+                logit_bias: vec![Bias {
+                    token: 5,
+                    bias: 1.5,
+                }],
+                min_gen_len: 2,
+                no_repeat_ngram_size: 3,
+                ..various(case)
+            };
+            let (host, _) = Setup::default().start_ahead(ahead, hash_think);
+            let want = host.run(prompts(), options.clone());
+            let mut questions = vec![0; 4];
+            let (got, cancelled) = decided(
+                &host,
+                prompts(),
+                options.clone(),
+                None,
+                Some(&mut |question| {
+                    let index = question.index() as usize;
+                    questions[index] += 1;
+                    let (tokens, n) = (question.tokens(), question.n_prompt());
+                    assert_eq!(Prompt::Tokens(tokens[..n].to_vec()), prompts()[index]);
+                    assert_eq!(tokens.len() - n + 1, questions[index]);
+                    assert_eq!(question.logits().len(), VOCAB);
+                    // What the tokenizer has not, and what is banned: EOS at first.
+                    let banned = |t: Token| question.logits()[t as usize] == f32::NEG_INFINITY;
+                    assert!((IDS as Token..VOCAB as Token).all(banned));
+                    assert!(!banned(EOS), "EOS is ignored, so it is not banned");
+                    // What is written there is not believed.
+                    question.logits_mut()[IDS..].fill(1e9);
+                    true
+                }),
+            );
+            assert!(!cancelled);
+            for ((got, want), asked) in got.iter().zip(&want).zip(&questions) {
+                assert_same(got, want);
+                assert_eq!(*asked, got.stats.generated_tokens as usize);
+            }
+            let made: usize = questions.iter().sum();
+            assert_eq!(host.engine.timings().generated_tokens as usize, 2 * made);
+            host.assert_empty();
+        }
+    }
+}
+
+/// One sequence of a call at a time, and all of them; beside others who ask for nothing.
+#[test]
+fn asking_changes_nothing_for_others() {
+    for ahead in [false, true] {
+        let setup = Setup {
+            max_batch_size: 6,
+            n_pages: 128,
+            max_wanted: 16,
+            ..Setup::default()
+        };
+        let (host, _) = setup.start_ahead(ahead, hash_think);
+        let options = various(0b11110);
+        let alone: Vec<Output> = (0..4)
+            .map(|at| host.one(prompts()[at].clone(), options.clone()))
+            .collect();
+        std::thread::scope(|scope| {
+            let run = || host.run(prompts()[..1].to_vec(), options.clone());
+            let others: Vec<_> = (0..2).map(|_| scope.spawn(run)).collect();
+            for (at, alone) in alone.iter().enumerate() {
+                let (got, _) = decided(
+                    &host,
+                    prompts()[at..][..1].to_vec(),
+                    options.clone(),
+                    None,
+                    Some(&mut |_| true),
+                );
+                assert_same(&got[0], alone);
+            }
+            for other in others {
+                assert_same(&other.join().unwrap()[0], &alone[0]);
+            }
+        });
+        host.assert_empty();
+    }
+}
+
+#[test]
+fn a_caller_bans_and_adds_as_a_bias_does() {
+    for ahead in [false, true] {
+        for case in [0, 0b1010, 0b11110] {
+            let (host, _) = Setup::default().start_ahead(ahead, hash_think);
+            let options = various(case);
+            let whole = host.run(prompts(), options.clone());
+            let banned: Vec<Token> = whole
+                .iter()
+                .filter_map(|out| out.tokens.last())
+                .copied()
+                .collect();
+            let bias = |token: &Token| Bias {
+                token: *token,
+                bias: f32::NEG_INFINITY,
+            };
+            let mut logit_bias: Vec<Bias> = banned.iter().map(bias).collect();
+            logit_bias.push(Bias {
+                token: 4,
+                bias: 2.5,
+            });
+            let biased = GenerateOptions {
+                logit_bias,
+                // An edit is one addition of penalties and bias, not two.
+                frequency_penalty: 0.0,
+                ..options.clone()
+            };
+            let want = host.run(prompts(), biased.clone());
+            assert_ne!(want[0].tokens, whole[0].tokens);
+            for nothing in [f32::NEG_INFINITY, f32::INFINITY, f32::NAN] {
+                let (got, _) = decided(
+                    &host,
+                    prompts(),
+                    GenerateOptions {
+                        logit_bias: Vec::new(),
+                        ..biased.clone()
+                    },
+                    None,
+                    Some(&mut |question| {
+                        question.logits_mut()[4] += 2.5;
+                        for token in &banned {
+                            question.logits_mut()[*token as usize] = nothing;
+                        }
+                        true
+                    }),
+                );
+                for (got, want) in got.iter().zip(&want) {
+                    assert_same(got, want);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_caller_who_leaves_no_token_ends_the_call_with_an_error() {
+    let (host, _) = Setup::default().start(alphabet);
+    let other = host.submit(vec![prompt("a")], length(20)).unwrap();
+    let options = GenerateOptions {
+        ask_logits: true,
+        ..length(9)
+    };
+    let stream = host.submit(vec![prompt("a"); 2], options).unwrap();
+    let mut asked = 0;
+    let error = loop {
+        match stream.next(Some(PATIENCE)) {
+            Ok(Next::Question(mut question)) => {
+                asked += 1;
+                if question.index() == 1 && asked > 4 {
+                    question.logits_mut().fill(f32::NAN);
+                }
+                question.answer();
+            }
+            Ok(Next::Event(_)) => {}
+            Ok(end) => panic!("{end:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoToken { index: 1, .. }), "{error}");
+    assert_eq!(collect(&other, 1).unwrap().0[0].tokens.len(), 20);
+    drop(stream);
+    host.assert_empty();
+}
+
+#[test]
+fn a_row_without_a_finite_number_is_no_question() {
+    let (host, _) = Setup::default().start(|_, logits| logits.fill(f32::NAN));
+    let (got, cancelled) = decided(
+        &host,
+        vec![prompt("a")],
+        length(3),
+        None,
+        Some(&mut |question| -> bool { panic!("{question:?} has no answer") }),
+    );
+    assert!(!cancelled);
+    assert_eq!(got[0].reason(), FinishReason::NotFinite);
+}
+
+// ---- questions that wait ----
+
+fn next(stream: &Stream) -> Next {
+    stream.next(Some(PATIENCE)).unwrap()
+}
+
+fn question(stream: &Stream) -> Question {
+    match next(stream) {
+        Next::Question(question) => question,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asking(options: GenerateOptions) -> GenerateOptions {
+    GenerateOptions {
+        ask_logits: true,
+        ..options
+    }
+}
+
+fn stalling() -> Setup {
+    Setup {
+        max_seq_len: 1024,
+        n_pages: 1024,
+        max_batch_size: 2,
+        max_stall_ms: 20,
+        max_unread_ms: u32::MAX,
+        ..Setup::default()
+    }
+}
+
+#[test]
+fn others_go_on_while_a_question_waits() {
+    for ahead in [false, true] {
+        let (host, _) = Setup::default().start_ahead(ahead, alphabet);
+        let stream = host
+            .submit(vec![prompt("a"), prompt("k")], asking(length(4)))
+            .unwrap();
+        let fd = stream.fd().unwrap();
+        let first = question(&stream);
+        // The other sequence of the call, too.
+        let second = question(&stream);
+        assert!(!readable(fd), "both questions are out");
+        assert_eq!(host.one(prompt("a"), length(30)).tokens.len(), 30);
+        let index = second.index();
+        second.answer();
+        for step in 0..4 {
+            let Next::Event(Event::Token(e)) = next(&stream) else {
+                panic!()
+            };
+            assert_eq!(e.index, index);
+            if step < 3 {
+                let third = question(&stream);
+                assert_eq!(third.index(), index);
+                third.answer();
+            }
+        }
+        let Next::Event(Event::Finish(e)) = next(&stream) else {
+            panic!()
+        };
+        assert_eq!((e.index, e.reason), (index, FinishReason::Length));
+        assert_eq!(
+            stream.next(Some(Duration::from_millis(5))).unwrap(),
+            Next::Timeout
+        );
+        first.answer();
+        // Readable as soon as the token or a question is there.
+        let start = Instant::now();
+        while !readable(fd) {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(matches!(next(&stream), Next::Event(Event::Token(_))));
+        drop(stream);
+    }
+}
+
+/// With all slots taken by a call that nobody reads.
+#[test]
+fn an_unread_question_makes_room_and_its_sequence_goes_on_to_the_same_bits() {
+    for ahead in [false, true] {
+        let (host, _) = stalling().start_ahead(ahead, hash_think);
+        let prompts = vec![prompt("abcdefgh"), prompt("x")];
+        let want = host.run(prompts.clone(), long(40));
+        let stream = host.submit(prompts, asking(long(40))).unwrap();
+        // Some are answered, then nobody comes.
+        for _ in 0..10 {
+            while let Next::Question(question) = next(&stream) {
+                question.answer();
+            }
+        }
+        let held = loop {
+            if let Next::Question(question) = next(&stream) {
+                break question;
+            }
+        };
+        assert_eq!(host.run(vec![prompt("k"); 5], length(3)).len(), 5);
+        until(&host, "both are parked", |host| {
+            host.engine.timings().parked == 2
+        });
+        let timings = host.engine.timings();
+        assert_eq!(
+            (timings.running, timings.waiting, timings.pages_used),
+            (0, 0, 0)
+        );
+        held.answer();
+        let mut outputs = [Vec::new(), Vec::new()];
+        loop {
+            match next(&stream) {
+                Next::Question(question) => question.answer(),
+                Next::Event(Event::Token(e)) => outputs[e.index as usize].push(e.token),
+                Next::Event(Event::Finish(e)) => assert_eq!(e.reason, FinishReason::Length),
+                Next::Done => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        for (got, want) in outputs.iter().zip(&want) {
+            assert!(want.tokens.ends_with(got));
+        }
+        host.assert_empty();
+    }
+}
+
+#[test]
+fn a_question_that_nobody_reads_ends_the_call_in_time() {
+    let setup = Setup {
+        max_unread_ms: 50,
+        ..stalling()
+    };
+    let (host, _) = setup.start(hash_think);
+    for taken in [false, true] {
+        let stream = host.submit(vec![prompt("ab")], asking(long(9))).unwrap();
+        // In the queue, or with somebody who does not answer.
+        let held = taken.then(|| question(&stream));
+        until(&host, "it runs", |host| {
+            host.engine.timings().steps > u64::from(taken)
+        });
+        until(&host, "it ends", |host| host.engine.timings().running == 0);
+        let Next::Event(Event::Finish(end)) = next(&stream) else {
+            panic!()
+        };
+        assert_eq!(end.reason, FinishReason::Unread);
+        if let Some(held) = held {
+            held.answer();
+        }
+        assert_eq!(next(&stream), Next::Done);
+        host.assert_empty();
+    }
+}
+
+#[test]
+fn time_passes_while_a_question_waits() {
+    let (host, _) = stalling().start(hash_think);
+    let options = GenerateOptions {
+        max_time_ms: 30,
+        ..asking(long(9))
+    };
+    let stream = host.submit(vec![prompt("ab")], options).unwrap();
+    let held = question(&stream);
+    let Next::Event(Event::Finish(end)) = next(&stream) else {
+        panic!()
+    };
+    assert_eq!(end.reason, FinishReason::Time);
+    held.answer();
+    assert_eq!(next(&stream), Next::Done);
+    host.assert_empty();
+}
+
+#[test]
+fn a_call_is_cancelled_while_a_question_waits() {
+    type Canceller = fn(&Host, &Stream, &Cancel);
+    let ways: [(&str, Canceller); 4] = [
+        ("flag", |_, _, flag| flag.trigger()),
+        ("stream", |_, stream, _| stream.cancel()),
+        ("question", |_, _, _| {}),
+        ("shutdown", |host, _, _| host.engine.shutdown()),
+    ];
+    // One sequence after its first token, two before theirs: two that have begun may be a token
+    // apart, so their events have no order.
+    let cases = [(1, false), (1, true), (2, false), (2, true)];
+    for (name, cancel) in ways {
+        for (n, taken) in cases {
+            if name == "question" && !taken {
+                continue;
+            }
+            let (host, _) = Setup::default().start(alphabet);
+            let flag = Cancel::new();
+            let options = GenerateOptions {
+                cancel: Some(flag.clone()),
+                ..asking(length(5))
+            };
+            let stream = host.submit(vec![prompt("a"); n], options).unwrap();
+            if n == 1 {
+                question(&stream).answer();
+                assert!(matches!(next(&stream), Next::Event(Event::Token(_))));
+            }
+            let held = taken.then(|| question(&stream));
+            cancel(&host, &stream, &flag);
+            if name == "question" {
+                drop(held);
+            } else if let Some(held) = held {
+                held.answer();
+            }
+            let mut ends = 0;
+            loop {
+                match next(&stream) {
+                    Next::Event(Event::Finish(e)) => {
+                        assert_eq!(e.reason, FinishReason::Cancelled, "{name}");
+                        ends += 1;
+                    }
+                    Next::Event(Event::Token(_)) => {}
+                    // The engine may not have seen yet that it is shut down.
+                    Next::Question(question) if name == "shutdown" => question.answer(),
+                    Next::Cancelled => break,
+                    other => panic!("{name}: {other:?}"),
+                }
+            }
+            assert_eq!(ends, n, "{name}");
+            until(&host, "it is gone", |host| {
+                host.engine.timings().running == 0
+            });
+            host.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn a_question_outlives_its_stream_and_its_handle() {
+    let (host, _) = Setup::default().start(alphabet);
+    for answered in [false, true] {
+        let stream = host.submit(vec![prompt("a")], asking(length(5))).unwrap();
+        let mut held = question(&stream);
+        drop(stream);
+        held.logits_mut().fill(0.0);
+        if answered {
+            held.answer();
+        }
+        until(&host, "it is gone", |host| {
+            host.engine.timings().running == 0
+        });
+        host.assert_empty();
+    }
+    let stream = host.submit(vec![prompt("a")], asking(length(5))).unwrap();
+    let held = question(&stream);
+    drop(host);
+    held.answer();
+    assert!(matches!(next(&stream), Next::Event(Event::Finish(_))));
+    assert_eq!(next(&stream), Next::Cancelled);
+}
+
+/// The question is of no use any more, whether it has been read or not.
+#[test]
+fn a_sequence_is_stopped_while_a_question_of_it_waits() {
+    let (host, _) = Setup::default().start(alphabet);
+    for taken in [false, true] {
+        let stream = host
+            .submit(vec![prompt("a"), prompt("k")], asking(length(3)))
+            .unwrap();
+        let mut held = taken.then(|| question(&stream));
+        let of = held.as_ref().map_or(0, Question::index);
+        stream.stop(of as usize).unwrap();
+        let mut tokens = [0; 2];
+        loop {
+            match next(&stream) {
+                Next::Question(question) => {
+                    assert_ne!(question.index(), of);
+                    question.answer();
+                }
+                Next::Event(Event::Token(e)) => tokens[e.index as usize] += 1,
+                Next::Event(Event::Finish(e)) => {
+                    let want = match e.index == of {
+                        true => FinishReason::Caller,
+                        false => FinishReason::Length,
+                    };
+                    assert_eq!(e.reason, want);
+                    if let Some(held) = held.take_if(|_| e.index == of) {
+                        held.answer();
+                    }
+                }
+                end => {
+                    assert_eq!(end, Next::Done);
+                    break;
+                }
+            }
+        }
+        assert_eq!((tokens[of as usize], tokens[1 - of as usize]), (0, 3));
+        host.assert_empty();
+    }
+}
+
+/// Calls that ask, stop, give up and wait, at random, one after another and beside each other: all
+/// end, and nothing is left.
+#[test]
+fn whatever_callers_decide_nothing_is_left() {
+    let setup = Setup {
+        max_batch_size: 3,
+        max_stall_ms: 1,
+        ..Setup::default()
+    };
+    for (seed, ahead) in [(1u64, false), (2, true), (3, true)] {
+        let (host, _) = setup.start_ahead(ahead, hash_think);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let host = &host;
+                scope.spawn(move || {
+                    let mut random = Random(seed * 1000 + thread);
+                    for _ in 0..40 {
+                        one_of_many(host, &mut random);
+                    }
+                });
+            }
+        });
+        until(&host, "all end", |host| {
+            let timings = host.engine.timings();
+            (timings.running, timings.waiting, timings.parked) == (0, 0, 0)
+        });
+        host.assert_empty();
+    }
+}
+
+fn one_of_many(host: &Host, random: &mut Random) {
+    let samples = 1 + random.below(3);
+    let n = 1 + random.below(3);
+    let options = GenerateOptions {
+        num_return_sequences: samples,
+        ask_logits: random.below(3) > 0,
+        max_time_ms: if random.below(8) == 0 { 3 } else { 0 },
+        seed: 1 + random.below(5) as u64,
+        temperature: random.below(2) as f32,
+        ..various(random.below(CASES))
+    };
+    let prompts: Vec<Prompt> = (0..n).map(|_| prompts().remove(random.below(4))).collect();
+    let stream = host.submit(prompts, options).unwrap();
+    let mut ended = vec![false; n * samples];
+    loop {
+        match random.below(40) {
+            0 => return,
+            1 => stream.cancel(),
+            2..5 => stream.stop(random.below(n * samples)).unwrap(),
+            5 => std::thread::sleep(Duration::from_millis(3)),
+            _ => {}
+        }
+        match next(&stream) {
+            Next::Question(question) if random.below(60) == 0 => drop(question),
+            Next::Question(mut question) => {
+                let at = random.below(VOCAB);
+                question.logits_mut()[at] = [0.0, 90.0, f32::NAN][random.below(3)];
+                question.answer();
+            }
+            Next::Event(Event::Beam(_)) => unreachable!("without beams"),
+            Next::Event(Event::Token(e)) => assert!(!ended[e.index as usize]),
+            Next::Event(Event::Finish(e)) => {
+                assert!(!std::mem::replace(&mut ended[e.index as usize], true));
+            }
+            Next::Timeout => panic!("it hangs"),
+            Next::Done | Next::Cancelled => {
+                assert!(ended.iter().all(|ended| *ended));
+                return;
+            }
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e3779b97f4a7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}

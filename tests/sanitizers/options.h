@@ -1,0 +1,459 @@
+/* Arguments, valid and invalid, in memory with a guard page behind it: texts, tokens, messages, and
+ * options with every field. tests/abi/random_caller.rs compares their names with the header. */
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "fuzz.h"
+
+#include <math.h>
+
+#define INVALID LLAMA_E_INVALID_ARGUMENT
+
+static unsigned long long seed = 1;
+static atomic_int failed;
+
+/* Directories: the model, another model, and an adapter of the first. */
+static const char *dir, *other_dir, *adapter_dir;
+
+static void fail(const char *what, long status, const char *message) {
+  fprintf(stderr, "fuzz: seed %llu, thread %u: %s: %ld %s\n", seed, self->number, what, status,
+      message);
+  atomic_store(&failed, 1);
+}
+
+#define CHECK(condition) ((condition) ? (void)0 : fail(#condition, __LINE__, ""))
+
+static int child(void) { return getpid() != self->process; }
+
+static llama_error *an_error(void) {
+  static const unsigned sizes[] = {
+      sizeof(llama_error), sizeof(llama_error), 16, 12, 100, 2048, 0, 5000};
+  unsigned size = sizes[below(8)];
+  llama_error *e;
+  if (one_in(8)) return NULL;
+  e = edge(((size < 8 ? 8 : size > 4096 ? 8 : size) + 3) & ~3u);
+  e->struct_size = size;
+  return e;
+}
+
+/* `valid`: nothing was wrong with the arguments and the handle is the lasting one. */
+static void check(const char *name, llama_status status, const llama_error *e, int valid) {
+  static const llama_status possible[] = {LLAMA_OK, LLAMA_DONE, LLAMA_CANCELLED, LLAMA_TIMEOUT,
+      INVALID, LLAMA_E_ABI, LLAMA_E_IO, LLAMA_E_NO_MEMORY, LLAMA_E_TOO_LONG, LLAMA_E_BATCH,
+      LLAMA_E_UTF8, LLAMA_E_BUSY, LLAMA_E_UNSUPPORTED, LLAMA_E_FORMAT};
+  const char *message = "";
+  size_t i;
+  int known = child();
+  if (e != NULL && e->struct_size > 8 && e->struct_size <= 4096) {
+    size_t room = (e->struct_size < sizeof *e ? e->struct_size : sizeof *e) - 8;
+    message = e->message;
+    if (memchr(message, 0, room) == NULL) fail(name, status, "has no end of its message");
+    if (e->status != status) fail(name, status, "is not what err says");
+    if (room > 1 && (status == LLAMA_OK) != (*message == 0)) fail(name, status, message);
+  }
+  for (i = 0; i < sizeof possible / sizeof *possible; i++) known |= status == possible[i];
+  if (!known) fail(name, status, message);
+  /* E_ABI is for an err whose size is nonsense; a child has nothing but what its parent made */
+  if (valid && !child() && status < 0 && status != LLAMA_E_BUSY && status != LLAMA_E_ABI)
+    fail(name, status, message);
+  if (child() && status != INVALID && status != LLAMA_E_ABI) fail(name, status, "in a child");
+}
+
+static llama_t *a_handle(int *valid) {
+  if (!one_in(3)) return lasting;
+  *valid = 0;
+  return some(handles);
+}
+
+/* UTF-8 mostly, `*len` bytes or SIZE_MAX. */
+static const char *a_text(size_t *len, int *valid, unsigned most) {
+  static const char *const parts[] = {
+      "a", " the", "\xc3\xa9", "\xe6\xbc\xa2", "\n", "upon", " ", "[INST]", "."};
+  char text[4096];
+  size_t n = 0;
+  unsigned k = below(most);
+  char *at;
+  while (k-- > 0 && n < sizeof text - 16) {
+    const char *part = parts[below(9)];
+    memcpy(text + n, part, strlen(part));
+    n += strlen(part);
+  }
+  if (one_in(20)) {
+    text[n++] = (char)(0x80 + below(128));
+    *valid = 0;
+  }
+  if (one_in(30)) {
+    *valid = 0;
+    *len = one_in(2) ? 5 : (size_t)INT32_MAX + below(3);
+    return NULL;
+  }
+  if (one_in(3)) {
+    text[n++] = 0;
+    *len = SIZE_MAX;
+  } else {
+    *len = n;
+  }
+  at = edge(n);
+  return memcpy(at, text, n);
+}
+
+static int32_t *some_tokens(size_t n, int *valid) {
+  int32_t *t = edge(n * sizeof *t);
+  size_t i;
+  for (i = 0; i < n; i++) t[i] = (int32_t)(3 + below(250));
+  if (n > 0 && one_in(30)) {
+    t[below((unsigned)n)] = one_in(2) ? -1 - (int32_t)below(100) : INT32_MAX - (int32_t)below(3);
+    *valid = 0;
+  }
+  return t;
+}
+
+/* ---- options of a generation ---- */
+
+static int32_t on_event(void *user_data, const llama_event *ev);
+static int32_t on_logits(void *user_data, const llama_logits *row);
+static int32_t on_stop(
+    void *user_data, uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt);
+
+/* Some of 0 to `most`, mostly few. */
+static size_t how_many(unsigned most) { return one_in(20) ? below(most + 1) : below(4); }
+
+static int32_t a_token(void) { return (int32_t)(3 + below(250)); }
+
+/* The lists of tokens. */
+static void some_lists(llama_generate_options *o, int *valid) {
+  size_t i, total = 0;
+  if (one_in(6)) {
+    llama_bias *biases;
+    o->n_logit_bias = how_many(4000);
+    o->logit_bias = biases = edge(o->n_logit_bias * sizeof *biases);
+    for (i = 0; i < o->n_logit_bias; i++) {
+      biases[i].token = a_token();
+      biases[i].bias = one_in(9) ? -INFINITY : (float)below(9) * 1e37f - 3e37f;
+    }
+  }
+  if (one_in(6)) {
+    o->n_stop_tokens = how_many(4000);
+    o->stop_tokens = some_tokens(o->n_stop_tokens, valid);
+  }
+  if (one_in(6)) {
+    size_t *lens;
+    o->n_bad_words = how_many(2000);
+    o->bad_word_lens = lens = edge(o->n_bad_words * sizeof *lens);
+    for (i = 0; i < o->n_bad_words; i++) total += lens[i] = 1 + below(3);
+    o->bad_words = some_tokens(total, valid);
+  }
+  if (one_in(6)) {
+    o->n_predicted = how_many(4000);
+    o->predicted = some_tokens(o->n_predicted, valid);
+  }
+  if (!one_in(40)) return;
+  *valid = 0;
+  /* longer than they may be, or with something in them that may not be */
+  switch (below(7)) {
+  case 0:
+    o->n_logit_bias = SIZE_MAX >> below(40);
+    break;
+  case 1:
+    o->n_stop_tokens = SIZE_MAX >> below(40);
+    break;
+  case 2:
+    o->n_bad_words = SIZE_MAX >> below(40);
+    break;
+  case 3:
+    if (o->n_bad_words > 0) ((size_t *)(uintptr_t)o->bad_word_lens)[0] = SIZE_MAX - below(9);
+    break;
+  case 4:
+    if (o->n_bad_words > 0) ((size_t *)(uintptr_t)o->bad_word_lens)[0] = 0;
+    break;
+  case 5:
+    o->n_predicted = SIZE_MAX >> below(40);
+    break;
+  default:
+    if (o->n_logit_bias > 0)
+      ((llama_bias *)(uintptr_t)o->logit_bias)[0].bias = one_in(2) ? INFINITY : NAN;
+  }
+}
+
+/* Phrases that a search must write. */
+static void some_phrases(llama_generate_options *o, int *valid) {
+  size_t *words, *groups, i, n_words = 0, n_tokens = 0;
+  o->n_force_groups = below(4);
+  o->force_group_lens = groups = edge(o->n_force_groups * sizeof *groups);
+  for (i = 0; i < o->n_force_groups; i++) n_words += groups[i] = one_in(20) ? 0 : 1 + below(2);
+  o->force_word_lens = words = edge(n_words * sizeof *words);
+  for (i = 0; i < n_words; i++) n_tokens += words[i] = one_in(20) ? 0 : 1 + below(3);
+  o->force_words = some_tokens(n_tokens, valid);
+  if (!one_in(20)) return;
+  switch (below(3)) {
+  case 0:
+    o->n_force_groups = SIZE_MAX >> below(40);
+    break;
+  case 1:
+    if (o->n_force_groups > 0) groups[0] = SIZE_MAX - below(9);
+    break;
+  default:
+    if (n_words > 0) words[0] = SIZE_MAX >> below(40);
+  }
+}
+
+/* What chooses the tokens. */
+static void some_strategy(llama_generate_options *o, int *valid) {
+  o->temperature = one_in(2) ? 0 : 0.8f;
+  o->top_k = (int32_t)below(5);
+  if (one_in(4)) o->top_p = (float)below(11) / 10;
+  if (one_in(6)) o->min_p = (float)below(11) / 10;
+  if (one_in(6)) o->typical_p = (float)below(11) / 10;
+  if (one_in(6)) o->epsilon_cutoff = (float)below(10) / 10;
+  if (one_in(6)) o->eta_cutoff = (float)below(10) / 10;
+  if (one_in(6)) o->repetition_penalty = (float)(1 + below(30)) / 10;
+  if (one_in(6)) o->presence_penalty = ((float)below(7) - 3) * 1e38f;
+  if (one_in(6)) o->frequency_penalty = (float)below(9) - 4;
+  if (one_in(6)) o->no_repeat_ngram_size = one_in(9) ? UINT32_MAX - below(3) : below(5);
+  if (one_in(6)) o->min_gen_len = below(o->max_gen_len < 8 ? o->max_gen_len + 1 : 8);
+  if (one_in(3)) o->speculation = (int32_t)below(3);
+  if (one_in(3)) o->draft_len = below(17);
+  if (!one_in(20)) return;
+  *valid = 0;
+  switch (below(13)) {
+  case 0:
+    o->temperature = -1;
+    break;
+  case 1:
+    o->top_p = NAN;
+    break;
+  case 2:
+    o->top_k = -5;
+    break;
+  case 3:
+    o->repetition_penalty = 0;
+    break;
+  case 4:
+    o->min_p = 1.5f;
+    break;
+  case 5:
+    o->typical_p = -0.1f;
+    break;
+  case 6:
+    o->epsilon_cutoff = 1;
+    break;
+  case 7:
+    o->eta_cutoff = NAN;
+    break;
+  case 8:
+    o->presence_penalty = INFINITY;
+    break;
+  case 9:
+    o->frequency_penalty = NAN;
+    break;
+  case 10:
+    o->speculation = 3 + (int32_t)below(3);
+    break;
+  case 11:
+    o->draft_len = 17 + (uint32_t)draw() / 2;
+    break;
+  default:
+    o->min_gen_len = UINT32_MAX - below(2);
+  }
+}
+
+/* Options in as many bytes as they say. */
+static llama_generate_options *some_options(int *valid, int may_listen) {
+  llama_generate_options o;
+  size_t size = sizeof o;
+  char *at;
+  if (one_in(6)) return NULL;
+  CALL(generate_options_init)(&o, sizeof o);
+  o.max_gen_len = below(8);
+  if (one_in(40)) o.max_gen_len = LLAMABI_MAX_GEN_LEN_DEFAULT;
+  o.flags = below(16) & (one_in(3) ? 15u : ~(unsigned)LLAMA_GEN_NO_WAIT);
+  if (one_in(4)) o.flags |= LLAMA_GEN_SPECIAL;
+  o.seed = one_in(2) ? 0 : draw();
+  o.top_logprobs = one_in(3) ? below(6) : 0;
+  o.cache_salt = below(3);
+  if (one_in(4)) o.num_return_sequences = below(4);
+  if (one_in(8)) o.max_time_ms = below(4);
+  some_strategy(&o, valid);
+  some_lists(&o, valid);
+  if (one_in(4)) {
+    static const char *const stops[] = {"th", "e ", "\xc3\xa9"};
+    o.n_stop = 1 + below(3);
+    o.stop = memcpy(edge(o.n_stop * sizeof *stops), stops, o.n_stop * sizeof *stops);
+  }
+  if (one_in(3)) {
+    o.cancel = some(flags);
+    *valid = 0;
+  }
+  if (one_in(6)) {
+    o.grammar = some(grammars);
+    *valid = 0;
+  }
+  if (one_in(4)) {
+    o.adapter = one_in(9) ? (uint32_t)draw() : atomic_load(&adapters[below(SLOTS)]);
+    *valid = 0;
+  }
+  if (one_in(5)) { /* perhaps more than there are slots, or fewer than results */
+    o.num_beams = 1 + below(4);
+    o.num_return_sequences = below(4);
+    o.length_penalty = (float)below(5) - 1.5f;
+    o.early_stopping = (int32_t)below(3);
+    if (one_in(2)) o.flags |= LLAMA_GEN_BEAM_EVENTS;
+    if (one_in(2)) some_phrases(&o, valid);
+    *valid = 0;
+  }
+  /* a stream has them called by whoever reads it, which few are */
+  if (one_in(may_listen ? 6 : 20)) {
+    o.on_logits = on_logits;
+    *valid = 0;
+  }
+  if (one_in(6)) {
+    o.on_stop = on_stop;
+    *valid = 0;
+  }
+  o.user_data = self;
+  if (may_listen && one_in(2)) o.on_event = on_event;
+  switch (below(60)) {
+  case 0:
+    o.flags = (uint32_t)draw();
+    *valid = 0;
+    break;
+  case 1:
+    o.n_stop = SIZE_MAX >> below(40);
+    *valid = 0;
+    break;
+  case 2:
+    o.reserved1 = 1;
+    *valid = 0;
+    break;
+  case 3:
+    o.top_logprobs = UINT32_MAX;
+    *valid = 0;
+    break;
+  case 4:
+    o.num_return_sequences = 4 + (uint32_t)draw() / 2;
+    *valid = 0;
+    break;
+  case 5:
+    o.on_event = on_event;
+    *valid = *valid && may_listen;
+    break;
+  case 6:
+    size = 8 + 8 * below(40);
+    *valid = 0;
+    break; /* older and newer headers, and nonsense */
+  default:
+    break;
+  }
+  at = edge(size);
+  memset(at, 0, size);
+  memcpy(at, &o, size < sizeof o ? size : sizeof o);
+  memcpy(at, &(uint32_t){(uint32_t)size}, 4);
+  return (llama_generate_options *)(void *)at;
+}
+
+static llama_message *some_messages(size_t n, int *valid) {
+  static const char *const roles[] = {"user", "assistant", "system", "tool"};
+  llama_message m[8], *at;
+  size_t i;
+  for (i = 0; i < n; i++) {
+    m[i].role = roles[one_in(20) ? below(4) : i % 2];
+    m[i].role_len = one_in(2) ? SIZE_MAX : strlen(m[i].role);
+    m[i].content = a_text(&m[i].content_len, valid, 6);
+  }
+  *valid = 0; /* roles in turn are the library's to judge */
+  at = edge(n * sizeof *at);
+  return memcpy(at, m, n * sizeof *at);
+}
+
+/* ---- options of a model, and of a chat ---- */
+
+static int32_t on_progress(void *user_data, float fraction);
+static void on_log(void *user_data, int32_t level, const char *msg, size_t len);
+
+static llama_build_options *some_build_options(void) {
+  llama_build_options *b = edge(sizeof *b);
+  CALL(build_options_init)(b, sizeof *b, LLAMABI_ABI_VERSION);
+  b->device = LLAMA_DEVICE_CPU;
+  b->max_seq_len = 16 + below(60);
+  b->max_batch_size = 1 + below(3);
+  b->n_threads = 1 + below(2);
+  b->seed = draw();
+  if (one_in(3)) b->weights_dtype = (int32_t)below(11);
+  if (one_in(3)) b->kv_dtype = (int32_t)below(11);
+  if (one_in(2)) b->progress = on_progress;
+  if (one_in(2)) b->log = on_log;
+  b->progress_user_data = b->log_user_data = self;
+  b->log_level = (int32_t)below(5);
+  b->cancel = one_in(4) ? some(flags) : NULL;
+  if (one_in(2)) b->max_waiting = 1 + below(2);
+  if (one_in(2)) b->max_stall_ms = 1 + below(3);
+  if (one_in(2)) b->max_unread_ms = one_in(9) ? UINT32_MAX : 1 + below(20);
+  if (one_in(2)) b->stall_memory_bytes = 1 + below(50000);
+  if (one_in(4)) b->chat_template = one_in(4) ? "{% if %}" : "{{ messages[0].content }}";
+  if (one_in(4)) b->chat_now = (int64_t)draw();
+  if (one_in(4)) {
+    const char **adapters_ = edge(2 * sizeof *adapters_);
+    float *scales = edge(2 * sizeof *scales);
+    adapters_[0] = adapter_dir;
+    adapters_[1] = one_in(9) ? "/nonexistent" : adapter_dir;
+    scales[0] = 0.5f;
+    scales[1] = one_in(9) ? NAN : -0.5f;
+    b->adapters = adapters_;
+    if (one_in(2)) b->adapter_scales = scales;
+    b->n_adapters = one_in(20) ? SIZE_MAX : below(3);
+  }
+  switch (below(24)) {
+  case 0:
+    b->device = 77;
+    break;
+  case 1:
+    b->abi_version = 9;
+    break;
+  case 2:
+    b->max_seq_len = 0;
+    break;
+  case 3:
+    b->max_batch_size = UINT32_MAX;
+    b->max_seq_len = UINT32_MAX;
+    break;
+  case 4:
+    b->n_threads = 5000;
+    break;
+  case 5:
+    b->reserved0 = 3;
+    break;
+  case 6:
+    b->model_parallel_size = (int32_t)below(4) - 1;
+    break;
+  case 7:
+    b->device_index = 1;
+    break;
+  case 8:
+    b->gpu_memory_bytes = 1;
+    break;
+  default:
+    break;
+  }
+  return b;
+}
+
+static llama_chat_options *some_chat_options(void) {
+  static const char *const templates[] = {"{% for m in messages %}{{ m.content }}{% endfor %}",
+      "{{ x | tojson(indent=2) }}{{ tools }}", "{% if %}", "{{ 'a' * 9 ** 9 }}", "",
+      "{{ raise_exception('no') }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"};
+  static const char *const values[] = {"[]", "{}", "{\"x\":[1,{\"y\":null}]}", "[1]", "{", "1"};
+  llama_chat_options *c = edge(sizeof *c);
+  CALL(chat_options_init)(c, sizeof *c);
+  c->flags = one_in(30) ? (uint32_t)draw() : below(8);
+  if (one_in(2)) c->chat_template = templates[below(7)];
+  if (one_in(3)) c->tools = values[below(6)];
+  if (one_in(3)) c->variables = values[below(6)];
+  if (c->chat_template != NULL && one_in(2)) c->chat_template_len = strlen(c->chat_template);
+  if (c->tools != NULL && one_in(2)) c->tools_len = below(1 + (unsigned)strlen(c->tools));
+  if (c->variables != NULL && one_in(2)) c->variables_len = strlen(c->variables);
+  if (one_in(60)) c->tools_len = SIZE_MAX - 1 - below(9);
+  if (one_in(60)) c->struct_size = (uint32_t)below(sizeof *c + 1);
+  return one_in(9) ? NULL : c;
+}
+
+#endif
