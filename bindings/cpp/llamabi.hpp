@@ -190,7 +190,7 @@ private:
 
 /// How to load a model; see `llama_build_options`. Defaults are the library's.
 struct Options {
-  /// Empty: `ckpt_dir/tokenizer.model`.
+  /// Empty: the model's own.
   std::string tokenizer_path{};
   std::uint32_t max_seq_len = detail::build_defaults().max_seq_len;
   std::uint32_t max_batch_size = detail::build_defaults().max_batch_size;
@@ -274,15 +274,19 @@ private:
 /// Something that happened to one sequence of a call; see `llama_event`. Its own copy of
 /// everything.
 struct Event {
-  /// `LLAMA_EVENT_TOKEN` or `LLAMA_EVENT_FINISH`
+  /// `LLAMA_EVENT_TOKEN`, `LLAMA_EVENT_FINISH` or `LLAMA_EVENT_BEAM`
   std::int32_t kind = 0;
   std::uint32_t index = 0;
   Token token = 0;
   float logprob = 0;
-  /// `LLAMA_FINISH_*` where `kind` is `LLAMA_EVENT_FINISH`.
+  /// `LLAMA_FINISH_*` where `kind` is `LLAMA_EVENT_FINISH`, or of a beam that has finished.
   std::int32_t finish_reason = 0;
   std::string text{};
   std::vector<Alternative> top{};
+  /// Of a beam: its place, and that of the beam that it goes on from.
+  std::uint32_t beam = 0, parent = 0;
+  /// Of a beam or of a sequence that has ended; see `llama_result_score`.
+  float sum_logprob = 0, score = 0;
 
   void assign(const llama_event &ev) {
     kind = ev.kind;
@@ -292,70 +296,12 @@ struct Event {
     finish_reason = ev.finish_reason;
     text.assign(ev.text, ev.text_len);
     top.assign(ev.top, ev.top + ev.n_top);
+    beam = ev.beam;
+    parent = ev.parent;
+    sum_logprob = ev.sum_logprob;
+    score = ev.score;
   }
 };
-
-/// See `llama_bias`.
-using Bias = llama_bias;
-
-/// How to generate; see `llama_generate_options`. Defaults are the library's.
-struct GenerateOptions {
-  std::uint32_t max_gen_len = detail::generate_defaults().max_gen_len;
-  float temperature = detail::generate_defaults().temperature;
-  float top_p = detail::generate_defaults().top_p;
-  std::int32_t top_k = detail::generate_defaults().top_k;
-  float min_p = detail::generate_defaults().min_p;
-  float repetition_penalty = detail::generate_defaults().repetition_penalty;
-  std::uint64_t seed = detail::generate_defaults().seed;
-  std::vector<std::string> stop{};
-  std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
-  std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
-  /// Completions of each prompt, which share its computation; for calls with a list of prompts.
-  std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
-  /// The text is of this language; made for the model that is called.
-  std::optional<Grammar> grammar{};
-  std::uint32_t min_gen_len = detail::generate_defaults().min_gen_len;
-  std::uint32_t no_repeat_ngram_size = detail::generate_defaults().no_repeat_ngram_size;
-  float presence_penalty = detail::generate_defaults().presence_penalty;
-  float frequency_penalty = detail::generate_defaults().frequency_penalty;
-  float typical_p = detail::generate_defaults().typical_p;
-  float epsilon_cutoff = detail::generate_defaults().epsilon_cutoff;
-  float eta_cutoff = detail::generate_defaults().eta_cutoff;
-  std::uint32_t max_time_ms = detail::generate_defaults().max_time_ms;
-  std::vector<Bias> logit_bias{};
-  std::vector<Token> stop_tokens{};
-  std::vector<std::vector<Token>> bad_words{};
-  /// An id of `Model::add_adapter`; 0: none.
-  std::uint32_t adapter = detail::generate_defaults().adapter;
-  /// `LLAMA_GEN_*`
-  bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false;
-  std::optional<Cancel> cancel{};
-  /// Hears every event, on the calling thread; false stops the call. Not for streams.
-  std::function<bool(const Event &)> on_event{};
-};
-
-/// What became of one sequence.
-struct Completion {
-  std::string text;
-  std::vector<Token> tokens;
-  /// One per token if `logprobs` was set, else none.
-  std::vector<float> logprobs;
-  /// Most likely tokens at each token, best first, if `top_logprobs` was set, else empty.
-  std::vector<std::vector<Alternative>> top_logprobs;
-  /// `LLAMA_FINISH_*`
-  std::int32_t finish_reason = 0;
-  Stats stats{};
-};
-
-struct Message {
-  /// "system", "user" or "assistant"
-  std::string role;
-  std::string content;
-  Message() = default;
-  // With a constructor, braces too many are an error, not a string from two iterators.
-  Message(std::string from, std::string text) : role(std::move(from)), content(std::move(text)) {}
-};
-using Dialog = std::vector<Message>;
 
 /// Tokens that lie together: a vector, an array or a span of them. Borrowed for the call.
 class Tokens {
@@ -372,6 +318,90 @@ private:
   const Token *data_;
   std::size_t size_;
 };
+
+/// See `llama_bias`.
+using Bias = llama_bias;
+/// See `llama_logits`: `row.logits[t]` may be changed, for `t` below `row.n_logits`.
+using Logits = llama_logits;
+
+/// How to generate; see `llama_generate_options`. Defaults are the library's.
+struct GenerateOptions {
+  std::uint32_t max_gen_len = detail::generate_defaults().max_gen_len;
+  float temperature = detail::generate_defaults().temperature;
+  float top_p = detail::generate_defaults().top_p;
+  std::int32_t top_k = detail::generate_defaults().top_k;
+  float min_p = detail::generate_defaults().min_p;
+  float repetition_penalty = detail::generate_defaults().repetition_penalty;
+  std::uint64_t seed = detail::generate_defaults().seed;
+  std::vector<std::string> stop{};
+  std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
+  std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
+  /// Completions of each prompt, which share its computation; for calls with a list of prompts.
+  std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
+  /// Above 1: a beam search, whose best results come instead of samples.
+  std::uint32_t num_beams = detail::generate_defaults().num_beams;
+  float length_penalty = detail::generate_defaults().length_penalty;
+  /// `LLAMA_EARLY_*`
+  std::int32_t early_stopping = detail::generate_defaults().early_stopping;
+  /// Groups of phrases, of each of which every result of a search has one.
+  std::vector<std::vector<std::vector<Token>>> force_words{};
+  /// The text is of this language; made for the model that is called.
+  std::optional<Grammar> grammar{};
+  std::uint32_t min_gen_len = detail::generate_defaults().min_gen_len;
+  std::uint32_t no_repeat_ngram_size = detail::generate_defaults().no_repeat_ngram_size;
+  float presence_penalty = detail::generate_defaults().presence_penalty;
+  float frequency_penalty = detail::generate_defaults().frequency_penalty;
+  float typical_p = detail::generate_defaults().typical_p;
+  float epsilon_cutoff = detail::generate_defaults().epsilon_cutoff;
+  float eta_cutoff = detail::generate_defaults().eta_cutoff;
+  std::uint32_t max_time_ms = detail::generate_defaults().max_time_ms;
+  std::vector<Bias> logit_bias{};
+  std::vector<Token> stop_tokens{};
+  std::vector<std::vector<Token>> bad_words{};
+  /// An id of `Model::add_adapter`; 0: none.
+  std::uint32_t adapter = detail::generate_defaults().adapter;
+  /// `LLAMA_SPEC_*`
+  std::int32_t speculation = detail::generate_defaults().speculation;
+  std::uint32_t draft_len = detail::generate_defaults().draft_len;
+  std::vector<Token> predicted{};
+  /// `LLAMA_GEN_*`
+  bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false,
+       beam_events = false;
+  std::optional<Cancel> cancel{};
+  /// Hears every event, on the calling thread; false stops the call. Not for streams.
+  std::function<bool(const Event &)> on_event{};
+  /// May change the logits that a token is drawn from, on the thread that is inside the call or
+  /// `Stream::next`; false stops the call. See `llama_logits_fn`.
+  std::function<bool(const Logits &row)> on_logits{};
+  /// Whether the last of a sequence's tokens, of which `n_prompt` are the prompt's, ends it; as
+  /// `on_logits`. See `llama_stop_fn`.
+  std::function<bool(std::uint32_t index, const Tokens &tokens, std::size_t n_prompt)> on_stop{};
+};
+
+/// What became of one sequence.
+struct Completion {
+  std::string text;
+  std::vector<Token> tokens;
+  /// One per token if `logprobs` was set, else none.
+  std::vector<float> logprobs;
+  /// Most likely tokens at each token, best first, if `top_logprobs` was set, else empty.
+  std::vector<std::vector<Alternative>> top_logprobs;
+  /// `LLAMA_FINISH_*`
+  std::int32_t finish_reason = 0;
+  /// See `llama_result_score`.
+  float sum_logprob = 0, score = 0;
+  Stats stats{};
+};
+
+struct Message {
+  /// "system", "user" or "assistant"
+  std::string role;
+  std::string content;
+  Message() = default;
+  // With a constructor, braces too many are an error, not a string from two iterators.
+  Message(std::string from, std::string text) : role(std::move(from)), content(std::move(text)) {}
+};
+using Dialog = std::vector<Message>;
 
 namespace detail {
 
@@ -403,13 +433,54 @@ inline std::int32_t on_progress(void *user_data, float fraction) noexcept {
   return Call::current()->guard([&] { return o->progress(fraction); });
 }
 
+/// What the callbacks of a call get as their data. An exception of one stops the call, or ends the
+/// sequence and is thrown by the function that is under way.
+class Callbacks {
+public:
+  /// `kept`: for longer than the options.
+  Callbacks(const GenerateOptions &o, bool kept) : options_(kept ? &own_ : &o) {
+    if (!kept) return;
+    own_.on_logits = o.on_logits;
+    own_.on_stop = o.on_stop;
+  }
+  Callbacks(const Callbacks &) = delete;
+  Callbacks &operator=(const Callbacks &) = delete;
+
+  static std::int32_t on_event(void *user_data, const llama_event *ev) noexcept {
+    auto *self = static_cast<Callbacks *>(user_data);
+    return Call::current()->guard([&] {
+      if (!self->options_->on_event) return true;
+      self->event_.assign(*ev);
+      return self->options_->on_event(self->event_);
+    });
+  }
+
+  static std::int32_t on_logits(void *user_data, const llama_logits *row) noexcept {
+    const auto *self = static_cast<const Callbacks *>(user_data);
+    return Call::current()->guard([&] { return self->options_->on_logits(*row); });
+  }
+
+  static std::int32_t on_stop(void *user_data, std::uint32_t index, const Token *tokens,
+      std::size_t n, std::size_t n_prompt) noexcept {
+    const auto *self = static_cast<const Callbacks *>(user_data);
+    return !Call::current()->guard(
+        [&] { return !self->options_->on_stop(index, Tokens(tokens, n), n_prompt); });
+  }
+
+private:
+  GenerateOptions own_;
+  const GenerateOptions *options_;
+  Event event_;
+};
+
 /// A `llama_generate_options` and what its pointers point to.
 class GenerateArguments {
 public:
-  GenerateArguments(const GenerateOptions &o, bool pulled) : options_(o), c_(generate_defaults()) {
+  GenerateArguments(const GenerateOptions &o, bool pulled)
+      : callbacks_(std::make_unique<Callbacks>(o, pulled)), c_(generate_defaults()) {
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
                (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U) |
-               (o.special ? LLAMA_GEN_SPECIAL : 0U);
+               (o.special ? LLAMA_GEN_SPECIAL : 0U) | (o.beam_events ? LLAMA_GEN_BEAM_EVENTS : 0U);
     c_.max_gen_len = o.max_gen_len;
     c_.temperature = o.temperature;
     c_.top_p = o.top_p;
@@ -420,7 +491,25 @@ public:
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
     c_.adapter = o.adapter;
+    c_.speculation = o.speculation;
+    c_.draft_len = o.draft_len;
+    c_.predicted = o.predicted.data();
+    c_.n_predicted = o.predicted.size();
     c_.num_return_sequences = o.num_return_sequences;
+    c_.num_beams = o.num_beams;
+    c_.length_penalty = o.length_penalty;
+    c_.early_stopping = o.early_stopping;
+    for (const auto &group : o.force_words) {
+      for (const std::vector<Token> &word : group) {
+        force_words_.insert(force_words_.end(), word.begin(), word.end());
+        force_word_lens_.push_back(word.size());
+      }
+      force_group_lens_.push_back(group.size());
+    }
+    c_.force_words = force_words_.data();
+    c_.force_word_lens = force_word_lens_.data();
+    c_.force_group_lens = force_group_lens_.data();
+    c_.n_force_groups = force_group_lens_.size();
     if (o.grammar) c_.grammar = o.grammar->get();
     c_.min_gen_len = o.min_gen_len;
     c_.no_repeat_ngram_size = o.no_repeat_ngram_size;
@@ -446,31 +535,25 @@ public:
     c_.n_stop = stop_.size();
     if (o.cancel) c_.cancel = o.cancel->get();
     // Without a listener too, for an exception in `log` to stop the call; streams refuse one.
-    if (o.on_event || !pulled) {
-      c_.on_event = on_event;
-      c_.user_data = this;
-    }
+    if (o.on_event || !pulled) c_.on_event = Callbacks::on_event;
+    if (o.on_logits) c_.on_logits = Callbacks::on_logits;
+    if (o.on_stop) c_.on_stop = Callbacks::on_stop;
+    c_.user_data = callbacks_.get();
   }
   GenerateArguments(const GenerateArguments &) = delete;
   GenerateArguments &operator=(const GenerateArguments &) = delete;
   const llama_generate_options *get() const noexcept { return &c_; }
+  /// For a stream, which calls them later.
+  std::unique_ptr<Callbacks> take_callbacks() noexcept { return std::move(callbacks_); }
 
 private:
-  static std::int32_t on_event(void *user_data, const llama_event *ev) noexcept {
-    auto *self = static_cast<GenerateArguments *>(user_data);
-    return Call::current()->guard([&] {
-      if (!self->options_.on_event) return true;
-      self->event_.assign(*ev);
-      return self->options_.on_event(self->event_);
-    });
-  }
-
-  const GenerateOptions &options_;
+  std::unique_ptr<Callbacks> callbacks_;
   llama_generate_options c_;
   std::vector<const char *> stop_;
   std::vector<Token> bad_words_;
   std::vector<std::size_t> bad_word_lens_;
-  Event event_;
+  std::vector<Token> force_words_;
+  std::vector<std::size_t> force_word_lens_, force_group_lens_;
 };
 
 /// Prompts of tokens, end to end, as C takes them.
@@ -552,6 +635,7 @@ inline std::vector<Completion> completions(const llama_result_t *r, bool with_al
       c.top_logprobs[at].assign(top, top + n);
     }
     c.finish_reason = llama_result_finish_reason(r, i);
+    check(llama_result_score(r, i, &c.sum_logprob, &c.score));
     c.stats.struct_size = sizeof c.stats;
     check(llama_result_stats(r, i, &c.stats));
   }
@@ -626,13 +710,18 @@ public:
   Stats stats(std::size_t index = 0) const {
     Stats stats{};
     stats.struct_size = sizeof stats;
-    detail::check(llama_stream_stats(stream_.get(), index, &stats));
+    if (const llama_status status = llama_stream_stats(stream_.get(), index, &stats); status < 0)
+      throw error(status, "sequence " + std::to_string(index) +
+                              " of the stream has not ended, or there is none, or it is closed");
     return stats;
   }
   /// What `next` returned last: after a loop, whether the stream is done or was cancelled.
   llama_status status() const noexcept { return status_; }
   /// Readable while `next` would not wait, for poll and epoll. Not to be read, written or closed.
   int fd() const noexcept { return llama_stream_fd(stream_.get()); }
+  /// Ends a sequence behind the events that were taken of it, from any thread; see
+  /// `llama_stream_stop`.
+  void stop(std::size_t index) const { detail::check(llama_stream_stop(stream_.get(), index)); }
   /// Cancels what still runs; from any thread. A `next` that waits returns `LLAMA_CANCELLED`.
   void close() noexcept { llama_stream_free(stream_.get()); }
   llama_stream_t *get() const noexcept { return stream_.get(); }
@@ -647,12 +736,14 @@ private:
     llama_stream_t *out = nullptr;
     status_ = open(arguments.get(), &out, call.err());
     stream_.reset(out);
+    callbacks_ = arguments.take_callbacks();
     call.finish(status_);
     unopened_ = out == nullptr; // the model was closed meanwhile: cancelled
   }
 
   std::shared_ptr<const detail::Log> log_;
   std::optional<Cancel> cancel_;
+  std::unique_ptr<detail::Callbacks> callbacks_;
   std::unique_ptr<llama_stream_t, detail::Free<llama_stream_free>> stream_;
   Event event_;
   llama_status status_ = LLAMA_OK;
@@ -900,6 +991,8 @@ public:
   llama_t *get() const noexcept { return handle_.get(); }
 
 private:
+  friend class Grammar;
+
   /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library
   /// refuses it.
   llama_t *live() const {
@@ -987,7 +1080,7 @@ inline Grammar::Grammar(const Model &model, std::int32_t kind, std::string_view 
   const char *text = none ? nullptr : source.data() == nullptr ? "" : source.data();
   llama_grammar_t *grammar = nullptr;
   detail::Call call;
-  call.finish(llama_grammar_new(model.get(), kind, text, source.size(), &grammar, call.err()));
+  call.finish(llama_grammar_new(model.live(), kind, text, source.size(), &grammar, call.err()));
   grammar_.reset(grammar, llama_grammar_free);
 }
 

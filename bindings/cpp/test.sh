@@ -21,40 +21,44 @@ warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 sanitizers=(-fsanitize=address,undefined -fno-sanitize-recover=all)
 units=(main reference behaviours cpp)
 
-compile() { # compile DIRECTORY COMPILER STANDARD FLAG...: every unit into an object of its own
+# All units of all kinds first, one for each processor; then all kinds.
+compiles() { # compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
   mkdir -p "$work/$1"
-  printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -I{} "$2" "-std=$3" -g "${warnings[@]}" "${@:4}" "${cflags[@]}" \
-    -c "$here/test/{}.cc" -o "$work/$1/{}.o"
-}
-link() { # link NAME COMPILER FLAGS OBJECT...
-  "$2" $3 "${@:4}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib" -o "$work/$1/test"
-}
-
-for cxx in g++ clang++; do
-  for standard in c++17 c++20; do
-    compile $cxx-$standard $cxx $standard
-    link $cxx-$standard $cxx '' "$work/$cxx-$standard"/*.o
-    timeout 300 "$work/$cxx-$standard/test" "$root" >"$work/out" || { grep -v 'ok$' "$work/out"; exit 1; }
-    echo "C++: $(grep -c 'ok$' "$work/out") tests pass, $cxx -std=$standard"
+  local unit
+  for unit in "${units[@]}"; do
+    printf '%s' "$2" # no blank at the end of a line: xargs would take the next one with it
+    printf ' %q' "-std=$3" "${warnings[@]}" "${@:4}" "${cflags[@]}" -c "$here/test/$unit.cc" -o "$work/$1/$unit.o"
+    echo
   done
-done
-grep '^behaviour' "$work/out"
-
-# Units of both standards and both compilers in one program.
-mkdir "$work/mixed"
-link mixed g++ '' "$work"/clang++-c++17/{main,behaviours}.o "$work"/g++-c++20/{cpp,reference}.o
-timeout 300 "$work/mixed/test" "$root" >/dev/null
-echo "C++: units of C++17 and C++20, of gcc and clang, pass as one program"
-
+}
+link() { # link KIND COMPILER FLAGS OBJECT...
+  mkdir -p "$work/$1"
+  "$2" $3 "${@:4}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib" -o "$work/$1/test"
+  kinds+=("$1")
+}
 for cxx in g++ clang++; do
-  compile $cxx-asan $cxx c++20 "${sanitizers[@]}"
+  for standard in c++17 c++20; do compiles $cxx-$standard $cxx $standard; done
+  compiles $cxx-asan $cxx c++20 -g1 "${sanitizers[@]}"
+done | xargs -P "$(nproc)" -L 1 env
+
+kinds=()
+for cxx in g++ clang++; do
+  for standard in c++17 c++20; do link $cxx-$standard $cxx '' "$work/$cxx-$standard"/*.o; done
   link $cxx-asan $cxx "${sanitizers[*]}" "$work/$cxx-asan"/*.o
   symbols=$(nm "$work/$cxx-asan/test")
   grep -q __asan_init <<<"$symbols" && grep -q __ubsan_handle <<<"$symbols" ||
     { echo "C++: the sanitizers are not on" >&2; exit 1; }
-  timeout 300 "$work/$cxx-asan/test" "$root" >"$work/out" || { grep -v 'ok$' "$work/out"; exit 1; }
-  echo "C++: all pass under AddressSanitizer and UndefinedBehaviorSanitizer, $cxx"
 done
+# Units of both standards and both compilers in one program.
+link mixed g++ '' "$work"/clang++-c++17/{main,behaviours}.o "$work"/g++-c++20/{cpp,reference}.o
+
+test_of() { # test_of KIND WORK ROOT
+  timeout 900 "$2/$1/test" "$3" >"$2/$1/out" 2>&1 || { grep -v 'ok$' "$2/$1/out"; echo "C++: FAILED: $1" >&2; exit 1; }
+}
+export -f test_of
+printf '%s\n' "${kinds[@]}" | xargs -P "$(nproc)" -I{} bash -c 'test_of "$@"' test_of {} "$work" "$root"
+for kind in "${kinds[@]}"; do echo "C++: $(grep -c 'ok$' "$work/$kind/out") tests pass, $kind"; done
+grep '^behaviour' "$work/g++-c++17/out"
 
 # Which library a program meets is decided by the loader.
 g++ -std=c++17 "${warnings[@]}" "${cflags[@]}" "$here/test/probe.cc" "${libs[@]}" -o "$work/probe"
@@ -86,7 +90,7 @@ echo 'behaviour every_field ok'
 build() { "$1" -std=c++17 -g "${warnings[@]}" "${cflags[@]}" "${@:2}" "${libs[@]}" -pthread "-Wl,-rpath,$prefix/lib"; }
 build g++ "${sanitizers[@]}" "$root/examples/worker.cc" -o "$work/worker"
 build g++ "$here/test/jsonl.cc" -o "$work/jsonl"
-worker=(timeout 60 "$work/worker" --ckpt_dir "$root/demo/meta" --temperature 0)
+worker=(timeout 300 "$work/worker" --ckpt_dir "$root/demo/meta" --temperature 0)
 answers() { # answers NAME EXPECTED: what the worker said, line by line
   "$work/jsonl" <"$work/answers" >"$work/out" || { echo "C++: worker, $1: $(cat "$work/answers")" >&2; exit 1; }
   diff <(printf "$2") "$work/out" || { echo "C++: worker, $1: expected (left) and said (right) differ" >&2; exit 1; }
@@ -105,6 +109,15 @@ answers "a file" "$expected"
 "${worker[@]}" </dev/null >"$work/answers"
 answers "nothing" ''
 
+reads() { # reads PID: it has its model, and has taken all that is in the pipe; from then on a signal finds it waiting
+  for _ in {1..1200}; do
+    if grep -qsx llamabi-engine /proc/$1/task/*/comm &&
+      python3 -c 'import fcntl, sys, termios; sys.exit(any(fcntl.ioctl(9, termios.FIONREAD, bytes(4))))'; then return; fi
+    sleep 0.1
+  done
+  echo "C++: worker: it does not read its input" >&2
+  exit 1
+}
 interrupted() { # interrupted NAME PROMPTS: SIGINT while the pipe stays open; what was said is in answers
   rm -f "$work/pipe"
   mkfifo "$work/pipe"
@@ -112,9 +125,9 @@ interrupted() { # interrupted NAME PROMPTS: SIGINT while the pipe stays open; wh
   local pid=$! rc=0
   exec 9>"$work/pipe"
   printf "$2" >&9
-  sleep 2
+  reads $pid
   kill -INT $pid
-  ( sleep 30; kill -KILL $pid ) >/dev/null 2>&1 &
+  ( sleep 120; kill -KILL $pid ) >/dev/null 2>&1 &
   local watch=$!
   wait $pid || rc=$?
   kill $watch

@@ -5,12 +5,13 @@ import "C"
 
 import (
 	"context"
+	"os"
 	"strings"
 	"unsafe"
 )
 
-// AddAdapter loads the LoRA adapter in dir, weighted by scale, for calls to choose with [Adapter], and
-// gives its id. Calls run on meanwhile, and different adapters share steps.
+// AddAdapter loads the LoRA adapter in dir, weighted by scale, for calls to choose with [Adapter],
+// and gives its id. Calls run on meanwhile, and different adapters share steps.
 func (m *Model) AddAdapter(dir string, scale float32) (id uint32, err error) {
 	if strings.ContainsRune(dir, 0) {
 		return 0, invalid("dir %q contains a NUL", dir)
@@ -25,7 +26,11 @@ func (m *Model) AddAdapter(dir string, scale float32) (id uint32, err error) {
 	path := append([]byte(dir), 0)
 	status := C.llama_adapter_add(m.c, (*C.char)(unsafe.Pointer(unsafe.SliceData(path))), C.float(scale), &cid, cerr.init())
 	if status != C.LLAMA_OK {
-		return 0, cerr.toError(context.Background(), status, m.handle)
+		err := cerr.toError(context.Background(), status, m.handle)
+		if _, cause := os.Stat(dir); err.Status == ErrIO && cause != nil {
+			err.causes = append(err.causes, cause)
+		}
+		return 0, err
 	}
 	return uint32(cid), nil
 }

@@ -1,6 +1,8 @@
 package llamabi_test
 
 import (
+	"errors"
+	"os"
 	"slices"
 	"testing"
 
@@ -37,6 +39,9 @@ func TestAdapters(t *testing.T) {
 	wantError(t, model.DropAdapter(id), llamabi.ErrInvalidArgument, "id is 1")
 	_, err = model.AddAdapter(data+"with-head", 1)
 	wantError(t, err, llamabi.ErrUnsupported, "lm_head")
+	_, err = model.AddAdapter("no/such/adapter", 1)
+	wantError(t, err, llamabi.ErrIO, "no/such/adapter")
+	equal(t, errors.Is(err, os.ErrNotExist), true)
 	_, err = model.AddAdapter("a\x00b", 1)
 	wantError(t, err, llamabi.ErrInvalidArgument, "NUL")
 }

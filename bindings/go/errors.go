@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"unsafe"
 )
 
@@ -69,22 +71,43 @@ func invalid(format string, args ...any) error {
 	return &Error{Status: ErrInvalidArgument, Message: fmt.Sprintf(format, args...)}
 }
 
-// missing is why a checkpoint or its tokenizer cannot be found, nil if they can. C has a sentence
-// for people; which error of the system's it was is looked up again here.
-func missing(dir, tokenizer string) error {
-	if tokenizer == "" {
-		tokenizer = filepath.Join(dir, "tokenizer.model")
+// missing is why a checkpoint, its tokenizer or an adapter cannot be found, nil if they can.
+// C has a sentence for people; which error of the system's it was is looked up again here.
+func missing(dir, tokenizer string, adapters []string) error {
+	named := append([]string{dir}, adapters...)
+	if tokenizer != "" {
+		named = append(named, tokenizer)
 	}
-	for _, path := range []string{dir, tokenizer} {
+	for _, path := range named {
 		if _, err := os.Stat(path); err != nil {
 			return err
 		}
 	}
-	_, err := os.Stat(filepath.Join(dir, "params.json"))
-	if _, hf := os.Stat(filepath.Join(dir, "config.json")); hf == nil {
-		return nil
+	entries, err := os.ReadDir(dir)
+	isGGUF := func(entry os.DirEntry) bool { return strings.HasSuffix(entry.Name(), ".gguf") }
+	if err != nil || slices.ContainsFunc(entries, isGGUF) {
+		return nil // a file, or a directory with one, that has all there is
 	}
-	return err
+	if tokenizer == "" {
+		if err := oneOf(dir, "tokenizer.model", "tokenizer.json"); err != nil {
+			return err
+		}
+	}
+	return oneOf(dir, "params.json", "config.json")
+}
+
+// oneOf is why none of these files is in dir, nil if one is.
+func oneOf(dir string, names ...string) (first error) {
+	for _, name := range names {
+		_, err := os.Stat(filepath.Join(dir, name))
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
 }
 
 // cError is where C writes its sentence.

@@ -36,8 +36,26 @@ func TestNotExist(t *testing.T) {
 			t.Errorf("%s: %q has more than the library's sentence", dir, err)
 		}
 	}
+	_, err := llamabi.Open(t.Context(), demo, llamabi.WithAdapter("no/such/adapter", 1))
+	wantError(t, err, llamabi.ErrIO)
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v is not os.ErrNotExist", err)
+	}
+	// A tokenizer.json will do, and is there, though it cannot be read.
+	unreadable := t.TempDir()
+	config := must(os.ReadFile(filepath.Join(demo, "../hf/config.json")))(t)
+	if err := os.WriteFile(filepath.Join(unreadable, "config.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(unreadable, "tokenizer.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err = llamabi.Open(t.Context(), unreadable)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v is os.ErrNotExist", err)
+	}
 	// A directory that is there and no checkpoint is another error, as is a file in its place.
-	_, err := llamabi.Open(t.Context(), filepath.Join(demo, "tokenizer.model"))
+	_, err = llamabi.Open(t.Context(), filepath.Join(demo, "tokenizer.model"))
 	if err == nil || errors.Is(err, os.ErrNotExist) && !errors.Is(err, llamabi.ErrIO) {
 		t.Errorf("got %v", err)
 	}

@@ -66,6 +66,10 @@ func everyField(t *testing.T) {
 		llamabi.MinGenLen(207), llamabi.NoRepeatNgramSize(208), llamabi.PresencePenalty(0.75), llamabi.FrequencyPenalty(-0.75),
 		llamabi.TypicalP(0.625), llamabi.EpsilonCutoff(0.375), llamabi.EtaCutoff(0.875), llamabi.MaxTime(209*time.Millisecond),
 		llamabi.LogitBias(map[int32]float32{1: 0.5}), llamabi.StopTokens(1, 2, 3), llamabi.BadWords([]int32{1}, []int32{2, 3}, []int32{4}, []int32{5}), llamabi.Adapter(210),
+		llamabi.NumBeams(211), llamabi.LengthPenalty(1.75), llamabi.EarlyStopping(llamabi.EarlyNever), llamabi.BeamEvents(),
+		llamabi.WithStopFunc(func(int, []int32, int) bool { return false }),
+		llamabi.Speculate(llamabi.SpecNGram), llamabi.DraftLen(212), llamabi.Predicted(1, 2, 3, 4, 5),
+		llamabi.ForceWords([][]int32{{1}, {2, 3}}, [][]int32{{4}}),
 		llamabi.Echo(), llamabi.Logprobs(), llamabi.NoWait(), llamabi.IgnoreEOS(), llamabi.Special())
 	fmt.Println("llama_generate_options", sentence(err))
 

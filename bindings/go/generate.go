@@ -15,8 +15,9 @@ type FinishReason int32
 
 // The finish reasons. FinishUnsafe: the dialog contained one of the chat format's own tags and was
 // not given to the model; a sentence that says so is the text. FinishTime: see [MaxTime].
-// FinishUnread: nobody read the stream for too long, see [WithMaxUnread]. FinishNotFinite: the model
-// made no number that is finite, so no token was possible.
+// FinishCaller: see [WithStopFunc] and [WithStopper].
+// FinishUnread: nobody read the stream for too long, see [WithMaxUnread]. FinishNotFinite: the
+// model made no number that is finite, so no token was possible.
 const (
 	FinishStop       FinishReason = C.LLAMA_FINISH_STOP
 	FinishLength     FinishReason = C.LLAMA_FINISH_LENGTH
@@ -24,6 +25,7 @@ const (
 	FinishStopString FinishReason = C.LLAMA_FINISH_STOP_STRING
 	FinishUnsafe     FinishReason = C.LLAMA_FINISH_UNSAFE
 	FinishTime       FinishReason = C.LLAMA_FINISH_TIME
+	FinishCaller     FinishReason = C.LLAMA_FINISH_CALLER
 	FinishUnread     FinishReason = C.LLAMA_FINISH_UNREAD
 	FinishNotFinite  FinishReason = C.LLAMA_FINISH_NOT_FINITE
 )
@@ -36,6 +38,7 @@ var finishReasons = map[FinishReason]string{
 	FinishStopString: "stop_string",
 	FinishUnsafe:     "unsafe",
 	FinishTime:       "time",
+	FinishCaller:     "caller",
 	FinishUnread:     "unread",
 	FinishNotFinite:  "not_finite",
 }
@@ -84,7 +87,12 @@ type Result struct {
 	// TopLogprobs has the most likely tokens at each position, best first, if [TopLogprobs] was given.
 	TopLogprobs  [][]Alternative
 	FinishReason FinishReason
-	Stats        RequestStats
+	// SumLogprob is, of a beam search, the sum of log probabilities that the search compared, and
+	// Score that over the length to the power of [LengthPenalty]: by which its results are ranked.
+	// Minus infinity both for a result that it did not have. Without beams, both are the sum of the
+	// log probabilities, if [Logprobs] was given.
+	SumLogprob, Score float32
+	Stats             RequestStats
 }
 
 // Message of a dialog. Role is "system", "user" or "assistant"; with a chat template any that it
@@ -138,15 +146,20 @@ func (m *Model) run(ctx context.Context, opts []GenerateOption,
 	defer release()
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	o, err := cGenerateOptions(opts, flag, &pin)
+	o, own, err := cGenerateOptions(opts, flag, &pin)
 	if err != nil {
 		return nil, err
 	}
+	if own.stopper != nil {
+		return nil, invalid("WithStopper is for streams")
+	}
+	defer own.deciders.put(o)()
 	var result *C.llama_result_t
 	var cerr cError
 	status := generate(&pin, o, &result, cerr.init())
 	runtime.KeepAlive(opts) // a grammar among them
 	defer C.llama_result_free(result)
+	own.deciders.repanic()
 	results := resultsOf(result)
 	if status != C.LLAMA_OK {
 		return results, cerr.toError(ctx, status, m.handle)
@@ -226,6 +239,10 @@ func resultsOf(r *C.llama_result_t) []Result {
 			res.TopLogprobs = top
 		}
 		res.FinishReason = FinishReason(C.llama_result_finish_reason(r, i))
+		var sum, score C.float
+		if C.llama_result_score(r, i, &sum, &score) == C.LLAMA_OK {
+			res.SumLogprob, res.Score = float32(sum), float32(score)
+		}
 		stats := C.llama_request_stats{struct_size: C.sizeof_llama_request_stats}
 		if C.llama_result_stats(r, i, &stats) == C.LLAMA_OK {
 			res.Stats = requestStatsOf(&stats)

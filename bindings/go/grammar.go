@@ -91,6 +91,10 @@ func (g *Grammar) Mask(tokens []int32) ([]uint32, error) {
 // [IgnoreEOS].
 func WithGrammar(g *Grammar) GenerateOption {
 	return func(o *generateOptions) {
+		if g == nil {
+			o.err = invalid("grammar is nil")
+			return
+		}
 		o.c.grammar = g.c
 	}
 }

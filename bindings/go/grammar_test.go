@@ -50,4 +50,6 @@ func TestGrammar(t *testing.T) {
 	if !errors.Is(err, llamabi.ErrInvalidArgument) || !strings.Contains(err.Error(), "grammar is not a live") {
 		t.Error(err)
 	}
+	_, err = model.TextCompletion(t.Context(), []string{"Once"}, llamabi.WithGrammar(nil))
+	wantError(t, err, llamabi.ErrInvalidArgument, "grammar is nil")
 }

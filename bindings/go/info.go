@@ -60,6 +60,8 @@ type Timings struct {
 	// for MaskWait of that.
 	Masks          uint64
 	Mask, MaskWait time.Duration
+	// DraftedTokens were guessed at ([Speculate]); AcceptedTokens of them were right.
+	DraftedTokens, AcceptedTokens uint64
 }
 
 // RequestStats are figures of one sequence.
@@ -67,6 +69,8 @@ type RequestStats struct {
 	PromptTokens, CachedTokens, GeneratedTokens int
 	// From the call to the first step, to the first generated token (0: there was none), to the end.
 	Queue, FirstToken, Total time.Duration
+	// DraftedTokens were guessed at ([Speculate]); AcceptedTokens of them were right.
+	DraftedTokens, AcceptedTokens int
 }
 
 // Info says what was loaded.
@@ -120,6 +124,7 @@ func (m *Model) Timings() (Timings, error) {
 		GeneratedTokens: uint64(t.generated_tokens), Steps: uint64(t.steps),
 		PagesUsed: uint64(t.pages_used), PagesTotal: uint64(t.pages_total),
 		Masks: uint64(t.masks), Mask: milliseconds(t.mask_ms), MaskWait: milliseconds(t.mask_wait_ms),
+		DraftedTokens: uint64(t.drafted_tokens), AcceptedTokens: uint64(t.accepted_tokens),
 	}, nil
 }
 
@@ -127,6 +132,7 @@ func requestStatsOf(s *C.llama_request_stats) RequestStats {
 	return RequestStats{
 		PromptTokens: int(s.prompt_tokens), CachedTokens: int(s.cached_tokens), GeneratedTokens: int(s.generated_tokens),
 		Queue: milliseconds(s.queue_ms), FirstToken: milliseconds(s.first_token_ms), Total: milliseconds(s.total_ms),
+		DraftedTokens: int(s.drafted_tokens), AcceptedTokens: int(s.accepted_tokens),
 	}
 }
 

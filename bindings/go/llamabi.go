@@ -2,9 +2,9 @@
 // libllamabi.
 //
 // A [Model] is opened once and used by any number of goroutines: calls that run at the same time
-// share batches and do not change each other's results. Every call takes a context; when it ends, the
-// call stops within one step of the model and returns what there is by then, with an error that is
-// both [ErrCancelled] and the context's.
+// share batches and do not change each other's results. Every call takes a context; when it ends,
+// the call stops within one step of the model and returns what there is by then, with an error that
+// is both [ErrCancelled] and the context's.
 //
 // The package is a thin layer over the C API: what an option, a figure or an error means is said in
 // llamabi.h. cgo finds the library with pkg-config; README.md has the three commands.
@@ -32,9 +32,10 @@ type Model struct {
 	cleanup runtime.Cleanup
 }
 
-// Open loads the model in dir: Meta's form (params.json, consolidated.NN.pth) or Hugging Face's
-// (config.json, *.safetensors). The tokenizer is dir/tokenizer.model unless [WithTokenizer] says
-// otherwise. It stops at the next tensor once ctx is done.
+// Open loads the model in dir: Meta's form (params.json, consolidated.NN.pth), Hugging Face's
+// (config.json, *.safetensors or pytorch_model.bin) or GGUF, where dir may be the file. The
+// tokenizer is the model's own unless [WithTokenizer] says otherwise. It stops at the next tensor
+// once ctx is done.
 func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if got := C.llama_abi_version(); got != C.LLAMABI_ABI_VERSION {
 		return nil, &Error{Status: ErrABI, Message: fmt.Sprintf(
@@ -101,7 +102,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 		}
 		err := cerr.toError(ctx, status, nil)
 		if err.Status == ErrIO {
-			if cause := missing(dir, o.tokenizer); cause != nil {
+			if cause := missing(dir, o.tokenizer, o.adapters); cause != nil {
 				err.causes = append(err.causes, cause)
 			}
 		}

@@ -215,8 +215,8 @@ func WithChatNow(now time.Time) Option {
 	}
 }
 
-// WithAdapter merges the LoRA adapter in dir into the weights, weighted by scale; several are merged
-// in their order.
+// WithAdapter merges the LoRA adapter in dir into the weights, weighted by scale; several are
+// merged in their order.
 func WithAdapter(dir string, scale float32) Option {
 	return func(o *buildOptions) {
 		o.adapters = append(o.adapters, dir)
@@ -243,13 +243,19 @@ func WithLog(level LogLevel, log func(level LogLevel, line string)) Option {
 type GenerateOption func(*generateOptions)
 
 type generateOptions struct {
-	c    C.llama_generate_options
-	stop []string
-	bias []C.llama_bias
-	ends []C.int32_t
-	bad  []C.int32_t
-	lens []C.size_t
-	err  error
+	c         C.llama_generate_options
+	stop      []string
+	bias      []C.llama_bias
+	ends      []C.int32_t
+	bad       []C.int32_t
+	lens      []C.size_t
+	predicted []C.int32_t
+	must      []C.int32_t
+	// Tokens of each phrase that must be written, and phrases of each group.
+	mustLens, groups []C.size_t
+	deciders
+	stopper *Stopper
+	err     error
 }
 
 // MaxGenLen sets the most tokens to generate per sequence; 0 scores the prompt. As many as
@@ -301,6 +307,52 @@ func NumReturnSequences(n int) GenerateOption {
 		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
 	}
 }
+
+// NumBeams above 1 searches each prompt with so many beams, at most max_batch_size; the results are
+// its best [NumReturnSequences], best first. 1.
+func NumBeams(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_beams = number[C.uint32_t](&o.err, "num_beams", n, 1, math.MaxUint32)
+	}
+}
+
+// LengthPenalty is the power of the length that a beam's sum of log probabilities is divided by. 1.
+func LengthPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.length_penalty = C.float(p) }
+}
+
+// Early says when a beam search is over that has found as many beams as it has.
+type Early int32
+
+// EarlyFalse: when the best running beam, ending here, would not be among them. EarlyTrue: at once.
+// EarlyNever: when no running beam can get among them, however long it becomes.
+const (
+	EarlyFalse Early = C.LLAMA_EARLY_FALSE
+	EarlyTrue  Early = C.LLAMA_EARLY_TRUE
+	EarlyNever Early = C.LLAMA_EARLY_NEVER
+)
+
+// EarlyStopping says when a beam search is over. EarlyFalse.
+func EarlyStopping(when Early) GenerateOption {
+	return func(o *generateOptions) { o.c.early_stopping = C.int32_t(when) }
+}
+
+// ForceWords are groups of phrases: every result of a beam search has one phrase of each group.
+func ForceWords(groups ...[][]int32) GenerateOption {
+	return func(o *generateOptions) {
+		o.must, o.mustLens, o.groups = nil, nil, nil
+		for _, group := range groups {
+			for _, phrase := range group {
+				o.must = cTokens(o.must, phrase)
+				o.mustLens = append(o.mustLens, C.size_t(len(phrase)))
+			}
+			o.groups = append(o.groups, C.size_t(len(group)))
+		}
+	}
+}
+
+// BeamEvents reports the beams of every step of a search as [EventBeam].
+func BeamEvents() GenerateOption { return flag(C.LLAMA_GEN_BEAM_EVENTS) }
 
 // MinGenLen keeps end-of-sequence and stop tokens impossible until n tokens are generated. 0.
 func MinGenLen(n int) GenerateOption {
@@ -387,6 +439,34 @@ func Adapter(id uint32) GenerateOption {
 	return func(o *generateOptions) { o.c.adapter = C.uint32_t(id) }
 }
 
+// Speculation says whether tokens that come are guessed at, so that one step computes several.
+// Results do not depend on it, the time does.
+type Speculation int32
+
+const (
+	SpecOff  Speculation = C.LLAMA_SPEC_OFF
+	SpecAuto Speculation = C.LLAMA_SPEC_AUTO
+	// SpecNGram repeats what followed the last tokens before.
+	SpecNGram Speculation = C.LLAMA_SPEC_NGRAM
+)
+
+// Speculate has tokens guessed at. [SpecOff].
+func Speculate(s Speculation) GenerateOption {
+	return func(o *generateOptions) { o.c.speculation = C.int32_t(s) }
+}
+
+// DraftLen is how many tokens are guessed at in a step, at most 16; 0: as many as pay. 0.
+func DraftLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.draft_len = number[C.uint32_t](&o.err, "draft_len", n, 0, math.MaxUint32)
+	}
+}
+
+// Predicted is a text that the output may repeat in parts, as an edited file repeats the old one.
+func Predicted(tokens ...int32) GenerateOption {
+	return func(o *generateOptions) { o.predicted = cTokens(nil, tokens) }
+}
+
 // Stop sets texts that end a sequence and are cut off.
 func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
 
@@ -408,6 +488,23 @@ func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
 
 func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
 
+// WithLogits has change see, and perhaps change, the logits that each token is drawn from, on the
+// goroutine of the call or of the stream's loop. It must not call the model's generating methods.
+func WithLogits(change func(row LogitsRow)) GenerateOption {
+	return func(o *generateOptions) { o.logits = change }
+}
+
+// WithStopFunc ends a sequence with the token at which ends returns true, with [FinishCaller]. It is
+// asked at every token, on the goroutine of the call or of the stream's loop: tokens are the
+// prompt's, nPrompt of them, and the output's so far. Do not keep them. It must not call the model's
+// generating methods.
+func WithStopFunc(ends func(index int, tokens []int32, nPrompt int) bool) GenerateOption {
+	return func(o *generateOptions) { o.deciders.stop = ends }
+}
+
+// WithStopper has s end sequences of a stream. One Stopper is for one stream at a time.
+func WithStopper(s *Stopper) GenerateOption { return func(o *generateOptions) { o.stopper = s } }
+
 // TopLogprobs reports the n most likely tokens at each position.
 func TopLogprobs(n int) GenerateOption {
 	return func(o *generateOptions) {
@@ -420,11 +517,11 @@ func TopLogprobs(n int) GenerateOption {
 
 // cGenerateOptions makes the struct for C, alone in its allocation, for cgo checks the whole of it.
 // What it points to is pinned by pin.
-func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, error) {
+func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, *generateOptions, error) {
 	var o generateOptions
 	C.llama_generate_options_init(&o.c, C.sizeof_llama_generate_options)
 	if err := apply(opts, &o); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i, s := range o.stop {
 		if strings.ContainsRune(s, 0) && o.err == nil {
@@ -432,7 +529,7 @@ func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runt
 		}
 	}
 	if o.err != nil {
-		return nil, o.err
+		return nil, nil, o.err
 	}
 	if len(o.stop) > 0 {
 		pointers, _ := cStrings(o.stop, pin)
@@ -442,11 +539,15 @@ func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runt
 	}
 	o.c.logit_bias, o.c.n_logit_bias = pinned(o.bias, pin)
 	o.c.stop_tokens, o.c.n_stop_tokens = pinned(o.ends, pin)
+	o.c.predicted, o.c.n_predicted = pinned(o.predicted, pin)
 	o.c.bad_words, _ = pinned(o.bad, pin)
 	o.c.bad_word_lens, o.c.n_bad_words = pinned(o.lens, pin)
+	o.c.force_words, _ = pinned(o.must, pin)
+	o.c.force_word_lens, _ = pinned(o.mustLens, pin)
+	o.c.force_group_lens, o.c.n_force_groups = pinned(o.groups, pin)
 	o.c.cancel = cancel
 	c := o.c
-	return &c, nil
+	return &c, &o, nil
 }
 
 // pinned is a list for C; NULL where it is empty.

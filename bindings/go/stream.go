@@ -7,6 +7,7 @@ import (
 	"context"
 	"iter"
 	"runtime"
+	"sync"
 	"unsafe"
 )
 
@@ -19,20 +20,27 @@ const (
 	EventToken EventKind = C.LLAMA_EVENT_TOKEN
 	// EventFinish: a sequence has ended; nothing with its index follows.
 	EventFinish EventKind = C.LLAMA_EVENT_FINISH
+	// EventBeam: a beam went on by a token, or has finished with it, if [BeamEvents] was given.
+	EventBeam EventKind = C.LLAMA_EVENT_BEAM
 )
 
 // Event is something that happened to one sequence of a call.
 type Event struct {
 	Kind EventKind
-	// Index of the sequence in the call.
+	// Index of the sequence in the call; of an EventBeam, of the first of the prompt.
 	Index int
 	// Token is -1 in an EventFinish.
 	Token int32
 	// Logprob of the token, if [Logprobs] was given.
 	Logprob float32
-	// FinishReason and Stats of an EventFinish, else zero.
+	// FinishReason and Stats of an EventFinish, else zero; the former also of a beam that has finished.
 	FinishReason FinishReason
 	Stats        RequestStats
+	// Beam is the place of an EventBeam: from 0 those that run on, best first, from [NumBeams] on
+	// those that have finished. Parent is the place of what it goes on from, in the step before.
+	Beam, Parent int
+	// SumLogprob and Score of an EventFinish or an EventBeam, as of a [Result].
+	SumLogprob, Score float32
 	// Text that became certain: whole code points, often none. A sequence's texts put together are
 	// the text of its [Result]; with [FinishUnsafe], the sentence that says why.
 	Text string
@@ -66,6 +74,38 @@ func (m *Model) StreamChat(ctx context.Context, dialogs [][]Message, opts ...Gen
 	})
 }
 
+// Stopper ends sequences of a stream, see [WithStopper]; from any goroutine. The zero value is one.
+type Stopper struct {
+	mu     sync.Mutex
+	stream *C.llama_stream_t
+}
+
+// Stop ends sequence i of the stream behind the events that were received of it: its EventFinish
+// follows, with [FinishCaller]. Others go on. Nothing happens before the stream is ranged over and
+// after its loop.
+func (s *Stopper) Stop(i int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream == nil {
+		return nil
+	}
+	if i < 0 {
+		return invalid("i is %d, must be at least 0", i)
+	}
+	if status := C.llama_stream_stop(s.stream, C.size_t(i)); status != C.LLAMA_OK {
+		return &Error{Status: Status(status)}
+	}
+	return nil
+}
+
+func (s *Stopper) set(stream *C.llama_stream_t) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stream = stream
+	}
+}
+
 // openStream is one of the three functions that open a stream, with its prompts.
 type openStream func(*runtime.Pinner, *C.llama_generate_options, **C.llama_stream_t, *C.llama_error) C.llama_status
 
@@ -92,13 +132,18 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream
 
 	var stream *C.llama_stream_t
 	var cerr cError
+	var own *generateOptions
+	freed := func() {}
+	defer func() { freed() }()
 	if err := func() error {
 		var pin runtime.Pinner
 		defer pin.Unpin()
-		o, err := cGenerateOptions(opts, flag, &pin)
-		if err != nil {
+		var o *C.llama_generate_options
+		var err error
+		if o, own, err = cGenerateOptions(opts, flag, &pin); err != nil {
 			return err
 		}
+		freed = own.deciders.put(o)
 		status := open(&pin, o, &stream, cerr.init())
 		runtime.KeepAlive(opts) // a grammar among them, to which the stream holds on
 		if status != C.LLAMA_OK {
@@ -109,10 +154,14 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream
 		return err
 	}
 	defer C.llama_stream_free(stream)
+	own.stopper.set(stream)
+	defer own.stopper.set(nil)
 
 	c := C.llama_event{struct_size: C.sizeof_llama_event}
 	for {
-		switch status := C.llama_stream_next(stream, &c, -1, cerr.init()); status {
+		status := C.llama_stream_next(stream, &c, -1, cerr.init())
+		own.deciders.repanic()
+		switch status {
 		case C.LLAMA_OK:
 			ev := eventOf(&c)
 			if ev.Kind == EventFinish {
@@ -142,5 +191,9 @@ func eventOf(ev *C.llama_event) Event {
 		FinishReason: FinishReason(ev.finish_reason),
 		Text:         string(unsafe.Slice((*byte)(unsafe.Pointer(ev.text)), ev.text_len)),
 		TopLogprobs:  copied[Alternative](unsafe.Pointer(ev.top), ev.n_top),
+		Beam:         int(ev.beam),
+		Parent:       int(ev.parent),
+		SumLogprob:   float32(ev.sum_logprob),
+		Score:        float32(ev.score),
 	}
 }

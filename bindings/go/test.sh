@@ -28,9 +28,9 @@ for module in . "$root/examples/go-server" "$root/tests/services/load"; do
   [ -z "$unformatted" ] || { echo "test.sh: gofmt these: $unformatted" >&2; exit 1; }
 done
 
-echo "== tests and examples, with the race detector and pointer checks"
+echo "== tests and examples, with the race detector, which has the compiler check pointers too"
 status=0
-go test -count=1 -race -gcflags=all=-d=checkptr -v . >"$work/test.log" 2>&1 || status=$?
+go test -count=1 -race -v . >"$work/test.log" 2>&1 || status=$?
 grep -E '^behaviour |^( *)--- (FAIL|SKIP)|^(FAIL|ok|panic)|WARNING: DATA RACE' "$work/test.log" || true
 [ $status = 0 ] || { cat "$work/test.log"; exit 1; }
 sed 's/:.*//' ../behaviours.txt | while read -r name; do
@@ -39,7 +39,7 @@ done
 
 # Twice more, for what only some schedules show; and as programs are built, with every pointer
 # checked that goes to C.
-go test -count=2 -race -gcflags=all=-d=checkptr -run 'Close|Abandon|Callers|Cancel|Progress|Cleanup' .
+go test -count=2 -race -run 'Close|Abandon|Callers|Cancel|Progress|Cleanup' .
 GOEXPERIMENT=cgocheck2 go test -count=1 .
 
 echo "== the Go service's own tests"

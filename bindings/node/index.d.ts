@@ -49,12 +49,15 @@ export type StatusName =
 
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
-export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'time' | 'unread' | 'not_finite';
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'time' | 'caller' | 'unread' | 'not_finite';
 
 export interface OpenOptions {
-  /** Meta's directory (params.json, consolidated.NN.pth) or Hugging Face's (config.json, *.safetensors). */
+  /**
+   * Meta's directory (params.json, consolidated.NN.pth), Hugging Face's (config.json, *.safetensors
+   * or pytorch_model.bin), or a GGUF file.
+   */
   ckptDir: string;
-  /** `ckptDir/tokenizer.model`. */
+  /** The model's own. */
   tokenizerPath?: string;
   /** Most tokens of a sequence, prompt included. 512. */
   maxSeqLen?: number;
@@ -136,6 +139,19 @@ export interface GenerateOptions {
   cacheSalt?: number | bigint;
   /** Completions of each prompt, at most maxBatchSize, which share its computation; for calls with a list of prompts: result i * n + j is the j-th of prompt i. 1. */
   numReturnSequences?: number;
+  /** Above 1: a beam search of so many beams for each prompt, at most maxBatchSize; the results are its best numReturnSequences, best first. 1. */
+  numBeams?: number;
+  /** The power of the length that a beam's sum of log probabilities is divided by. 1. */
+  lengthPenalty?: number;
+  /**
+   * When a beam search is over that has found numBeams: false: when the best running beam, ending here, would not be among them; true: at once;
+   * 'never': when no running beam can get among them any more. false.
+   */
+  earlyStopping?: boolean | 'never';
+  /** Groups of phrases: every result of a beam search has one phrase of each group. */
+  forceWords?: readonly (readonly Tokens[])[];
+  /** Report the beams of every step of a search. */
+  beamEvents?: boolean;
   /** The text is of this language. Given inline, it is compiled once for as long as it is among the last 64. */
   grammar?: Grammar | GrammarSource;
   /** So many tokens before an end-of-sequence token or one of stopTokens is possible. 0. */
@@ -162,12 +178,24 @@ export interface GenerateOptions {
   badWords?: readonly Tokens[];
   /** An id of `addAdapter`: the LoRA adapter to run with. 0: none. */
   adapter?: number;
+  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'auto': whatever there is. 'off'. */
+  speculation?: 'off' | 'auto' | 'ngram';
+  /** How many tokens are guessed at in a step, at most 16; 0: as many as pay. */
+  draftLen?: number;
+  /** A text that the output may repeat in parts, as an edited file repeats the old one. */
+  predicted?: Tokens;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
   ignoreEos?: boolean;
   /** Show special tokens in texts, but for the one that ends a sequence. */
   special?: boolean;
+  /**
+   * Asked at every generated token, on this thread: whether it is the last of its sequence, which then ends as
+   * 'caller'. `tokens` are the prompt's, `promptTokens` of them, and the output's so far. Of a stream it is asked
+   * before the token's event is read. What it throws stops the call, and the call rejects with it.
+   */
+  shouldStop?: (tokens: Int32Array, index: number, promptTokens: number) => boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
   signal?: Signal;
 }
@@ -215,6 +243,9 @@ export interface Stats {
   /** From the call to the first generated token; 0: there was none. */
   firstTokenMs: number;
   totalMs: number;
+  /** Tokens that were guessed at, and how many of these guesses were right. */
+  draftedTokens: number;
+  acceptedTokens: number;
 }
 
 export interface Sequence {
@@ -226,6 +257,12 @@ export interface Sequence {
   /** Most likely tokens at each position, best first; null unless asked for. */
   top: Alternative[][] | null;
   finishReason: FinishReason;
+  /**
+   * Of a beam search: the sum of log probabilities that it compared, and that over the length to the power of `lengthPenalty`, by which results
+   * are ranked; -Infinity for a result that it did not have. Else both the sum of the log probabilities; 0 unless `logprobs` was asked for.
+   */
+  sumLogprob: number;
+  score: number;
   stats: Stats;
 }
 
@@ -247,15 +284,38 @@ export interface FinishEvent {
   /** Text that had been held back; of an unsafe dialog, the sentence that says so. */
   text: string;
   finishReason: FinishReason;
+  /** As of a `Sequence`. */
+  sumLogprob: number;
+  score: number;
   stats: Stats;
 }
-export type Event = TokenEvent | FinishEvent;
+/** A beam went on by a token, or has finished with it, if `beamEvents` was asked for. */
+export interface BeamEvent {
+  type: 'beam';
+  /** The first sequence of the prompt. */
+  index: number;
+  /** Its place: those that run on from 0, best first; those that have finished from numBeams on. */
+  beam: number;
+  /** The place of what it goes on from, in the step before. */
+  parent: number;
+  token: number;
+  sumLogprob: number;
+  score: number;
+  /** Why it has finished; null: it runs on. */
+  finishReason: FinishReason | null;
+}
+export type Event = TokenEvent | FinishEvent | BeamEvent;
 
 /**
- * Events of a call that starts with the first `next`. One reader at a time; a reader that falls behind makes
- * the call wait. Leaving the loop ends the call.
+ * Events of a call that starts with the first `next`. One reader at a time; a reader that falls
+ * behind makes the call wait. Leaving the loop ends the call.
  */
 export interface Stream extends AsyncIterableIterator<Event> {
+  /**
+   * Ends one sequence, as 'caller', and no other. Events of it that are on their way already still come; to end
+   * at a certain token there is `shouldStop`.
+   */
+  stop(index?: number): void;
   return(value?: unknown): Promise<IteratorResult<Event>>;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -310,8 +370,8 @@ export class Model {
   ): Stream;
 
   /**
-   * `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. `special`: special
-   * and added tokens that the text spells become these tokens; without it they are words.
+   * `maxTokens`: fails with LLAMA_E_TOO_LONG as soon as there are certain to be more. `special`:
+   * special and added tokens that the text spells become these tokens; without it they are words.
    */
   encode(text: string, options?: EncodeOptions): Int32Array;
   encodeDialog(messages: readonly Message[]): Int32Array;
@@ -409,4 +469,7 @@ export interface Timings {
   masks: number;
   maskMs: number;
   maskWaitMs: number;
+  /** Tokens that were guessed at, and how many of these guesses were right. */
+  draftedTokens: number;
+  acceptedTokens: number;
 }

@@ -165,9 +165,9 @@ class Model {
   }
 
   #start(input, options, streaming) {
-    const { signal, ...rest } = options ?? {};
+    const { signal, shouldStop, ...rest } = options ?? {};
     if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
-    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {});
+    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop);
     const off = onAbort(signal, () => native.stop(call));
     return { call, off };
   }
@@ -355,6 +355,12 @@ class Stream {
       this.#running = undefined;
     }
     return [];
+  }
+
+  stop(index = 0) {
+    if (this.#ended) return;
+    this.#running ??= this.#start();
+    native.stopSequence(this.#running.call, index);
   }
 
   // Stops at once, also while a `next` waits; settles when the call has ended and its slot is free.

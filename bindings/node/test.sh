@@ -9,13 +9,15 @@ LLAMABI_SOURCE=$(cd "$here/../.." && pwd)
 export LLAMABI_SOURCE PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
 export npm_config_audit=false npm_config_fund=false npm_config_update_notifier=false npm_config_loglevel=error
 unset LD_LIBRARY_PATH NODE_PATH NODE_OPTIONS
+export CXXFLAGS=-O0 # the addon is built four times
 say() { echo "node: $*"; }
 for tool in node npm c++ pkg-config; do
   command -v $tool >/dev/null || { echo "node: $tool is missing; run scripts/setup --test" >&2; exit 1; }
 done
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+building=
+trap '[ -z "$building" ] || kill "$building" 2>/dev/null; rm -rf "$work"' EXIT
 
 # The developer's way: the locked dependencies, types.
 mkdir "$work/package" "$work/app"
@@ -28,14 +30,25 @@ say "npm ci ok"
 block() { sed -n "/^\`\`\`$2\$/,/^\`\`\`\$/p" "$LLAMABI_SOURCE/$1" | sed '/^```/d'; }
 cd "$work/app"
 npm init -y >/dev/null
-ln -s "$LLAMABI_SOURCE" llamabi
+mkdir -p llamabi/bindings # a copy: npm pack puts licences beside the package for a moment
+cp "$LLAMABI_SOURCE"/LICENSE-* llamabi
+ln -s "$LLAMABI_SOURCE/demo" llamabi/demo
+cp -R "$here" llamabi/bindings/node
+rm -rf llamabi/bindings/node/node_modules llamabi/bindings/node/build
 block bindings/node/README.md sh | grep -v -e '^make ' -e '^export ' >readme.sh
 block bindings/node/README.md js >story.mjs
 sh -eu readme.sh >readme.out
 [ "$(wc -w <readme.out)" -gt 50 ]
 say "README.md's commands and program ran: $(grep -o 'there was .*' readme.out | head -c 60)..."
-rm llamabi
+rm -rf llamabi
 cp -R "$here/test" .
+
+# The same once more, with the addon under AddressSanitizer and UBSan: for later, built beside what follows.
+sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+cp -R "$work/app" "$work/sanitized"
+(cd "$work/sanitized" && exec env CXXFLAGS="-O0 $sanitize -g -fno-omit-frame-pointer" LDFLAGS="$sanitize" node node_modules/llamabi/build.js) &
+building=$!
+
 # Without Node's types, with the DOM's, and with Node's.
 tsc=$work/package/node_modules/typescript/bin/tsc
 node "$tsc" -p test/tsconfig.bare.json
@@ -45,9 +58,11 @@ cp -R "$work/package/node_modules/@types/node" node_modules/@types
 cp -R "$work/package/node_modules/undici-types" node_modules
 node "$tsc" -p test/tsconfig.json
 node "$tsc" -p test/tsconfig.bare.json --types node
+# The files side by side, where Node can: 20.10 and later.
+concurrency=$(node --test-concurrency=2 -e 0 2>/dev/null && echo --test-concurrency=2) || concurrency=
 say "types ok, with and without @types/node ($(node "$tsc" --version))"
 
-node --test --test-reporter=tap test/*.test.js >"$work/tap" || { cat "$work/tap" >&2; echo "node: tests failed, see above" >&2; exit 1; }
+node --test $concurrency --test-reporter=tap test/*.test.js >"$work/tap" || { cat "$work/tap" >&2; echo "node: tests failed, see above" >&2; exit 1; }
 cut -d: -f1 "$LLAMABI_SOURCE/bindings/behaviours.txt" | while read -r name; do
   grep -q "^ *ok [0-9]* - behaviour $name\$" "$work/tap" || { echo "node: no test of behaviour $name" >&2; exit 1; }
   echo "behaviour $name ok"
@@ -63,12 +78,13 @@ done
 say "docs/node.md's program ran"
 
 # The same tests with the addon under AddressSanitizer and UBSan, and with a leak check at exit.
-sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+wait "$building"
+building=
+cd "$work/sanitized"
 asan=$(c++ -print-file-name=libasan.so) ubsan=$(c++ -print-file-name=libubsan.so) stdcxx=$(c++ -print-file-name=libstdc++.so.6)
-CXXFLAGS="$sanitize -g -fno-omit-frame-pointer" LDFLAGS="$sanitize" node node_modules/llamabi/build.js
 nm -D node_modules/llamabi/build/llamabi.node | grep -q __asan_init
 
-LD_PRELOAD="$asan $ubsan $stdcxx" ASAN_OPTIONS=detect_leaks=0 node --test --test-reporter=tap test/calls.test.js test/reference.test.js test/lifecycle.test.js >"$work/tap" ||
+LD_PRELOAD="$asan $ubsan $stdcxx" ASAN_OPTIONS=detect_leaks=0 node --test $concurrency --test-reporter=tap test/calls.test.js test/reference.test.js test/lifecycle.test.js >"$work/tap" ||
   { cat "$work/tap" >&2; echo "node: tests failed under AddressSanitizer, see above" >&2; exit 1; }
 # What Node itself keeps of an object that lives when the process ends.
 echo leak:napi_create_external >"$work/suppressions"

@@ -116,14 +116,15 @@ if [[ $asked == none ]]; then
   exit
 fi
 # dependencies FROM TO: what the library depends on is the same with and without kernels, so it is
-# copied, with its times, by which cargo knows that it is current.
+# copied, with its times, by which cargo knows that it is current. That is everything but the crate
+# llamabi itself, whose names end with a hash of 16 digits right after its own.
 dependencies() {
   local to
   mkdir -p "$2/deps"
   to=$(realpath "$2")
-  find "$1/deps" -maxdepth 1 -type f ! -name '*llamabi*' \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) \
+  find "$1/deps" -maxdepth 1 -type f ! -name 'libllamabi.*' ! -name '*llamabi-????????????????.*' \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) \
     -exec cp -a -t "$to/deps" {} +
-  (cd "$1" && find build .fingerprint -mindepth 1 -maxdepth 1 ! -name 'llamabi-*' -exec cp -a --parents -t "$to" {} +)
+  (cd "$1" && find build .fingerprint -mindepth 1 -maxdepth 1 ! -name 'llamabi-????????????????' -exec cp -a --parents -t "$to" {} +)
 }
 
 target=$(dirname "$release")

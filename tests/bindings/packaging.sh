@@ -91,6 +91,12 @@ CMAKE
   echo "packaging: C and C++ by pkg-config and CMake, shared and static: $3"
 }
 
+# ---- whether this processor computes as it must ----
+said=$(LLAMABI_CPU_TIER=portable "$prefix/bin/llamabi-info" --self-test) || fail "llamabi-info --self-test: $said"
+[[ $said =~ ^'portable: '[0-9]+' checks passed in ' ]] || fail "llamabi-info --self-test says: $said"
+! LLAMABI_CPU_TIER=sse "$prefix/bin/llamabi-info" --self-test >/dev/null 2>&1 || fail "llamabi-info --self-test of no tier passes"
+echo "packaging: $said"
+
 # ---- what is there ----
 (cd "$prefix" && find . ! -type d | sort) >"$work/list"
 cat >"$work/expected" <<END
@@ -115,6 +121,7 @@ for file in lib/pkgconfig/llamabi.pc lib/cmake/llamabi/llamabiConfig.cmake; do
 done
 so=$prefix/lib/libllamabi.so.$version
 [[ -z $(readelf -S --wide "$so" | grep -F .debug_) ]] || fail "the installed library has debug information"
+"$root/tests/bindings/inlined.sh" "$release/libllamabi.so" || fail "an intrinsic is called"
 diff "$root/tests/symbols.txt" <(nm -D --defined-only "$so" | cut -d' ' -f3 | sort) || fail "stripping changed the symbols"
 
 # rustc says what the static library needs; a crate that is nothing but llamabi needs just that.

@@ -4,52 +4,67 @@
 #
 #   tests/bindings/run.sh [SECTION...]     cpp go node services playground packaging; all of them
 #                                          without one
+#
+# As many sections as there are processors run side by side; each one's output comes when it ends, as
+# one block.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 . tests/bindings/lib.sh
-(($# > 0)) || set -- cpp go node services playground packaging
+(($# > 0)) || set -- services cpp node go playground packaging # those first that take long
+scripts=()
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -pr) 2>/dev/null || true; rm -rf "$work"' EXIT
 scripts/install --prefix "$work/prefix" >/dev/null
 
-# section NAME SCRIPT: its output, its closing line, and whether it went well.
-ran=() failed=()
-section() {
-  ran+=("$1")
-  local start=$SECONDS
-  if "$2" "$work/prefix" 2>&1 | tee "$work/log"; then
-    echo "== $1: passed (${2#"$root"/}, $((SECONDS - start)) s)"
-  else
+section() { # section NAME SCRIPT PREFIX: its output, its closing line, and a file where it went well
+  local begin=$SECONDS status=0
+  "$2" "$3" >"$work/$1.log" 2>&1 || status=$?
+  exec 9>>"$work/lock"
+  flock 9
+  cat "$work/$1.log"
+  if ((status > 0)); then
     echo "== $1: FAILED (${2#"$root"/})"
-    failed+=("$1")
+    return
   fi
-}
-
-# binding NAME: its tests, and whether they ran every behaviour that bindings/behaviours.txt names.
-binding() {
-  section "$1" "$root/bindings/$1/test.sh"
-  local name
-  for name in $(cut -d: -f1 bindings/behaviours.txt); do
-    grep -qx "behaviour $name ok" "$work/log" ||
-      { echo "== $1: FAILED: its tests did not say \"behaviour $name ok\""; failed+=("$1: $name"); }
-  done
+  echo "== $1: passed (${2#"$root"/}, $((SECONDS - begin)) s)"
+  touch "$work/$1.passed"
 }
 
 for name in "$@"; do
   case $name in
-    services | playground) script=tests/$name/run.sh ;;
-    packaging) script=tests/bindings/packaging.sh ;;
-    *) script=bindings/$name/test.sh ;;
+    services | playground) script=$root/tests/$name/run.sh ;;
+    packaging) script=$root/tests/bindings/packaging.sh ;;
+    *) script=$root/bindings/$name/test.sh ;;
   esac
   [[ -x $script ]] || { echo "run.sh: there is no section $name ($script)" >&2; exit 2; }
-  case $name in
-    packaging | services | playground) section "$name" "$root/$script" ;;
-    *) binding "$name" ;;
-  esac
+  scripts+=("$script")
+done
+for ((i = 1; i <= $#; i++)); do
+  name=${!i}
+  while (($(jobs -pr | wc -l) >= $(nproc))); do wait -n || true; done
+  prefix=$work/prefix
+  if [[ $name == packaging ]]; then # one of its own: it is moved away for a while
+    prefix=$work/packaging
+    scripts/install --prefix "$prefix" >/dev/null
+  fi
+  echo "== $name: begins"
+  section "$name" "${scripts[i - 1]}" "$prefix" &
+done
+wait
+
+# What failed, and whether each binding's tests ran every behaviour that bindings/behaviours.txt names.
+failed=()
+for name in "$@"; do
+  [[ -e $work/$name.passed ]] || failed+=("$name")
+  [[ -e bindings/$name/test.sh ]] || continue
+  for behaviour in $(cut -d: -f1 bindings/behaviours.txt); do
+    grep -qx "behaviour $behaviour ok" "$work/$name.log" ||
+      { echo "== $name: FAILED: its tests did not say \"behaviour $behaviour ok\""; failed+=("$name: $behaviour"); }
+  done
 done
 if ((${#failed[@]} > 0)); then
   printf '== bindings: FAILED: %s\n' "$(printf '%s; ' "${failed[@]}")"
   exit 1
 fi
-echo "== bindings: all passed (${ran[*]})"
+echo "== bindings: all passed ($*)"

@@ -2,6 +2,7 @@
 // others).
 #include "test.hpp"
 
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -112,17 +113,17 @@ BEHAVIOUR(cancel_mid_prefill) {
   const auto steps = model.timings().steps;
   llamabi::GenerateOptions o;
   o.cancel.emplace();
-  std::uint64_t at_trigger = 0;
+  std::uint64_t triggered = 0;
   std::thread other([&] {
     while (model.timings().steps == steps) std::this_thread::yield();
-    at_trigger = model.timings().steps;
     o.cancel->trigger();
+    triggered = model.timings().steps;
   });
   const auto got = model.generate(prompt, o);
   other.join();
   CHECK(got.finish_reason == LLAMA_FINISH_CANCELLED);
   CHECK(got.tokens.empty());
-  CHECK(at_trigger > steps && model.timings().steps <= at_trigger + 2); // and the one under way
+  CHECK(triggered > steps && model.timings().steps <= triggered + 2); // and the one under way
   CHECK(model.generate(llamabi::Tokens(prompt.data(), 8), test::greedy(3)).finish_reason !=
         LLAMA_FINISH_CANCELLED);
 }
@@ -268,10 +269,10 @@ BEHAVIOUR(bad_arguments) {
   THROWS(LLAMA_E_UTF8, "content", model.chat_completion({{"user", "\xff"}}));
   THROWS(LLAMA_E_UTF8, "content", model.stream({{"user", "\xff"}}));
   auto stream = model.stream(std::vector<std::string>{"Anna", "Once"}, with([](auto &) {}));
-  THROWS(invalid, "", stream.stats()); // has not ended
+  THROWS(invalid, "sequence 0 of the stream has not ended", stream.stats());
   for (const Event &ev : stream) CHECK(ev.index < 2);
   CHECK(stream.stats(1).generated_tokens == 1);
-  THROWS(invalid, "", stream.stats(2));
+  THROWS(invalid, "sequence 2 of the stream", stream.stats(2));
 
   const auto open = [](const std::string &dir, auto change) {
     llamabi::Options o;
@@ -473,4 +474,108 @@ BEHAVIOUR(close_while_running) {
   model.close();
   for (auto &t : threads) t.join();
   CHECK(cancelled == 4);
+}
+
+BEHAVIOUR(deciding) {
+  const auto model = test::demo_model();
+  const std::vector<std::string> prompts = {openings[0], openings[3]};
+  llamabi::GenerateOptions o;
+  o.seed = 3;
+  o.max_gen_len = 30;
+  o.ignore_eos = true;
+  o.logprobs = true;
+  const auto whole = model.text_completion(prompts, o);
+  const auto prefix = [](const auto &all, std::size_t n) {
+    return std::decay_t<decltype(all)>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(n));
+  };
+  std::size_t asked = 0;
+  llamabi::GenerateOptions stopping = o;
+  stopping.on_stop = [&](std::uint32_t index, const llamabi::Tokens &tokens, std::size_t n_prompt) {
+    asked++;
+    const Ids prompt(tokens.data(), tokens.data() + n_prompt);
+    CHECK(prompt == model.encode(prompts.at(index), true));
+    const Ids output(tokens.data() + n_prompt, tokens.data() + tokens.size());
+    CHECK(output == prefix(whole.at(index).tokens, output.size()));
+    return output.size() == 7 + index;
+  };
+  const auto cut = model.text_completion(prompts, stopping);
+  // The stream has functions of its own.
+  auto opened = [&] {
+    const llamabi::GenerateOptions gone = stopping;
+    return model.stream(prompts, gone);
+  }();
+  const auto streamed = collect(std::move(opened), 2);
+  for (std::size_t i = 0; i < 2; i++) {
+    CHECK(cut[i].finish_reason == LLAMA_FINISH_CALLER);
+    CHECK(cut[i].tokens == prefix(whole[i].tokens, 7 + i));
+    CHECK(cut[i].logprobs == prefix(whole[i].logprobs, 7 + i));
+    CHECK(cut[i].stats.generated_tokens == 7 + i);
+    CHECK(streamed[i].tokens == cut[i].tokens && streamed[i].text == cut[i].text);
+    CHECK(streamed[i].finish_reason == LLAMA_FINISH_CALLER);
+  }
+  CHECK(asked == 2 * (7 + 8));
+
+  // Logits: seen, and changed as a bias changes them.
+  const Token never = whole[0].tokens[3];
+  int rows = 0;
+  llamabi::GenerateOptions seeing = o;
+  seeing.on_logits = [&](const llamabi::Logits &row) {
+    rows++;
+    return row.n_logits == model.info().vocab_size;
+  };
+  llamabi::GenerateOptions banning = o;
+  banning.on_logits = [&](const llamabi::Logits &row) {
+    row.logits[never] = -HUGE_VALF;
+    return true;
+  };
+  llamabi::GenerateOptions biased = o;
+  biased.logit_bias = {{never, -HUGE_VALF}};
+  const auto seen = model.text_completion(prompts, seeing);
+  const auto banned = model.text_completion(prompts, banning);
+  const auto want = model.text_completion(prompts, biased);
+  for (std::size_t i = 0; i < 2; i++) {
+    CHECK(seen[i].tokens == whole[i].tokens && seen[i].logprobs == whole[i].logprobs);
+    CHECK(banned[i].tokens == want[i].tokens && banned[i].logprobs == want[i].logprobs);
+  }
+  CHECK(rows == 60);
+  seeing.on_logits = [](const llamabi::Logits &) { return false; };
+  for (const Completion &c : model.text_completion(prompts, seeing))
+    CHECK(c.finish_reason == LLAMA_FINISH_CANCELLED);
+
+  // What they throw comes out of the call, or of the stream.
+  llamabi::GenerateOptions throwing = o;
+  throwing.on_stop = [](auto &&...) -> bool { throw std::range_error("why"); };
+  for (int i = 0; i < 2; i++) {
+    for (const bool pulled : {false, true}) {
+      std::string what;
+      try {
+        if (pulled)
+          collect(model.stream(prompts, throwing), 2);
+        else
+          model.text_completion(prompts, throwing);
+      } catch (const std::range_error &e) {
+        what = e.what();
+      }
+      CHECK(what == "why");
+    }
+    throwing.on_stop = nullptr;
+    throwing.on_logits = [](const llamabi::Logits &) -> bool { throw std::range_error("why"); };
+  }
+
+  // One sequence of a stream.
+  auto stream = model.stream(prompts, o);
+  int tokens[2] = {0, 0};
+  for (const Event &ev : stream) {
+    if (ev.kind == LLAMA_EVENT_TOKEN) tokens[ev.index]++;
+    if (tokens[1] == 4) stream.stop(1);
+  }
+  CHECK(tokens[0] == 30 && tokens[1] == 4);
+  stream.stop(0);
+  llama_status status = LLAMA_OK;
+  try {
+    stream.stop(2);
+  } catch (const llamabi::error &e) {
+    status = e.status();
+  }
+  CHECK(status == LLAMA_E_INVALID_ARGUMENT);
 }

@@ -156,12 +156,14 @@ TEST(moves) {
       a.info()); // NOLINT(bugprone-use-after-move)
   THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.stream("x"));
   THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", a.encode("x"));
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model was moved from", llamabi::Grammar::json(a));
   a.close();
   CHECK(b.info().vocab_size == 1024);
   auto closed = test::demo_model();
   closed.close();
   const auto moved = std::move(closed);
   THROWS(LLAMA_E_INVALID_ARGUMENT, "the model is closed", moved.info());
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model is closed", llamabi::Grammar::json(moved));
 
   // What is assigned over is freed with its log still there.
   llamabi::Options o;
@@ -242,7 +244,7 @@ TEST(descriptor) {
     const llama_status status = stream.next(ev, std::chrono::milliseconds(0));
     if (status == LLAMA_TIMEOUT) {
       pollfd p = {stream.fd(), POLLIN, 0};
-      CHECK(poll(&p, 1, 10000) == 1);
+      CHECK(poll(&p, 1, 120000) == 1);
     } else if (status == LLAMA_OK) {
       tokens += ev.kind == LLAMA_EVENT_TOKEN;
     } else {
@@ -255,7 +257,11 @@ TEST(descriptor) {
 }
 
 TEST(timeouts) {
-  const auto m = test::demo_model(1, test::roomy);
+  llamabi::Options build;
+  build.max_batch_size = 1;
+  build.max_seq_len = test::roomy;
+  build.max_stall_ms = 600000; // `running`, which nobody reads, keeps its slot
+  const llamabi::Model m(test::demo(), build);
   auto running = m.stream("Once", test::endless());
   CHECK(running.begin() != running.end());
   auto waiting = m.stream("Once", test::greedy(1));

@@ -67,7 +67,15 @@ int main() {
   g.stop_tokens = {1, 2, 3};
   g.bad_words = {{1}, {2, 3}, {4}, {5}};
   g.adapter = 210;
-  g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = true;
+  g.num_beams = 211;
+  g.length_penalty = 1.75F;
+  g.early_stopping = LLAMA_EARLY_NEVER;
+  g.on_stop = [](std::uint32_t, const llamabi::Tokens &, std::size_t) { return false; };
+  g.speculation = LLAMA_SPEC_NGRAM;
+  g.draft_len = 212;
+  g.predicted = {1, 2, 3, 4, 5};
+  g.force_words = {{{1}, {2, 3}}, {{4}}};
+  g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = g.beam_events = true;
   g.cancel.emplace();
   const llamabi::Model model("a model");
   g.grammar = llamabi::Grammar::json(model);

@@ -69,8 +69,9 @@ inline llamabi::GenerateOptions endless() {
   return o;
 }
 
+/// For what hangs; far more than a busy machine needs.
 template <class F> bool soon(F &&condition) {
-  for (int i = 0; i < 2000; i++) {
+  for (int i = 0; i < 24000; i++) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -129,6 +129,24 @@ llama_cancel_t *new_cancel(napi_env env) {
   return cancel;
 }
 
+void Thrown::keep(napi_env env) {
+  napi_value thrown, box;
+  check(env, napi_get_and_clear_last_exception(env, &thrown));
+  check(env, napi_create_array(env, &box));
+  check(env, napi_set_element(env, box, 0, thrown));
+  check(env, napi_create_reference(env, box, 1, &boxed_));
+}
+
+void Thrown::rethrow(napi_env env) {
+  napi_value box, thrown;
+  const napi_ref boxed = std::exchange(boxed_, nullptr);
+  check(env, napi_get_reference_value(env, boxed, &box));
+  check(env, napi_get_element(env, box, 0, &thrown));
+  napi_delete_reference(env, boxed);
+  napi_throw(env, thrown);
+  throw Pending{};
+}
+
 // --- open ---
 
 Open::Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress,
@@ -179,7 +197,7 @@ int32_t Open::progress(void *data, float fraction) {
 // Tells JavaScript of the newest fraction. What it throws ends the loading and becomes its error.
 void Open::report(napi_env env) {
   const float fraction = fraction_;
-  if (on_progress_ == nullptr || thrown_ != nullptr || fraction == reported_) return;
+  if (on_progress_ == nullptr || thrown_.any() || fraction == reported_) return;
   reported_ = fraction;
   napi_value function, answer;
   check(env, napi_get_reference_value(env, on_progress_, &function));
@@ -190,12 +208,7 @@ void Open::report(napi_env env) {
     return;
   }
   stop();
-  napi_value thrown, box;
-  check(env, napi_get_and_clear_last_exception(env, &thrown));
-  // References are to objects, and anything can be thrown.
-  check(env, napi_create_array(env, &box));
-  check(env, napi_set_element(env, box, 0, thrown));
-  check(env, napi_create_reference(env, box, 1, &thrown_));
+  thrown_.keep(env);
 }
 
 void Open::on_loop(napi_env env) {
@@ -208,17 +221,9 @@ void Open::on_loop(napi_env env) {
   if (!done) return;
   this->env->finish(self());
   settle(env, [&]() -> napi_value {
-    napi_ref boxed = thrown_;
     if (on_progress_ != nullptr) napi_delete_reference(env, on_progress_);
     on_progress_ = nullptr;
-    if (boxed != nullptr) {
-      napi_value box, thrown;
-      check(env, napi_get_reference_value(env, boxed, &box));
-      check(env, napi_get_element(env, box, 0, &thrown));
-      napi_delete_reference(env, boxed);
-      napi_throw(env, thrown);
-      throw Pending{};
-    }
+    if (thrown_.any()) thrown_.rethrow(env);
     if (stopped_ && status_ == LLAMA_OK) {
       status_ = LLAMA_CANCELLED;
       std::strcpy(err_.message, "stopped when the model had just been loaded");
@@ -334,7 +339,8 @@ void AddAdapter::on_loop(napi_env env) {
 // --- generate ---
 
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
-    const std::string &kind, napi_value input, napi_value options, bool streaming, napi_value chat)
+    const std::string &kind, napi_value input, napi_value options, bool streaming, napi_value chat,
+    napi_value should_stop)
     : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)),
       options_(env, options), chat_(env, chat) {
   kind_ = kind == "tokens"     ? kTokens
@@ -351,6 +357,14 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
       texts_.push_back(to_text(env, element, "prompts" + i));
       lens_.push_back(texts_.back().size());
     }
+  }
+  napi_valuetype type;
+  check(env, napi_typeof(env, should_stop, &type));
+  if (type != napi_undefined) {
+    if (type != napi_function) throw_type_error(env, "shouldStop must be a function");
+    check(env, napi_create_reference(env, should_stop, streaming ? 0 : 1, &should_stop_));
+    options_.c.on_stop = on_stop;
+    options_.c.user_data = this;
   }
   err_.struct_size = sizeof err_;
   options_.c.cancel = new_cancel(env);
@@ -393,6 +407,8 @@ void Generation::run() noexcept {
       const std::unique_ptr<llama_stream_t, decltype(&llama_stream_free)> stream(
           opened, llama_stream_free);
       if (status_ == LLAMA_OK) pull(stream.get());
+      std::lock_guard<std::mutex> lock(mutex_);
+      stream_ = nullptr;
     } else {
       status_ =
           call(llama_generate, llama_text_completion, llama_chat_completion, llama_chat, &result_);
@@ -409,11 +425,80 @@ void Generation::stop() {
   std::lock_guard<std::mutex> lock(mutex_);
   stopping_ = true;
   room_.notify_all();
+  answered_.notify_all();
+}
+
+int32_t Generation::on_stop(
+    void *self, uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt) {
+  try {
+    return static_cast<Generation *>(self)->ask(index, tokens, n, n_prompt);
+  } catch (const std::bad_alloc &) {
+    return 1; // there is no memory to ask
+  }
+}
+
+// Has JavaScript asked, on its own thread, and waits for the answer, unless the call is to end.
+bool Generation::ask(uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt) {
+  Question question{index, {tokens, tokens + n}, n_prompt, Question::kAsked};
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (stopping_) return false;
+  question_ = &question;
+  env->post(shared_from_this());
+  answered_.wait(lock, [&] { return question.state != Question::kAsked || stopping_; });
+  question_ = nullptr;
+  return question.state == Question::kStop;
+}
+
+// What the function throws stops the call and becomes its error.
+void Generation::answer(napi_env env) {
+  std::vector<int32_t> tokens;
+  uint32_t index;
+  size_t n_prompt;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (question_ == nullptr || question_->state != Question::kAsked) return;
+    tokens = question_->tokens;
+    index = question_->index;
+    n_prompt = question_->n_prompt;
+  }
+  napi_value function = nullptr, answer;
+  bool stops = false;
+  check(env, napi_get_reference_value(env, should_stop_, &function));
+  if (function != nullptr) { // else the stream is gone, too
+    napi_value args[] = {tokens_to_js(env, tokens.data(), tokens.size()), number(env, index),
+        number(env, static_cast<double>(n_prompt))};
+    if (napi_call_function(env, undefined(env), function, 3, args, &answer) == napi_ok) {
+      check(env, napi_coerce_to_bool(env, answer, &answer));
+      check(env, napi_get_value_bool(env, answer, &stops));
+    } else {
+      thrown_.keep(env);
+      stop();
+    }
+  }
+  // JavaScript may have stopped the call: then nobody waits.
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (question_ == nullptr) return;
+  question_->state = stops ? Question::kStop : Question::kGoOn;
+  answered_.notify_all();
+}
+
+void Generation::stop_sequence(napi_env env, size_t index) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (finished_) return;
+  if (stream_ == nullptr)
+    to_stop_.push_back(index);
+  else if (const llama_status status = llama_stream_stop(stream_, index); status != LLAMA_OK)
+    throw_llama(env, status, "the call has no sequence " + std::to_string(index));
 }
 
 // Takes the stream's events until its end. Waits while JavaScript is behind, unless the call is to
 // end: the library's own queue is bounded too, so what still comes then is little.
 void Generation::pull(llama_stream_t *stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const size_t index : to_stop_) llama_stream_stop(stream, index);
+    stream_ = stream;
+  }
   llama_event ev;
   ev.struct_size = sizeof ev;
   while ((status_ = llama_stream_next(stream, &ev, -1, &err_)) == LLAMA_OK) {
@@ -438,11 +523,15 @@ void Generation::on_loop(napi_env env) {
     std::lock_guard<std::mutex> lock(mutex_);
     done = finished_;
   }
+  if (should_stop_ != nullptr) answer(env);
   if (done) this->env->finish(self());
+  if (done && should_stop_ != nullptr)
+    napi_delete_reference(env, std::exchange(should_stop_, nullptr));
   if (streaming)
     settle_next(env);
   else if (done) {
     settle(env, [&] {
+      if (thrown_.any()) thrown_.rethrow(env);
       check(env, status_, err_);
       return to_js(env, result_, options_.c);
     });
@@ -468,6 +557,7 @@ void Generation::settle_next(napi_env env) {
   }
   settle(env, [&]() -> napi_value {
     if (!events.empty()) return to_js(env, events);
+    if (thrown_.any()) thrown_.rethrow(env);
     check(env, status_, err_);
     return null(env);
   });

@@ -100,6 +100,18 @@ template <class F> void Awaited::settle(napi_env env, F make) {
   }
 }
 
+// What a function of JavaScript's threw, until the promise of its call is settled with it.
+class Thrown {
+public:
+  bool any() const { return boxed_ != nullptr; }
+  // Takes the exception that is pending.
+  void keep(napi_env env);
+  [[noreturn]] void rethrow(napi_env env);
+
+private:
+  napi_ref boxed_ = nullptr; // references are to objects, and anything can be thrown
+};
+
 struct Open final : Awaited {
   Open(napi_env env, std::shared_ptr<Env> owner, napi_value options, napi_value on_progress,
       napi_value on_log);
@@ -113,7 +125,8 @@ private:
   void report(napi_env env);
   BuildOptions options_;
   std::shared_ptr<Handle> handle_;
-  napi_ref on_progress_ = nullptr, thrown_ = nullptr;
+  napi_ref on_progress_ = nullptr;
+  Thrown thrown_;
   std::atomic<float> fraction_{-1};
   float reported_ = -1;
   bool stopped_ = false; // perhaps too late for the library to notice
@@ -160,20 +173,27 @@ private:
 
 struct Generation final : Awaited {
   // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
-  // object, what surrounds messages.
+  // object, what surrounds messages. `should_stop` is a function or undefined; a stream holds it
+  // weakly, for it may well hold the stream.
   Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       const std::string &kind, napi_value input, napi_value options, bool streaming,
-      napi_value chat);
+      napi_value chat, napi_value should_stop);
   ~Generation() override;
   void run() noexcept override;
   void stop() override;
   void on_loop(napi_env env) override;
   // Settles with an array of events, or null at the end.
   napi_value next(napi_env env);
+  // Ends a sequence of a stream behind what this thread has pulled of it.
+  void stop_sequence(napi_env env, size_t index);
   const bool streaming;
 
 private:
   static constexpr size_t kMostEvents = 64; // that wait for JavaScript; then the library pauses
+  static int32_t on_stop(
+      void *self, uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt);
+  bool ask(uint32_t index, const int32_t *tokens, size_t n, size_t n_prompt);
+  void answer(napi_env env);
   void pull(llama_stream_t *stream);
   void settle_next(napi_env env);
 
@@ -186,18 +206,30 @@ private:
   GenerateOptions options_;
   ChatOptions chat_;
   llama_result_t *result_ = nullptr; // unless streaming
+  napi_ref should_stop_ = nullptr;
+  Thrown thrown_;
 
-  std::condition_variable room_;
+  std::condition_variable room_, answered_;
   std::vector<Event> events_; // this and what follows: guarded by mutex_
   bool wanted_ = false;       // a promise waits for events
   bool stopping_ = false;
+  llama_stream_t *stream_ = nullptr; // while it is open
+  std::vector<size_t> to_stop_;      // sequences, before it is
+  struct Question {
+    uint32_t index;
+    std::vector<int32_t> tokens;
+    size_t n_prompt;
+    enum { kAsked, kGoOn, kStop } state;
+  };
+  Question *question_ = nullptr; // of the call's thread, which waits for its state
 };
 
-// Encodes a text or a dialog, decodes tokens, or renders a dialog, which is one call of the library.
-// It can be stopped while it encodes a text, which may be of any length.
+// Encodes a text or a dialog, decodes tokens, or renders a dialog, which is one call of the
+// library. It can be stopped while it encodes a text, which may be of any length.
 struct Tokenize final : Awaited {
   // `kind` says what `input` is: "text", "dialog", "tokens", or messages as JSON ("messages", and
-  // "render" for their text). `flags` are LLAMA_ENC_*, of a text; `chat` is what surrounds messages.
+  // "render" for their text). `flags` are LLAMA_ENC_*, of a text; `chat` is what surrounds
+  // messages.
   Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens,
       napi_value chat);

@@ -89,8 +89,10 @@ struct GenerateOptions {
   std::string grammar_source;
   std::vector<const char *> stop_pointers;
   std::vector<llama_bias> logit_bias;
-  std::vector<int32_t> stop_tokens, bad_words;
+  std::vector<int32_t> stop_tokens, bad_words, predicted;
   std::vector<size_t> bad_word_lens;
+  std::vector<int32_t> force_words;
+  std::vector<size_t> force_word_lens, force_group_lens;
   llama_generate_options c;
   GenerateOptions(napi_env env, napi_value options);
   GenerateOptions(const GenerateOptions &) = delete;
@@ -98,8 +100,8 @@ struct GenerateOptions {
 
 struct Event {
   int32_t kind, token, finish_reason;
-  uint32_t index;
-  float logprob;
+  uint32_t index, beam, parent;
+  float logprob, sum_logprob, score;
   std::string text;
   std::vector<llama_alternative> top;
   llama_request_stats stats{}; // of a FINISH

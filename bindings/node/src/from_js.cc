@@ -259,6 +259,15 @@ static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
           {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
 }
 
+// true, false or 'never'
+static int32_t to_early(napi_env env, napi_value value) {
+  napi_valuetype type;
+  check(env, napi_typeof(env, value, &type));
+  if (type == napi_string)
+    return to_number(env, value, "earlyStopping", {{"never", LLAMA_EARLY_NEVER}});
+  return to_bool(env, value, "earlyStopping") ? LLAMA_EARLY_TRUE : LLAMA_EARLY_FALSE;
+}
+
 // A directory, or an object that has it and a scale.
 void BuildOptions::adapter(napi_env env, napi_value value) {
   const std::string name = "adapters[" + std::to_string(adapters.size()) + "]";
@@ -378,6 +387,7 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   const auto flag = [&](napi_value v, const char *name, uint32_t bit) {
     if (to_bool(env, v, name)) c.flags |= bit;
   };
+  const char *const phrases = "an array of groups, arrays of arrays of tokens";
   each_option(env, options, [&](const std::string &name, napi_value v) {
     if (name == "maxGenLen")
       c.max_gen_len = to_uint(env, v, "maxGenLen");
@@ -401,6 +411,20 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       c.adapter = to_uint(env, v, "adapter");
     else if (name == "numReturnSequences")
       c.num_return_sequences = to_uint(env, v, "numReturnSequences");
+    else if (name == "numBeams")
+      c.num_beams = to_uint(env, v, "numBeams", 1);
+    else if (name == "lengthPenalty")
+      c.length_penalty = to_float(env, v, "lengthPenalty");
+    else if (name == "earlyStopping")
+      c.early_stopping = to_early(env, v);
+    else if (name == "forceWords")
+      for (napi_value group : to_elements(env, v, "forceWords", phrases)) {
+        const auto words = to_elements(env, group, "forceWords", phrases);
+        for (napi_value word : words) force_word_lens.push_back(to_tokens(env, word, force_words));
+        force_group_lens.push_back(words.size());
+      }
+    else if (name == "beamEvents")
+      flag(v, "beamEvents", LLAMA_GEN_BEAM_EVENTS);
     else if (name == "minGenLen")
       c.min_gen_len = to_uint(env, v, "minGenLen");
     else if (name == "noRepeatNgramSize")
@@ -424,6 +448,13 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "badWords")
       for (napi_value word : to_elements(env, v, "badWords", "an array of arrays of tokens"))
         bad_word_lens.push_back(to_tokens(env, word, bad_words));
+    else if (name == "speculation")
+      c.speculation = to_number(env, v, "speculation",
+          {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM}});
+    else if (name == "draftLen")
+      c.draft_len = to_uint(env, v, "draftLen");
+    else if (name == "predicted")
+      to_tokens(env, v, predicted);
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")
@@ -457,9 +488,15 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   c.n_logit_bias = logit_bias.size();
   c.stop_tokens = stop_tokens.data();
   c.n_stop_tokens = stop_tokens.size();
+  c.predicted = predicted.data();
+  c.n_predicted = predicted.size();
   c.bad_words = bad_words.data();
   c.bad_word_lens = bad_word_lens.data();
   c.n_bad_words = bad_word_lens.size();
+  c.force_words = force_words.data();
+  c.force_word_lens = force_word_lens.data();
+  c.force_group_lens = force_group_lens.data();
+  c.n_force_groups = force_group_lens.size();
 }
 
 } // namespace addon

@@ -62,11 +62,12 @@ static napi_value close(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Close>(Env::of(env), handle_of(env, a[0])));
 }
 
-// generate(handle, kind, input, options, streaming, chat) -> call; its promise gives the sequences
+// generate(handle, kind, input, options, streaming, chat, shouldStop) -> call; its promise gives the
+// sequences
 static napi_value generate(napi_env env, const Arguments &a) {
-  return started(
-      env, std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
-               to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5]));
+  return started(env,
+      std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
+          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5], a[6]));
 }
 
 // addAdapter(handle, dir, scale) -> call; its promise gives the id
@@ -108,6 +109,13 @@ static napi_value promise(napi_env env, const Arguments &a) {
 
 static napi_value stop(napi_env env, const Arguments &a) {
   call_of(env, a[0])->stop();
+  return nullptr;
+}
+
+// stopSequence(call, index)
+static napi_value stop_sequence(napi_env env, const Arguments &a) {
+  const auto call = std::static_pointer_cast<Generation>(call_of(env, a[0]));
+  call->stop_sequence(env, to_uint(env, a[1], "index"));
   return nullptr;
 }
 
@@ -246,6 +254,7 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<grammar_mask>(env, functions, "grammarMask");
   define<promise>(env, functions, "promise");
   define<stop>(env, functions, "stop");
+  define<stop_sequence>(env, functions, "stopSequence");
   define<next>(env, functions, "next");
   define<encode>(env, functions, "encode");
   define<encode_dialog>(env, functions, "encodeDialog");

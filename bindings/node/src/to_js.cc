@@ -96,6 +96,8 @@ static napi_value finish_reason(napi_env env, int32_t reason) {
     return string(env, "unsafe");
   case LLAMA_FINISH_TIME:
     return string(env, "time");
+  case LLAMA_FINISH_CALLER:
+    return string(env, "caller");
   case LLAMA_FINISH_UNREAD:
     return string(env, "unread");
   case LLAMA_FINISH_NOT_FINITE:
@@ -112,23 +114,37 @@ napi_value to_js(napi_env env, const llama_request_stats &s) {
   set(env, v, "queueMs", number(env, s.queue_ms));
   set(env, v, "firstTokenMs", number(env, s.first_token_ms));
   set(env, v, "totalMs", number(env, s.total_ms));
+  set(env, v, "draftedTokens", number(env, s.drafted_tokens));
+  set(env, v, "acceptedTokens", number(env, s.accepted_tokens));
   return v;
 }
 
 Event::Event(const llama_event &ev)
     : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index),
-      logprob(ev.logprob), text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
+      beam(ev.beam), parent(ev.parent), logprob(ev.logprob), sum_logprob(ev.sum_logprob),
+      score(ev.score), text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
   stats.struct_size = sizeof stats;
 }
 
 napi_value to_js(napi_env env, const Event &event) {
   napi_value v = object(env);
-  const bool finish = event.kind == LLAMA_EVENT_FINISH;
-  set(env, v, "type", string(env, finish ? "finish" : "token"));
+  const bool finish = event.kind == LLAMA_EVENT_FINISH, beam = event.kind == LLAMA_EVENT_BEAM;
+  set(env, v, "type", string(env, finish ? "finish" : beam ? "beam" : "token"));
   set(env, v, "index", number(env, event.index));
+  if (finish || beam) {
+    set(env, v, "sumLogprob", number(env, event.sum_logprob));
+    set(env, v, "score", number(env, event.score));
+    const bool ended = event.finish_reason != 0;
+    set(env, v, "finishReason", ended ? finish_reason(env, event.finish_reason) : null(env));
+  }
+  if (beam) {
+    set(env, v, "beam", number(env, event.beam));
+    set(env, v, "parent", number(env, event.parent));
+    set(env, v, "token", number(env, event.token));
+    return v;
+  }
   set(env, v, "text", string(env, event.text));
   if (finish) {
-    set(env, v, "finishReason", finish_reason(env, event.finish_reason));
     set(env, v, "stats", to_js(env, event.stats));
   } else {
     set(env, v, "token", number(env, event.token));
@@ -206,6 +222,8 @@ napi_value to_js(napi_env env, const llama_timings &t) {
   set(env, v, "masks", number(env, static_cast<double>(t.masks)));
   set(env, v, "maskMs", number(env, t.mask_ms));
   set(env, v, "maskWaitMs", number(env, t.mask_wait_ms));
+  set(env, v, "draftedTokens", number(env, static_cast<double>(t.drafted_tokens)));
+  set(env, v, "acceptedTokens", number(env, static_cast<double>(t.accepted_tokens)));
   return v;
 }
 
@@ -238,6 +256,8 @@ napi_value to_js(napi_env env, const llama_result_t *result, const llama_generat
     llama_result_logprobs(result, i, &logprobs, &n_logprobs);
     llama_result_text(result, i, &text, &text_len);
     llama_result_stats(result, i, &stats);
+    float sum_logprob = 0, score = 0;
+    llama_result_score(result, i, &sum_logprob, &score);
     set(env, v, "text", string(env, text, text_len));
     set(env, v, "tokens", tokens_to_js(env, tokens, n_tokens));
     const bool has_logprobs = (asked.flags & LLAMA_GEN_LOGPROBS) != 0;
@@ -245,6 +265,8 @@ napi_value to_js(napi_env env, const llama_result_t *result, const llama_generat
         has_logprobs ? copy(env, napi_float32_array, logprobs, n_logprobs) : null(env));
     set(env, v, "top", asked.top_logprobs > 0 ? top_of(env, result, i, n_tokens) : null(env));
     set(env, v, "finishReason", finish_reason(env, llama_result_finish_reason(result, i)));
+    set(env, v, "sumLogprob", number(env, sum_logprob));
+    set(env, v, "score", number(env, score));
     set(env, v, "stats", to_js(env, stats));
     check(env, napi_set_element(env, list, static_cast<uint32_t>(i), v));
   }

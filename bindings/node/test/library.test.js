@@ -68,7 +68,8 @@ behaviour('every_field', async () => {
       await model.textCompletion('a', { maxGenLen: 201, temperature: 0.5, topP: 0.25, topK: 202, minP: 0.125,
         repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, cacheSalt: 5000000205n, numReturnSequences: 206,
         minGenLen: 207, noRepeatNgramSize: 208, presencePenalty: 0.75, frequencyPenalty: -0.75, typicalP: 0.625, epsilonCutoff: 0.375,
-        etaCutoff: 0.875, maxTimeMs: 209, logitBias: [[1, 0.5]], stopTokens: [1, 2, 3], badWords: [[1], [2, 3], [4], [5]], grammar: { json: true }, adapter: 210, echo: true, logprobs: true, noWait: true,
+        etaCutoff: 0.875, maxTimeMs: 209, logitBias: [[1, 0.5]], stopTokens: [1, 2, 3], badWords: [[1], [2, 3], [4], [5]], grammar: { json: true }, adapter: 210,
+        speculation: 'ngram', draftLen: 212, predicted: [1, 2, 3, 4, 5], numBeams: 211, lengthPenalty: 1.75, earlyStopping: 'never', beamEvents: true, forceWords: [[[1], [2, 3]], [[4]]], shouldStop: () => false, echo: true, logprobs: true, noWait: true,
         ignoreEos: true, special: true, signal }).catch(say('llama_generate_options'));
       console.log('llama_info', JSON.stringify(model.info()));
       console.log('llama_timings', JSON.stringify(model.timings()));

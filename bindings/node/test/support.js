@@ -17,10 +17,13 @@ const json = (path) => JSON.parse(readFileSync(path, 'utf8'));
 const demo = (options) => Model.open({ ckptDir: root('demo/meta'), ...options });
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// A line of bindings/behaviours.txt.
-const behaviour = (name, body) => test(`behaviour ${name}`, { timeout: 60_000 }, body);
+// For what hangs, and more than a busy machine needs for anything else.
+const PATIENCE = 300_000;
 
-async function until(condition, what, ms = 10_000) {
+// A line of bindings/behaviours.txt.
+const behaviour = (name, body) => test(`behaviour ${name}`, { timeout: 2 * PATIENCE }, body);
+
+async function until(condition, what, ms = PATIENCE) {
   const end = Date.now() + ms;
   while (!(await condition())) {
     if (Date.now() > end) assert.fail(`not within ${ms} ms: ${what}`);
@@ -51,7 +54,7 @@ function assertFails(error, code, ...parts) {
 }
 
 // Runs a program with node; gives its exit code, signal and output.
-function node(args, { env = {}, ms = 110_000 } = {}) {
+function node(args, { env = {}, ms = PATIENCE } = {}) {
   return new Promise((resolve) => {
     const child = spawn(process.execPath, args, { env: { ...process.env, ...env }, timeout: ms, cwd: __dirname });
     const ran = { stdout: '', stderr: '' };

@@ -14,10 +14,10 @@ export async function use(): Promise<void> {
   for await (const ev of stream) {
     const event: Event = ev;
     if (event.type === 'token') event.top.map((a) => a.logprob.toFixed(1));
-    else {
+    else if (event.type === 'finish') {
       const stats: Stats = event.stats;
       event.finishReason.toUpperCase() + stats.cachedTokens.toFixed();
-    }
+    } else event.finishReason?.toUpperCase() ?? event.score.toFixed();
   }
   const name: string = version + all.version + new LlamaError(-3, 'x').code;
   void [one, many, answer, tokens, batches, name];
