@@ -26,7 +26,10 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if f.body["top_logprobs"] != nil && !logprobs {
 		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
-	prompt := s.chatPrompt(f)
+	prompt := s.chatPrompt(f, request.constraint)
+	if prompt.tools != nil && prompt.tools.forced != nil {
+		request.constraint = prompt.tools.forced
+	}
 	s.checkAnswer(f, request.stream, request.n*request.mostTokens(s.room, 0), top)
 	if f.err != nil {
 		writeError(w, f.err)
@@ -37,8 +40,8 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	}
 	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	s.serve(w, r, job{
-		common: request, sequences: request.n, continues: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
-		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] { return prompt.stream(ctx, request) },
+		common: request, given: request.n, sequences: request.n, continues: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
+		events: prompt.stream,
 	})
 }
 
@@ -51,12 +54,12 @@ type chatPrompt struct {
 
 // chatPrompt reads tools and messages: for the model's template, or for Meta's Llama 2 format,
 // which has no tools, where the model has no template.
-func (s *server) chatPrompt(f *fields) chatPrompt {
+func (s *server) chatPrompt(f *fields, answer *constraint) chatPrompt {
 	if s.noChat {
 		f.fail("messages", "The model has no chat template; it continues texts (/v1/completions).")
 		return chatPrompt{}
 	}
-	tools, texts := f.tools(s.template)
+	tools, texts := f.tools(s.template, answer)
 	variables := f.variables(s.template)
 	if s.template == nil {
 		dialog, begun := f.dialog()

@@ -124,16 +124,22 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	request := f.common(s)
 	f.maxTokens(&request, "max_tokens", 16) // the protocol's default
 	echo, top := f.flag("echo"), f.integer("logprobs", -1, 0, 20)
-	if best := f.integer("best_of", float64(request.n), 1, 128); best != request.n {
-		f.fail("best_of", "'best_of' is %d, which is not supported other than as 'n', %d.", best, request.n)
+	given := request.n
+	switch best := f.integer("best_of", float64(given), 1, 128); {
+	case best < given:
+		f.fail("best_of", "'best_of' is %d, must be at least 'n', %d.", best, given)
+	case best > given && request.stream:
+		f.fail("best_of", "'best_of' is %d, more than 'n', %d: which answers are best is not known before their end, and 'stream' is true.", best, given)
+	default:
+		request.n = best
 	}
-	given := f.prompts(s.vocabSize)
-	sequences := given.len() * request.n
+	asked := f.prompts(s.vocabSize)
+	sequences := asked.len() * request.n
 	if sequences > maxSequences { // said before there are so many
 		f.fail("prompt", "The request is for %d sequences, at most %d are taken.", sequences, maxSequences)
 	}
 	most := 0
-	for _, length := range given.lengths() {
+	for _, length := range asked.lengths() {
 		if !echo {
 			length = 0
 		}
@@ -144,26 +150,29 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, f.err)
 		return
 	}
-	haveText, err := given.haveText(s.model)
+	haveText, err := asked.haveText(s.model)
 	if err != nil {
 		writeError(w, s.asAPIError(err, "prompt", 1))
 		return
 	}
 	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	if top >= 0 {
-		request.opts = append(request.opts, llamabi.Logprobs(), llamabi.TopLogprobs(top))
+		request.opts = append(request.opts, llamabi.TopLogprobs(top))
+	}
+	if top >= 0 || request.n > given {
+		request.opts = append(request.opts, llamabi.Logprobs())
 	}
 	if echo {
 		request.opts = append(request.opts, llamabi.Echo())
 		haveText = make([]bool, len(haveText)) // the text begins with them
 	}
 	s.serve(w, r, job{
-		common: request, sequences: sequences, continues: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
-		events: func(ctx context.Context) iter.Seq2[llamabi.Event, error] {
-			if given.texts != nil {
-				return s.model.StreamText(ctx, eachTimes(request.n, given.texts), request.opts...)
+		common: request, given: given, sequences: sequences, continues: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
+		events: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
+			if asked.texts != nil {
+				return s.model.StreamText(ctx, eachTimes(c.n, asked.texts), c.opts...)
 			}
-			return s.model.Stream(ctx, eachTimes(request.n, given.tokens), request.opts...)
+			return s.model.Stream(ctx, eachTimes(c.n, asked.tokens), c.opts...)
 		},
 	})
 }

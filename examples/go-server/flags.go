@@ -16,6 +16,8 @@ import (
 // settings are what the command line says.
 type settings struct {
 	ckptDir, tokenizer, name string
+	chatTemplate             string
+	adapters                 []adapter
 	maxSeqLen, maxBatchSize  int
 	device                   llamabi.Device
 	deviceIndex              int
@@ -38,9 +40,11 @@ type settings struct {
 func readFlags() (settings, error) {
 	s := settings{maxBody: 1 << 20, timeout: 10 * time.Minute, grace: 30 * time.Second}
 	keyFile := ""
-	flag.StringVar(&s.ckptDir, "ckpt_dir", "", "directory of the checkpoint (required)")
-	flag.StringVar(&s.tokenizer, "tokenizer_path", "", "tokenizer.model, if it is not in ckpt_dir")
+	flag.StringVar(&s.ckptDir, "ckpt_dir", "", "directory of the checkpoint, or its .gguf file (required)")
+	flag.StringVar(&s.tokenizer, "tokenizer_path", "", "file of a tokenizer, instead of the checkpoint's own")
+	flag.Func("chat_template", "`file` of a Jinja template for chats, instead of the checkpoint's own", s.readTemplate)
 	flag.StringVar(&s.name, "model_name", "", "what /v1/models calls the model (default: the directory's name)")
+	flag.Func("adapter", "LoRA adapter in a directory, as `NAME=DIR`, which requests choose by NAME as their model; repeatable", s.addAdapter)
 	flag.IntVar(&s.maxSeqLen, "max_seq_len", 512, "most tokens of a sequence, prompt included")
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)
@@ -84,6 +88,16 @@ func readFlags() (settings, error) {
 		return s, s.access.readKeys(keyFile)
 	}
 	return s, nil
+}
+
+// readTemplate takes the text of a chat template from its file.
+func (s *settings) readTemplate(file string) error {
+	text, err := os.ReadFile(file)
+	if err == nil && len(text) == 0 {
+		err = errors.New("the file is empty")
+	}
+	s.chatTemplate = string(text)
+	return err
 }
 
 // underscored has an underscore for each dash in a flag's name.

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +20,10 @@ import (
 // job is a request that was found good.
 type job struct {
 	common
+	given     int    // of the n of each prompt, the best
 	sequences int    // prompts times n
 	continues []bool // of each prompt: the choices' text goes on from a text, and is not one of its own
-	events    func(context.Context) iter.Seq2[llamabi.Event, error]
+	events    func(context.Context, common) iter.Seq2[llamabi.Event, error]
 	echo      bool
 	logprobs  bool
 	shape     shape
@@ -54,6 +58,8 @@ type progress struct {
 	tokens   []scored
 	calls    []toolCall
 	finish   any
+	logprobs []float32 // for mean, where the best are looked for
+	mean     float64
 }
 
 type usage struct {
@@ -101,7 +107,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 	defer s.queue.leave(weight)
 	out := &sink{w: w, control: http.NewResponseController(w), job: j, base: answer{
 		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.stream), Created: time.Now().Unix(),
-		Model: s.name, SystemFingerprint: "llamabi-" + llamabi.Version(),
+		Model: j.model, SystemFingerprint: "llamabi-" + llamabi.Version(),
 	}}
 	ctx, end := s.limitTime(r)
 	defer end()
@@ -110,13 +116,35 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 		out.deadline = time.Now().Add(s.timeout + time.Second)
 		out.control.SetWriteDeadline(out.deadline)
 	}
-	err := s.generate(ctx, j, out, recordOf(r))
+	err := s.constrained(ctx, j, out, recordOf(r))
+	input := j.shape.input()
+	if j.constraint != nil && err != nil && isAboutGrammar(err.Error()) {
+		input = j.constraint.field
+	}
 	if err != nil && out.started && !s.left(r, ctx, err) {
-		err = out.send(s.asAPIError(causeOf(ctx, err), j.shape.input(), j.n).body())
+		err = out.send(s.asAPIError(causeOf(ctx, err), input, j.n).body())
 	}
 	if err != nil {
-		s.fail(w, r, ctx, err, j.shape.input(), j.n)
+		s.fail(w, r, ctx, err, input, j.n)
 	}
+}
+
+// constrained runs a job with the grammar of its constraint, if it has one.
+func (s *server) constrained(ctx context.Context, j job, out *sink, rec *record) error {
+	if j.constraint == nil {
+		return s.generate(ctx, j, out, rec)
+	}
+	grammar, release, err := s.grammars.take(ctx, s.model, j.constraint)
+	if errors.Is(err, llamabi.ErrInvalidArgument) || errors.Is(err, llamabi.ErrUTF8) || errors.Is(err, llamabi.ErrUnsupported) {
+		return badRequest(j.constraint.field, "%s", sentenceOf(err))
+	} else if err != nil {
+		return err
+	}
+	defer release()
+	j.opts = append(j.opts, llamabi.WithGrammar(grammar))
+	// The text itself is in the language, without the space that it would have behind another.
+	j.continues = make([]bool, len(j.continues))
+	return s.generate(ctx, j, out, rec)
 }
 
 // limitTime is a request's context with the end that its time has.
@@ -162,7 +190,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 	}
 	choices := make([]progress, j.sequences)
 	var first *timings
-	for ev, err := range j.events(ctx) {
+	for ev, err := range j.events(ctx, j.common) {
 		if err != nil {
 			return err
 		}
@@ -199,6 +227,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			if c.spelling.ended {
 				p.finish = "stop"
 			}
+			c.rate(ev.Stats.GeneratedTokens)
 			total.add(ev.Stats, ev.Index%j.n == 0)
 			if ev.Index == 0 {
 				first = &timings{ms(ev.Stats.FirstToken), ms(ev.Stats.Total)}
@@ -210,6 +239,9 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 				s.metrics.betweenTokens.observe(now.Sub(c.last))
 			}
 			c.last = now
+			if j.given < j.n {
+				c.logprobs = append(c.logprobs, ev.Logprob)
+			}
 			if p, err = c.spelling.token(ev, !j.echo || c.seen); err != nil {
 				return err
 			}
@@ -230,6 +262,33 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		c.finish = p.finish
 	}
 	return out.end(choices, total, first)
+}
+
+// rate finds out how good a sequence is, of which so many tokens were generated.
+func (c *progress) rate(generated int) {
+	own := c.logprobs[max(0, len(c.logprobs)-generated):] // behind those of a prompt that is echoed
+	sum := 0.0
+	for _, logprob := range own {
+		sum += float64(writable(logprob))
+	}
+	if c.mean = math.Inf(-1); len(own) > 0 {
+		c.mean = sum / float64(len(own))
+	}
+	c.logprobs = nil
+}
+
+// best are those of a job's choices that are given: of each prompt's, the ones whose tokens have the
+// highest mean log probability.
+func (j job) best(choices []progress) []progress {
+	if j.given == j.n {
+		return choices
+	}
+	var best []progress
+	for own := range slices.Chunk(choices, j.n) {
+		slices.SortStableFunc(own, func(a, b progress) int { return cmp.Compare(b.mean, a.mean) })
+		best = append(best, own[:j.given]...)
+	}
+	return best
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
@@ -352,8 +411,7 @@ func (o *sink) end(choices []progress, total usage, first *timings) error {
 	}
 	whole := o.base
 	whole.Usage, whole.Timings = figures, first
-	for i := range choices {
-		c := &choices[i]
+	for i, c := range o.job.best(choices) {
 		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, calls: c.calls, finish: c.finish})
 		choice["index"] = i
 		whole.Choices = append(whole.Choices, choice)

@@ -6,10 +6,11 @@
 // --queue more wait, and further requests are answered 429. A client that leaves frees its slot.
 //
 // main.go starts and stops; flags.go is the command line; server.go has the routes, the queue and
-// the errors; auth.go says who may ask; request.go reads requests, messages.go the messages of
-// chats; generate.go runs them; spelling.go makes texts and the tokens that spell them;
-// completions.go and chat.go know the two protocols' shapes, tokenize.go /tokenize and /detokenize;
-// metrics.go and access.go count and write down.
+// the errors; models.go the model's and its adapters' names; auth.go says who may ask; request.go
+// reads requests, messages.go the messages of chats, constraint.go and forced.go the languages of
+// answers; grammars.go keeps their grammars; generate.go runs requests; spelling.go makes texts and
+// the tokens that spell them; completions.go and chat.go know the two protocols' shapes,
+// tokenize.go /tokenize and /detokenize; metrics.go and access.go count and write down.
 package main
 
 import (
@@ -50,6 +51,9 @@ func run() error {
 		}
 		set.name = filepath.Base(abs)
 	}
+	if err := set.checkNames(); err != nil {
+		return err
+	}
 
 	accessLog, err := openAccessLog(set.accessLog)
 	if err != nil {
@@ -85,7 +89,7 @@ func run() error {
 	}
 	log.Printf("seed %d", set.seed)
 	s.model, err = llamabi.Open(stopping, set.ckptDir,
-		llamabi.WithTokenizer(set.tokenizer), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
+		llamabi.WithTokenizer(set.tokenizer), llamabi.WithChatTemplate(set.chatTemplate), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
 		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads),
 		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
 		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithSeed(set.seed),
@@ -94,6 +98,9 @@ func run() error {
 		return err
 	}
 	defer s.model.Close()
+	if err := s.addAdapters(set.adapters); err != nil {
+		return err
+	}
 	if err := s.measure(); err != nil {
 		return err
 	}

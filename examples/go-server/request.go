@@ -23,6 +23,7 @@ import (
 
 // common is what the two protocols share.
 type common struct {
+	model        string // its name
 	n            int
 	stream       bool
 	includeUsage bool
@@ -30,6 +31,7 @@ type common struct {
 	minTokens    int
 	stops        []string
 	opts         []llamabi.GenerateOption
+	constraint   *constraint // nil: the answers may be anything
 }
 
 // ignored are OpenAI's fields that change nothing here whatever they say.
@@ -38,18 +40,18 @@ var ignored = []string{"metadata", "parallel_tool_calls", "prediction", "prompt_
 
 // harmless are values of further fields with which they ask for nothing.
 var harmless = map[string][]any{
-	"function_call":   {"auto", "none"},
-	"functions":       {[]any{}},
-	"modalities":      {[]any{"text"}},
-	"response_format": {map[string]any{"type": "text"}},
-	"suffix":          {""},
-	"tool_choice":     {"auto", "none"},
-	"tools":           {[]any{}},
+	"function_call": {"auto", "none"},
+	"functions":     {[]any{}},
+	"modalities":    {[]any{"text"}},
+	"suffix":        {""},
+	"tool_choice":   {"auto", "none"},
+	"tools":         {[]any{}},
 }
 
 // shared are the fields that both protocols have.
-var shared = []string{"bad_words", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "ignore_eos", "logit_bias", "max_tokens", "min_p", "min_tokens",
-	"model", "n", "no_repeat_ngram_size", "presence_penalty", "repeat_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids", "stream",
+var shared = []string{"bad_words", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
+	"guided_regex", "ignore_eos", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "presence_penalty",
+	"repeat_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "stream",
 	"stream_options", "temperature", "top_k", "top_p", "typical_p"}
 
 // As the library has them.
@@ -289,16 +291,9 @@ func nestedTooDeep(body []byte) bool {
 
 // common reads what the two protocols share.
 func (f *fields) common(s *server) common {
-	model, ok := f.body["model"].(string)
-	switch {
-	case f.body["model"] == nil || ok && model == "":
-		f.fail("model", "You must provide a 'model' parameter.")
-	case !ok:
-		f.fail("model", "'model' must be a string, not %s.", kind(f.body["model"]))
-	case f.err == nil:
-		f.err = s.checkModel(model)
-	}
-	c := common{n: f.integer("n", 1, 1, 128), stream: f.flag("stream"), stops: f.stops()}
+	var c common
+	f.model(s, &c)
+	c.n, c.stream, c.stops = f.integer("n", 1, 1, 128), f.flag("stream"), f.stops()
 	switch options := f.body["stream_options"].(type) {
 	case nil:
 	case map[string]any:
@@ -324,15 +319,16 @@ func (f *fields) common(s *server) common {
 	if float32(repetition) <= 0 {
 		f.fail(penalty, "'%s' is %s, must be more than 0.", penalty, shown(repetition))
 	}
-	c.opts = []llamabi.GenerateOption{
+	c.opts = append(c.opts,
 		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
 		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),
 		llamabi.TopK(f.integer("top_k", 0, 0, math.MaxInt32)),
 		llamabi.MinP(float32(f.number("min_p", 0, 0, 1))),
 		llamabi.RepetitionPenalty(float32(repetition)),
 		llamabi.Stop(c.stops...),
-	}
+	)
 	f.chain(s, &c)
+	c.constraint = f.constraint()
 	if seed, ok := f.seed(); ok {
 		c.opts = append(c.opts, llamabi.Seed(seed))
 	}

@@ -23,6 +23,7 @@ import (
 type server struct {
 	model      *llamabi.Model // set before loaded is
 	name       string
+	adapters   []adapter // set before loaded is
 	created    int64
 	vocabSize  int           // this and what follows up to noChat by measure
 	room       int           // most tokens of a sequence
@@ -36,6 +37,7 @@ type server struct {
 	access     access
 	cached     bool // say in usage what came from the prefix cache
 	accessLog  *accessLog
+	grammars   grammars
 	queue      queue
 	metrics    metrics
 	loaded     atomic.Bool
@@ -164,30 +166,6 @@ func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-func (s *server) describe() any {
-	return map[string]any{"id": s.name, "object": "model", "created": s.created, "owned_by": "llamabi"}
-}
-
-func (s *server) models(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{s.describe()}})
-}
-
-func (s *server) oneModel(w http.ResponseWriter, r *http.Request) {
-	if err := s.checkModel(strings.TrimPrefix(r.URL.Path, "/v1/models/")); err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, s.describe())
-}
-
-func (s *server) checkModel(id string) error {
-	if id != s.name {
-		return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", param: "model", code: "model_not_found",
-			message: fmt.Sprintf("The model '%s' does not exist; this server has '%s'.", id, s.name)}
-	}
-	return nil
-}
-
 // queue counts the sequences that run or wait, and takes requests while they are fewer than limit.
 type queue struct {
 	mu            sync.Mutex
@@ -254,14 +232,10 @@ func (e *apiError) body() any {
 // each of them n times.
 func (s *server) asAPIError(err error, input string, n int) *apiError {
 	var api *apiError
-	var lib *llamabi.Error
-	message := err.Error()
 	if errors.As(err, &api) {
 		return api
 	}
-	if errors.As(err, &lib) {
-		message = lib.Message
-	}
+	message := sentenceOf(err)
 	switch {
 	case errors.Is(err, llamabi.ErrTooLong):
 		more := promptLength(message)
@@ -280,6 +254,15 @@ func (s *server) asAPIError(err error, input string, n int) *apiError {
 	}
 	log.Printf("internal error: %v", err)
 	return internalError("", message)
+}
+
+// sentenceOf is what the library says of an error.
+func sentenceOf(err error) string {
+	var lib *llamabi.Error
+	if errors.As(err, &lib) {
+		return lib.Message
+	}
+	return err.Error()
 }
 
 func internalError(code, message string) *apiError {

@@ -13,22 +13,24 @@ import (
 type toolUse struct {
 	names  []string
 	form   form
-	single bool  // of an answer's calls only the first
-	marker int32 // as chatTemplate has it
+	single bool        // of an answer's calls only the first
+	marker int32       // as chatTemplate has it
+	forced *constraint // nil: the model may call or not
 }
 
-// tools reads the tools that the model may call: nil and nil where there are none.
-func (f *fields) tools(t *chatTemplate) (*toolUse, json.RawMessage) {
-	choice := f.body["tool_choice"]
-	if choice != nil && choice != "auto" && choice != "none" {
-		f.fail("tool_choice", "'tool_choice' must be 'auto' or 'none': the service cannot make the model call a tool.")
-	}
+// tools reads the tools that the model may call: nil and nil where there are none. An answer that
+// is no call is in the language of answer, if that is not nil.
+func (f *fields) tools(t *chatTemplate, answer *constraint) (*toolUse, json.RawMessage) {
+	choice := f.toolChoice()
 	single := f.body["parallel_tool_calls"] != nil && !f.flag("parallel_tool_calls")
 	list, ok := f.body["tools"].([]any)
 	if !ok && f.body["tools"] != nil {
 		f.fail("tools", "'tools' must be an array of tools, not %s.", kind(f.body["tools"]))
 	}
 	if len(list) == 0 {
+		if choice.forces() {
+			f.fail("tool_choice", "'tool_choice' asks for a call, but there are no 'tools'.")
+		}
 		return nil, nil
 	}
 	switch {
@@ -56,10 +58,17 @@ func (f *fields) tools(t *chatTemplate) (*toolUse, json.RawMessage) {
 		}
 		names = append(names, name)
 	}
-	if f.err != nil || choice == "none" {
+	if choice.name != "" && !slices.Contains(names, choice.name) {
+		f.fail("tool_choice", "'tool_choice' is '%.100s', which is none of 'tools'.", choice.name)
+	}
+	if f.err != nil || choice.mode == "none" {
 		return nil, nil // what the model does not hear of it does not call
 	}
-	return &toolUse{names: names, form: *t.form, single: single, marker: t.marker}, f.raw("tools")
+	use := &toolUse{names: names, form: *t.form, single: single, marker: t.marker}
+	if choice.forces() || answer != nil {
+		use.forced = f.forced(use, choice, answer)
+	}
+	return use, f.raw("tools")
 }
 
 // variables are those that the template sees beside.
@@ -83,17 +92,25 @@ func (f *fields) variables(t *chatTemplate) json.RawMessage {
 	return f.raw(name)
 }
 
-// raw is a field as it was sent, with the order of its keys and every digit, but that half of a
+// raw is a field, or a part of one, as it was sent, with the order of its keys and every digit, but that half of a
 // surrogate pair is U+FFFD, as in all that has been read.
-func (f *fields) raw(name string) json.RawMessage {
-	var parts map[string]json.RawMessage
-	json.Unmarshal(f.text, &parts) // it could be read before
-	return escapes.ReplaceAllFunc(parts[name], func(escape []byte) []byte {
+func (f *fields) raw(path ...string) json.RawMessage {
+	return escapes.ReplaceAllFunc(rawPart(f.text, path...), func(escape []byte) []byte {
 		if len(escape) == len(`\ud800`) {
 			return []byte(`\ufffd`)
 		}
 		return escape
 	})
+}
+
+// rawPart is a part of JSON's text, by the names of the objects that it is in.
+func rawPart(text json.RawMessage, path ...string) json.RawMessage {
+	for _, name := range path {
+		var parts map[string]json.RawMessage
+		json.Unmarshal(text, &parts) // it could be read before
+		text = parts[name]
+	}
+	return text
 }
 
 // escapes are a pair of surrogates, half of one, and the first two bytes of any other escape.

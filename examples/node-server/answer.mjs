@@ -1,6 +1,8 @@
 // Runs a job and answers it, whole or as server-sent events.
 import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
+import { Backlog } from './backlog.mjs';
+import { grammarOf } from './constraint.mjs';
 import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
 import { Spelling, writable } from './spelling.mjs';
 import { AnswerReader, deltasOf } from './tools.mjs';
@@ -75,18 +77,21 @@ export async function answer(service, job, res, signal) {
     id: shape.prefix + randomUUID().replaceAll('-', ''),
     object: job.stream ? shape.chunkObject : shape.object,
     created: Math.floor(Date.now() / 1000),
-    model: service.name,
+    model: job.model,
     system_fingerprint: service.fingerprint,
   };
-  const out = job.stream ? new EventStream(res, base, shape, job) : null;
-  const choices = Array.from({ length: job.sequences }, () => ({ text: '', seen: 0, spelling: null, reader: null, scored: [], calls: [], finish: null, last: null }));
+  const out = job.stream ? new EventStream(res, base, shape, job, signal) : null;
+  const choices = Array.from({ length: job.sequences }, () => ({
+    text: '', seen: 0, spelling: null, reader: null, scored: [], calls: [], finish: null, last: null, logprobs: [], mean: -Infinity,
+  }));
   const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
   let timings;
 
   for await (const event of await streamOf(service, job, signal)) {
     const choice = choices[event.index];
-    const continues = job.continues[Math.floor(event.index / job.n)];
+    // A text in a language is that without the space that it would have behind another.
+    const continues = job.constraint === null && job.continues[Math.floor(event.index / job.n)];
     choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, stops: job.options.stop, tools: job.tools });
     if (job.tools) choice.reader ??= new AnswerReader(job.tools);
     let piece;
@@ -98,6 +103,7 @@ export async function answer(service, job, res, signal) {
       piece = choice.spelling.finish(event);
       if (!choice.spelling.ended && !(event.finishReason in FINISH)) throw endedEarly(event.finishReason);
       choice.finish = choice.spelling.ended ? 'stop' : FINISH[event.finishReason];
+      rate(choice, event.stats.generatedTokens);
       count(usage, event.stats, event.index % job.n === 0);
       job.access.promptTokens = usage.prompt_tokens;
       if (event.index === 0) timings = { first_token_ms: event.stats.firstTokenMs, total_ms: event.stats.totalMs };
@@ -106,6 +112,7 @@ export async function answer(service, job, res, signal) {
       // Of a prompt that is echoed, the tokens were not generated.
       if (choice.last !== null && !job.echo) metrics.betweenTokens.observe((now - choice.last) / 1000);
       choice.last = now;
+      if (job.given < job.n) choice.logprobs.push(writable(event.logprob));
       piece = choice.spelling.token(event, !job.echo || choice.seen > 0);
       choice.seen++;
     }
@@ -122,14 +129,30 @@ export async function answer(service, job, res, signal) {
   }
 
   if (out) return out.end(usage, timings);
-  const whole = choices.map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
+  const whole = best(choices, job).map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
   sendJson(res, 200, { ...base, choices: whole, usage, timings });
 }
 
+// Finds out how good a sequence is, of which so many tokens were generated.
+function rate(choice, generated) {
+  const own = choice.logprobs.slice(Math.max(0, choice.logprobs.length - generated)); // behind those of a prompt that is echoed
+  if (own.length > 0) choice.mean = own.reduce((sum, logprob) => sum + logprob, 0) / own.length;
+  choice.logprobs = [];
+}
+
+// The choices that are given: of each prompt's, the ones whose tokens have the highest mean log
+// probability.
+function best(choices, { given, n }) {
+  if (given === n) return choices;
+  const prompts = Array.from({ length: choices.length / n }, (_, i) => choices.slice(i * n, (i + 1) * n));
+  return prompts.flatMap((own) => own.sort((a, b) => (a.mean < b.mean) - (a.mean > b.mean)).slice(0, given));
+}
+
 // The events of a job's sequences.
-async function streamOf(service, { input, request, begun, n, options: asked, cacheSalt }, signal) {
+async function streamOf(service, { input, request, begun, n, options: asked, constraint, cacheSalt }, signal) {
   const { model } = service;
-  const options = { ...asked, cacheSalt, signal };
+  const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
+  const options = { ...asked, grammar, cacheSalt, signal };
   if (request && n === 1) return model.streamChat(request, options);
   if (request) {
     checkLength(service, request.messages);
@@ -150,8 +173,11 @@ function count(usage, stats, isFirst) {
 }
 
 class EventStream {
-  constructor(res, base, shape, job) {
+  #backlog;
+
+  constructor(res, base, shape, job, signal) {
     Object.assign(this, { res, base, shape, job });
+    this.#backlog = new Backlog(res, { signal, patience: PATIENCE });
   }
 
   // Headers go with the first event: until then an error can have a status of its own.
@@ -179,12 +205,18 @@ class EventStream {
     return this.#send(JSON.stringify(chunk));
   }
 
-  // A client that reads slowly makes its call wait.
+  // A client that reads slowly makes its call wait: when the system takes no more for now, or holds
+  // much of what it took.
   async #send(data) {
     const { res } = this;
     if (res.destroyed) throw new Error('the client has left');
-    if (res.write(`data: ${data}\n\n`)) return;
-    await new Promise((resolve) => {
+    if (!res.write(`data: ${data}\n\n`)) await this.#drain();
+    await this.#backlog.wrote(data.length);
+  }
+
+  #drain() {
+    const { res } = this;
+    return new Promise((resolve) => {
       const patience = setTimeout(() => res.destroy(), PATIENCE);
       const done = () => {
         clearTimeout(patience);
@@ -194,6 +226,12 @@ class EventStream {
       res.once('drain', done).once('close', done);
     });
   }
+}
+
+// Whether the library can make a grammar of it, for the playground: an error says why not.
+export async function judgeGrammar({ model }, { constraint }, res) {
+  await grammarOf(model, constraint);
+  sendJson(res, 200, {});
 }
 
 // The whole distribution of the next token, for the playground: ids and log probabilities,

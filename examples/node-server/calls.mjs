@@ -1,5 +1,5 @@
 // Tool calls in an answer's text, in the forms that chat templates ask for.
-import { isObject, MOST_NESTED, rawParts, wellFormed } from './json.mjs';
+import { isObject, isObjectText, MOST_NESTED, rawParts, wellFormed } from './json.mjs';
 
 /**
  * How models write calls: a marker, then JSON that begins with `open`, then perhaps `close`.
@@ -182,13 +182,4 @@ function callIn(json, names) {
   if (given === null) return names === null ? { name, arguments: '{}' } : null;
   if (isObject(given)) return { name, arguments: rawParts(json).findLast(([part]) => part === key)[1] };
   return typeof given === 'string' && isObjectText(given) ? { name, arguments: wellFormed(given) } : null;
-}
-
-/** Whether a text is JSON of an object. */
-export function isObjectText(text) {
-  try {
-    return isObject(JSON.parse(text));
-  } catch {
-    return false;
-  }
 }

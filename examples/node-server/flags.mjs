@@ -41,6 +41,11 @@ const device = (given) => {
   return { kind, index: Number(index ?? 0) };
 };
 // Lists: a flag that may be given several times.
+const adapter = (given) => {
+  const [, name, dir] = /^([^=]+)=(.+)$/s.exec(given) ?? [];
+  if (name === undefined) throw 'NAME=DIR';
+  return [{ name, dir }];
+};
 const keys = (given) => given.split(',').map(checkedKey);
 const origin = (given) => {
   if (given !== '*' && !/^[a-z][a-z0-9+.-]*:\/\/[^/\s]+$/i.test(given)) throw 'an origin, as https://example.org, or *';
@@ -56,11 +61,21 @@ function checkedKey(key) {
   return key;
 }
 
+// The text of a chat template, from its file.
+function template(file) {
+  if (file === '') return undefined;
+  const content = readFileSync(file, 'utf8');
+  if (content === '') throw 'a file that is not empty';
+  return content;
+}
+
 // name: how it is read, its default, what it is.
 const FLAGS = {
-  ckpt_dir: [text, '', 'directory of the checkpoint (required)'],
-  tokenizer_path: [text, '', 'tokenizer.model, if it is not in ckpt_dir; also --tokenizer'],
+  ckpt_dir: [text, '', 'directory of the checkpoint, or its .gguf file (required)'],
+  tokenizer_path: [text, '', "file of a tokenizer, instead of the checkpoint's own; also --tokenizer"],
+  chat_template: [template, '', "file of a Jinja template for chats, instead of the checkpoint's own"],
   model_name: [text, '', "what /v1/models calls the model (default: the directory's name)"],
+  adapter: [adapter, [], 'LoRA adapter in a directory, as NAME=DIR, which requests choose by NAME as their model; repeatable'],
   max_seq_len: [integer, '512', 'most tokens of a sequence, prompt included'],
   max_batch_size: [integer, '8', 'sequences that run at the same time'],
   device: [device, 'auto', 'auto, cpu, cuda or cuda:N'],

@@ -7,6 +7,15 @@ export const source = Symbol('source');
 
 export const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
+/** Whether a text is JSON of an object. */
+export function isObjectText(text) {
+  try {
+    return isObject(JSON.parse(text));
+  } catch {
+    return false;
+  }
+}
+
 /** What a JSON value is, in words. */
 export function kind(value) {
   if (value === null || value === undefined) return 'null';
@@ -41,6 +50,18 @@ export function rawParts(json) {
     }
   }
   return parts;
+}
+
+// A pair of surrogates, half of one, and the beginning of any other escape.
+const ESCAPES = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|ud[89a-f][0-9a-f]{2}|.)/gis;
+
+/**
+ * A field of a request, or a part of one, as it was sent, with the order of its keys and every
+ * digit, but that half of a surrogate pair is U+FFFD, as in all that has been read.
+ */
+export function rawOf(body, ...path) {
+  const text = path.reduce((whole, name) => rawParts(whole).findLast(([key]) => key === name)[1], body[source]);
+  return text.replace(ESCAPES, (escape) => (escape.length === '\\ud800'.length ? '\\ufffd' : escape));
 }
 
 const [QUOTE, BACKSLASH, OPEN, CLOSE] = Buffer.from('"\\[]');

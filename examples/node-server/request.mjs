@@ -2,6 +2,7 @@
 // for it.
 
 import { isDeepStrictEqual } from 'node:util';
+import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
 import { dialogOf } from './messages.mjs';
@@ -70,14 +71,13 @@ const HARMLESS = {
   function_call: ['auto', 'none'],
   functions: [[]],
   modalities: [['text']],
-  response_format: [{ type: 'text' }],
   suffix: [''],
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
 const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
   'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
-  'stop_token_ids', 'typical_p'];
+  'stop_token_ids', 'typical_p', ...CONSTRAINTS];
 
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
@@ -160,7 +160,7 @@ function common(service, body, own, maxTokens, limit) {
   const { model = null } = body;
   if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
   if (typeof model !== 'string') throw badRequest('model', `'model' must be a string, not ${kind(model)}.`);
-  service.checkModel(model);
+  const adapter = service.adapterOf(model);
   const penalty = either(body, 'repetition_penalty', 'repeat_penalty');
   const repetition = number(body, penalty, 1, -FLOAT32, FLOAT32);
   if (Math.fround(repetition) <= 0) throw badRequest(penalty, `'${penalty}' is ${repetition}, must be more than 0.`);
@@ -184,10 +184,12 @@ function common(service, body, own, maxTokens, limit) {
     stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),
     ignoreEos: flag(body, 'ignore_eos'),
     seed: seedOf(body),
+    adapter,
   };
   if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);
   const stream = flag(body, 'stream');
-  return { options, n: integer(body, 'n', 1, 1, 128), stream, includeUsage: includesUsage(body, stream) };
+  const constraint = constraintOf(body, options.ignoreEos);
+  return { model, options, n: integer(body, 'n', 1, 1, 128), stream, includeUsage: includesUsage(body, stream), constraint };
 }
 
 /** Tokens of the array called `name`, which is the field `param` or part of it. */
@@ -242,24 +244,29 @@ export function completion(service, body) {
   const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32), 'max_tokens');
   const top = integer(body, 'logprobs', null, 0, 20);
   const echo = flag(body, 'echo');
-  const best = integer(body, 'best_of', job.n, 1, 128);
-  if (best !== job.n) throw badRequest('best_of', `'best_of' is ${best}, which is not supported other than as 'n', ${job.n}.`);
-  const given = promptsOf(body.prompt, service.vocabSize);
-  const sequences = given.length * job.n;
+  const given = job.n;
+  job.n = integer(body, 'best_of', given, 1, 128);
+  if (job.n < given) throw badRequest('best_of', `'best_of' is ${job.n}, must be at least 'n', ${given}.`);
+  if (job.n > given && job.stream) {
+    const why = "which answers are best is not known before their end, and 'stream' is true";
+    throw badRequest('best_of', `'best_of' is ${job.n}, more than 'n', ${given}: ${why}.`);
+  }
+  const asked = promptsOf(body.prompt, service.vocabSize);
+  const sequences = asked.length * job.n;
   if (sequences > MAX_SEQUENCES) {
     // Said before there are so many.
     throw badRequest('prompt', `The request is for ${sequences} sequences, at most ${MAX_SEQUENCES} are taken.`);
   }
   // Of a text: its tokens, BOS, and a space in front.
   const length = (prompt) => (typeof prompt === 'string' ? Buffer.byteLength(prompt) + 2 : prompt.length);
-  const tokens = given.reduce((sum, prompt) => sum + job.n * mostTokens(service.room, job.options.maxGenLen, echo ? length(prompt) : 0), 0);
+  const tokens = asked.reduce((sum, prompt) => sum + job.n * mostTokens(service.room, job.options.maxGenLen, echo ? length(prompt) : 0), 0);
   checkAnswer(service, job.stream, tokens, top ?? 0);
   // A text that continues a prompt without one begins as every text does; an echo begins with the
   // prompt.
   const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
-  const continues = given.map((prompt) => !echo && hasText(prompt));
-  Object.assign(job.options, { echo, logprobs: top !== null, topLogprobs: top ?? 0 });
-  return { ...job, input: repeated(given, job.n), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
+  const continues = asked.map((prompt) => !echo && hasText(prompt));
+  Object.assign(job.options, { echo, logprobs: top !== null || job.n > given, topLogprobs: top ?? 0 });
+  return { ...job, given, input: repeated(asked, job.n), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
 }
 
 export function chat(service, body) {
@@ -269,19 +276,20 @@ export function chat(service, body) {
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
-  const prompt = chatPrompt(service, body, job.n);
+  const prompt = chatPrompt(service, body, job);
   checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
   Object.assign(job.options, { logprobs, topLogprobs: top, special: prompt.tools?.marker != null });
-  return { ...job, ...prompt, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+  const constraint = prompt.tools?.forced ?? job.constraint;
+  return { ...job, ...prompt, constraint, given: job.n, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
 }
 
 // Tools and messages: for the model's template, as `request`, or for Meta's Llama 2 format, which
 // has no tools, as `input` and what is `begun` of the answer.
-function chatPrompt({ model, template }, body, n) {
+function chatPrompt({ model, template }, body, { n, constraint }) {
   if (model.info().chatFormat === 'none') {
     throw badRequest('messages', 'The model has no chat template; it continues texts (/v1/completions).');
   }
-  const tools = toolsOf(body, template);
+  const tools = toolsOf(body, template, constraint);
   const variables = variablesOf(body, template);
   if (template === null) {
     const { dialog, begun } = dialogOf(body.messages);
@@ -289,6 +297,13 @@ function chatPrompt({ model, template }, body, n) {
   }
   const { messages, begun } = conversationOf(body.messages, template);
   return { tools, request: { messages, tools: tools?.json, variables, continueFinal: begun }, continues: [begun] };
+}
+
+// Of the playground: a language that is only looked at.
+export function grammar(service, body) {
+  const constraint = constraintOf(body, false);
+  if (constraint === null) throw badRequest(null, `The request must have one of ${CONSTRAINTS.join(', ')}.`);
+  return { sequences: 1, n: 1, constraint, param: constraint.field };
 }
 
 // Of the playground: what may follow a text, or a dialog and the beginning of its answer.

@@ -2,11 +2,12 @@
 import { readFile } from 'node:fs/promises';
 import { LlamaError } from 'llamabi';
 import { Access } from './access.mjs';
-import { answer, nextToken } from './answer.mjs';
+import { answer, judgeGrammar, nextToken } from './answer.mjs';
 import { readObject } from './body.mjs';
+import { isAboutGrammar } from './constraint.mjs';
 import { ApiError, badRequest, send, sendJson, shuttingDown, timedOut } from './http.mjs';
 import { Metrics } from './metrics.mjs';
-import { chat, completion, next } from './request.mjs';
+import { chat, completion, grammar, next } from './request.mjs';
 import { answerContent, answerTokens, detokenize, tokenize } from './tokenize.mjs';
 
 const PAGE = {
@@ -15,6 +16,7 @@ const PAGE = {
   '/api.mjs': 'api.mjs',
   '/fields.mjs': 'fields.mjs',
   '/figures.mjs': 'figures.mjs',
+  '/grammar.mjs': 'grammar.mjs',
   '/playground.mjs': 'playground.mjs',
   '/roving.mjs': 'roving.mjs',
   '/sampler.mjs': 'sampler.mjs',
@@ -34,7 +36,7 @@ export class Service {
 
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize } = model.info();
-    // template, name, fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached,
+    // template, name, adapters (ids by their names), fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached,
     // accessLog, log
     Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize });
     this.limit = maxBatchSize + queue;
@@ -44,12 +46,13 @@ export class Service {
       'POST /v1/completions': (...to) => this.#run(...to, completion, answer),
       'POST /v1/chat/completions': (...to) => this.#run(...to, chat, answer),
       'POST /playground/next': (...to) => this.#run(...to, next, nextToken),
+      'POST /playground/grammar': (...to) => this.#run(...to, grammar, judgeGrammar),
       'POST /tokenize': (...to) => this.#run(...to, tokenize, answerTokens),
       'POST /detokenize': (...to) => this.#run(...to, detokenize, answerContent),
-      'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.#describe()] }),
+      'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.name, ...this.adapters.keys()].map((name) => this.#describe(name)) }),
       [`GET ${MODEL}`]: (req, res, { id }) => {
-        this.checkModel(id);
-        sendJson(res, 200, this.#describe());
+        this.adapterOf(id);
+        sendJson(res, 200, this.#describe(id));
       },
       'GET /healthz': (req, res) => this.#health(res),
       'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
@@ -97,9 +100,12 @@ export class Service {
     }
   }
 
-  checkModel(id) {
-    if (id === this.name) return;
-    throw new ApiError(404, `The model '${id}' does not exist; this server has '${this.name}'.`, { param: 'model', code: 'model_not_found' });
+  // The library's id for the model of that name; 0: it is no adapter.
+  adapterOf(name) {
+    if (name === this.name) return 0;
+    if (this.adapters.has(name)) return this.adapters.get(name);
+    const names = [this.name, ...this.adapters.keys()].map((one) => `'${one}'`).join(', ');
+    throw new ApiError(404, `The model '${name}' does not exist; this server has ${names}.`, { param: 'model', code: 'model_not_found' });
   }
 
   // Cancels what runs.
@@ -133,7 +139,8 @@ export class Service {
     try {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
-      if (!left) throw this.apiError(error, job.param, job.n);
+      const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
+      if (!left) throw this.apiError(error, param, job.n);
     } finally {
       this.#inside -= weight;
       res.off('close', onClose);
@@ -154,8 +161,9 @@ export class Service {
     return abort;
   }
 
-  #describe() {
-    return { id: this.name, object: 'model', created: this.created, owned_by: 'llamabi' };
+  // A model in the protocol's form; an adapter has a parent, as vLLM says it.
+  #describe(id) {
+    return { id, object: 'model', created: this.created, owned_by: 'llamabi', ...(id !== this.name && { parent: this.name }) };
   }
 
   #health(res) {

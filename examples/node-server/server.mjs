@@ -10,10 +10,11 @@
 // routes.mjs has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and
 // request.mjs read requests, messages.mjs the messages of chats (tools.mjs: those with tools, for
 // the model's chat template, which template.mjs asks what it can do); answer.mjs runs and answers
-// them (tokenize.mjs: /tokenize and /detokenize), spelling.mjs makes texts and the tokens that
-// spell them, calls.mjs finds tool calls in them; json.mjs reads JSON as it was written; http.mjs
-// has the form of answers and errors; metrics.mjs and access.mjs count and write down; public/ is
-// the page.
+// them (tokenize.mjs: /tokenize and /detokenize), backlog.mjs waits for slow clients, spelling.mjs
+// makes texts and the tokens that spell them, calls.mjs finds tool calls in them, constraint.mjs and
+// forced.mjs are the languages that answers are kept in; json.mjs reads JSON as it was written;
+// http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write down;
+// public/ is the page.
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';
@@ -30,6 +31,8 @@ const log = (line) => console.error(`node-server: ${line}`);
 
 async function main() {
   const f = readFlags();
+  const name = f.model_name || basename(resolve(f.ckpt_dir));
+  checkNames(name, f.adapter);
   const writeAccess = accessLog(f.access_log, log);
   // First the port: one that is taken is known at once.
   let service;
@@ -48,6 +51,7 @@ async function main() {
   log(`seed ${seed}`);
   const model = await Model.open(f.ckpt_dir, {
     tokenizerPath: f.tokenizer_path || undefined,
+    chatTemplate: f.chat_template,
     maxSeqLen: f.max_seq_len,
     maxBatchSize: f.max_batch_size,
     device: f.device.kind,
@@ -70,11 +74,21 @@ async function main() {
   });
   process.off('SIGTERM', stopLoading).off('SIGINT', stopLoading);
 
+  const adapters = new Map();
+  for (const { name, dir } of f.adapter) {
+    const id = await model.addAdapter(dir).catch((error) => {
+      server.close();
+      server.closeAllConnections();
+      throw new Error(`--adapter ${name}=${dir}: ${error.message}`);
+    });
+    adapters.set(name, id);
+  }
   const template = ['none', 'llama2'].includes(model.info().chatFormat) ? null : await probeTemplate(model);
   const { address, family, port } = server.address();
   service = new Service(model, {
     template,
-    name: f.model_name || basename(resolve(f.ckpt_dir)),
+    name,
+    adapters,
     fingerprint: `llamabi-${version}`,
     queue: f.queue,
     maxBody: f.max_body,
@@ -104,6 +118,15 @@ async function main() {
   process.on('SIGTERM', stop).on('SIGINT', stop);
   await stopped;
   await model.close();
+}
+
+// Refuses a name that two of the models have.
+function checkNames(name, adapters) {
+  const seen = new Set([name]);
+  for (const { name, dir } of adapters) {
+    if (seen.has(name)) throw new Error(`--adapter ${name}=${dir}: there is a model of that name`);
+    seen.add(name);
+  }
 }
 
 main().catch((error) => {

@@ -1,25 +1,28 @@
 // Tools: what requests say of them, chats that have calls in them, and calls as the protocol has
 // them.
 import { randomUUID } from 'node:crypto';
-import { CallReader, FORMS, isObjectText } from './calls.mjs';
+import { CallReader, FORMS } from './calls.mjs';
+import { choiceOf, forcedCalls } from './forced.mjs';
 import { badRequest } from './http.mjs';
-import { isObject, kind, nestedTooDeep, rawParts, source, wellFormed } from './json.mjs';
+import { isObject, isObjectText, kind, nestedTooDeep, rawOf, wellFormed } from './json.mjs';
 import { contentOf, listOf, onlyHas, roleOf } from './messages.mjs';
 
 /**
  * The tools that the model may call, null where there are none: `names`, their `json` for the
- * template, and whether only the first call of an answer counts (`single`).
+ * template, whether only the first call of an answer counts (`single`), and the language of the
+ * calls that have to come (`forced`, null: the model may call or not). An answer that is no call is
+ * in the language of `answer`, if that is not null.
  */
-export function toolsOf(body, template) {
-  const choice = body.tool_choice ?? 'auto';
-  if (choice !== 'auto' && choice !== 'none') {
-    throw badRequest('tool_choice', "'tool_choice' must be 'auto' or 'none': the service cannot make the model call a tool.");
-  }
+export function toolsOf(body, template, answer) {
+  const choice = choiceOf(body);
   const parallel = body.parallel_tool_calls ?? true;
   if (typeof parallel !== 'boolean') throw badRequest('parallel_tool_calls', `'parallel_tool_calls' must be true or false, not ${kind(parallel)}.`);
   const tools = body.tools ?? [];
   if (!Array.isArray(tools)) throw badRequest('tools', `'tools' must be an array of tools, not ${kind(tools)}.`);
-  if (tools.length === 0) return null;
+  if (tools.length === 0) {
+    if (choice.mode === 'required') throw badRequest('tool_choice', "'tool_choice' asks for a call, but there are no 'tools'.");
+    return null;
+  }
   if (!template?.tools) throw badRequest('tools', "'tools' is not supported: the model's chat format has no place for tools.");
   if (template.form === null) {
     throw badRequest('tools', "'tools' is not supported: the model's chat format has calls in a form that the service does not know.");
@@ -35,8 +38,12 @@ export function toolsOf(body, template) {
     }
     return wellFormed(called.name);
   });
-  if (choice === 'none') return null; // what the model does not hear of it does not call
-  return { names, json: rawOf(body, 'tools'), form: template.form, marker: template.marker, single: !parallel };
+  if (choice.name !== undefined && !names.includes(choice.name)) {
+    throw badRequest('tool_choice', `'tool_choice' is '${[...choice.name].slice(0, 100).join('')}', which is none of 'tools'.`);
+  }
+  if (choice.mode === 'none') return null; // what the model does not hear of it does not call
+  const use = { names, json: rawOf(body, 'tools'), form: template.form, marker: template.marker, single: !parallel };
+  return { ...use, forced: choice.mode === 'required' || answer !== null ? forcedCalls(use, choice, tools, answer) : null };
 }
 
 /** JSON of the variables that the template sees beside. */
@@ -51,16 +58,6 @@ export function variablesOf(body, template) {
     if (keys.includes(key)) throw badRequest(`${name}.${key}`, `'${name}.${key}' is not supported: the request has '${key}' for that.`);
   }
   return rawOf(body, name);
-}
-
-// A pair of surrogates, half of one, and the beginning of any other escape.
-const ESCAPES = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|ud[89a-f][0-9a-f]{2}|.)/gis;
-
-// A field as it was sent, with the order of its keys and every digit, but that half of a surrogate
-// pair is U+FFFD, as in all that has been read.
-function rawOf(body, name) {
-  const [, text] = rawParts(body[source]).findLast(([key]) => key === name);
-  return text.replace(ESCAPES, (escape) => (escape.length === '\\ud800'.length ? '\\ufffd' : escape));
 }
 
 /**

@@ -5,10 +5,14 @@ import { createServer, request } from 'node:http';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
+/** For what hangs, and more than a busy machine needs for anything else. */
+const PATIENCE = 180_000;
+
 export const launch = () =>
   chromium.launch({
     executablePath: process.env.CHROMIUM,
     headless: true,
+    timeout: PATIENCE,
     args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
 
@@ -16,7 +20,7 @@ export const launch = () =>
  * complaint. */
 export async function openPage(browser, url, { theme = 'light', width = 1280, height = 800 } = {}) {
   const page = await browser.newPage({ viewport: { width, height }, colorScheme: theme });
-  page.setDefaultTimeout(15_000);
+  page.setDefaultTimeout(PATIENCE);
   page.troubles = [];
   page.on('pageerror', (error) => page.troubles.push(String(error)));
   page.on('console', (message) => {
@@ -55,6 +59,9 @@ export const slide = (page, id, value) =>
 /** The bars are those of the text that is there. */
 export const settled = (page) => page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
 export const idle = (page) => page.waitForFunction(() => document.querySelector('#stop').disabled && document.querySelector('#status').textContent !== '');
+/** What moves or fades has come to where it is drawn. */
+export const still = (page) =>
+  page.evaluate(() => Promise.all(document.getAnimations().filter((one) => one instanceof CSSTransition).map((one) => one.finished.catch(() => {}))));
 export const status = (page) => page.textContent('#status');
 
 export function shooter(folder) {

@@ -23,9 +23,8 @@ cp -R "$here" "$work/tests/playground"
 cp -R "$root/bindings/node" "$work/bindings/node"
 cp -R "$root/examples/node-server" "$work/examples/node-server"
 rm -rf "$work"/*/*/node_modules "$work/bindings/node/build"
-mkdir -p "$work/tests/data"
-ln -s "$root/tests/data/reference" "$work/tests/data/reference"
-(cd "$work/examples/node-server" && npm ci --silent)
+ln -s "$root/tests/data" "$work/tests/data"
+(cd "$work/examples/node-server" && CXXFLAGS=-O0 npm ci --silent)
 (cd "$work/tests/playground" && npm ci --silent --ignore-scripts)
 
 serve() { # serve LOG ARGUMENTS...: sets url
@@ -34,7 +33,7 @@ serve() { # serve LOG ARGUMENTS...: sets url
   : >"$log"
   node "$work/examples/node-server/server.mjs" --port 0 "$@" >"$log" 2>&1 &
   pids="$pids $!"
-  for _ in $(seq 100); do
+  while kill -0 $! 2>/dev/null; do
     url=$(sed -n 's/^listening on //p' "$log")
     [ -z "$url" ] || return 0
     sleep 0.1
@@ -47,8 +46,10 @@ serve "$work/demo.log" --ckpt_dir "$root/demo/meta" --cached-tokens
 demo=$url
 serve "$work/endless.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max_seq_len 4096
 endless=$url
+serve "$work/far.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max_seq_len 100000
+far=$url
 serve "$work/locked.log" --ckpt_dir "$root/demo/meta" --api-key open-sesame
 cd "$work/tests/playground"
-{ node test.mjs "$demo" "$endless" "$root/build/playground" && node words.mjs "$demo" "$endless" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
+{ node test.mjs "$demo" "$far" "$root/build/playground" && node words.mjs "$demo" "$endless" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
   { cat "$work"/*.log >&2; echo "tests/playground/run.sh: failed, see above" >&2; exit 1; }
 echo "tests/playground/run.sh: everything passed; look at $root/build/playground/*.png"

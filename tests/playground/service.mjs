@@ -10,7 +10,7 @@ const [SERVER, CHECKPOINT] = process.argv.slice(2);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function until(condition, what) {
-  for (const end = Date.now() + 10_000; !(await condition()); await sleep(5)) assert(Date.now() < end, what);
+  for (const end = Date.now() + 300_000; !(await condition()); await sleep(5)) assert(Date.now() < end, what);
 }
 
 function start(...flags) {
@@ -48,7 +48,7 @@ async function fields(url) {
     presence_penalty: 0, frequency_penalty: 0, response_format: { type: 'text' }, tools: [], tool_choice: 'auto', seed: null, whatever: null,
   };
   const refused = {
-    temprature: 1, logit_bias: { x: 5 }, presence_penalty: 'a', frequency_penalty: '', response_format: { type: 'json_object' }, tool_choice: 'required',
+    temprature: 1, logit_bias: { x: 5 }, presence_penalty: 'a', frequency_penalty: '', response_format: 5, guided_regex: '(', tool_choice: 'required',
     tools: [{}], suffix: 'a', modalities: ['audio'], constructor: 1, repetition_penalty: 0,
   };
   for (const [path, body] of paths) {

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { bars, holdingProxy, idle, launch, openPage, runAll, settled, shooter, slide } from './browser.mjs';
+import { bars, holdingProxy, idle, launch, openPage, runAll, settled, shooter, slide, still } from './browser.mjs';
 
 const [URL, SHOTS] = process.argv.slice(2);
 const shot = shooter(SHOTS);
@@ -48,6 +48,9 @@ async function layout(page, size) {
     await page.setViewportSize(SIZES.desk);
     assert(Math.max(...ends) <= 640, `the finish line ends at ${ends[0]} px, the figures at ${ends[1]} px`);
   } else {
+    await page.evaluate(() => scrollTo(0, 0));
+    const end = await page.$eval('.figures', (figures) => figures.getBoundingClientRect().bottom);
+    assert(end <= SIZES.telephone.height, `the figures, and what they mean, end at ${end} px`);
     const rows = await page.$$eval('h1, #model, #theme', (all) => all.map((one) => one.getBoundingClientRect()).map((box) => (box.top + box.bottom) / 2));
     assert(Math.max(...rows) - Math.min(...rows) < 6, `name, model and theme are a line: ${rows}`);
   }
@@ -71,7 +74,7 @@ const VIEWS = {
     await page.fill('#prompt', 'The');
     await slide(page, 'top_p', 0.5);
     await settled(page);
-    await page.waitForTimeout(300); // the bars move
+    await still(page);
     assert((await bars(page)).some((bar) => bar.out));
     const outline = await contrast(page, '#next .bar.out .raw', 'borderTopColor', '.track');
     assert(outline >= 3, `an outline has a contrast of ${outline}`);
@@ -89,7 +92,7 @@ const VIEWS = {
     proxy.go();
     await idle(page);
     await settled(page);
-    await page.waitForTimeout(200);
+    await still(page);
   },
   async pinned(page) {
     await page.click('#text .token >> nth=7');
@@ -119,7 +122,23 @@ const VIEWS = {
     await page.waitForSelector('#remedy:visible');
     await settled(page);
   },
+  async grammar(page) {
+    await page.fill('#prompt', 'The');
+    await page.click('text=More sampling');
+    await page.click('text=Grammar');
+    await page.selectOption('#language', 'guided_json');
+    await page.waitForFunction(() => /^Good: /.test(document.querySelector('#verdict').textContent));
+    await settled(page);
+  },
+  async grammarRefused(page) {
+    await page.selectOption('#language', 'guided_grammar');
+    await page.fill('#source', 'start: WORD nothing\nWORD: /[a-z]+/');
+    await page.waitForFunction(() => /^Not a grammar, line 1/.test(document.querySelector('#verdict').textContent));
+  },
   async key(page) {
+    await page.selectOption('#language', '');
+    await page.click('text=More sampling');
+    await page.click('text=Grammar');
     await page.route('**/playground/next', (route) => route.fulfill({ status: 401, body: '{"error": {}}' }));
     await page.fill('#prompt', 'The');
     await page.waitForSelector('#key');
@@ -135,7 +154,7 @@ const VIEWS = {
     await page.click('#go');
     await idle(page);
     await settled(page);
-    await page.waitForTimeout(200);
+    await still(page);
   },
 };
 

@@ -8,7 +8,7 @@ import { bars, holdingProxy, idle, launch, openPage, post, runAll, settled, slid
 const [URL, ENDLESS, LOCKED] = process.argv.slice(2);
 const browser = await launch();
 const ROOM = 512; // of the model at URL
-const focus = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.closest('li')?.dataset.token);
+const focus = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.closest('li')?.dataset.token || document.activeElement.textContent);
 
 // The lengths of an error, which the page reads: whole, or where counting on would take long, at
 // least.
@@ -219,6 +219,134 @@ async function fields(page) {
   assert.equal(await status(page), 'Stopped at the limit of 3 tokens');
 }
 
+// The penalties are sent with a request, and refused where they are like any other field; a field
+// that is folded away is shown when something is wrong with it.
+async function penalties(page) {
+  const sent = [];
+  page.on('request', (request) => /completions/.test(request.url()) && sent.push(JSON.parse(request.postData())));
+  await page.fill('#max_tokens', '3');
+  await page.click('text=More sampling');
+  await page.fill('#repetition_penalty', '1.25');
+  await page.fill('#no_repeat_ngram_size', '2');
+  await page.fill('#presence_penalty', '-0.5');
+  await page.fill('#frequency_penalty', '2.5');
+  await page.click('text=More sampling');
+  await page.click('#go');
+  assert.equal(await page.textContent('#frequency_penalty-problem'), 'Frequency penalty must be a number from -2 to 2, or empty.');
+  assert.equal(await focus(page), 'frequency_penalty');
+  assert(await page.isVisible('#frequency_penalty-problem'));
+  assert.deepEqual(sent, []);
+  await page.fill('#frequency_penalty', '');
+  await slide(page, 'min_p', 0.1);
+  await slide(page, 'typical_p', 0.9);
+  await page.click('#go');
+  await idle(page);
+  assert.equal(await status(page), 'Stopped at the limit of 3 tokens');
+  const { repetition_penalty, no_repeat_ngram_size, presence_penalty, frequency_penalty, min_p, typical_p } = sent[0];
+  assert.deepEqual([repetition_penalty, no_repeat_ngram_size, presence_penalty, frequency_penalty, min_p, typical_p], [1.25, 2, -0.5, undefined, 0.1, 0.9]);
+}
+
+// The server's verdict on a grammar stands below it; one that it refuses is not sent, and an answer
+// is of the others.
+async function grammars(page) {
+  const sent = [];
+  page.on('request', (request) => /completions/.test(request.url()) && sent.push(JSON.parse(request.postData())));
+  const good = 'Good: every answer that ends by itself is of this grammar.';
+  const said = (test) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector('#verdict').textContent), test.source);
+  await slide(page, 'temperature', 0.8);
+  await page.fill('#seed', '3');
+  await page.click('text=Grammar');
+  assert(!(await page.isVisible('#source')) && !(await page.isVisible('#verdict')));
+
+  // Every example is a grammar, and an answer is of it.
+  const examples = {
+    guided_regex: (text) => assert.match(text, /^(red|blue|green) (fox|cat)$/),
+    guided_choice: (text) => assert(['yes', 'no'].includes(text)),
+    guided_json(text) {
+      const { animal, legs } = JSON.parse(text);
+      assert(['fox', 'cat'].includes(animal) && Number.isInteger(legs));
+    },
+    guided_grammar: (text) => assert.match(text, /^[a-z]+( [a-z]+)*\.$/),
+    json_object: (text) => assert.equal(typeof JSON.parse(text), 'object'),
+  };
+  for (const [name, check] of Object.entries(examples)) {
+    await page.selectOption('#language', name);
+    await said(/^Good: /);
+    assert.equal(await page.textContent('#verdict'), good);
+    assert.equal(await page.isVisible('#source'), name !== 'json_object');
+    await page.click('#go');
+    await idle(page);
+    // A text may come to no end of its own.
+    const text = (await page.textContent('#text')).slice('Once upon a time'.length);
+    if ((await status(page)) === 'The text is of the grammar') check(text.trimStart());
+    else assert.match(await status(page), /^Stopped before the text was of the grammar: no room for more$/, name);
+    if (/regex|choice/.test(name)) assert.equal(await status(page), 'The text is of the grammar');
+  }
+
+  // What was written of each stays; what is wrong is told, and is not sent.
+  await page.selectOption('#language', 'guided_regex');
+  await said(/^Good: /);
+  await page.fill('#source', '(red');
+  await said(/^Not a grammar: /);
+  assert.equal(await page.getAttribute('#source', 'aria-invalid'), 'true');
+  const before = sent.length;
+  await page.click('text=Grammar');
+  await page.click('#go');
+  assert.equal(await focus(page), 'source');
+  assert(await page.isVisible('#verdict'));
+  assert.equal(sent.length, before);
+  await page.selectOption('#language', 'guided_json');
+  await said(/^Good: /);
+  await page.fill('#source', '{"type": "objekt"}');
+  await said(/^Not a grammar: .*objekt/s);
+  await page.selectOption('#language', 'guided_grammar');
+  await said(/^Good: /);
+  await page.fill('#source', 'start: WORD nothing\nWORD: /[a-z]+/');
+  await said(/^Not a grammar, line 1, column 8: unknown name: "nothing"$/);
+  await page.selectOption('#language', 'guided_regex');
+  assert.equal(await page.inputValue('#source'), '(red');
+  await said(/^Not a grammar: /);
+  await page.fill('#source', '(red) hen');
+  await said(/^Good: /);
+  assert.equal(await page.getAttribute('#source', 'aria-invalid'), null);
+  await page.click('#go');
+  await idle(page);
+  assert.match(await page.textContent('#text'), /^Once upon a time ?red hen$/);
+
+  // The verdict of what is there now counts, in whichever order the answers come.
+  let hold = null;
+  await page.route('**/playground/grammar', async (route) => {
+    if (route.request().postData().includes('slow(')) await new Promise((resolve) => { hold = resolve; });
+    await route.continue().catch(() => {});
+  });
+  await page.fill('#source', 'slow(');
+  while (hold === null) await page.waitForTimeout(20);
+  await page.fill('#source', 'quick');
+  await said(/^Good: /);
+  const late = page.waitForResponse('**/playground/grammar');
+  hold();
+  await late;
+  await page.waitForTimeout(50);
+  assert.equal(await page.textContent('#verdict'), good);
+  await page.unroute('**/playground/grammar');
+
+  // A server that does not judge keeps nobody from asking.
+  await page.route('**/playground/grammar', (route) => route.fulfill({ status: 429, body: '{"error": {}}' }));
+  await page.fill('#source', '(red|blue) hen');
+  await said(/^The server is busy/);
+  await page.click('#go');
+  await idle(page);
+  assert.equal(await status(page), 'The text is of the grammar');
+  await page.unroute('**/playground/grammar');
+
+  await page.selectOption('#language', '');
+  assert(!(await page.isVisible('#source')) && !(await page.isVisible('#verdict')));
+  await page.fill('#max_tokens', '2');
+  await page.click('#go');
+  await idle(page);
+  assert.equal(sent.at(-1).guided_regex, undefined);
+}
+
 // Outlines have the model's own probabilities, whatever the sliders leave.
 async function outlines(page) {
   await page.fill('#prompt', 'The');
@@ -267,7 +395,7 @@ async function keyboard(page) {
     await page.keyboard.press(key);
     return focus(page);
   };
-  await page.focus('#seed');
+  await page.focus('#grammar summary');
   assert.equal(await press('Tab'), tokens[0]);
   assert.equal(await press('ArrowDown'), tokens[1]);
   assert.equal(await press('End'), tokens[13]);
@@ -275,7 +403,7 @@ async function keyboard(page) {
   assert.equal(await press('ArrowUp'), tokens[12]);
   assert.equal(await press('Home'), tokens[0]);
   assert.equal(await press('ArrowDown'), tokens[1]);
-  assert.equal(await press('Shift+Tab'), 'seed');
+  assert.equal(await press('Shift+Tab'), 'Grammar');
   assert.equal(await press('Tab'), tokens[1]);
   await page.keyboard.press('Enter');
   await settled(page);
@@ -288,7 +416,7 @@ async function keyboard(page) {
 }
 
 const checks = { body, full, half, key, reading, troubles, typing };
-for (const check of [tooLong, fields, outlines, folded, keyboard]) {
+for (const check of [tooLong, fields, penalties, grammars, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);
     await settled(page);

@@ -18,6 +18,22 @@ HOSTS = ("localhost", "localhost:1", "LOCALHOST:80", "localhost:", "localhost.",
          "::1", "", " localhost ", "evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "evil.example:localhost", "localhost/", "local host", "m\u00e9")
 STORY = {"model": "m", "prompt": "Once upon a time", "max_tokens": 3, "temperature": 0, "seed": 1}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "What color is the sky?"}], "max_tokens": 3, "temperature": 0, "seed": 1}
+SCHEMA = {"type": "object", "properties": {"2": {"enum": [1.50, 12345678901234567890]}, "1": {"type": "string", "maxLength": 2}}, "required": ["1"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+LANGUAGES = [
+    {"response_format": {"type": "text"}}, {"response_format": {"type": "json_object"}}, {"response_format": FORMAT, "max_tokens": 40}, {"response_format": FORMAT, "stream": True},
+    *({"response_format": value} for value in (5, [], {}, {"type": 5}, {"type": "text", "x": 1, "a": 2}, {"type": "json_object", "json_schema": {}}, {"type": "json_schema"},
+                                               {"type": "json_schema", "json_schema": []}, {"type": "text", "json_schema": None}, {**FORMAT, "strict": True})),
+    *({"response_format": {"type": "json_schema", "json_schema": value}} for value in (
+        {"schema": SCHEMA}, {"name": 5, "schema": {}}, {"name": "a"}, {"name": "a", "schema": True}, {"schema": {}, "strict": None}, {"schema": {}, "strict": 1}, {"schema": {}, "x": 1},
+        {"schema": {"type": "wizard"}}, {"schema": {"$ref": "#/nowhere"}}, {"schema": {"const": "\ud83d"}}, {"schema": {"const": "\u2028<&>"}})),
+    *({"guided_json": value, "max_tokens": 20} for value in (SCHEMA, json.dumps(SCHEMA), "", "true", "{", "\ud83d", 5, [], {}, True, {"type": "integer", "maximum": 9}, {"$ref": "https://example.org"})),
+    *({"guided_regex": value, "max_tokens": 8} for value in ("[a-c]{4}", " [a-c]{4}", "", "(", "a\ud83db", "\0", 5, "[", "(?=a)b", "(a)\\1", "x" * 20)),
+    *({"guided_choice": value} for value in (["fox", "cow"], [], ["a", "a"], [""], [5], "a", {}, ["a\ud83d", "\u2028<&>"], [" a"], ["a"] * 3)),
+    *({"guided_grammar": value, "max_tokens": 8} for value in ('start: "a" | "b"', "", "start: b", "x: y", 5, 'start: /[ab]+/ "\ud83d"', "start: <[5]>", "%ignore", 'start: start "a" |')),
+    {"guided_choice": ["a"], "guided_regex": "a"}, {"guided_json": {}, "response_format": {"type": "text"}}, {"guided_json": {}, "response_format": FORMAT},
+    {"guided_regex": "a", "ignore_eos": True}, {"guided_regex": None, "guided_json": None}, {"guided_regex": "a", "min_tokens": 3}, {"guided_regex": "abc", "logit_bias": {"100": -100}},
+    {"guided_decoding_backend": "outlines"}, {"grammar": "root ::= a"}, {"guided_regex": "[ab]{3}", "n": 2, "stop": "b"}, {"guided_regex": "[ab]{3}", "logprobs": None, "echo": None}]
 BODIES = [
     ("/v1/completions", STORY | more) for more in (
         {}, {"n": 2, "logprobs": 2}, {"echo": True, "logprobs": 1}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}},
@@ -34,6 +50,8 @@ BODIES = [
         {"presence_penalty": 1.5}, {"presence_penalty": 2.01}, {"frequency_penalty": -2}, {"min_tokens": 4}, {"min_tokens": 3, "ignore_eos": True}, {"ignore_eos": 1},
         {"stop_token_ids": [5, 400]}, {"stop_token_ids": 5}, {"stop_token_ids": [1024]}, {"bad_words": ["there", " was"]}, {"bad_words": [""]}, {"bad_words": "a"}, {"bad_words": [5]},
         {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"typical_p": 1.5}, {"epsilon_cutoff": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
+        {"best_of": 3, "n": 2}, {"best_of": 3, "stream": True}, {"best_of": 2, "n": 3}, {"best_of": 4, "logprobs": 1, "temperature": 1}, {"best_of": 128, "prompt": ["a"] * 600},
+        {"best_of": 3, "echo": True, "temperature": 1}, {"best_of": 2, "max_tokens": 0}, *LANGUAGES,
         {"no_repeat_ngram_size": 1.5}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
         {"prompt": "\ud83d"}, {"prompt": "a\ud83d\ude00b", "echo": True}, {"prompt": "a\0b", "echo": True}, {"prompt": "\ufeffa", "echo": True}, {"prompt": "\u2028<&>", "echo": True})
 ] + [
@@ -45,7 +63,8 @@ BODIES = [
         {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
         {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
-        {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5})
+        {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
+        {"guided_regex": "[0-9]{3}", "messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"guided_regex": "[0-9]{3}", "logprobs": True, "top_logprobs": 2})
 ] + [
     ("/tokenize", body) for body in ({"content": "Once"}, {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
                                      {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
@@ -71,7 +90,14 @@ TOOL_BODIES = [
         {"tool_choice": "none"}, {"tool_choice": "auto"}, {"parallel_tool_calls": False}, {"chat_template_kwargs": {"extra": {"2": 1.0, "1": 2**63}}})
 ] + [
     TOOLS | more for more in (
-        {"tool_choice": "required"}, {"tool_choice": 5}, {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, {"parallel_tool_calls": "x"},
+        {"tool_choice": "required", "max_tokens": 60}, {"tool_choice": 5}, {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "max_tokens": 60}, {"parallel_tool_calls": "x"},
+        {"tool_choice": {"type": "function", "function": {"name": "x" * 200}}}, {"tool_choice": {"type": "function", "function": {"name": "a", "b": 1}}}, {"tool_choice": {"type": "function", "function": 5}},
+        {"tool_choice": "required", "tools": []}, {"tool_choice": "required", "tools": None}, {"tool_choice": "required", "guided_regex": "a"}, {"tool_choice": "none", "guided_regex": "[ab]{3}"},
+        {"guided_regex": "a"}, {"guided_grammar": 'start: "a"'}, {"response_format": {"type": "json_object"}, "max_tokens": 60}, {"guided_json": {"const": 5}, "max_tokens": 60},
+        *({"tool_choice": "required", "max_tokens": 80, "parallel_tool_calls": one, "tools": [{"type": "function", "function": {"name": name, "parameters": parameters}}, TOOL]}
+          for one in (True, False) for name, parameters in (
+              ("a", None), ("a\"<&>", {}), ("\ud83d", {"x": 5}), ("a", 5), ("a", {"type": "string"}), ("a", {"type": ["object"]}), ("a", {"type": "object"}), ("a", {"$ref": "#/$defs/x"}),
+              ("a", {"$defs": {"x": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}}, "$ref": "#/$defs/x"}), ("a", {"properties": []}))),
         {"functions": [{"name": "f"}]}, {"function_call": "auto"}, {"tools": {}}, {"tools": [5]}, {"tools": [{}]}, {"tools": [{"type": "web_search"}]},
         {"tools": [{"type": "function"}]}, {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "function", "function": {"name": ""}}]},
         {"tools": [TOOL, {"type": "function", "function": {"name": "\ud83d"}}]}, {"chat_template_kwargs": []}, {"chat_template_kwargs": {"tools": 1, "messages": 2}},
@@ -198,7 +224,7 @@ def neutral(value):
         same["message"] = "The request is not valid JSON"  # and the parser's own words
     for name in ("id", "created", "first_token_ms", "total_ms"):
         if name in same and not (name == "id" and same[name] == "m"):
-            same[name] = type(same[name]).__name__
+            same[name] = "a number" if isinstance(same[name], (int, float)) else type(same[name]).__name__
     return same
 
 

@@ -14,8 +14,9 @@ const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'none', maxRetries: 0 
 const model = (await client.models.list()).data[0].id;
 const SKY = [{ role: 'user', content: 'What color is the sky?' }];
 const STORY = { model, prompt: 'Once upon a time' };
-// mha-f32 repeats itself for ever
-const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 2000 };
+// mha-f32 repeats itself for ever; nobody waits for the end of LONGER.
+const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 600 };
+const LONGER = { ...LONG, max_tokens: 30_000 };
 
 const chat = (options) => client.chat.completions.create({ model, messages: SKY, ...options });
 const complete = (options) => client.completions.create({ ...STORY, ...options });
@@ -26,7 +27,7 @@ async function metric(name) {
 }
 
 async function idle() {
-  const deadline = Date.now() + 5000;
+  const deadline = Date.now() + 300_000;
   for (const name of ['llamabi_sequences_running', 'llamabi_sequences_waiting', 'llamabi_kv_pages_used']) {
     while ((await metric(name)) !== 0) assert(Date.now() < deadline, `${name} is not 0`);
   }
@@ -113,26 +114,35 @@ const checks = {
 const endings = {
   async abort() {
     let before = await metric('llamabi_generated_tokens_total');
-    for await (const _ of await client.completions.create({ ...LONG, stream: true })) {
+    for await (const _ of await client.completions.create({ ...LONGER, stream: true })) {
       assert.equal(await metric('llamabi_sequences_running'), 1);
       break;
     }
     await idle();
     let made = (await metric('llamabi_generated_tokens_total')) - before;
-    assert(made > 0 && made < 2000, 'the client left, but its answer was finished');
+    assert(made > 0 && made < 30_000, 'the client left, but its answer was finished');
 
     before = await metric('llamabi_generated_tokens_total');
-    await assert.rejects(client.completions.create(LONG, { signal: AbortSignal.timeout(50) }), OpenAI.APIUserAbortError);
+    await assert.rejects(client.completions.create(LONGER, { signal: AbortSignal.timeout(50) }), OpenAI.APIUserAbortError);
     await idle();
     made = (await metric('llamabi_generated_tokens_total')) - before;
-    assert(made < 2000, 'the client left, but its answer was finished');
+    assert(made < 30_000, 'the client left, but its answer was finished');
   },
 
   async full() {
-    const ask = async () => collect(await client.completions.create({ ...LONG, stream: true }));
-    const outcomes = await Promise.allSettled(Array.from({ length: 30 }, ask));
-    const refused = outcomes.filter((o) => o.status === 'rejected').map((o) => o.reason);
-    assert(refused.length >= 1 && refused.length <= 22, `${refused.length} of 30 refused`);
+    // All slots are taken until 18 have been refused, so that four wait, and are answered then.
+    const refused = [];
+    const occupy = async () => {
+      for await (const _ of await client.completions.create({ ...LONGER, stream: true })) if (refused.length === 18) break;
+    };
+    const answer = async () => collect(await client.completions.create({ ...LONG, max_tokens: 50, stream: true }));
+    const ask = () => answer().catch((e) => void refused.push(e));
+    const slots = Array.from({ length: 8 }, occupy);
+    while ((await metric('llamabi_sequences_running')) < 8);
+    const outcomes = await Promise.all(Array.from({ length: 22 }, ask));
+    await Promise.all(slots);
+    const answered = outcomes.filter((chunks) => chunks?.at(-1).choices[0].finish_reason === 'length');
+    assert.deepEqual([refused.length, answered.length], [18, 4]);
     for (const e of refused) {
       assert(e instanceof OpenAI.RateLimitError, String(e));
       assert.deepEqual([e.status, e.type, e.code], [429, 'rate_limit_error', 'rate_limit_exceeded']);

@@ -9,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
+
+from service import PATIENCE, Service
 
 CKPT, *COMMAND = sys.argv[1:]
 
 
 def fails(*flags):
     """What it says when it ends by itself, which it must do soon and with a status."""
-    process = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=PATIENCE)
     assert process.returncode > 0, process
     return process.stderr
 
@@ -31,7 +34,7 @@ def serve(*flags):
     request = urllib.request.Request(f"{url}/v1/completions", body.encode(), {"Content-Type": "application/json"})
     text = json.load(urllib.request.urlopen(request))["choices"][0]["text"]
     process.send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=60)[1]
+    log = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, log
     return text, log
 
@@ -53,4 +56,16 @@ assert len({serve()[0] for _ in range(4)}) > 1, "every start tells the same stor
 for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
     text, log = serve("--weights_dtype", weights, "--kv_dtype", kv)
     assert text and weights in log, log
-print("flags: port, seed, dtypes")
+
+# A chat template of the operator's, for a model that has none: it counts, with its own sentences.
+with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+    file.write("{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no ' + m.role + ' here') }}{% endif %}{{ m.content }}{% endfor %}")
+    file.flush()
+    with Service(COMMAND, CKPT, "--chat-template", file.name) as service:
+        for role, expected in (("user", 200), ("system", 400)):
+            messages = [{"role": role, "content": "Once"}, {"role": "user", "content": " upon"}]
+            status, _, answer = service.send("/v1/chat/completions", {"model": "m", "max_tokens": 3, "messages": messages})
+            assert status == expected and ("no system here" in answer) == (status == 400), answer
+for file, said in (("/dev/null", "empty"), ("/nonexistent", "no such file")):
+    assert said in fails("--ckpt_dir", CKPT, "--chat_template", file).lower(), file
+print("flags: port, seed, dtypes, chat template")

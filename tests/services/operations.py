@@ -15,7 +15,7 @@ import urllib.request
 
 import openai
 
-from service import Service, wait
+from service import PATIENCE, Service, wait
 
 DEMO, ENDLESS, *COMMAND = sys.argv[1:]
 # mha-f32 repeats itself for ever after this.
@@ -23,38 +23,21 @@ LONG = dict(model="m", prompt="12345678901234567890", temperature=0, max_tokens=
 
 
 def client_of(service, key="none"):
-    return openai.OpenAI(base_url=f"{service.url}/v1", api_key=key, max_retries=0)
+    return openai.OpenAI(base_url=f"{service.url}/v1", api_key=key, max_retries=0, timeout=600)
 
 
 def drain():
     """It ends when the last answer does, though the clients keep their connections."""
-    with Service(COMMAND, DEMO, "--grace", "15") as service:
+    with Service(COMMAND, DEMO, "--grace", "100") as service:
         client = client_of(service)
         for _ in range(2):
             client.completions.create(model="m", prompt="Once", max_tokens=3)
-        assert service.stop() < 14
-    # Long answers: the first is not to end before the last has begun, on a fast machine either.
-    with Service(COMMAND, ENDLESS, "--grace", "60", "--max_seq_len", "4096") as service:
-        client = client_of(service)  # one for both: it keeps the two connections for its next requests
-        answers = []
-        asking = [threading.Thread(target=lambda: answers.append(client.completions.create(**LONG))) for _ in range(2)]
-        for thread in asking:
-            thread.start()
-        stream = http.client.HTTPConnection("127.0.0.1", service.port)
-        stream.request("POST", "/v1/completions", json.dumps({**LONG, "stream": True}), {"Content-Type": "application/json"})
-        streamed = stream.getresponse()
-        streamed.read(1)
-        wait(lambda: "llamabi_sequences_running 3" in service.send("/metrics")[2], 60, "all three run")
-        threading.Thread(target=service.stop, daemon=True).start()
-        wait(lambda: not listens(service), 60, "it takes no new connection")
-        assert streamed.read().endswith(b"data: [DONE]\n\n")
-        for thread in asking:
-            thread.join()
-        assert [answer.choices[0].finish_reason for answer in answers] == ["length"] * 2
-        assert service.ended(time.monotonic(), 90) < 50
-        assert "still run" not in service.said(), service.said()
-        stream.close()
-        client.close()
+        assert service.stop() < 90
+    for tokens in (1000, 4000, 16000, 64000):  # on a fast machine the first may end before the last has begun
+        if drain_running(tokens):
+            break
+    else:
+        raise AssertionError("three answers never ran at the same time")
     # Longer than a fast machine writes in the second that they are given.
     with Service(COMMAND, ENDLESS, "--grace", "1", "--max_seq_len", "32768") as service:
         client = client_of(service)
@@ -70,8 +53,36 @@ def drain():
                 raise AssertionError("the stream ended as if it were whole")
             except openai.APIError as e:
                 assert "shutting down" in str(e), e
-        service.ended(time.monotonic(), 60)
+        service.ended(time.monotonic())
         assert "2 requests still run after 1 s, and are cancelled" in service.said(), service.said()
+
+
+def drain_running(tokens):
+    """Answers that run when it is told to end are given to their end. Whether all three ran then."""
+    with Service(COMMAND, ENDLESS, "--grace", "600", "--max_seq_len", str(tokens + 100)) as service:
+        client = client_of(service)  # one for both: it keeps the two connections for its next requests
+        long = {**LONG, "max_tokens": tokens}
+        answers = []
+        asking = [threading.Thread(target=lambda: answers.append(client.completions.create(**long))) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        stream = http.client.HTTPConnection("127.0.0.1", service.port)
+        stream.request("POST", "/v1/completions", json.dumps({**long, "stream": True}), {"Content-Type": "application/json"})
+        streamed = stream.getresponse()
+        streamed.read(1)
+        all_run = []
+        wait(lambda: all_run.append("llamabi_sequences_running 3" in service.send("/metrics")[2]) or all_run[-1] or answers, "all three run")
+        threading.Thread(target=service.stop, daemon=True).start()
+        wait(lambda: not listens(service), "it takes no new connection")
+        assert streamed.read().endswith(b"data: [DONE]\n\n")
+        for thread in asking:
+            thread.join()
+        assert [answer.choices[0].finish_reason for answer in answers] == ["length"] * 2
+        assert service.ended(time.monotonic()) < 250
+        assert "still run" not in service.said(), service.said()
+        stream.close()
+        client.close()
+        return all_run[-1]
 
 
 def listens(service):
@@ -235,42 +246,41 @@ def timeouts():
     with Service(COMMAND, ENDLESS, "--timeout", "1", "--max_batch_size", "1", "--max_seq_len", "100000") as service:
         client = client_of(service)
         endless = {**LONG, "max_tokens": 90000}
-        begin = time.monotonic()
         whole = threading.Thread(target=lambda: outcomes.append(failure(lambda: client.completions.create(**endless))))
         outcomes = []
         whole.start()
         stream = failure(lambda: list(client.completions.create(**endless, stream=True)))  # runs, or waits
         whole.join()
-        assert time.monotonic() - begin < 60
         for e in (*outcomes, stream):
             assert "longer than 1 s" in str(e) and e.code == "timeout", e
         assert outcomes[0].status_code == 503
         # One that reads a little now and then is patient enough for each write, and yet has an end.
         request = urllib.request.Request(f"{service.url}/v1/completions", json.dumps({**endless, "stream": True, "logprobs": 5}).encode(),
                                          {"Content-Type": "application/json"})
-        begin = time.monotonic()
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             try:
+                begin = time.monotonic()
                 while answer.read1(100):
+                    assert time.monotonic() - begin < PATIENCE, "it goes on"
                     time.sleep(0.2)
                     if "llamabi_sequences_running 0" in service.send("/metrics")[2]:
                         break
             except OSError:
                 pass
-        assert time.monotonic() - begin < 60
-        wait(lambda: "llamabi_sequences_running 0" in service.send("/metrics")[2], 60, "nothing runs")
+        wait(lambda: "llamabi_sequences_running 0" in service.send("/metrics")[2], "nothing runs")
     assert "must be" in refusal("--timeout", "soon")
 
 
 def waiting():
     """The model's own bound on calls that wait is a full queue to clients, as the service's is."""
-    with Service(COMMAND, ENDLESS, "--max-waiting", "1", "--max_batch_size", "1", "--max_seq_len", "100000") as service:
+    # The stream, which is not read on, keeps the slot.
+    with Service(COMMAND, ENDLESS, "--max-waiting", "1", "--max_batch_size", "1", "--max_seq_len", "100000", "--max-stall", "600") as service:
         client = client_of(service)
         stream = client.completions.create(**{**LONG, "max_tokens": 90000}, stream=True)
         next(iter(stream))
         second = threading.Thread(target=lambda: client.completions.create(model="m", prompt="a", max_tokens=1))
         second.start()
-        wait(lambda: "llamabi_sequences_waiting 1" in service.send("/metrics")[2], 60, "one waits")
+        wait(lambda: "llamabi_sequences_waiting 1" in service.send("/metrics")[2], "one waits")
         for streamed in (False, True):
             e = failure(lambda: client.completions.create(model="m", prompt="a", max_tokens=1, stream=streamed))
             assert (e.status_code, e.type, e.code) == (429, "rate_limit_error", "rate_limit_exceeded"), e
@@ -295,9 +305,12 @@ def failure(call):
 def loop():
     """Others are answered while a large request is read, refused or encoded."""
     with Service(COMMAND, DEMO, "--max_body", "4194304") as service:
-        large = {"content": "x " * 500_000}
-        alone = during(service, "/tokenize", large, 200)
-        assert alone["answers"] >= 5, alone  # one or two, if nothing else happens meanwhile
+        # One or two others, if nothing else happens meanwhile, however long it takes.
+        for words in (500_000, 1_000_000, 2_000_000):
+            alone = during(service, "/tokenize", {"content": "x " * words}, 200)
+            if alone["answers"] >= 5:
+                break
+        assert alone["answers"] >= 5, alone
         status, _, text = service.send("/v1/completions", b"[" * 500_000 + b"]" * 500_000)
         assert status == 400 and "nested more than 64 deep" in text, text[:200]
         assert service.send("/v1/completions", b'{"prompt":"%s\\"[[[","model":1}' % (b"[" * 100))[0] == 400  # not nested at all
@@ -306,10 +319,10 @@ def loop():
             return
         for body in ({"prompt": "x " * 500_000}, {"messages": [{"role": "user", "content": "x " * 500_000}]},
                      {"messages": [{"role": "user", "content": "hi"}], "answer": "x " * 500_000}):
-            refused = during(service, "/playground/next", body, 400)
-            assert json.loads(refused["text"])["error"]["code"] == "context_length_exceeded", refused
-            # It is not encoded to its end, so it does not take the time that it takes above.
-            assert refused["took"] < alone["took"] / 2, (refused, alone["took"])
+            refused = json.loads(during(service, "/playground/next", body, 400)["text"])["error"]
+            assert refused["code"] == "context_length_exceeded", refused
+            # It is not encoded to its end, so nobody knows how many tokens it has.
+            assert "n_prompt_tokens" not in refused, refused
 
 
 def during(service, path, body, expected):
@@ -329,7 +342,7 @@ def during(service, path, body, expected):
     done.set()
     asking.join()
     assert status == expected, text[:300]
-    return {"took": end - begin, "answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
+    return {"answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
 
 
 CHECKS = [drain, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]

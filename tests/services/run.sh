@@ -1,10 +1,14 @@
 #!/bin/bash
 # run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with
-# the official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (5).
+# the official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (3).
+#
+# What is independent runs side by side, one for each processor, both services at once. Each says what
+# it has to say in one piece, when it has ended. ONLY, a pattern of bash, chooses among them by name:
+# ONLY='Go service: tools' tests/services/run.sh PREFIX
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: $0 PREFIX [SECONDS]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
-seconds=${2:-5}
+seconds=${2:-3}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=$root/build/services
@@ -22,118 +26,209 @@ unset CGO_LDFLAGS CGO_CFLAGS
 # Go's build cache does not notice another prefix, nor another llamabi.h in it; a flag it does.
 export CGO_CPPFLAGS="-DLLAMABI_INSTALLED=$(echo "$prefix" | cat - "$prefix/include/llamabi.h" | cksum | tr -d ' ')"
 
-# The clients, unmodified, at pinned versions; kept until the pins change.
-if ! cmp -s "$here/requirements.txt" "$work/venv/requirements.txt"; then
+# ---- side by side ----
+
+jobs=$work/jobs
+rm -rf "$jobs"
+mkdir -p "$jobs"
+begun=0
+job() { # job NAME COMMAND...: beside the others, in a shell of its own
+  local name=$1 own=$jobs/$((begun++)) at_once=${AT_ONCE:-$(nproc)}
+  shift
+  while (($(jobs -pr | wc -l) >= at_once)); do wait -n || true; done
+  mkdir "$own"
+  (
+    begin=$SECONDS
+    status=0
+    "$@" >"$own/said" 2>&1 & # not as a part of ||, which would go on behind what fails in it
+    wait $! || status=$?
+    exec 9>>"$jobs/lock"
+    flock 9
+    echo "$status" >"$own/status"
+    if [ $status = 0 ]; then echo "== $name: passed ($((SECONDS - begin)) s)"; else echo "== $name: FAILED"; fi
+    cat "$own/said"
+  ) &
+}
+together() { # waits for all that was begun; none may have failed
+  wait
+  local i
+  for ((i = 0; i < begun; i++)); do
+    [ "$(cat "$jobs/$i/status" 2>&1)" = 0 ] || { echo "tests/services/run.sh: FAILED, see above" >&2; exit 1; }
+  done
+}
+
+# ---- what is needed: the clients, unmodified, at pinned versions, kept until the pins change; and the services ----
+
+clients_of_pypi() {
+  cmp -s "$here/requirements.txt" "$work/venv/requirements.txt" && return
   rm -rf "$work/venv"
   python3 -m venv "$work/venv"
   "$work/venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
   cp "$here/requirements.txt" "$work/venv/"
-fi
-if ! cmp -s "$here/package-lock.json" "$work/npm/installed.json"; then
+}
+clients_of_npm() {
+  cmp -s "$here/package-lock.json" "$work/npm/installed.json" && return
   rm -rf "$work/npm"
   mkdir -p "$work/npm"
   cp "$here/package.json" "$here/package-lock.json" "$work/npm/"
   (cd "$work/npm" && npm ci --silent --no-audit --no-fund --ignore-scripts)
   cp "$here/package-lock.json" "$work/npm/installed.json"
-fi
-export OPENAI_FROM=$work/npm
+}
+go_service() {
+  (cd "$here/load" && go build -o "$work/load" .)
+  (cd "$root/examples/go-server" && go build -o "$work/go-server" . && go build -race -o "$work/go-server-race" .)
+}
+# As its README says, but in a folder of its own: npm packs the binding and builds it against the
+# installed library.
+node_service() {
+  rm -rf "$work/node-server" "$work"/llamabi-*.tgz
+  cp -R "$root/examples/node-server" "$work/node-server"
+  rm -rf "$work/node-server/node_modules" "$work/node-server/package-lock.json"
+  rm -rf "$work/source" # a copy: npm pack puts licences beside the package for a moment
+  mkdir -p "$work/source/bindings"
+  cp "$root"/LICENSE-* "$work/source"
+  cp -R "$root/bindings/node" "$work/source/bindings/node"
+  rm -rf "$work/source/bindings/node/node_modules" "$work/source/bindings/node/build"
+  (cd "$work/source/bindings/node" && npm pack --silent --pack-destination "$work" >/dev/null)
+  (cd "$work/node-server" && CXXFLAGS=-O0 npm install --silent --no-audit --no-fund "$work"/llamabi-*.tgz)
+}
 
-(cd "$here/load" && go build -o "$work/load" .)
-(cd "$root/examples/go-server" && go test . && go build -o "$work/go-server" . && go build -race -o "$work/go-server-race" .)
+# ---- one service ----
 
-pid=
-trap '[ -z "$pid" ] || kill -9 $pid 2>/dev/null || true' EXIT
+py() { "$work/venv/bin/python" "$here/$1.py" "${@:2}"; }
+js() { node "$here/$1.mjs" "${@:2}"; }
+demo=$root/demo/meta endless=$root/tests/data/reference/mha-f32/hf
 
-start() { # start COMMAND...: sets pid and url
-  : >"$work/log"
-  "$@" --port 0 >"$work/log" 2>&1 &
+start() { # start COMMAND...: sets pid, log and url
+  log=$(mktemp "$jobs/log.XXXXXX")
+  "$@" --port 0 >"$log" 2>&1 &
   pid=$!
-  for _ in $(seq 200); do
-    url=$(sed -n 's/^listening on \(http:.*\)/\1/p' "$work/log")
+  pids="${pids:-} $pid"
+  trap 'kill -9 $pids 2>/dev/null || true' EXIT
+  while kill -0 $pid 2>/dev/null; do
+    url=$(sed -n 's/^listening on \(http:.*\)/\1/p' "$log")
     [ -z "$url" ] || return 0
-    kill -0 $pid 2>/dev/null || break
-    sleep 0.1
+    sleep 0.05
   done
   echo "tests/services/run.sh: $* did not start:" >&2
-  cat "$work/log" >&2
+  cat "$log" >&2
   exit 1
 }
 
 ended() { # the process must have been asked to end: it does so with status 0, and without a race
-  for _ in $(seq 100); do
-    kill -0 $pid 2>/dev/null || break
-    sleep 0.1
-  done
   local status=0
+  for _ in $(seq 6000); do
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.05
+  done
   if kill -0 $pid 2>/dev/null; then
     status="none: it still runs"
   else
     wait $pid || status=$?
-    pid=
+    pids=${pids% "$pid"}
   fi
-  if [ "$status" != 0 ] || grep -q 'DATA RACE' "$work/log"; then
+  if [ "$status" != 0 ] || grep -q 'DATA RACE' "$log"; then
     echo "tests/services/run.sh: exit status $status; its log:" >&2
-    cat "$work/log" >&2
+    cat "$log" >&2
     exit 1
   fi
 }
-
-check() { # check NAME COMMAND [COMMAND under load]
-  echo "== $1"
-  local demo="--ckpt_dir $root/demo/meta --cached-tokens" endless="--ckpt_dir $root/tests/data/reference/mha-f32/hf"
-  for client in "$work/venv/bin/python $here/client.py" "node $here/client.mjs" "$work/venv/bin/python $here/protocol.py"; do
-    start $2 $demo --queue 4
-    $client "$url"
-    kill -TERM $pid
-    ended
-    start $2 $endless --queue 4 --max_seq_len 4096
-    $client "$url" $pid
-    ended
-  done
-  rm -rf "$work/overflowing"
-  node "$here/finite.mjs" write "$root/demo/hf" "$work/overflowing"
-  start $2 --ckpt_dir "$work/overflowing"
-  node "$here/finite.mjs" check "$url"
-  kill -TERM $pid
-  ended
-  for form in hermes mistral llama; do
-    python3 "$here/scripted.py" $form "$work/scripted/$form"
-    start $2 --ckpt_dir "$work/scripted/$form" --model_name m --max_seq_len 4096
-    "$work/venv/bin/python" "$here/tools.py" "$url" $form
-    node "$here/tools.mjs" "$url"
-    [ $form != hermes ] || "$work/venv/bin/python" "$here/alike.py" tools "$url" "$work/${1%% *}-tools.json"
-    kill -TERM $pid
-    ended
-  done
-  "$work/venv/bin/python" "$here/flags.py" "$root/demo/meta" $2
-  "$work/venv/bin/python" "$here/observe.py" "$root/demo/meta" $2
-  "$work/venv/bin/python" "$here/operations.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
-  "$work/venv/bin/python" "$here/unread.py" "$root/tests/data/reference/mha-f32/hf" $2
-  "$work/venv/bin/python" "$here/hostile.py" "$root/demo/meta" "$root/tests/data/reference/mha-f32/hf" $2
-  start $2 --ckpt_dir "$root/demo/meta" --model_name m
-  "$work/venv/bin/python" "$here/alike.py" ask "$url" "$work/${1%% *}.json"
-  kill -TERM $pid
-  ended
-  start ${3:-$2} $demo --queue 128
-  "$work/load" --url "$url" --pid $pid --seconds "$seconds"
+stopped() {
   kill -TERM $pid
   ended
 }
 
-check "Go service" "$work/go-server-race" "$work/go-server"
-if [ -d "$root/examples/node-server" ]; then
-  node "$here/calls.mjs"
-  # As its README says, but in a folder of its own: npm packs the binding and builds it against the
-  # installed library.
-  rm -rf "$work/node-server" "$work"/llamabi-*.tgz
-  cp -R "$root/examples/node-server" "$work/node-server"
-  rm -rf "$work/node-server/node_modules" "$work/node-server/package-lock.json"
-  (cd "$root/bindings/node" && npm pack --silent --pack-destination "$work" >/dev/null)
-  (cd "$work/node-server" && npm install --silent --no-audit --no-fund "$work"/llamabi-*.tgz)
-  check "Node service" "node $work/node-server/server.mjs"
-  "$work/venv/bin/python" "$here/alike.py" compare "$work/Go.json" "$work/Node.json"
-  "$work/venv/bin/python" "$here/alike.py" compare "$work/Go-tools.json" "$work/Node-tools.json"
-else
-  echo "tests/services/run.sh: there is no examples/node-server, its part is skipped"
+client() { # client py|js NAME COMMAND...: on the demo model, then on one that never stops by itself, which it ends
+  start "${@:3}" --ckpt_dir "$demo" --cached-tokens --queue 4
+  $1 "$2" "$url"
+  stopped
+  start "${@:3}" --ckpt_dir "$endless" --queue 4 --max_seq_len 32768
+  $1 "$2" "$url" $pid
+  ended
+}
+constrained() {
+  start "$@" --ckpt_dir "$demo" --cached-tokens
+  py constrained "$url"
+  js constrained "$url"
+  stopped
+}
+finite() {
+  start "$@" --ckpt_dir "$work/overflowing"
+  js finite check "$url"
+  stopped
+}
+tools() { # tools NAME COMMAND...: the three forms at once
+  local form all=() each=() logs=()
+  for form in hermes mistral llama; do
+    start "${@:2}" --ckpt_dir "$work/scripted/$form" --model_name m --max_seq_len 4096
+    all+=("$url" $form) each+=($pid) logs+=("$log")
+  done
+  py tools "${all[@]}"
+  for form in 0 2 4; do js tools "${all[form]}"; done
+  py alike tools "${all[0]}" "$work/$1-tools.json"
+  for form in 0 1 2; do
+    pid=${each[form]} log=${logs[form]}
+    stopped
+  done
+}
+asked() { # asked NAME COMMAND...
+  start "${@:2}" --ckpt_dir "$demo" --model_name m
+  py alike ask "$url" "$work/$1.json"
+  stopped
+}
+under_load() {
+  start "$@" --ckpt_dir "$demo" --cached-tokens --queue 128
+  "$work/load" --url "$url" --pid $pid --seconds "$seconds"
+  stopped
+}
+
+check() { # check NAME COMMAND...: all but the load; those first that take long
+  local name=$1 one
+  shift
+  # One thread, since others run at the same time.
+  one=("$@" --threads 1)
+  # shellcheck disable=SC2254 # ONLY is a pattern
+  run() { case "$name service: $1" in ${ONLY:-*}) job "$name service: $1" "${@:2}" ;; esac; }
+  run operations py operations "$demo" "$endless" "${one[@]}"
+  run hostile py hostile "$demo" "$endless" "${one[@]}"
+  run tools tools "$name" "${one[@]}"
+  run constrained constrained "${one[@]}"
+  run protocol client py protocol "${one[@]}"
+  run "client of PyPI" client py client "${one[@]}"
+  run "client of npm" client js client "${one[@]}"
+  run unread py unread "$endless" "${one[@]}"
+  run flags py flags "$demo" "${one[@]}"
+  run adapters py adapters "$root/tests/data/adapters" "${one[@]}"
+  run observe py observe "$demo" "${one[@]}"
+  run alike asked "$name" "${one[@]}"
+  run finite finite "${one[@]}"
+}
+
+job "clients of PyPI" clients_of_pypi
+job "clients of npm" clients_of_npm
+job "Go service: built" go_service
+job "Node service: installed" node_service
+together
+export OPENAI_FROM=$work/npm
+rm -rf "$work/overflowing"
+js finite write "$root/demo/hf" "$work/overflowing"
+for form in hermes mistral llama; do python3 "$here/scripted.py" $form "$work/scripted/$form"; done
+
+go=("$work/go-server-race") node=(node "$work/node-server/server.mjs")
+job "Go service: its own tests" eval 'cd "$root/examples/go-server" && go test .'
+job "Node service: its parts" eval 'js calls && js backlog'
+check Go "${go[@]}"
+check Node "${node[@]}"
+together
+if [ -z "${ONLY:-}" ]; then
+  py alike compare "$work/Go.json" "$work/Node.json"
+  py alike compare "$work/Go-tools.json" "$work/Node-tools.json"
+  # One after the other, with all threads: it prints how fast they are.
+  for name in Go Node; do
+    command=("$work/go-server")
+    [ $name = Go ] || command=("${node[@]}")
+    AT_ONCE=1 job "$name service: load" under_load "${command[@]}"
+  done
+  together
 fi
 echo "tests/services/run.sh: everything passed"

@@ -9,6 +9,9 @@ import time
 import urllib.error
 import urllib.request
 
+# Seconds, for what hangs: more than a busy machine needs for anything else.
+PATIENCE = 300
+
 
 class Service:
     """`with Service(command, ckpt, "--flag", ...) as s:` ends it with SIGTERM, and checks that it ended well."""
@@ -21,7 +24,7 @@ class Service:
                         for to, pipe in ((self.out, self.process.stdout), (self.err, self.process.stderr))]
         for thread in self.threads:
             thread.start()
-        wait(lambda: self.process.poll() is not None or any("listening on" in line for line in self.out), 60, "it listens")
+        wait(lambda: self.process.poll() is not None or any("listening on" in line for line in self.out), "it listens")
         if self.process.poll() is not None:
             for thread in self.threads:  # what it said last may not have been read yet
                 thread.join()
@@ -46,15 +49,15 @@ class Service:
     def said(self):
         return "".join(self.out + self.err)
 
-    def stop(self, seconds=60):
+    def stop(self):
         """Ends it; how long that took."""
         begin = time.monotonic()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.ended(begin, seconds)
+        return self.ended(begin)
 
-    def ended(self, begin, seconds):
-        status = self.process.wait(seconds)
+    def ended(self, begin):
+        status = self.process.wait(PATIENCE)
         took = time.monotonic() - begin
         for thread in self.threads:
             thread.join()
@@ -74,7 +77,7 @@ class Service:
             headers.setdefault("content-type", "application/json")
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:
-            answer = urllib.request.urlopen(request, timeout=120)
+            answer = urllib.request.urlopen(request, timeout=PATIENCE)
         except urllib.error.HTTPError as e:
             answer = e
         with answer:
@@ -88,8 +91,8 @@ class Service:
         return status, json.loads(text)
 
 
-def wait(condition, seconds, what):
-    deadline = time.monotonic() + seconds
+def wait(condition, what):
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
         time.sleep(0.01)

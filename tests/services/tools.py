@@ -1,6 +1,6 @@
 """Tools with the official openai client of PyPI and with LangChain, against a checkpoint of scripted.py.
 
-tools.py URL FORM
+tools.py URL FORM [URL FORM...]
 """
 
 import json
@@ -12,9 +12,7 @@ from langchain_openai import ChatOpenAI
 
 from scripted import ARGUMENTS, SCRIPTS
 
-URL, FORM = sys.argv[1:]
-client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
-MODEL = client.models.list().data[0].id
+URL = FORM = client = MODEL = None  # those of the service that is being tested
 ASK = {"role": "user", "content": "How warm is it in Zürich?"}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": name, "description": name, "parameters": CITY}} for name in ("get_weather", "now")]
@@ -124,11 +122,84 @@ def choices():
     chunks = chat(script="two", parallel_tool_calls=False, stream=True)
     assert {call.index for c in chunks for call in c.choices[0].delta.tool_calls or []} == {0}
     assert len(calls_of(chat(script="two", parallel_tool_calls=True).choices[0].message)) == 2
-    for choice in ("required", "any", {"type": "function", "function": {"name": "now"}}):
-        refused("tool_choice", "'auto' or 'none'", body={"tool_choice": choice})
     refused("parallel_tool_calls", "true or false", body={"parallel_tool_calls": "no"})
     refused("functions", "not supported", body={"functions": [{"name": "f"}]})
     refused("function_call", "not supported", body={"function_call": {"name": "f"}})
+
+
+# A schema whose every answer ends by itself.
+CITIES = {"type": "object", "properties": {"city": {"enum": ["A", "Zürich"]}, "days": {"type": "integer", "minimum": 0, "maximum": 99}},
+          "required": ["city", "days"], "additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}
+
+
+def tool(name, **function):
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def forced():
+    """tool_choice `required` and a tool's name: whatever the model would say, the answer is calls whose arguments are of the schema."""
+    both = [tool("get_weather", parameters=CITIES), tool('"now" €')]
+
+    def is_call(name, arguments):
+        value = json.loads(arguments)
+        if name == '"now" €':
+            assert value == {}, arguments
+        else:
+            assert name == "get_weather" and list(value) == ["city", "days"] and value["city"] in ("A", "Zürich") and value["days"] in range(100), (name, arguments)
+        return name
+
+    def answered(**request):
+        """Of the answer, whole and as a stream, which must be the same."""
+        made = [[], []]
+        whole = chat(seed=5, max_tokens=400, n=3, **request)
+        chunks = [c.choices[0] for c in chat(seed=5, max_tokens=400, n=3, stream=True, **request)]
+        for choice in whole.choices:
+            said = {}
+            for call in (call for c in chunks if c.index == choice.index for call in c.delta.tool_calls or []):
+                name, arguments = said.setdefault(call.index, ("", ""))
+                said[call.index] = (name + (call.function.name or ""), arguments + call.function.arguments)
+            assert [*said.values()] == calls_of(choice.message), (said, choice)
+            if choice.finish_reason == "length":  # of any number of calls
+                continue
+            assert choice.finish_reason == "tool_calls" and choice.message.content is None, choice
+            made[len(calls_of(choice.message)) > 1].append([is_call(*call) for call in calls_of(choice.message)])
+        return made
+
+    for script in ("plain", "call", "broken"):
+        one, more = answered(script=script, tools=both, tool_choice="required", parallel_tool_calls=False)
+        assert len(one) == 3 and not more, (one, more)
+        for name in ("get_weather", '"now" €'):
+            one, more = answered(script=script, tools=both, tool_choice={"type": "function", "function": {"name": name}})
+            assert one == [[name]] * 3 and not more, (one, more)
+    one, more = [], []
+    for temperature in (0.5, 1, 1.5):
+        answers = answered(script="plain", tools=both, tool_choice="required", temperature=temperature)
+        one, more = one + answers[0], more + answers[1]
+    assert one or more
+    # What the model would say anyway is what it says; but the marker of Mistral's calls is one token, which this script has not.
+    free = [tool("get_weather", parameters={"properties": {"city": {"type": "string"}}, **CITIES["x-guidance"]})]
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    assert FORM == "mistral" or calls_of(chat(script="two", tools=free, tool_choice=named).choices[0].message) == [("get_weather", '{"city": "A"}')]
+    # An answer of a language, or calls.
+    answer = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"const": "none", **CITIES["x-guidance"]}}}
+    for seed in range(3):
+        for choice in ("auto", None):
+            said = chat(script="plain", tools=both, tool_choice=choice, parallel_tool_calls=False, response_format=answer, seed=seed, temperature=1.5).choices[0].message
+            assert said.content == '"none"' or [is_call(*call) for call in calls_of(said)], said
+    assert chat(script="plain", tools=both, tool_choice="none", body={"guided_choice": ["x"]}).choices[0].message.content == "x"
+    for field, value in (("guided_choice", ["x"]), ("guided_regex", "x"), ("guided_grammar", 'start: "x"')):
+        refused(field, "'tool_choice' is 'none'", tools=both, body={field: value})
+    refused("tool_choice", "'response_format' for another", tools=both, tool_choice="required", body={"response_format": answer})
+    refused("tool_choice", "there are no 'tools'", tools=None, body={"tool_choice": "required"})
+    refused("tool_choice", "there are no 'tools'", tools=None, body={"tool_choice": named})
+    refused("tool_choice", "'wizard', which is none of 'tools'", body={"tool_choice": {"type": "function", "function": {"name": "wizard"}}})
+    for choice in ("any", 5, [], {}, {"type": "function"}, {"type": "function", "function": {"name": ""}}, {"type": "allowed_tools", "allowed_tools": {}}):
+        refused("tool_choice", "must be 'auto', 'none', 'required'", body={"tool_choice": choice})
+    refused("tool_choice.function.strict", "not supported", body={"tool_choice": {"type": "function", "function": {"name": "now", "strict": True}}})
+    at = "tools[0].function.parameters"
+    for parameters, param, words in ((5, at, "must be an object"), ({"type": "string"}, at + ".type", "must be 'object'"), ({"properties": 5}, "tools", "the grammar: ")):
+        refused(param, words, tools=[tool("f", parameters=parameters)], tool_choice="required")
+        chat(tools=[tool("f", parameters=parameters)])  # the template's to say
 
 
 def logprobs():
@@ -210,11 +281,13 @@ def messages_refused():
 
 
 def langchain():
-    model = ChatOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, model=MODEL, extra_body={"chat_template_kwargs": {"script": "call"}})
+    model = ChatOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600, model=MODEL, extra_body={"chat_template_kwargs": {"script": "call"}})
     bound = model.bind_tools(TOOLS)
     question = HumanMessage(ASK["content"])
     answer = bound.invoke([question])
     assert isinstance(answer, AIMessage) and [(c["name"], c["args"]) for c in answer.tool_calls] == [("get_weather", json.loads(ARGUMENTS))], answer
+    made = model.bind_tools([tool("get_weather", parameters=CITIES)], tool_choice="get_weather").invoke([question])
+    assert made.tool_calls[0]["args"]["city"] in ("A", "Zürich"), made
     result = ToolMessage("21 degrees", tool_call_id=answer.tool_calls[0]["id"])
     assert bound.invoke([question, answer, result]).content == ANSWER
     whole = None
@@ -223,7 +296,10 @@ def langchain():
     assert [(c["name"], c["args"]) for c in whole.tool_calls] == [("get_weather", json.loads(ARGUMENTS))], whole
 
 
-checks = (round_trip, streamed, cut, choices, logprobs, template, messages_refused, langchain)
-for check in checks:
-    check()
-print(f"tools, {FORM}:", ", ".join(check.__name__ for check in checks))
+checks = (round_trip, streamed, cut, choices, forced, logprobs, template, messages_refused, langchain)
+for URL, FORM in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+    client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600)
+    MODEL = client.models.list().data[0].id
+    for check in checks:
+        check()
+    print(f"tools, {FORM}:", ", ".join(check.__name__ for check in checks))

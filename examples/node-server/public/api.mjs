@@ -1,10 +1,13 @@
 // What the page knows of the server: requests, streams, tokens, and errors in words for people.
 
-/** What went wrong, for the status line, and what would help: less text, or an API key. */
+/**
+ * What went wrong, for the status line, and what would help: less text, or an API key. A refusal is
+ * of what was asked, and comes again.
+ */
 export class Trouble extends Error {
-  constructor(message, { tooLong = false, needsKey = false } = {}) {
+  constructor(message, { tooLong = false, needsKey = false, isRefusal = false } = {}) {
     super(message);
-    Object.assign(this, { tooLong, needsKey });
+    Object.assign(this, { tooLong, needsKey, isRefusal });
   }
 }
 
@@ -37,7 +40,12 @@ function explain(status, error, body) {
   if (status === 413) return new Trouble(`The ${text} is too long to be sent`, { tooLong: true });
   if (status === 401) return new Trouble(sessionStorage.getItem(KEY) ? 'The server does not know this API key' : 'The server asks for an API key', { needsKey: true });
   if (status === 429) return new Trouble('The server is busy. Try again in a moment.');
-  return new Trouble(SAID.get(error.code) ?? (status >= 500 ? 'Something went wrong on the server' : error.message));
+  // Of a grammar: where and what; the lines that follow, in one line here, show what is on the page.
+  const said = String(error.message)
+    .replace(/^the grammar: at (\d+)\((\d+)\): /, 'Not a grammar, line $1, column $2: ')
+    .replace(/^the grammar: /, 'Not a grammar: ')
+    .replace(/^(Not a grammar.*?)\\n {2}.*$/s, '$1');
+  return new Trouble(SAID.get(error.code) ?? (status >= 500 ? 'Something went wrong on the server' : said), { isRefusal: status === 400 });
 }
 
 async function ask(path, init, body) {

@@ -1,14 +1,15 @@
-// Fields for whole numbers: what they hold, and what they say about anything else.
+// Fields for numbers: what they hold, and what they say about anything else.
 
 const field = (id) => document.getElementById(id);
 
 /** What a field holds; undefined: nothing, which is allowed where `required` is not set. */
-export const whole = (id) => (field(id).value === '' ? undefined : Number(field(id).value));
+export const numberIn = (id) => (field(id).value === '' ? undefined : Number(field(id).value));
 
 function complaint(input) {
   if (input.validity.valid) return '';
   const [least, most] = [input.min, input.max].map((bound) => Number(bound).toLocaleString('en'));
-  return `${input.labels[0].textContent} must be a whole number from ${least} to ${most}${input.required ? '' : ', or empty'}.`;
+  const what = input.step === 'any' ? 'a number' : 'a whole number';
+  return `${input.labels[0].textContent} must be ${what} from ${least} to ${most}${input.required ? '' : ', or empty'}.`;
 }
 
 function check(input) {
@@ -23,6 +24,7 @@ function check(input) {
 /** Whether all of them can be used; the first that cannot gets the focus. */
 export function allValid(ids) {
   const wrong = ids.map(field).filter((input) => !check(input));
+  wrong[0]?.closest('details')?.setAttribute('open', '');
   wrong[0]?.focus();
   return wrong.length === 0;
 }

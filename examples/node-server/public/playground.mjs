@@ -1,14 +1,18 @@
 // The playground: what is written, what the server says, and when to draw.
 import { chunks, modelName, post, tokenOf, useKey } from './api.mjs';
-import { allValid, watchFields, whole } from './fields.mjs';
+import { allValid, numberIn, watchFields } from './fields.mjs';
 import { Figures, noFigures } from './figures.mjs';
+import { grammarFields, grammarIsGood, hasGrammar, watchGrammar } from './grammar.mjs';
 import { roving } from './roving.mjs';
 import { distribution } from './sampler.mjs';
 import { drawBars, percent, tokenElement, visible, watchTokens, worthShowing } from './view.mjs';
 
 const $ = (id) => document.getElementById(id);
 const SHOWN = 14; // most bars of the next token
-const FIELDS = ['max_tokens', 'seed'];
+const PENALTIES = ['repetition_penalty', 'no_repeat_ngram_size', 'presence_penalty', 'frequency_penalty'];
+const FIELDS = ['max_tokens', 'seed', ...PENALTIES];
+// Sliders, and where each changes nothing.
+const SLIDERS = { temperature: null, top_k: 0, top_p: 1, min_p: 0, typical_p: 1 };
 const WRITE = 'Write something, and what may follow appears here.';
 const number = (id) => Number($(id).value);
 
@@ -102,9 +106,11 @@ function flush() {
 // What a request says, or null where there is nothing to ask for.
 function request() {
   const options = {
-    model, stream: true, stream_options: { include_usage: true }, max_tokens: whole('max_tokens'), seed: whole('seed'),
-    temperature: number('temperature'), top_k: number('top_k'), top_p: number('top_p'),
+    model, stream: true, stream_options: { include_usage: true }, ...grammarFields(),
+    ...Object.fromEntries(FIELDS.map((id) => [id, numberIn(id)])), ...Object.fromEntries(Object.keys(SLIDERS).map((id) => [id, number(id)])),
   };
+  // A text of a grammar begins with it, and does not go on from another.
+  if (hasGrammar() && mode() === 'completion') output = [];
   if (mode() === 'completion') return { path: '/v1/completions', body: { ...options, prompt: $('prompt').value + textOf(output), logprobs: 10 } };
   const content = $('message').value.trim();
   if (content === '') return null;
@@ -115,10 +121,11 @@ function request() {
 }
 
 async function generate() {
-  if (running || !allValid(FIELDS)) return;
+  if (running || !allValid(FIELDS) || !grammarIsGood()) return;
   const job = request();
   if (!job) return;
   const mine = session;
+  const isKept = hasGrammar();
   running = new AbortController();
   $('go').disabled = true;
   $('stop').disabled = false;
@@ -161,16 +168,16 @@ async function generate() {
     else $('message').value = turns.pop().content; // nothing came of it
   }
   if (mode() === 'chat' || output.length === 0) drawText();
-  say(trouble?.message ?? outcome(reason, figures.tokens, job.body.max_tokens), trouble);
+  say(trouble?.message ?? outcome(reason, figures.tokens, job.body.max_tokens, isKept), trouble);
   refresh();
 }
 
-function outcome(reason, made, most) {
+function outcome(reason, made, most, isKept) {
   switch (reason) {
     case 'stop':
-      return 'The model ended its text';
+      return isKept ? 'The text is of the grammar' : 'The model ended its text';
     case 'length':
-      return made < most ? 'Stopped: no room for another token' : `Stopped at the limit of ${most.toLocaleString('en')} tokens`;
+      return isKept ? 'Stopped before the text was of the grammar: no room for more' : made < most ? 'Stopped: no room for another token' : `Stopped at the limit of ${most.toLocaleString('en')} tokens`;
     case 'stopped':
       return 'Stopped';
     default:
@@ -235,9 +242,8 @@ function refresh(delay = 0) {
 }
 
 function drawNext() {
-  for (const id of ['temperature', 'top_k', 'top_p']) {
-    const off = (id === 'top_k' && number(id) === 0) || (id === 'top_p' && number(id) === 1);
-    const text = off ? 'off' : id === 'top_k' ? $(id).value : number(id).toFixed(2);
+  for (const [id, unused] of Object.entries(SLIDERS)) {
+    const text = number(id) === unused ? 'off' : id === 'top_k' ? $(id).value : number(id).toFixed(2);
     document.querySelector(`output[for=${id}]`).textContent = text;
     $(id).setAttribute('aria-valuetext', text);
   }
@@ -248,7 +254,7 @@ function drawNext() {
     $('kept').textContent = noNext;
     return;
   }
-  const p = distribution(next.logprobs, { temperature: number('temperature'), topK: number('top_k'), topP: number('top_p') });
+  const p = distribution(next.logprobs, { temperature: number('temperature'), topK: number('top_k'), topP: number('top_p'), minP: number('min_p'), typicalP: number('typical_p') });
   const likeliest = next.texts.slice(0, SHOWN).map((text, i) => ({ text, raw: Math.exp(next.logprobs[i]), now: p[i] }));
   const folded = likeliest.length - worthShowing(likeliest);
   const canFold = folded > 2; // fewer take no more room than the button
@@ -290,7 +296,7 @@ function setTheme(theme) {
 }
 
 for (const radio of document.querySelectorAll('input[name=mode]')) radio.addEventListener('change', () => setMode(radio.value));
-for (const id of ['temperature', 'top_k', 'top_p']) $(id).addEventListener('input', drawNext);
+for (const id of Object.keys(SLIDERS)) $(id).addEventListener('input', drawNext);
 $('prompt').addEventListener('input', () => {
   session++; // what is being made belongs to another prompt
   idle();
@@ -329,6 +335,7 @@ dark.addEventListener('change', () => setTheme(localStorage.getItem('theme')));
 setTheme(localStorage.getItem('theme'));
 setMode('completion');
 watchFields(FIELDS);
+watchGrammar();
 try {
   model = await modelName();
   $('model').textContent = $('model').title = model;

@@ -15,8 +15,8 @@ export function percent(p) {
 
 /**
  * Rows are kept and changed, so that bars move.
- * @param {{text: string, raw: number, now?: number, chosen?: boolean}[]} rows raw: the model's probability, an
- *   outline; now: after the sliders, filled. Without `now`, raw is filled.
+ * @param {{text: string, raw: number, now?: number, chosen?: boolean}[]} rows raw: the model's
+ *   probability, an outline; now: after the sliders, filled. Without `now`, raw is filled.
  * @param {((index: number) => void) | undefined} onChoose makes each row a button
  */
 export function drawBars(list, rows, onChoose) {

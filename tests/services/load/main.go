@@ -3,8 +3,8 @@
 //
 // It first asks alone, and keeps the answers: under load every answer that is read to its end must
 // be the same. At the end nothing may run, wait or hold pages in the service, and its memory must
-// be what it was after warming up. A garbage collector may still have had room to take: then the
-// same again must not grow it.
+// be what it was after warming up. A garbage collector may still have had room to take, and on a slow
+// machine for a while: then the same again, until it does not grow; four times more is a leak.
 package main
 
 import (
@@ -56,7 +56,7 @@ func run() error {
 			return fmt.Errorf("alone: %w", err)
 		}
 	}
-	alone, err := phase(questions, 1, min(3, *seconds), 0)
+	alone, err := phase(questions, 1, min(3, *seconds/3), 0)
 	if err != nil {
 		return fmt.Errorf("alone: %w", err)
 	}
@@ -74,7 +74,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if after > before+*maxGrow {
+	for again := 0; after > before+*maxGrow && again < 4; again++ {
 		fmt.Printf("load: memory %.1f MiB after warming up, %.1f MiB then; once more\n", before, after)
 		before = after
 		if together, after, err = loaded(questions); err != nil {
@@ -267,10 +267,13 @@ func modelName() (string, error) {
 	return list.Data[0].ID, nil
 }
 
+// patience is for what hangs, and more than a busy machine needs for anything else.
+const patience = 5 * time.Minute
+
 // idle waits until the service says that no sequence runs, waits or holds pages.
 func idle() error {
 	gauges := []string{"llamabi_sequences_running", "llamabi_sequences_waiting", "llamabi_kv_pages_used"}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		text, err := get("/metrics")
 		if err != nil {
 			return err
@@ -287,7 +290,7 @@ func idle() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("5 s after the last client %v are not all 0:\n%s", gauges, text)
+			return fmt.Errorf("%v after the last client %v are not all 0:\n%s", patience, gauges, text)
 		}
 	}
 }

@@ -1,0 +1,213 @@
+"""Answers in a language, and the best of several, with the official openai client of PyPI and with LangChain.
+
+constrained.py URL      the service has the demo model
+"""
+
+import json
+import re
+import sys
+from typing import Literal, Optional
+
+import openai
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, Field
+
+URL = sys.argv[1]
+client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600)
+MODEL = client.models.list().data[0].id
+FOX = {"role": "user", "content": "Tell me a story about a fox."}
+TIGHT = {"x-guidance": {"whitespace_flexible": False}}
+# Every answer of it ends by itself, and soon.
+ANIMAL = {
+    "type": "object", "additionalProperties": False, "required": ["name", "legs", "colours"], **TIGHT,
+    "properties": {"name": {"type": "string", "pattern": "^[a-z]{1,6}$"}, "legs": {"type": "integer", "minimum": 0, "maximum": 99},
+                   "colours": {"type": "array", "items": {"enum": ["red", "grey"]}, "maxItems": 2}},
+}
+
+
+def schema_format(schema, **more):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}
+
+
+def chat(**more):
+    extra = {name: more.pop(name) for name in [*more] if name.startswith("guided") or name == "ignore_eos"}
+    return client.chat.completions.create(**{"model": MODEL, "messages": [FOX], "seed": 1, "extra_body": extra, **more})
+
+
+def complete(**more):
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "response_format", "ignore_eos"))}
+    return client.completions.create(**{"model": MODEL, "prompt": "Once upon a time", "seed": 1, "max_tokens": 60, "extra_body": extra, **more})
+
+
+def answers(**more):
+    """Texts and ends of a chat and of a completion, whole and as streams, which must be the same."""
+    found = []
+    for n in (1, 3):
+        whole = [[(c.message.content, c.finish_reason) for c in chat(n=n, **more).choices], [(c.text, c.finish_reason) for c in complete(n=n, **more).choices]]
+        chunks = [[(c.index, c.delta.content or "", c.finish_reason) for c in (chunk.choices[0] for chunk in chat(n=n, stream=True, **more))],
+                  [(c.index, c.text, c.finish_reason) for c in (chunk.choices[0] for chunk in complete(n=n, stream=True, **more))]]
+        for texts, pieces in zip(whole, chunks):
+            for i, (text, end) in enumerate(texts):
+                own = [piece for piece in pieces if piece[0] == i]
+                assert ("".join(piece[1] for piece in own), own[-1][2]) == (text, end), (own, text, end)
+            found += texts
+    assert found and len({text for text, _ in found}) > 1 or "guided_choice" in more, "every answer is the same, so nothing is shown"
+    return found
+
+
+def is_animal(text):
+    value = json.loads(text)
+    assert list(value) == ["name", "legs", "colours"] and re.fullmatch("[a-z]{1,6}", value["name"]), text
+    assert value["legs"] in range(100) and len(value["colours"]) < 3 and {*value["colours"]} <= {"red", "grey"}, text
+    return True
+
+
+def languages():
+    for strict in ({}, {"strict": True}, {"strict": False}, {"strict": None, "description": "An animal."}):
+        assert all(end == "stop" and is_animal(text) for text, end in answers(response_format=schema_format(ANIMAL, **strict)))
+    for schema in (ANIMAL, json.dumps(ANIMAL)):
+        assert all(end == "stop" and is_animal(text) for text, end in answers(guided_json=schema))
+    for text, end in answers(response_format={"type": "json_object"}):
+        assert text.startswith("{") and (end != "stop" or isinstance(json.loads(text), dict)), text
+    for text, end in answers(guided_regex="(fox|cow){1,3} [0-9]{2,3}"):
+        assert end == "stop" and re.fullmatch("(fox|cow){1,3} [0-9]{2,3}", text), text
+    # A language may begin with the space that a text loses.
+    for text, end in answers(guided_regex=" [a-c]{1,8}"):
+        assert end == "stop" and re.fullmatch(" [a-c]{1,8}", text), repr(text)
+    choices = ["fox", "fox and hound", "€ 5"]
+    assert {text for text, end in answers(guided_choice=choices, temperature=2) if end == "stop"} <= {*choices}
+    for text, end in answers(guided_grammar='start: A ("," A)*\nA: /[ab]{1,3}/'):
+        assert end != "stop" or re.fullmatch("[ab]{1,3}(,[ab]{1,3})*", text), text
+    plain = chat(temperature=0).choices[0].message.content
+    for same in (dict(response_format={"type": "text"}), dict(response_format=None), dict(guided_json=None, guided_regex=None)):
+        assert chat(temperature=0, **same).choices[0].message.content == plain
+    # An answer that is begun, and one whose tokens are listed.
+    begun = chat(messages=[FOX, {"role": "assistant", "content": "It has"}], guided_regex="[0-9]{2}", logprobs=True, top_logprobs=3).choices[0]
+    assert re.fullmatch("[0-9]{2}", begun.message.content) and b"".join(bytes(r.bytes) for r in begun.logprobs.content) == begun.message.content.encode(), begun
+    listed = complete(guided_choice=["fox", "cow"], logprobs=2).choices[0]
+    assert "".join(listed.logprobs.tokens) == listed.text in ("fox", "cow"), listed
+    echo = complete(guided_choice=["fox", "cow"], echo=True).choices[0]
+    assert re.fullmatch("Once upon a time ?(fox|cow)", echo.text), echo  # behind the prompt the space is part of it again
+    cut = chat(guided_regex="[0-9]{50}", max_tokens=3).choices[0]
+    assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,49}", cut.message.content), cut
+
+
+def as_sent():
+    """Keys in their order, which what is read of JSON has lost."""
+    schema = '{"type": "object", "properties": {"2": {"const": 1.5}, "10": {"const": 123456789012345}, "1": {"const": "\\ud83d"}}, "required": ["1", "2", "10"],' \
+             ' "additionalProperties": false, "x-guidance": {"whitespace_flexible": false}}'
+    for constraint in (f'"guided_json": {schema}', f'"guided_json": {json.dumps(schema)}',
+                       f'"response_format": {{"type": "json_schema", "json_schema": {{"schema": {schema}}}}}'):
+        body = f'{{"model": {json.dumps(MODEL)}, "prompt": "a", "max_tokens": 99, {constraint}}}'.encode()
+        if "\\\\ud83d" in body.decode():  # in a string it is for the library to say
+            body = body.replace(b"\\\\ud83d", "\ufffd".encode())
+        answer = client.post("/completions", cast_to=object, content=body, options={"headers": {"content-type": "application/json"}})
+        assert answer["choices"][0]["text"] == '{"2":1.5,"10":123456789012345,"1":"\ufffd"}', answer
+
+
+class Tail(BaseModel):
+    length: int = Field(ge=0, le=9)
+    parts: list["Tail"] = Field(max_length=1)
+
+
+class Animal(BaseModel):
+    """A recursive one, with an option."""
+
+    kind: Literal["fox", "cow"]
+    tail: Tail
+    name: Optional[Literal["Tom"]]
+    legs: int = Field(ge=0, le=99)
+
+
+def pydantic():
+    """What the official client makes of a class, and LangChain, and of the answer."""
+    parse = dict(model=MODEL, messages=[FOX], temperature=0, max_tokens=200)
+    for create in (client.beta.chat.completions.parse, client.chat.completions.parse):
+        for seed in range(3):
+            choice = create(**{**parse, "temperature": 1, "seed": seed, "response_format": Animal}).choices[0]
+            assert choice.message.parsed.kind in ("fox", "cow") and choice.finish_reason == "stop", choice
+    with client.chat.completions.stream(**parse, response_format=Animal) as stream:
+        final = stream.get_final_completion().choices[0].message.parsed
+    assert isinstance(final, Animal), final
+    model = ChatOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600, model=MODEL, temperature=0, max_tokens=200)
+    assert isinstance(model.with_structured_output(Animal, method="json_schema").invoke(FOX["content"]), Animal)
+    assert is_animal(json.dumps(model.with_structured_output({"title": "animal", **ANIMAL}, method="json_schema").invoke(FOX["content"])))
+
+
+def refused(call, param, *words, **fields):
+    try:
+        answer = call(**fields)
+        for _ in answer if fields.get("stream") else ():
+            pass
+    except openai.BadRequestError as e:
+        said = e.body["message"]
+        assert e.body["param"] == param and e.body["type"] == "invalid_request_error", (param, e.body)
+        assert all(word in said for word in words), (words, said)
+        return
+    raise AssertionError(f"accepted, though {param} is wrong: {answer}")
+
+
+def refusals():
+    for call in (chat, complete):
+        for stream in (False, True):
+            def no(param, *words, **fields):
+                refused(call, param, *words, stream=stream, **fields)
+
+            at = "response_format.json_schema"
+            no("response_format", "must be an object, not a string", response_format="json_object")
+            no("response_format.type", "'text', 'json_object' or 'json_schema'", response_format={})
+            no("response_format.type", "'text', 'json_object' or 'json_schema'", response_format={"type": "grammar"})
+            no("response_format.schema", "not supported", response_format={"type": "json_object", "schema": {}})
+            no(at, "must be an object with a 'schema', not null", response_format={"type": "json_schema"})
+            no(at + ".schema", "must be an object, not null", response_format={"type": "json_schema", "json_schema": {"name": "a"}})
+            no(at + ".name", "must be a string, not a number", response_format=schema_format({}, name=5))
+            no(at + ".strict", "true or false, not a string", response_format=schema_format({}, strict="yes"))
+            no(at + ".extra", "not supported", response_format=schema_format({}, extra=1))
+            no("guided_json", "must be an object or a string, not an array", guided_json=[])
+            no("guided_regex", "must be a string, not an object", guided_regex={})
+            no("guided_grammar", "must be a string, not a boolean", guided_grammar=True)
+            no("guided_choice", "must be an array of strings, not a string", guided_choice="a")
+            no("guided_choice", "'guided_choice[1]' must be a string, not a number", guided_choice=["a", 5])
+            # The parser's own sentences.
+            no("response_format", "the grammar: ", response_format=schema_format({"type": "wizard"}))
+            no("guided_json", "the grammar: ", "JSON", guided_json="{")
+            no("guided_regex", "the grammar: ", guided_regex="(")
+            no("guided_grammar", "the grammar: ", "start", guided_grammar="a: /b/")
+            for texts, words in (([], "no elements"), ([""], "empty"), (["a", "a"], "twice")):
+                no("guided_choice", "the grammar: ", words, guided_choice=texts)
+            no("guided_regex", "'guided_choice' and 'guided_regex' are two constraints", guided_choice=["a"], guided_regex="a")
+            no("response_format", "'guided_json' and 'response_format' are two", guided_json={}, response_format={"type": "json_object"})
+            no("ignore_eos", "'guided_regex'", guided_regex="a", ignore_eos=True)
+    refused(chat, "tools", "not supported", tools=[{"type": "function", "function": {"name": "f"}}], guided_regex="a")
+
+
+def best_of():
+    def sampled(**more):
+        return complete(**{"temperature": 1.2, "seed": 7, "max_tokens": 12, "logprobs": 0, **more})
+
+    prompts = ["Once upon a time", "The fox"]
+    for echo in (False, True):
+        all_ = sampled(n=6, prompt=prompts, echo=echo)
+        for n, logprobs in ((1, 0), (2, None), (6, 0)):
+            best = sampled(n=n, prompt=prompts, echo=echo, best_of=6, logprobs=logprobs)
+            assert best.usage == all_.usage and [c.index for c in best.choices] == [*range(2 * n)], best
+            for p, prompt in enumerate(prompts):
+                own = all_.choices[6 * p:6 * p + 6]
+                generated = [c.logprobs.token_logprobs[-all_.usage.completion_tokens // 12:] for c in own]
+                assert all_.usage.completion_tokens == 12 * 12, "a sequence has ended early, so its figures are not those of the last 12 tokens"
+                means = [sum(g) / len(g) for g in generated]
+                ranked = sorted(range(6), key=lambda i: -means[i]) if n < 6 else range(6)
+                assert [c.text for c in best.choices[n * p:n * p + n]] == [own[i].text for i in ranked][:n], (best, means)
+                assert all((c.logprobs is None) == (logprobs is None) for c in best.choices), best
+    refused(complete, "best_of", "must be at least 'n', 3", n=3, best_of=2)
+    refused(complete, "best_of", "from 1 to 128", best_of=129)
+    refused(complete, "best_of", "'stream' is true", n=1, best_of=2, stream=True)
+    assert "".join(c.choices[0].text for c in sampled(n=2, best_of=2, stream=True) if c.choices[0].index == 1) == sampled(n=2).choices[1].text
+    # An answer without a token is none of the best.
+    assert complete(n=1, best_of=3, max_tokens=0).choices[0].text == ""
+
+
+checks = (languages, as_sent, pydantic, refusals, best_of)
+for check in checks if len(sys.argv) < 3 else checks[int(sys.argv[2]):]:
+    check()
+print("constrained:", ", ".join(check.__name__ for check in checks))
