@@ -35,16 +35,23 @@ def component(name, version, licence, purl=None, sha256=None):
 
 
 def linked(metadata):
-    """Packages that are reached through normal dependencies other than macros, and their edges."""
+    """Packages that are reached through normal dependencies other than macros, and their edges. What
+    lies in this tree is one with the root."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     is_macro = lambda id: any("proc-macro" in target["kind"] for target in packages[id]["targets"])
+
+    def needs(id):
+        for d in nodes[id]["deps"]:
+            other = d["pkg"]
+            if any(kind["kind"] is None for kind in d["dep_kinds"]) and not is_macro(other):
+                yield from [other] if packages[other]["source"] else needs(other)
+
     edges, queue = {}, [metadata["resolve"]["root"]]
     while queue:
         id = queue.pop()
         if id not in edges:
-            normal = [d["pkg"] for d in nodes[id]["deps"] if any(kind["kind"] is None for kind in d["dep_kinds"])]
-            edges[id] = sorted(other for other in normal if not is_macro(other))
+            edges[id] = sorted(set(needs(id)))
             queue += edges[id]
     return packages, edges
 

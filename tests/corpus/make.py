@@ -147,7 +147,8 @@ def templates():
                 "{% call(v) f(1) %}{{ v }}{% endcall %}{{ {'a': 1}.items() | list }}{{ 'x' * 3 if messages | length > 2 else 'y' }}"
                 "{% filter indent(2) %}a\nb{% endfilter %}{{ messages[0].content.split(' ') | last }}")
     variables = json.dumps({"messages": messages, "add_generation_prompt": True})
-    # A macro without `caller` refuses the call block: the language's file has it in a branch that is not taken.
+    # A macro without `caller` refuses the call block: the language's file has it in a branch that
+    # is not taken.
     language = language.replace("{% call(v)", "{% if false %}{% call(v)").replace("{% endcall %}", "{% endcall %}{% endif %}")
     return {name: f"{source}\0{variables}" for name, source in (("turns", turns), ("language", language))}
 
