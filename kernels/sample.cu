@@ -9,7 +9,7 @@
 // parts, picks one of them, and repeats this until one id is left.
 //
 // Weights are integers, so any order of additions gives the same sum. Therefore
-// src/engine/sampler.rs, which works in another way, picks the same token.
+// src/engine/sampler/, which works in another way, picks the same token.
 // compute/src/backend/choice.rs has the arithmetic of both; the functions here repeat it operation
 // for operation.
 //

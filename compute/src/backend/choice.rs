@@ -1,5 +1,5 @@
 //! How a token is chosen from a row's logits, and the arithmetic of probabilities. The host's
-//! sampler (`src/engine/sampler.rs`) and a device's (`kernels/sample.cu`) must share both to the
+//! sampler (`src/engine/sampler/`) and a device's (`kernels/sample.cu`) must share both to the
 //! bit.
 //!
 //! A token's probability is an integer, its *mass*: `2^39 exp((logit - max) / temperature)`,

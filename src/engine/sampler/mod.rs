@@ -8,12 +8,19 @@
 //!
 //! Logits that are not finite (NaN, the infinities) are impossible tokens.
 
+mod device;
+mod filters;
+mod passes;
+
+pub use device::picked;
+pub(super) use device::{alternatives_of, continuations_of};
+
+use self::filters::{change, clean, filter_probabilities, keep_nucleus};
+use self::passes::{best, exponentials, kth_largest, maximum, share_from, total_mass};
 use super::event::Alternative;
 use super::request::GenerateOptions;
 use crate::backend::Step;
-use crate::backend::choice::{
-    self, Changes, Choice, Edit, ONE, Pick, Scale, Strategy, mass, mass_parts, rank,
-};
+use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
 use crate::{Result, Token, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -82,9 +89,6 @@ impl Score {
 
 /// The name of the alternatives' memory in error messages.
 const ALTERNATIVES: &str = "the alternatives of a token (top_logprobs)";
-
-/// The number of elements that vectorised loops process together.
-const LANES: usize = 16;
 
 /// Chooses tokens for one row of logits at a time, and keeps its scratch memory between rows.
 #[derive(Debug, Default)]
@@ -428,76 +432,6 @@ impl Sampler {
     }
 }
 
-/// The same from the alternatives that a device gives for a row that nothing changes: as many more
-/// than `n` as there are ids that are no tokens. `None` if no token is possible.
-pub fn continuations_of(
-    choice: &Choice,
-    pick: &Pick,
-    top: &[(Token, f32)],
-    n: usize,
-    out: &mut Vec<Continuation>,
-) -> Option<LogSoftmax> {
-    if pick.max == f32::NEG_INFINITY {
-        return None;
-    }
-    let softmax = LogSoftmax::new(pick.max, pick.total);
-    let tokens = top[pick.top.clone()].iter().map(|&(token, logit)| {
-        let logprob = softmax.logprob(logit);
-        Continuation {
-            token,
-            logprob,
-            changed: logprob,
-        }
-    });
-    let is_token = |c: &Continuation| (c.token as usize) < choice.n_tokens;
-    let possible = tokens.filter(|c| is_token(c)).take(n);
-    out.extend(possible.filter(|c| c.changed > f32::NEG_INFINITY));
-    Some(softmax)
-}
-
-/// The alternatives that a device gives for a row: the first `n` of [`Pick::top`].
-pub fn alternatives_of(
-    pick: &Pick,
-    top: &[(Token, f32)],
-    softmax: &LogSoftmax,
-    n: usize,
-) -> Result<Vec<Alternative>> {
-    let alternative = |&(token, logit): &(Token, f32)| Alternative {
-        token,
-        logprob: softmax.logprob(logit),
-    };
-    let n = n.min(pick.top.len());
-    let mut alternatives = reserve::room(ALTERNATIVES, n)?;
-    let given = top[pick.top.clone()].iter().map(alternative);
-    alternatives.extend(given.take(n));
-    Ok(alternatives)
-}
-
-/// Converts a device's pick to the sampler's types. Returns `None` if no token is possible.
-/// [`Pick::top`] is a range of the list `top`. Fails as [`Sampler::choose`] does.
-pub fn picked(
-    choice: &Choice,
-    pick: &Pick,
-    top: &[(Token, f32)],
-) -> Result<Option<(Token, Score)>> {
-    let Some(token) = pick.token else {
-        return Ok(None);
-    };
-    if !choice.scored() {
-        return Ok(Some((token, Score::default())));
-    }
-    let softmax = LogSoftmax::new(pick.max, pick.total);
-    let alternatives = alternatives_of(pick, top, &softmax, pick.top.len())?;
-    let score = Score {
-        logprob: match choice.logprob {
-            true => softmax.logprob(pick.logit),
-            false => 0.0,
-        },
-        top: alternatives,
-    };
-    Ok(Some((token, score)))
-}
-
 /// The normaliser of a row: log of the sum of exp(logit).
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax {
@@ -518,267 +452,9 @@ impl LogSoftmax {
     }
 }
 
-/// Replaces a number that is not finite by -inf. Replaces negative zero by zero, because the two
-/// are equal and must have the same [`rank`].
-fn clean(logit: f32) -> f32 {
-    if logit.is_finite() {
-        logit + 0.0
-    } else {
-        f32::NEG_INFINITY
-    }
-}
-
-/// Logits after the penalty, edits and mask. The penalty is computed from the raw value, so a
-/// repeated token is penalised once.
-fn change(out: &mut Vec<f32>, logits: &[f32], penalty: f32, changes: Changes<'_>) {
-    out.clear();
-    out.extend_from_slice(logits);
-    for token in changes.history {
-        let at = *token as usize;
-        if let Some(&logit) = logits.get(at).filter(|logit| logit.is_finite()) {
-            let value = if logit > 0.0 {
-                logit / penalty
-            } else {
-                logit * penalty
-            };
-            out[at] = clean(value.clamp(f32::MIN, f32::MAX));
-        }
-    }
-    for Edit { token, add } in changes.edits {
-        let value = out.get_mut(*token as usize);
-        if let Some(value) = value.filter(|value| value.is_finite()) {
-            *value = match *add == f32::NEG_INFINITY {
-                true => f32::NEG_INFINITY,
-                false => clean((*value + add).clamp(f32::MIN, f32::MAX)),
-            };
-        }
-    }
-    if let Some(mask) = changes.mask {
-        for (at, values) in out.chunks_mut(32).enumerate() {
-            let word = mask.get(at).copied().unwrap_or(0);
-            for (bit, value) in values.iter_mut().enumerate() {
-                if word >> bit & 1 == 0 {
-                    *value = f32::NEG_INFINITY;
-                }
-            }
-        }
-    }
-}
-
-/// Typical sampling, then epsilon, then eta, each applied to the tokens that the previous filter
-/// has kept. A token's probability is its mass divided by the mass of all kept tokens. Tokens are
-/// in ascending order of ids, so entropies are always summed in the same order.
-fn filter_probabilities(
-    kept: &mut Vec<Kept>,
-    strategy: &Strategy,
-    values: &[f32],
-    distances: &mut Vec<(f64, u64)>,
-) {
-    let total = |kept: &[Kept]| kept.iter().map(|k| k.mass).sum::<u64>();
-    let entropy = |kept: &[Kept], total: u64| -> f64 {
-        let terms = kept.iter().map(|k| {
-            let p = k.mass as f64 / total as f64;
-            -p * p.ln()
-        });
-        terms.sum()
-    };
-    if strategy.typical > 0.0 {
-        let total = total(kept);
-        let entropy = entropy(kept, total);
-        let distance = |k: &Kept| (-(k.mass as f64 / total as f64).ln() - entropy).abs();
-        distances.clear();
-        distances.extend(kept.iter().map(|k| (distance(k), k.mass)));
-        distances.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let (most, mut before) = (f64::from(strategy.typical), 0u64);
-        let mut last = 0.0;
-        for (distance, mass) in &*distances {
-            if before as f64 / total as f64 >= most {
-                break;
-            }
-            (last, before) = (*distance, before + mass);
-        }
-        kept.retain(|k| distance(k) <= last);
-    }
-    // The most likely token is always kept. It is the first one with the largest logit.
-    let best = |kept: &[Kept]| {
-        let value = |k: &&Kept| rank(values[k.token as usize]);
-        kept.iter().min_by_key(value).map(|k| k.token)
-    };
-    let drop_below = |kept: &mut Vec<Kept>, least: f64, total: u64| {
-        let best = best(kept);
-        kept.retain(|k| k.mass as f64 / total as f64 >= least || Some(k.token) == best);
-    };
-    if strategy.epsilon > 0.0 {
-        let total = total(kept);
-        drop_below(kept, f64::from(strategy.epsilon), total);
-    }
-    if strategy.eta > 0.0 {
-        let (total, eta) = (total(kept), f64::from(strategy.eta));
-        let least = eta.min(eta.sqrt() * (-entropy(kept, total)).exp());
-        drop_below(kept, least, total);
-    }
-}
-
-/// The largest value; -inf for an empty slice. It uses lanes, because a chain of dependent maxima
-/// would not vectorise.
-fn maximum(values: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = values.chunks_exact(lanes.len());
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, *value);
-        }
-    }
-    lanes
-        .into_iter()
-        .chain(rest.iter().copied())
-        .fold(f32::NEG_INFINITY, larger)
-}
-
-/// The sum of all masses.
-fn total_mass(shares: &[f32]) -> u64 {
-    let part = |shares: &[f32]| -> u64 {
-        let (mut highs, mut lows) = (0u32, 0i32);
-        for share in shares {
-            let (high, low) = mass_parts(*share);
-            highs = highs.wrapping_add(high);
-            lows = lows.wrapping_add(low);
-        }
-        (u64::from(highs) << 19).wrapping_add_signed(i64::from(lows))
-    };
-    // A part has so few shares that their sum fits into 32 bits. (With checks for overflow, the
-    // loop would not be vectorised.)
-    shares.chunks(2048).map(part).sum()
-}
-
-/// Roughly the sum of the shares of the values that are `least` or more.
-fn share_from(shares: &[f32], values: &[f32], least: f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let chunks = shares.chunks_exact(LANES).zip(values.chunks_exact(LANES));
-    for (shares, values) in chunks {
-        for ((lane, share), value) in lanes.iter_mut().zip(shares).zip(values) {
-            *lane += if *value >= least { *share } else { 0.0 };
-        }
-    }
-    let rest = shares.len() / LANES * LANES;
-    let counted = shares[rest..].iter().zip(&values[rest..]);
-    let counted = counted.filter(|(_, value)| **value >= least);
-    lanes.iter().chain(counted.map(|(share, _)| share)).sum()
-}
-
-/// `out[i] = share(values[i])`. This is a loop over slices, because an iterator with a capturing
-/// closure does not vectorise and takes twice as long.
-fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: Scale) {
-    out.resize(values.len(), 0.0);
-    for (out, value) in out.iter_mut().zip(values) {
-        *out = scale.share(*value, max);
-    }
-}
-
-/// The `k`-th largest value, 1 <= k <= len.
-///
-/// The k-th largest of the maxima of blocks is a lower bound, because k values are at least as
-/// large. One vectorised pass finds it and leaves few values from which to select. Without this
-/// bound, selecting from 32,000 values takes longer than everything else together.
-fn kth_largest(values: &[f32], k: usize, select: &mut Vec<f32>) -> f32 {
-    const BLOCK: usize = 64;
-    let descending = |a: &f32, b: &f32| b.total_cmp(a);
-    select.clear();
-    if k <= values.len() / BLOCK {
-        select.extend(values.chunks(BLOCK).map(maximum));
-        let bound = *select.select_nth_unstable_by(k - 1, descending).1;
-        select.clear();
-        select.extend(values.iter().copied().filter(|value| *value >= bound));
-    } else {
-        select.extend_from_slice(values);
-    }
-    *select.select_nth_unstable_by(k - 1, descending).1
-}
-
-/// The places of the `n` largest values and of those that are equal to the last of them, in order.
-fn best(values: &[f32], n: usize, select: &mut Vec<f32>, order: &mut Vec<(Place, u64)>) {
-    order.clear();
-    let n = n.min(values.len());
-    if n > 0 {
-        let floor = kth_largest(values, n, select);
-        let values = values.iter().enumerate();
-        let top = values.filter(|(_, value)| **value >= floor);
-        order.extend(top.map(|(id, value)| (place(*value, id), 0)));
-        order.sort_unstable();
-    }
-}
-
-/// Keeps a token while the mass of the tokens before it is at most `limit` (Meta's rule). So the
-/// token that crosses the limit is kept, and at least one token remains. `kept` must contain all
-/// tokens of the nucleus.
-fn keep_nucleus(kept: &mut Vec<Kept>, order: &mut Vec<(Place, u64)>, values: &[f32], limit: u64) {
-    let place = |k: &Kept| place(values[k.token as usize], k.token as usize);
-    order.clear();
-    order.extend(kept.iter().map(|k| (place(k), k.mass)));
-    let mut rest = &mut order[..];
-    let mut before = 0;
-    // Invariant: the best token of `rest` is in the nucleus, `before` is the mass of all better
-    // tokens, and the nucleus ends within `rest`.
-    while rest.len() > 1 {
-        let middle = rest.len() / 2;
-        let (better, _, _) = rest.select_nth_unstable(middle);
-        let mass: u64 = better.iter().map(|(_, mass)| mass).sum();
-        if before + mass <= limit {
-            before += mass;
-            rest = &mut rest[middle..];
-        } else {
-            rest = &mut rest[..middle];
-        }
-    }
-    if let Some((last, _)) = rest.first().copied() {
-        kept.retain(|k| place(k) <= last);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn masses_add_up_to_what_each_has() {
-        let scale = Scale::new(0.7);
-        let values: Vec<f32> = (0..5000u32)
-            .map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 * (-30.0 / (1 << 24) as f32))
-            .collect();
-        let mut shares = Vec::new();
-        exponentials(&mut shares, &values, 0.0, scale);
-        let want: u64 = shares.iter().map(|share| mass(*share)).sum();
-        assert_eq!(total_mass(&shares), want);
-        for least in [f32::NEG_INFINITY, -20.0, -1.0, 1.0] {
-            let counted = shares.iter().zip(&values).filter(|(_, v)| **v >= least);
-            let want: f64 = counted.map(|(share, _)| f64::from(*share)).sum();
-            let got = f64::from(share_from(&shares, &values, least));
-            assert!((got - want).abs() <= 1e-4 * want, "{least}: {got} {want}");
-        }
-        // As much as the sums of a part can be.
-        let equal = vec![1.0; 10_000];
-        assert_eq!(total_mass(&equal), 10_000 * ONE);
-    }
-
-    #[test]
-    fn the_kth_largest_is_what_sorting_gives() {
-        let mut select = Vec::new();
-        for n in [1, 2, 63, 64, 65, 128, 1000] {
-            let mut values: Vec<f32> = (0..n).map(|i| ((i * 7919) % 101) as f32 - 50.0).collect();
-            values[0] = f32::NEG_INFINITY;
-            let mut sorted = values.clone();
-            sorted.sort_by(|a, b| b.total_cmp(a));
-            for k in 1..=n {
-                assert_eq!(
-                    kth_largest(&values, k, &mut select),
-                    sorted[k - 1],
-                    "{k} of {n}"
-                );
-            }
-        }
-    }
 
     /// Expected values from a separate ChaCha8 and PCG32, written down from their specifications.
     #[test]

@@ -1,0 +1,114 @@
+//! What differs where a sequence is a beam search.
+
+use super::Row;
+use crate::Result;
+use crate::backend::{Choice, Step};
+use crate::engine::branch::Branch;
+use crate::engine::event::FinishReason;
+use crate::engine::guide::Guide;
+use crate::engine::phrases::Phrases;
+use crate::engine::sequence::Sequence;
+use crate::kv::{Hit, Pool, Root};
+use std::iter::once;
+
+impl Sequence {
+    /// Slots that it takes.
+    pub fn width(&self) -> usize {
+        self.group.as_ref().map_or(1, |group| group.slots.len())
+    }
+
+    /// What takes part in a step, a span each: the beams, best first; or the only branch.
+    pub fn branches(&self) -> impl Iterator<Item = &Branch> {
+        let slots = self.group.as_ref().map_or(&[0][..], |group| &group.beams);
+        slots.iter().map(|slot| match (&self.group, slot) {
+            (Some(group), 1..) => &group.others[slot - 1],
+            _ => &self.branch,
+        })
+    }
+
+    /// The one of these with this number.
+    pub fn branch_mut(&mut self, at: usize) -> &mut Branch {
+        match &mut self.group {
+            Some(group) if group.beams[at] > 0 => &mut group.others[group.beams[at] - 1],
+            _ => &mut self.branch,
+        }
+    }
+
+    /// Where its text is in its grammar.
+    pub fn guide_mut(&mut self, at: usize) -> &mut Option<Box<Guide>> {
+        match &mut self.group {
+            Some(group) => &mut group.slots[group.beams[at]].guide,
+            None => &mut self.guide,
+        }
+    }
+
+    /// Take the row behind the running beam `at`; with the last of a step the search goes on. Sets
+    /// [`Sequence::end`] if it is over.
+    pub fn take_beam(
+        &mut self,
+        at: usize,
+        choice: &Choice,
+        step: &Step,
+        row: Row<'_>,
+        pool: &mut Pool,
+        copies: &mut Vec<(u32, u32)>,
+    ) -> Result<()> {
+        self.echo(self.branch.prompt_len)?;
+        let (Some(group), branch, output) = (&mut self.group, &mut self.branch, &self.output)
+        else {
+            return Ok(());
+        };
+        let phrases = Phrases::new(&output.call.options.force_words);
+        group.take_row(at, choice, step, row, phrases)?;
+        if group.rows == group.beams.len() {
+            let over = group.advance(branch, output, pool, copies)?;
+            (group.rows, group.possible) = (0, false);
+            self.end = over.map(Ok);
+        }
+        Ok(())
+    }
+
+    /// Tell the results of a search.
+    pub fn finish_beams(&mut self, reason: FinishReason) -> Result<()> {
+        match &mut self.group {
+            Some(group) => group.finish(&self.branch, &mut self.output, self.cached, reason),
+            None => Ok(()),
+        }
+    }
+
+    /// Pages for the slots but the first.
+    pub fn give_pages(&mut self, tables: impl Iterator<Item = Vec<u32>>) {
+        let others = self.group.iter_mut().flat_map(|group| &mut group.others);
+        for (branch, pages) in others.zip(tables) {
+            branch.pages = pages;
+        }
+    }
+
+    /// After its pages were copied out and back: a page table for each slot. See
+    /// [`Branch::restore`].
+    pub fn restore(&mut self, tables: Vec<Vec<u32>>, hits: &[Hit], root: Root, pool: &mut Pool) {
+        let Self { branch, group, .. } = self;
+        let (beams, others) = match group {
+            Some(group) => (&group.beams[..], &mut group.others[..]),
+            None => (&[0][..], &mut [][..]),
+        };
+        for ((slot, pages), branch) in tables
+            .into_iter()
+            .enumerate()
+            .zip(once(branch).chain(others))
+        {
+            match beams.contains(&slot) {
+                true => branch.restore(pages, hits, root, pool),
+                false => branch.reset(pages, root),
+            }
+        }
+    }
+
+    /// Let all pages go.
+    pub fn release(&mut self, pool: &mut Pool) {
+        self.branch.release(pool);
+        for branch in self.group.iter_mut().flat_map(|group| &mut group.others) {
+            branch.release(pool);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a step's answer means for the sequences that took part in it.
+
+use super::{Plan, Scheduler};
+use crate::Error;
+use crate::backend::choice::Search;
+use crate::backend::{Answer, RowKind};
+use crate::engine::draft::is_taken;
+use crate::engine::event::FinishReason;
+use crate::engine::group::Row;
+use crate::engine::sampler::picked;
+use crate::engine::sequence::Sequence;
+use crate::engine::shared::lock;
+
+impl Scheduler {
+    /// Takes the answer of a step, which took `seconds`.
+    pub fn absorb(&mut self, plan: &Plan, answer: Answer<'_>, seconds: f64) {
+        let Plan {
+            step,
+            whose,
+            branches,
+        } = plan;
+        if !self.running.iter().any(|s| whose.contains(&s.id)) {
+            // All its sequences have ended since it was planned.
+            return;
+        }
+        let spans = step.spans.iter();
+        let decoded = spans.filter(|span| span.kind == RowKind::Decode);
+        let decodes = decoded.map(|span| span.rows.len()).sum();
+        let prompt_rows = step.tokens.len() - decodes;
+        self.pace.observe(prompt_rows, decodes, seconds);
+        let generated = Sequence::generated;
+        let before: usize = self.running.iter().map(generated).sum();
+        let (mut drafted, mut accepted) = (0, 0);
+
+        let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
+        for ((span, id), branch_at) in step.spans.iter().zip(whose).zip(branches) {
+            let Some(at) = self.running.iter().position(|s| s.id == *id) else {
+                continue;
+            };
+            let sequence = &mut self.running[at];
+            let branch = sequence.branch_mut(*branch_at);
+            if span.kind == RowKind::Prefill {
+                branch.computed = branch.computed.max(span.position + span.rows.len());
+                branch.publish(&mut self.pool);
+                if !sequence.extent.scores_prompt()
+                    && let Err(error) = sequence.echo(sequence.branch.computed)
+                {
+                    sequence.end = Some(Err(error));
+                }
+                self.fork_samples(at);
+            }
+            for row in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
+                let choice = &step.choices[row];
+                let position = span.position + step.wanted[row] as usize - span.rows.start;
+                if span.kind == RowKind::Decode {
+                    let branch = self.running[at].branch_mut(*branch_at);
+                    if position > span.position
+                        && !is_taken(step, step.wanted[row] as usize, position, branch)
+                    {
+                        break;
+                    }
+                    branch.computed = branch.computed.max(position + 1);
+                }
+                if let Answer::Logits(logits) = answer {
+                    let n = self.limits.vocab_size;
+                    self.sampler.load(&logits[row * n..][..n]);
+                }
+                if choice.search != Search::Off {
+                    let sequence = &mut self.running[at];
+                    let row = match answer {
+                        Answer::Logits(_) => Row::Logits(&mut self.sampler),
+                        Answer::Picks { picks, top } => Row::Pick(&picks[row], top),
+                    };
+                    let (pool, copies) = (&mut self.pool, &mut self.copies);
+                    if sequence.end.is_none()
+                        && let Err(error) =
+                            sequence.take_beam(*branch_at, choice, step, row, pool, copies)
+                    {
+                        sequence.end = Some(Err(error));
+                    }
+                    continue;
+                }
+                for sequence in &mut self.running {
+                    // All samples of a prompt are told the prompt's scores. The token after the
+                    // prompt is drawn by each sample, from its own row.
+                    let shares =
+                        sequence.first == Some(*id) && position + 1 < sequence.branch.prompt_len;
+                    if sequence.end.is_some() || !(sequence.id == *id || shares) {
+                        continue;
+                    }
+                    match sequence.ask(position, choice, step, &mut self.sampler) {
+                        Ok(false) => {}
+                        Ok(true) => continue,
+                        Err(error) => {
+                            sequence.end = Some(Err(error));
+                            continue;
+                        }
+                    }
+                    let got = match answer {
+                        Answer::Logits(_) => match self.sampler.choose(choice, step) {
+                            // No token that the model holds possible is left, and the grammar does
+                            // not let the text end here.
+                            Ok(None) if self.sampler.has_possible() && !sequence.may_end() => {
+                                Err(Error::NoToken {
+                                    index: sequence.output.index,
+                                    position: position + 1,
+                                })
+                            }
+                            got => got,
+                        },
+                        Answer::Picks { picks, top } => picked(choice, &picks[row], top),
+                    };
+                    let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
+                    if let Err(error) = told {
+                        sequence.end = Some(Err(error));
+                    }
+                }
+            }
+            let Sequence { drafts, branch, .. } = &mut self.running[at];
+            if span.kind == RowKind::Decode
+                && let Some(drafts) = drafts
+            {
+                accepted += drafts.learn(step, span, branch);
+                drafted += span.rows.len() - 1;
+            }
+            for sequence in &mut self.running {
+                if sequence.first == Some(*id) && sequence.has_computed_prompt() {
+                    sequence.first = None;
+                }
+                if sequence.end.is_none() && sequence.has_scored_all() {
+                    sequence.end = Some(Ok(FinishReason::Length));
+                }
+            }
+        }
+
+        let after: usize = self.running.iter().map(generated).sum();
+        {
+            let mut totals = lock(&self.shared.totals);
+            totals.steps += 1;
+            totals.generated_tokens += (after - before) as u64;
+            totals.drafted_tokens += drafted as u64;
+            totals.accepted_tokens += accepted as u64;
+            match prompt_rows {
+                0 => totals.decode_ms += seconds * 1e3,
+                _ => totals.prefill_ms += seconds * 1e3,
+            }
+        }
+        self.retire();
+    }
+}

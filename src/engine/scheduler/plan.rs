@@ -1,0 +1,345 @@
+//! The next step: a row and drafts of each sequence that generates, and a chunk of the prompts.
+
+use super::Scheduler;
+use crate::backend::choice::mask_words;
+use crate::backend::{Limits, RowKind, Span, Step};
+use crate::engine::branch::Branch;
+use crate::engine::edits::Editor;
+use crate::engine::sequence::Sequence;
+use crate::engine::shared::lock;
+use crate::kv::Pool;
+use crate::{Result, Token, reserve};
+use std::ops::Range;
+
+/// A step, and the sequences to which its rows belong.
+#[derive(Default)]
+pub(in crate::engine) struct Plan {
+    pub step: Step,
+    /// [`Sequence::id`] of each span.
+    pub(super) whose: Vec<u64>,
+    /// For each span, which branch of its sequence it belongs to.
+    pub(super) branches: Vec<usize>,
+}
+
+impl Plan {
+    /// Makes an empty plan. It has room for any step, but not for the step's history and edits: for
+    /// these [`Scheduler::plan`] takes room.
+    pub(super) fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
+        let what = "the plan of a step";
+        let pages_each = limits.max_positions.div_ceil(limits.page_size);
+        let mut plan = Self::default();
+        let step = &mut plan.step;
+        reserve::vec(what, &mut step.tokens, limits.max_rows)?;
+        reserve::vec(what, &mut step.slots, limits.max_rows)?;
+        reserve::vec(what, &mut step.spans, max_batch_size)?;
+        reserve::vec(what, &mut step.adapters, max_batch_size)?;
+        reserve::vec(
+            what,
+            &mut step.pages,
+            max_batch_size.saturating_mul(pages_each),
+        )?;
+        reserve::vec(what, &mut step.wanted, limits.max_wanted)?;
+        reserve::vec(what, &mut step.choices, limits.max_wanted)?;
+        reserve::vec(what, &mut plan.whose, max_batch_size)?;
+        reserve::vec(what, &mut plan.branches, max_batch_size)?;
+        Ok(plan)
+    }
+
+    pub fn clear(&mut self) {
+        self.step.clear();
+        self.whose.clear();
+        self.branches.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.whose.is_empty()
+    }
+}
+
+impl Scheduler {
+    /// Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
+    /// it empty if there is nothing to do.
+    pub fn plan(&mut self, plan: &mut Plan) {
+        plan.clear();
+        for sequence in &mut self.running {
+            sequence.sits_out = sequence.is_held();
+        }
+        self.draft();
+        if self.reserve_changes(&mut plan.step).is_err() {
+            self.drop_drafts();
+        }
+        if let Err(error) = self.reserve_changes(&mut plan.step) {
+            let needs_room = |s: &&mut Sequence| s.history_len() > 0 || s.policy.is_edited();
+            for sequence in self.running.iter_mut().filter(needs_room) {
+                sequence.end = Some(Err(error.clone()));
+            }
+            self.retire();
+        }
+        let guided = |s: &Sequence| s.call().options.grammar.is_some();
+        let rows = self.running.iter().filter(|s| guided(s));
+        let rows: usize = rows.map(|s| s.branches().count()).sum();
+        let words = rows * mask_words(self.n_tokens);
+        if let Err(error) = reserve::vec("the masks of a step", &mut plan.step.masks, words) {
+            for sequence in self.running.iter_mut().filter(|s| guided(s)) {
+                sequence.end = Some(Err(error.clone()));
+            }
+            self.retire();
+        }
+        for sequence in &mut self.running {
+            if sequence.sits_out || sequence.branch.in_prefill() {
+                continue;
+            }
+            // Each row is that of a sequence that has the drafts before it.
+            let (n, n_drafts) = (sequence.branch.tokens.len(), sequence.n_drafts());
+            if let Some(drafts) = &sequence.drafts {
+                sequence.branch.tokens.extend_from_slice(drafts.in_step());
+            }
+            for (at, branch) in sequence.branches().enumerate() {
+                let (position, rows) = (branch.computed, 0..1 + n_drafts);
+                let tokens = &branch.tokens[position..][rows.clone()];
+                let (kind, pool) = (RowKind::Decode, &self.pool);
+                add_span(plan, sequence, (at, branch), kind, position, tokens, pool);
+                want(&mut plan.step, sequence, branch, rows, &mut self.editor);
+            }
+            sequence.branch.tokens.truncate(n);
+        }
+        let mut budget = self
+            .pace
+            .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
+        for at in 0..self.running.len() {
+            if self.waits_for_first(at) {
+                continue;
+            }
+            let sequence = &mut self.running[at];
+            if !sequence.sits_out && sequence.branch.in_prefill() {
+                // These are pages that others have published since the sequence was admitted.
+                if !sequence.extent.scores_prompt() && sequence.branch.adopt_found(&mut self.pool) {
+                    sequence.found();
+                }
+                if !self.is_being_computed(at, plan) {
+                    budget -= self.plan_prefill(at, budget, plan);
+                }
+            }
+        }
+        self.ask_for_masks(plan);
+    }
+
+    /// Plans the step that follows `plan` while `plan` is under way, so that the device need not
+    /// wait for the host between the two. `next` must be empty. It stays empty unless the same
+    /// sequences are certain to decode again. Then the only things not known yet are the tokens,
+    /// and which sequences end.
+    ///
+    /// Some sequences may end meanwhile. Their rows are computed in vain, and [`Scheduler::absorb`]
+    /// ignores them. Such a row writes to the cache behind its sequence's last token. That does no
+    /// harm: the page was never published, and its next holder writes after this row.
+    /// no harm: the page was never published, and its next holder writes after this row.
+    pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
+        self.runs_ahead = true;
+        let rows = || self.running.iter().filter(|s| !s.sits_out);
+        // The next step has the same rows only if nobody comes or goes: no prompt begins, and no
+        // reader falls behind, catches up or answers.
+        if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
+            || !rows().all(Sequence::goes_on)
+            || self.running.iter().any(|s| s.sits_out == s.could_go_on())
+            || self.reserve_edits(&mut next.step).is_err()
+        {
+            return;
+        }
+        next.step.follows = true;
+        for sequence in self.running.iter().filter(|s| !s.sits_out) {
+            let branch = &sequence.branch;
+            let (kind, pool, position) = (RowKind::Decode, &self.pool, branch.tokens.len());
+            add_span(next, sequence, (0, branch), kind, position, &[0], pool);
+            want(&mut next.step, sequence, branch, 0..1, &mut self.editor);
+        }
+        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.rest();
+            }
+        }
+    }
+
+    /// Has the masks computed for the rows whose sequences follow a grammar.
+    /// [`Scheduler::collect_masks`] collects them. Until then no token can be chosen from these
+    /// rows.
+    fn ask_for_masks(&mut self, plan: &mut Plan) {
+        let Plan {
+            step,
+            whose,
+            branches,
+        } = plan;
+        let mut row = 0;
+        for ((span, id), branch) in step.spans.iter().zip(whose).zip(branches) {
+            let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
+                continue;
+            };
+            for (choice, wanted) in step.choices.iter_mut().zip(&step.wanted) {
+                let is_its = span.rows.contains(&(*wanted as usize));
+                let guide = sequence.guide_mut(*branch);
+                if is_its && choice.given.is_none() && guide.is_some() {
+                    choice.mask = Some(row as u32);
+                    self.guides.ask(sequence, *branch, row);
+                    row += 1;
+                }
+            }
+        }
+        step.masks.resize(row * mask_words(self.n_tokens), 0);
+    }
+
+    /// Waits for the masks of a step that the model has computed.
+    pub fn collect_masks(&mut self, plan: &mut Plan) {
+        let times = self.guides.collect(&mut plan.step, &mut self.running);
+        if times.masks > 0 {
+            let mut totals = lock(&self.shared.totals);
+            totals.masks += times.masks;
+            totals.mask_ms += times.ms;
+            totals.mask_wait_ms += times.wait_ms;
+        }
+    }
+
+    /// Room for what the tokens of a step are chosen by.
+    fn reserve_changes(&self, step: &mut Step) -> Result<()> {
+        let history = self.running.iter().map(Sequence::history_len).sum();
+        reserve::vec("the tokens for penalties", &mut step.history, history)?;
+        self.reserve_edits(step)
+    }
+
+    /// Room for the edits that the running sequences can have in a step.
+    fn reserve_edits(&self, step: &mut Step) -> Result<()> {
+        let edited = self.running.iter().filter(|s| s.policy.is_edited());
+        let most = |s: &Sequence| -> usize {
+            let (options, rows) = (&s.call().options, 1 + s.n_drafts());
+            let most = |b: &Branch| rows * self.editor.most(options, b.tokens.len() + rows - 1);
+            s.branches().map(most).sum()
+        };
+        let edits = edited.map(most).sum();
+        reserve::vec("the edits of logits", &mut step.edits, edits)
+    }
+
+    /// Whether an earlier span of this step computes the page with which this sequence would begin.
+    /// The sequence then waits and finds the page after the step, so that several answers to one
+    /// prompt cost one prefill.
+    fn is_being_computed(&self, at: usize, plan: &Plan) -> bool {
+        let (this, size) = (&self.running[at], self.pool.page_size());
+        let Branch {
+            computed, known, ..
+        } = this.branch;
+        let Some(page) = this.branch.next_page(size) else {
+            return false;
+        };
+        !this.extent.scores_prompt()
+            && plan.step.spans.iter().zip(&plan.whose).any(|(span, id)| {
+                span.kind == RowKind::Prefill
+                    && span.position == computed
+                    && span.rows.len() >= size
+                    && self.running.iter().find(|s| s.id == *id).is_some_and(|s| {
+                        s.branch.known.text == known.text
+                            && s.branch.tokens[computed..computed + size] == *page
+                    })
+            })
+    }
+
+    /// Adds a chunk of a prompt. Returns how many rows of the budget it takes.
+    fn plan_prefill(&mut self, at: usize, budget: usize, plan: &mut Plan) -> usize {
+        let sequence = &self.running[at];
+        let end = sequence.extent.prefill_len();
+        // A fully cached prompt still computes its last token, but does not write it again.
+        let branch = &sequence.branch;
+        let position = branch.computed.min(end - 1);
+        let mut rows = (end - position).min(budget);
+        let room = self.limits.max_wanted - plan.step.wanted.len();
+        if sequence.extent.scores_prompt() {
+            rows = rows.min(room);
+        } else if room == 0 && position + rows == end {
+            rows -= rows.min(1);
+        }
+        if rows == 0 {
+            return 0;
+        }
+        let tokens = &branch.tokens[position..][..rows];
+        let (kind, pool) = (RowKind::Prefill, &self.pool);
+        add_span(plan, sequence, (0, branch), kind, position, tokens, pool);
+        let wanted_from = match sequence.extent.scores_prompt() {
+            true => 0,
+            false if position + rows == branch.prompt_len => rows - 1,
+            false => rows,
+        };
+        let rows_wanted = wanted_from..rows;
+        let editor = &mut self.editor;
+        want(&mut plan.step, sequence, branch, rows_wanted, editor);
+        rows
+    }
+}
+
+/// Asks for the logits of some rows of the step's last span, which belongs to this branch of the
+/// sequence.
+fn want(
+    step: &mut Step,
+    sequence: &Sequence,
+    branch: &Branch,
+    rows: Range<usize>,
+    editor: &mut Editor,
+) {
+    let Some(span) = step.spans.last() else {
+        return;
+    };
+    for row in rows {
+        let policy = &sequence.policy;
+        let next = span.position + row + 1;
+        let mut choice = policy.choice(branch, next - 1, &mut step.history);
+        if choice.given.is_none() && policy.is_edited() {
+            let (first, prompt_len) = (step.edits.len(), branch.prompt_len);
+            // If this step follows another, its last token is not known yet.
+            let tokens = &branch.tokens[..next.min(branch.tokens.len())];
+            let (output, generated) = (&tokens[prompt_len..], next - prompt_len);
+            let options = &sequence.call().options;
+            editor.write(options, tokens, output, generated, &mut step.edits);
+            choice.edits = first..step.edits.len();
+        }
+        step.wanted.push((span.rows.start + row) as u32);
+        step.choices.push(choice);
+    }
+}
+
+/// Appends a span for some tokens of a sequence's branch, from `position` on. Positions that are in
+/// the cache already are not written again.
+fn add_span(
+    plan: &mut Plan,
+    sequence: &Sequence,
+    (at, branch): (usize, &Branch),
+    kind: RowKind,
+    position: usize,
+    tokens: &[Token],
+    pool: &Pool,
+) {
+    let Plan {
+        step,
+        whose,
+        branches,
+    } = plan;
+    let Branch {
+        pages, computed, ..
+    } = branch;
+    let size = pool.page_size();
+    let positions = position..position + tokens.len();
+    let (first_row, first_page) = (step.tokens.len(), step.pages.len());
+    step.tokens.extend_from_slice(tokens);
+    step.slots.extend(positions.clone().map(|at| {
+        let slot = pages[at / size] * size as u32 + (at % size) as u32;
+        if at < *computed { Step::NO_SLOT } else { slot }
+    }));
+    step.pages
+        .extend_from_slice(&pages[..positions.end.div_ceil(size)]);
+    step.spans.push(Span {
+        rows: first_row..step.tokens.len(),
+        kind,
+        position,
+        pages: first_page..step.pages.len(),
+    });
+    if let Some(adapter) = &sequence.adapter {
+        step.adapters.resize(step.spans.len() - 1, None);
+        step.adapters.push(Some(adapter.clone()));
+    }
+    whose.push(sequence.id);
+    branches.push(at);
+}
