@@ -4,7 +4,7 @@
 use super::failure::{Failure, Outcome};
 use super::object::Handle;
 use super::types::*;
-use super::{args, generate, layout, stream};
+use super::{args, generate, layout, prompts, stream};
 use crate::chat::{ChatRequest, Encoding, UNSAFE_ERROR};
 use crate::engine::Prompt;
 use crate::tokenizer::Bound;
@@ -92,7 +92,7 @@ unsafe fn prompts(
     c: *const llama_chat_options,
     cancel: Option<&Cancel>,
 ) -> Outcome<Vec<Prompt>> {
-    generate::check_batch(n)?;
+    prompts::check_batch(n)?;
     // SAFETY: by this function's contract.
     let messages = unsafe { args::slice("messages", messages, n) }?;
     // SAFETY: as above.

@@ -280,13 +280,13 @@ pub(super) unsafe fn init<T: Layout>(p: *mut T, size: usize, defaults: &T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capi::{generate, handle};
+    use crate::capi::{handle, options};
 
     #[repr(C, align(8))]
     struct Bytes([u8; 8192]);
 
     fn defaults() -> llama_generate_options {
-        generate::default_options()
+        options::default_options()
     }
 
     /// Returns the bytes of a struct in which every field differs from its default, followed by

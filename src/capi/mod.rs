@@ -15,6 +15,7 @@
 //! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
 //! | `object.rs`, `cells.rs` | what is behind `llama_t`, and behind cancel flags |
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
+//! | `options.rs`, `prompts.rs` | a generation's options and prompts, from C's terms to the engine's |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
 //! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs` | the functions of these names |
@@ -50,6 +51,8 @@ mod handle;
 mod info;
 mod layout;
 mod object;
+mod options;
+mod prompts;
 mod result;
 mod stream;
 mod table;
@@ -64,6 +67,7 @@ pub use generate::*;
 pub use grammar::*;
 pub use handle::*;
 pub use info::*;
+pub use options::*;
 pub use result::*;
 pub use stream::*;
 pub use tokens::*;

@@ -6,7 +6,7 @@ use super::failure::{Failure, Outcome};
 use super::guard::Scope;
 use super::object::Handle;
 use super::types::*;
-use super::{args, generate, layout, result, table};
+use super::{args, generate, layout, options, prompts, result, table};
 use crate::engine::{Decider, Deciders, Event, Next, Prompt, Question, RequestStats, Stream};
 use crate::{Token, reserve};
 use std::ffi::{c_char, c_int};
@@ -79,19 +79,19 @@ pub(super) unsafe fn open(
     InCallback::refuse(function)?;
     let handle = scope.handle(l)?;
     // SAFETY: by this function's contract.
-    let given = unsafe { generate::read_options(o) }?;
+    let given = unsafe { options::read_options(o) }?;
     if given.on_event.is_some() {
         return Err(Failure::invalid(
             "on_event is given, must be NULL: events are pulled with llama_stream_next",
         ));
     }
     // SAFETY: by this function's contract.
-    let (out, options) = unsafe { (args::place("out", out)?, generate::engine_options(&given)?) };
+    let (out, options) = unsafe { (args::place("out", out)?, options::engine_options(&given)?) };
     let prompts = prompts(handle)?;
     let (n, callbacks) = (prompts.len(), Callbacks::new(&given));
     let decider = Decider::new(&prompts, &options, callbacks.on_stop.is_some())?;
     let stream = handle.llama.stream(prompts, options)?;
-    let n = n * generate::samples(&given);
+    let n = n * options::samples(&given);
     let id = table::insert(StreamData {
         stream,
         handle: Arc::downgrade(handle),
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn llama_stream_open(
         // called.
         unsafe {
             open("llama_stream_open", scope, l, o, out, |handle| {
-                generate::token_prompts(handle, tokens, lens, n)
+                prompts::token_prompts(handle, tokens, lens, n)
             })
         }
     })
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn llama_stream_open_text(
         // called.
         unsafe {
             open("llama_stream_open_text", scope, l, o, out, |handle| {
-                generate::text_prompts(handle, prompts, lens, n, None)
+                prompts::text_prompts(handle, prompts, lens, n, None)
             })
         }
     })
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn llama_stream_open_chat(
         // called.
         unsafe {
             open("llama_stream_open_chat", scope, l, o, out, |handle| {
-                generate::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, None)
+                prompts::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, None)
             })
         }
     })

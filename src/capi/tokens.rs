@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::failure::{Failure, Outcome};
-use super::generate::read_messages;
 use super::object::Handle;
+use super::prompts::read_messages;
 use super::types::*;
 use super::{args, cancel};
 use crate::chat::{self, Encoding};
