@@ -163,6 +163,8 @@ pub(super) unsafe fn run(
     Ok(status)
 }
 
+// Section: Generating
+
 /// Continue `n` prompts of tokens and wait for the end.
 ///
 /// `tokens` has all prompts end to end, and `lens[i]` is the length of prompt `i`, at least 1. `o`

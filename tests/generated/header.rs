@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 11] = [
-    "types", "handle", "generate", "chat", "stream", "result", "cancel", "tokens", "grammar",
-    "info", "adapter",
+const SOURCES: [&str; 12] = [
+    "types", "handle", "options", "generate", "chat", "stream", "result", "cancel", "tokens",
+    "grammar", "info", "adapter",
 ];
 
 fn root() -> &'static Path {
