@@ -9,7 +9,6 @@
 enum { BEHIND = 1025, PROMPT = 1100, GENERATED = 40, STREAMS = 64, SLOTS = 3, THREADS = 4 };
 
 static llama_t *l;
-/* Valgrind takes minutes for what takes a second. */
 static size_t n_streams = STREAMS;
 static int32_t prompt[PROMPT];
 static llama_stream_t *streams[STREAMS];
@@ -164,8 +163,11 @@ static void join(pthread_t *threads) {
 int main(int argc, char **argv) {
   pthread_t threads[THREADS], other;
   size_t i;
+  /* Valgrind takes minutes for what takes a second. It sees memory that nothing has been written to,
+   * so it gets what copies pages out and back. */
+  const int valgrind = getenv("LLAMABI_TEST_THREADS") != NULL;
   if (argc < 2) return 2;
-  if (getenv("LLAMABI_TEST_THREADS") != NULL) n_streams = 2 * SLOTS + 2;
+  if (valgrind) n_streams = 2 * SLOTS + 1;
   fill_prompt(prompt, PROMPT);
 
   /* Others finish, again and again, and most of the streams have given their slots up. */
@@ -202,6 +204,7 @@ int main(int argc, char **argv) {
   on_threads(free_some, threads);
   join(threads);
   pthread_join(other, NULL);
+  if (valgrind) return summary("unread");
 
   /* No memory to keep what they have: those that make room end as unread, and say so. */
   l = open_with(argv[1], 1, UINT32_MAX, 1);
