@@ -25,9 +25,9 @@ pub enum Tier {
     /// AVX-512 F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
-    /// AVX-512, and bfloat16 tiles for prompt rows.
+    /// AVX-512 with VNNI and BF16, and bfloat16 tiles for prompt rows.
     #[cfg(target_arch = "x86_64")]
-    Amx(Avx512, Amx),
+    Amx(Avx512<2>, Amx),
 }
 
 impl Tier {
@@ -46,7 +46,7 @@ impl Tier {
         #[cfg(target_arch = "x86_64")]
         {
             if let Some(s) = Avx512::detect() {
-                return Amx::detect().map_or(Tier::Avx512(s), |amx| Tier::Amx(s, amx));
+                return Self::tiles(s).unwrap_or(Tier::Avx512(s));
             }
             if let Some(s) = Avx2::detect() {
                 return Tier::Avx2(s);
@@ -62,13 +62,8 @@ impl Tier {
             let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
             // Tiles are requested only if they are wanted, because the permission holds for the
             // whole process.
-            let amx = avx512.filter(|_| name == "amx");
-            let amx = amx.and_then(|s| Some((s, Amx::detect()?)));
-            (
-                avx2.map(Tier::Avx2),
-                avx512.map(Tier::Avx512),
-                amx.map(|(s, amx)| Tier::Amx(s, amx)),
-            )
+            let amx = avx512.filter(|_| name == "amx").and_then(Self::tiles);
+            (avx2.map(Tier::Avx2), avx512.map(Tier::Avx512), amx)
         };
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512, amx) = (None, None, None);
@@ -94,6 +89,14 @@ impl Tier {
         })
     }
 
+    /// The tier with tiles, if there are tiles and the vector instructions that fill them. Every
+    /// processor with tiles has those, but what a hypervisor shows of it may not.
+    #[cfg(target_arch = "x86_64")]
+    fn tiles(s: Avx512) -> Option<Tier> {
+        let s = s.bf16()?;
+        Some(Tier::Amx(s, Amx::detect()?))
+    }
+
     /// The tier's name for people.
     pub fn name(self) -> &'static str {
         match self {
@@ -115,7 +118,9 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(s) => s.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(s) | Tier::Amx(s, _) => s.vectorize(kernel),
+            Tier::Avx512(s) => s.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(s, _) => s.base().vectorize(kernel),
         }
     }
 
@@ -123,26 +128,30 @@ impl Tier {
     /// it.
     #[inline]
     pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(s) | Tier::Amx(s, _) => match s.vnni() {
-                Some(s) => s.vectorize(kernel),
-                None => s.vectorize(kernel),
-            },
-            other => other.run(kernel),
+            Tier::Avx512(s) => {
+                if let Some(s) = s.vnni() {
+                    return s.vectorize(kernel);
+                }
+            }
+            Tier::Amx(s, _) => return s.without_bf16().vectorize(kernel),
+            _ => {}
         }
+        self.run(kernel)
     }
 
-    /// Like [`Tier::run`], for kernels that convert other formats to bfloat16 tiles.
+    /// Runs a kernel that fills tiles, or that works beside them. It is compiled for the tier that
+    /// has them and for no other.
+    ///
+    /// # Panics
+    /// On a tier without tiles.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
-    pub fn run_conversions<K: Kernel>(self, kernel: K) -> K::Output {
+    pub fn run_with_tiles<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Tier::Amx(s, _) => match s.bf16() {
-                Some(s) => s.vectorize(kernel),
-                None => s.vectorize(kernel),
-            },
-            other => other.run(kernel),
+            Tier::Amx(s, _) => s.vectorize(kernel),
+            _ => unreachable!("the tier {} has no tiles", self.name()),
         }
     }
 
@@ -201,7 +210,8 @@ mod tests {
         let has = |t| Tier::named(t).is_ok();
         assert_eq!(has("avx512"), Avx512::detect().is_some());
         assert_eq!(has("avx2"), Avx2::detect().is_some());
-        assert_eq!(has("amx"), has("avx512") && Amx::detect().is_some());
+        let tiles = Avx512::detect().and_then(Tier::tiles);
+        assert_eq!(has("amx"), tiles.is_some());
         let best = Tier::best().name();
         assert_eq!(has("amx"), best == "AVX-512 and AMX", "{best}");
         if !has("avx512") {

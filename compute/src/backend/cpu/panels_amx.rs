@@ -82,7 +82,7 @@ impl TilePanels {
         let parts = Grid::columns(all, groups * len, len);
         let work = |group: usize, _: usize, mut part: Rect<'_, u16>| {
             for i in group * GROUP..rows.min((group + 1) * GROUP) {
-                tier.run_conversions(Fill {
+                tier.run_with_tiles(Fill {
                     from: row(i),
                     norm,
                     at: i % GROUP,

@@ -126,7 +126,7 @@ pub(super) fn product(
         let count = task_strips.min(strips - first);
         macro_rules! run {
             ($E:ty) => {{
-                tier.run_conversions(Task::<$E> {
+                tier.run_with_tiles(Task::<$E> {
                     amx,
                     panels,
                     scratch: &mut scratch,

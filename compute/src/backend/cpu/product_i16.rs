@@ -50,6 +50,15 @@ fn few(quant: Quant) -> usize {
     }
 }
 
+/// Most rows side by side of few rows. To emulate the products of pairs takes the portable tier so
+/// long that what more rows would save does not show, and each number of rows is compiled anew.
+fn most_side(tier: Tier) -> usize {
+    match tier.has_pairs() {
+        true => MAX_SIDE,
+        false => 2,
+    }
+}
+
 /// Groups of k, including padding.
 fn groups(cols: usize) -> usize {
     cols.div_ceil(PADDED_K).saturating_mul(PADDED_K / GROUP_K)
@@ -122,7 +131,7 @@ impl IntRows {
         self.many = rows > few(quant);
         self.side = match self.many {
             true => many_i16::side(tier),
-            false => rows.min(MAX_SIDE),
+            false => rows.min(most_side(tier)),
         };
         self.groups = groups(cols);
         let (many, side, groups) = (self.many, self.side, self.groups);
@@ -321,8 +330,23 @@ impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // (rows side by side, strips side by side): as many sums as registers allow. The registers
-        // are matched alone, because only an arm that a constant rules out is not compiled.
+        // The registers are matched alone, because only an arm that a constant rules out is not
+        // compiled. In the portable tier all the others took a tenth of the time of the crate.
+        match S::REGISTERS {
+            4 => match self.x.side {
+                1 => self.tiles::<S, 1, 1>(s),
+                2 => self.tiles::<S, 2, 1>(s),
+                side => unreachable!("{side} rows"),
+            },
+            _ => self.many_registers(s),
+        }
+    }
+}
+
+impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
+    /// (rows side by side, strips side by side): as many sums as registers allow.
+    #[inline(always)]
+    fn many_registers<S: Simd>(self, s: S) {
         let side = self.x.side;
         match const { S::REGISTERS / Q::PARTS } {
             32 => match side {
@@ -355,9 +379,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Kernel for Task<'_, Q> {
             _ => self.one_strip(s),
         }
     }
-}
 
-impl<Q: Blocks + Weights<Bits = u16>> Task<'_, Q> {
     #[inline(always)]
     fn one_strip<S: Simd>(self, s: S) {
         match self.x.side {

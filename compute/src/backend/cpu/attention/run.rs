@@ -62,7 +62,7 @@ impl Plan {
             #[cfg(target_arch = "x86_64")]
             if let (true, Some(amx), Out::Whole(_)) = (block.tiles, tier.amx(), &out) {
                 let Out::Whole(y) = out else { unreachable!() };
-                return with_cache_element!(kv.dtype, E => tier.run_conversions(tiles::Task::<E> {
+                return with_cache_element!(kv.dtype, E => tier.run_with_tiles(tiles::Task::<E> {
                     amx,
                     cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
                     q: &q[block.rows.start * q_dim + head * width..],
@@ -97,7 +97,7 @@ impl Plan {
                 };
                 #[cfg(target_arch = "x86_64")]
                 if amx.is_some() {
-                    return tier.run_conversions(task);
+                    return tier.run_with_tiles(task);
                 }
                 tier.run(task)
             });

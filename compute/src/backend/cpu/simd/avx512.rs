@@ -38,6 +38,18 @@ impl Avx512 {
     }
 }
 
+impl Avx512<2> {
+    /// Without VNNI and BF16.
+    pub fn base(self) -> Avx512 {
+        Avx512(())
+    }
+
+    /// Without BF16.
+    pub fn without_bf16(self) -> Avx512<1> {
+        Avx512(())
+    }
+}
+
 /// The permutation that interleaves the first and the second half of a vector of words in pairs.
 static PAIRS: [u16; 2 * LANES] = {
     let mut order = [0; 2 * LANES];
