@@ -38,6 +38,10 @@ pub(super) fn grammar(g: *const llama_grammar_t) -> Outcome<Option<Arc<Grammar>>
 /// milliseconds. A thread of the library with a stack of its own does the work. Any thread may call
 /// this, also from inside a callback.
 ///
+/// All grammars of a handle and all texts that follow them have 1 GiB together, by the parser's
+/// estimates. Beyond that a grammar, or a call with a text, that has more than 16 MiB of its own
+/// fails with `LLAMA_E_NO_MEMORY`.
+///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`, and with the parser's sentence, if the parser refuses the
 /// source or if the source is too complex. Fails with `_UTF8`, `_NO_MEMORY`, `_UNSUPPORTED`, too.
 /// `*out` is not written then.

@@ -1,11 +1,10 @@
 //! How far one text has come in its language.
 
+use super::parser::Parser;
 use super::quiet::{Quiet, quietly};
 use super::{Grammar, lock};
 use crate::{Error, Result, Token};
-use llguidance::Matcher;
 use llguidance::api::StopReason;
-use std::fmt::Display;
 use std::sync::Arc;
 
 /// A place in the texts of a grammar, behind some tokens.
@@ -17,7 +16,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Cursor {
     grammar: Arc<Grammar>,
-    matcher: Matcher,
+    parser: Parser,
     /// [`super::Working::generation`] of the parser that this one was cloned from; `None` for one
     /// that shares nothing.
     generation: Option<u64>,
@@ -29,19 +28,26 @@ pub struct Cursor {
 impl Cursor {
     /// At the beginning.
     pub fn new(grammar: &Arc<Grammar>) -> Self {
-        let working = lock(&grammar.working);
+        let mut working = lock(&grammar.working);
+        let parser = working.parser.get_or_insert_with(|| grammar.fresh());
         Self {
             grammar: grammar.clone(),
-            matcher: working.matcher.clone(),
+            parser: parser.clone(),
             generation: Some(working.generation),
             tokens: Vec::new(),
             _quiet: Quiet::new(),
         }
     }
 
+    /// What the text is of.
+    #[cfg(test)]
+    pub(super) fn grammar(&self) -> Arc<Grammar> {
+        self.grammar.clone()
+    }
+
     /// Go on behind `token`. Whether the grammar allows it; where not, nothing has changed.
     ///
-    /// [`Error::Grammar`] where the parser gives up.
+    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
     pub fn take(&mut self, token: Token) -> Result<bool> {
         let Ok(id) = u32::try_from(token) else {
             return Ok(false);
@@ -49,7 +55,7 @@ impl Cursor {
         if id as usize >= self.grammar.vocabulary.n_tokens || self.is_complete()? {
             return Ok(false);
         }
-        let taken = self.with(|matcher| matcher.try_consume_tokens(&[id]))? == 1;
+        let taken = self.with(|parser| parser.take(id))?;
         if taken {
             self.tokens.push(token);
         }
@@ -58,7 +64,7 @@ impl Cursor {
 
     /// The tokens that may follow; see [`Grammar::mask`].
     pub fn mask(&mut self, mask: &mut [u32]) -> Result<()> {
-        let found = self.with(Matcher::compute_mask_or_eos)?;
+        let found = self.with(Parser::mask)?;
         let words = found.as_slice();
         let n = words.len().min(mask.len());
         mask[..n].copy_from_slice(&words[..n]);
@@ -93,11 +99,11 @@ impl Cursor {
     /// [`Error::Grammar`] where the parser has stopped for another reason: a limit of the grammar's
     /// own on the number of tokens, or of ours on the work.
     pub fn is_complete(&self) -> Result<bool> {
-        match self.matcher.stop_reason() {
+        match self.parser.stop_reason() {
             StopReason::NotStopped => Ok(false),
             StopReason::NoExtension | StopReason::EndOfSentence => Ok(true),
-            reason => Err(Error::Grammar(match self.matcher.get_error() {
-                Some(error) => sentence(&error),
+            reason => Err(Error::Grammar(match self.parser.error() {
+                Some(error) => sentence(error),
                 None => format!("the parser has stopped: {reason}"),
             })),
         }
@@ -107,38 +113,50 @@ impl Cursor {
     ///
     /// [`Error::Grammar`] where the parser gives up.
     pub fn accepts(&mut self) -> Result<bool> {
-        Ok(self.is_complete()? || self.with(Matcher::is_accepting)?)
+        Ok(self.is_complete()? || self.with(Parser::is_accepting)?)
     }
 
     /// Have the parser do something; see [`Cursor`] for what happens where it fails.
-    fn with<T, E: Display>(
+    fn with<T>(
         &mut self,
-        work: impl Fn(&mut Matcher) -> std::result::Result<T, E>,
+        work: impl Fn(&mut Parser) -> std::result::Result<T, String>,
     ) -> Result<T> {
-        quietly(|| self.with_parser(work))
+        let done = quietly(|| self.with_parser(work))?;
+        self.parser.settle()?;
+        Ok(done)
     }
 
-    fn with_parser<T, E: Display>(
+    fn with_parser<T>(
         &mut self,
-        work: impl Fn(&mut Matcher) -> std::result::Result<T, E>,
+        work: impl Fn(&mut Parser) -> std::result::Result<T, String>,
     ) -> Result<T> {
-        let first = work(&mut self.matcher);
+        let first = work(&mut self.parser);
         let Some(generation) = self.generation.filter(|_| first.is_err()) else {
             return first.map_err(failure);
         };
         self.generation = None;
-        let fresh = |grammar: &Grammar| lock(&grammar.prototype).deep_clone();
         {
             let mut working = lock(&self.grammar.working);
             if working.generation == generation {
-                working.matcher = fresh(&self.grammar);
+                working.parser = None;
                 working.generation += 1;
             }
         }
-        self.matcher = fresh(&self.grammar);
-        let tokens: Vec<u32> = self.tokens.iter().map(|&token| token as u32).collect();
-        self.matcher.consume_tokens(&tokens).map_err(failure)?;
-        work(&mut self.matcher).map_err(failure)
+        self.parser = self.grammar.fresh();
+        let tokens = self.tokens.iter().map(|&token| token as u32);
+        self.parser.retake(tokens).map_err(failure)?;
+        work(&mut self.parser).map_err(failure)
+    }
+}
+
+impl Drop for Cursor {
+    /// What a lexer has learnt is kept for the next text, unless it is much.
+    fn drop(&mut self) {
+        let mut working = lock(&self.grammar.working);
+        let parser = working.parser.as_ref();
+        if parser.is_some_and(|parser| parser.is_large_and_only_shared_with(&self.parser)) {
+            working.parser = None;
+        }
     }
 }
 
@@ -149,8 +167,8 @@ impl Grammar {
     }
 }
 
-fn failure(error: impl Display) -> Error {
-    Error::Grammar(sentence(&error.to_string()))
+fn failure(error: String) -> Error {
+    Error::Grammar(sentence(&error))
 }
 
 /// The parser's sentence without what it would have been followed by.

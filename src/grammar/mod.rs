@@ -8,6 +8,7 @@
 //! | `source` | JSON Schema, regular expression, Lark, choices: as the parser takes them |
 //! | `vocabulary` | the tokens of a handle, in the parser's form |
 //! | `cursor` | how far one text has come |
+//! | `parser` | one parser, and the memory of all of them |
 //! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
 //! | `quiet` | the hook for panics, which is not to print the parser's |
 //!
@@ -20,6 +21,7 @@
 
 mod cursor;
 mod numbers;
+mod parser;
 mod quiet;
 mod source;
 mod vocabulary;
@@ -33,7 +35,7 @@ use crate::thread::without_signals;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use cursor::sentence;
-use llguidance::Matcher;
+use parser::{Account, Parser};
 use quiet::{Quiet, quietly};
 use source::{Checked, Space, levels};
 use std::fmt;
@@ -53,18 +55,27 @@ const LEVEL_BYTES: usize = 8 << 10;
 /// as its limits let it be, roughly. It could not be told that there is none.
 const WORK_BYTES: usize = 64 << 20;
 
+/// Most bytes that all grammars of a handle and all texts in them have together, beside
+/// [`SHARE_BYTES`] for each text.
+pub const MOST_BYTES: usize = 1 << 30;
+
+/// Bytes that a text and its parser may have whatever the others have.
+pub const SHARE_BYTES: usize = 16 << 20;
+
 /// A compiled language. Immutable to those who have it.
 pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
     /// Never run, so that there is always a parser without an error to begin anew with.
-    prototype: Mutex<Matcher>,
+    prototype: Mutex<Parser>,
     working: Mutex<Working>,
 }
 
 /// The parser that sequences clone: clones share what it has learnt of the vocabulary.
+#[derive(Default)]
 struct Working {
-    matcher: Matcher,
-    /// How often it was made anew.
+    /// Made where there is none when a sequence begins.
+    parser: Option<Parser>,
+    /// How often one was given up for its failure.
     generation: u64,
 }
 
@@ -79,6 +90,7 @@ pub struct Grammars {
     vocab_size: usize,
     eos_ids: Vec<Token>,
     vocabulary: Mutex<Option<Arc<Vocabulary>>>,
+    account: Arc<Account>,
 }
 
 impl Grammars {
@@ -88,6 +100,7 @@ impl Grammars {
             vocab_size,
             eos_ids,
             vocabulary: Mutex::new(None),
+            account: Arc::new(Account::new(MOST_BYTES, SHARE_BYTES)),
         }
     }
 
@@ -95,14 +108,16 @@ impl Grammars {
     ///
     /// [`Error::Grammar`] with the parser's sentence where it refuses the source, or where the
     /// source is too much for it; [`Error::InvalidArgument`] where it is longer than
-    /// [`MAX_SOURCE`]; [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or
-    /// no thread; [`Error::Unsupported`] where the parser cannot use the tokenizer.
+    /// [`MAX_SOURCE`]; [`Error::NoMemory`] where the grammars of the handle have too much together;
+    /// [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or no thread;
+    /// [`Error::Unsupported`] where the parser cannot use the tokenizer.
     pub fn compile(&self, tokenizer: &dyn Tokenizer, source: Source<'_>) -> Result<Grammar> {
         let checked = Checked::new(source)?;
         let deep = levels(source) * LEVEL_BYTES;
         reserve::headroom("compiling a grammar", WORK_BYTES + deep)?;
         on_a_large_stack(STACK_BYTES + deep, || {
-            Grammar::new(self.vocabulary(tokenizer)?, &checked)
+            let bytes = source.len();
+            Grammar::new(self.vocabulary(tokenizer)?, &checked, bytes, &self.account)
         })
     }
 
@@ -126,33 +141,39 @@ impl Grammars {
 }
 
 impl Grammar {
-    fn new(vocabulary: Arc<Vocabulary>, source: &Checked) -> Result<Self> {
-        let compile = |space| {
+    /// `bytes`: of the source.
+    fn new(
+        vocabulary: Arc<Vocabulary>,
+        source: &Checked,
+        bytes: usize,
+        account: &Arc<Account>,
+    ) -> Result<Self> {
+        let compile = |space| -> Result<Parser> {
             let parser = vocabulary.factory.create_parser(source.behind(space));
-            let matcher = Matcher::new(parser);
-            match matcher.get_error() {
-                Some(error) => Err(Error::Grammar(sentence(&error))),
-                None => Ok(matcher),
-            }
+            let parser = parser.map_err(|e| Error::Grammar(sentence(&e.to_string())))?;
+            let parser = Parser::new(parser, bytes, account);
+            parser.settle()?;
+            Ok(parser)
         };
         // Compiled on its own in any case: what is wrong with it must not be hidden by a space.
-        let mut matcher = compile(Space::None)?;
+        let mut parser = compile(Space::None)?;
         if vocabulary.drops_space {
             // The mask may be more than the parser's limits allow, which a sequence would notice.
-            let mut first = matcher.deep_clone();
-            let first = first.compute_mask_or_eos();
-            let first = first.map_err(|e| Error::Grammar(sentence(&e.to_string())))?;
+            let first = parser.apart().mask();
+            let first = first.map_err(|e| Error::Grammar(sentence(&e)))?;
             let space = vocabulary.space(vocabulary.has_space(|t| first.is_allowed(t)));
-            matcher = compile(space)?;
+            parser = compile(space)?;
         }
         Ok(Self {
             vocabulary,
-            working: Mutex::new(Working {
-                matcher: matcher.deep_clone(),
-                generation: 0,
-            }),
-            prototype: Mutex::new(matcher),
+            working: Mutex::default(),
+            prototype: Mutex::new(parser),
         })
+    }
+
+    /// A parser that shares nothing with any other.
+    fn fresh(&self) -> Parser {
+        lock(&self.prototype).apart()
     }
 
     /// The tokens that may follow `tokens`: bit `t % 32` of word `t / 32`. An id that ends a
@@ -160,7 +181,8 @@ impl Grammar {
     /// tokenizer, at least.
     ///
     /// [`Error::InvalidArgument`] where `tokens` is no beginning of a text of the language,
-    /// [`Error::Grammar`] where the parser gives up; [`Error::Refused`], [`Error::Thread`].
+    /// [`Error::Grammar`] where the parser gives up; [`Error::NoMemory`], [`Error::Refused`],
+    /// [`Error::Thread`].
     pub fn mask(self: &Arc<Self>, tokens: &[Token], mask: &mut [u32]) -> Result<()> {
         reserve::headroom("a grammar's mask", WORK_BYTES)?;
         on_a_large_stack(STACK_BYTES, || {

@@ -20,6 +20,19 @@ pub enum Source<'a> {
     Choice(&'a str),
 }
 
+impl Source<'_> {
+    /// Bytes of the source.
+    pub(super) fn len(self) -> usize {
+        match self {
+            Source::JsonSchema(text)
+            | Source::Regex(text)
+            | Source::Lark(text)
+            | Source::Choice(text) => text.len(),
+            Source::Json => 0,
+        }
+    }
+}
+
 /// A space that is in front of the language: one that the tokenizer drops when it decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {

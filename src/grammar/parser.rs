@@ -1,0 +1,342 @@
+//! One parser of llguidance, and the memory that it takes.
+//!
+//! A parser is two things: a lexer, whose states are found as texts need them and shared by all
+//! clones of a parser, and the rows of one text. Both grow with what a stranger's grammar and the
+//! model make of them, so both are counted in the [`Account`] of their handle.
+
+use crate::{Error, Result};
+use llguidance::TokenParser;
+use llguidance::api::StopReason;
+use llguidance::panic_utils::catch_unwind;
+use llguidance::toktrie::{SimpleVob, TokenId};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// An item of a row. Items that a token was only tried with count, too.
+const ITEM_BYTES: usize = 8;
+
+/// What the rules of a grammar take for each byte of its source. It was 60 for a large JSON Schema.
+const RULE_BYTES: usize = 64;
+
+/// Bytes that the parsers of one handle have. They are estimates: between 0.8 and 1.6 times what
+/// the process was seen to grow by, with lexers of many states and with rows of many items.
+pub(super) struct Account {
+    bytes: AtomicUsize,
+    /// Most bytes of all parsers, beside the share of each.
+    most: usize,
+    /// Bytes that a parser may have whatever the others have. A lexer that nobody uses keeps no
+    /// more.
+    share: usize,
+}
+
+impl Account {
+    pub fn new(most: usize, share: usize) -> Self {
+        Self {
+            bytes: AtomicUsize::new(0),
+            most,
+            share,
+        }
+    }
+}
+
+/// A part of an account. It is given back when this is dropped.
+struct Held {
+    account: Arc<Account>,
+    bytes: AtomicUsize,
+}
+
+impl Held {
+    fn new(account: &Arc<Account>) -> Self {
+        Self {
+            account: account.clone(),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    fn set(&self, bytes: usize) {
+        let before = self.bytes.swap(bytes, Relaxed);
+        // Wraps around where it becomes less, as it is meant to.
+        let more = bytes.wrapping_sub(before);
+        self.account.bytes.fetch_add(more, Relaxed);
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A place in the texts of a grammar.
+pub(super) struct Parser {
+    /// Or why it can do nothing any more.
+    state: std::result::Result<TokenParser, String>,
+    lexer: Arc<Held>,
+    rows: Held,
+    /// Items that the tokens of the text have made.
+    items: usize,
+}
+
+impl Clone for Parser {
+    /// The same place, with the same lexer.
+    fn clone(&self) -> Self {
+        let rows = Held::new(&self.rows.account);
+        rows.set(self.rows.bytes());
+        Self {
+            state: self.state.clone(),
+            lexer: self.lexer.clone(),
+            rows,
+            items: self.items,
+        }
+    }
+}
+
+impl Parser {
+    /// At the beginning of a text, for a grammar whose source has so many bytes.
+    pub fn new(mut parser: TokenParser, source_bytes: usize, account: &Arc<Account>) -> Self {
+        if parser.is_fresh() {
+            parser.start_without_prompt();
+        }
+        let rows = Held::new(account);
+        rows.set(source_bytes * RULE_BYTES);
+        Self {
+            state: Ok(parser),
+            lexer: Arc::new(Held::new(account)),
+            rows,
+            items: 0,
+        }
+    }
+
+    /// The same place, with a lexer of its own.
+    pub fn apart(&self) -> Self {
+        Self {
+            state: self
+                .state
+                .as_ref()
+                .map(TokenParser::deep_clone)
+                .map_err(Clone::clone),
+            lexer: Arc::new(Held::new(&self.rows.account)),
+            rows: Held::new(&self.rows.account),
+            items: self.items,
+        }
+    }
+
+    /// Goes on behind `token`. Whether the grammar allows it; where not, nothing has changed.
+    pub fn take(&mut self, token: TokenId) -> std::result::Result<bool, String> {
+        let (taken, items) = self.with(|parser| {
+            let before = parser.parser.stats().all_items;
+            let taken = parser.validate_token(token).map_err(text)?;
+            if taken {
+                consume(parser, token)?;
+            }
+            Ok((
+                taken,
+                parser.parser.stats().all_items.saturating_sub(before),
+            ))
+        })?;
+        self.items += items;
+        Ok(taken)
+    }
+
+    /// Goes on behind tokens that another parser of the grammar has taken.
+    pub fn retake(
+        &mut self,
+        tokens: impl Iterator<Item = TokenId>,
+    ) -> std::result::Result<(), String> {
+        self.items = self.with(|parser| {
+            let before = parser.parser.stats().all_items;
+            for token in tokens {
+                consume(parser, token)?;
+            }
+            Ok(parser.parser.stats().all_items.saturating_sub(before))
+        })?;
+        Ok(())
+    }
+
+    /// The tokens that may follow; where none can, those that end a text.
+    pub fn mask(&mut self) -> std::result::Result<SimpleVob, String> {
+        self.with(|parser| match parser.stop_reason() {
+            StopReason::NotStopped => parser.compute_mask().map_err(text),
+            _ => Ok(parser.token_env.tok_trie().eos_token_set()),
+        })
+    }
+
+    /// Whether the text may end here.
+    pub fn is_accepting(&mut self) -> std::result::Result<bool, String> {
+        self.with(|parser| Ok(parser.is_accepting()))
+    }
+
+    /// Why nothing can follow, or why the parser has failed.
+    pub fn stop_reason(&self) -> StopReason {
+        match &self.state {
+            Ok(parser) => parser.stop_reason(),
+            Err(_) => StopReason::InternalError,
+        }
+    }
+
+    /// Why the parser has failed, if it has.
+    pub fn error(&self) -> Option<&str> {
+        self.state.as_ref().err().map(String::as_str)
+    }
+
+    /// Counts what the parser has by now.
+    ///
+    /// [`Error::NoMemory`] where that is more than its share and all parsers of the handle together
+    /// have more than they may.
+    pub fn settle(&self) -> Result<()> {
+        let Ok(parser) = &self.state else {
+            return Ok(());
+        };
+        self.lexer.set(parser.parser.lexer_stats().num_bytes);
+        self.rows
+            .set(self.rows.bytes().max(self.items * ITEM_BYTES));
+        let account = &self.rows.account;
+        let mine = self.lexer.bytes() + self.rows.bytes();
+        let all = account.bytes.load(Relaxed);
+        if mine > account.share && all > account.most {
+            let others = all.saturating_sub(mine);
+            return Err(Error::NoMemory {
+                what: "a grammar's parser, beside the other ones of its handle,".into(),
+                needed: mine as u64,
+                available: account.most.saturating_sub(others) as u64,
+                limit: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether `other` is the only parser with this one's lexer, which has become large.
+    pub fn is_large_and_only_shared_with(&self, other: &Parser) -> bool {
+        let shared = Arc::ptr_eq(&self.lexer, &other.lexer);
+        shared
+            && Arc::strong_count(&self.lexer) == 2
+            && self.lexer.bytes() > self.lexer.account.share
+    }
+
+    /// A panic is an error. After one, the parser does nothing any more.
+    fn with<T>(
+        &mut self,
+        work: impl FnOnce(&mut TokenParser) -> std::result::Result<T, String>,
+    ) -> std::result::Result<T, String> {
+        let parser = self.state.as_mut().map_err(|error| error.clone())?;
+        let done = catch_unwind(AssertUnwindSafe(|| Ok(work(parser))));
+        let error = match done {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(panic) => panic.to_string(),
+        };
+        let error = parser.augment_err(error);
+        self.state = Err(error.clone());
+        Err(error)
+    }
+}
+
+fn consume(parser: &mut TokenParser, token: TokenId) -> std::result::Result<(), String> {
+    let back = parser.consume_token(token).map_err(text)?;
+    parser.check_stop().map_err(text)?;
+    match back {
+        0 => Ok(()),
+        n => Err(format!("the parser goes back by {n} tokens")),
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cursor, Grammar, Grammars, Source};
+    use super::*;
+    use crate::tokenizer::{self, Tokenizer};
+    use std::path::Path;
+
+    /// Its lexer finds new states as long as the text goes on.
+    const MANY_STATES: Source<'_> = Source::Regex("(.*[aeiou].{30}[xyz].*){3}");
+    /// Each token makes 600 items, of rules that cannot be told apart yet.
+    fn many_items() -> String {
+        let names: Vec<_> = (0..200).map(|i| format!("r{i}")).collect();
+        let mut source = format!("start: s* \"!\"\ns: {}\n", names.join(" | "));
+        source.extend(
+            names
+                .iter()
+                .map(|name| format!("{name}: \"a\" | \"b\" | \" \"\n")),
+        );
+        source
+    }
+
+    fn limited(most: usize, share: usize) -> (Arc<dyn Tokenizer>, Grammars) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let tokenizer = tokenizer::open_in(&root.join("demo/meta")).unwrap();
+        let mut grammars = Grammars::new(tokenizer.vocab_size(), vec![tokenizer.eos_id()]);
+        grammars.account = Arc::new(Account::new(most, share));
+        (tokenizer, grammars)
+    }
+
+    /// Follows a text until the parser has too much. Whether it came to its end.
+    fn follow(cursor: &mut Cursor, tokens: &[i32], mask: &mut [u32]) -> Result<()> {
+        for &token in tokens {
+            assert!(cursor.take(token)?, "{token}");
+            cursor.mask(mask)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn all_texts_of_a_handle_have_a_bound_and_each_has_its_share() {
+        let (most, share) = (8 << 20, 1 << 20);
+        let (tokenizer, grammars) = limited(most, share);
+        let items = many_items();
+        let mut mask = vec![0; tokenizer.vocab_size().div_ceil(32)];
+        let prose =
+            "Once upon a time there was a fox, and it lived by the sea in a box. ".repeat(20);
+        let bytes = || grammars.account.bytes.load(Relaxed);
+        for (source, text) in [
+            (MANY_STATES, prose),
+            (Source::Lark(&items), "a b b a ab ba ".repeat(200)),
+        ] {
+            let tokens = tokenizer.encode(&text).unwrap();
+            let mut refused = 0;
+            let mut cursors: Vec<_> = (0..16)
+                .map(|_| {
+                    let grammar = Arc::new(grammars.compile(&*tokenizer, source).unwrap());
+                    let mut cursor = Cursor::new(&grammar);
+                    if let Err(error) = follow(&mut cursor, &tokens, &mut mask) {
+                        let text = error.to_string();
+                        assert!(matches!(error, Error::NoMemory { .. }), "{text}");
+                        assert!(
+                            text.starts_with("a grammar's parser, beside the other"),
+                            "{text}"
+                        );
+                        refused += 1;
+                    }
+                    cursor
+                })
+                .collect();
+            assert!(refused > 0, "{} bytes", bytes());
+            // Each grammar and each text has its share, and a step adds to it before it is refused.
+            let room = most + 2 * 16 * share + (4 << 20);
+            assert!(bytes() < room, "{} bytes of {room}", bytes());
+
+            // Whoever keeps to its share goes on, whatever the others have.
+            let small = grammars.compile(&*tokenizer, Source::Regex("[a-z ]*"));
+            let mut small = Cursor::new(&Arc::new(small.unwrap()));
+            let tokens = tokenizer.encode("it goes on").unwrap();
+            follow(&mut small, &tokens, &mut mask).unwrap();
+
+            // Grammars that no text follows any more have forgotten what they learnt.
+            let kept: Vec<Arc<Grammar>> = cursors.iter().map(Cursor::grammar).collect();
+            cursors.clear();
+            assert!(bytes() < kept.len() * share + (1 << 20), "{}", bytes());
+            let again = Cursor::new(&kept[15]).mask(&mut mask);
+            again.unwrap();
+            drop((kept, small));
+            assert_eq!(bytes(), 0);
+        }
+    }
+}
