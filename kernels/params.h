@@ -310,8 +310,8 @@ typedef struct {
     uint32_t zeros[6];
 } AttendHopperParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias; y is
-// rounded. grid.x ceil(n / 16), block 256.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += scale * (w y +
+// bias); y is rounded. grid.x ceil(n / 16), block 256.
 // f32 reads y[rows[i]] instead: grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
 //
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
@@ -331,17 +331,20 @@ typedef struct {
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
     uint32_t splits; // matmul_add_batch
     uint32_t first;  // matmul_add_hopper: the row of y's map that is row 0 of the launch
+    float scale;     // the model's factor of what its layers add to x; mostly 1
+    uint32_t zero;
 } MatmulAddParams;
 typedef struct {
     TensorMap y;       // of the whole buffer, all rows that it has room for
     TensorMap w;       // for f16 and bf16 weights only
     MatmulAddParams p; // p.y is not read; p.w is read only if w has no map
     uint32_t groups;   // as in QkvHopperParams
-    uint32_t zeros[11];
+    uint32_t zeros[9];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up, where gate and up are
-// the products of rms_norm(x) with the matrices gate and up. The rows of w are gate | up.
+// the products of rms_norm(x) with the matrices gate and up, with their biases. The rows of w are
+// gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
 // ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is as for ffn_up_prefill.
@@ -368,13 +371,14 @@ typedef struct {
     uint32_t splits; // ffn_up_batch
     uint32_t h_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
     uint32_t zero;
+    const float *bias; // [2 * ffn_dim] or null
 } FfnUpParams;
 typedef struct {
     TensorMap x;
     TensorMap w;     // for f16 and bf16 weights only
     FfnUpParams p;   // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // as in QkvHopperParams
-    uint32_t zeros[9];
+    uint32_t zeros[7];
 } FfnUpHopperParams;
 
 // ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill alone, after a library (cuBLASLt)

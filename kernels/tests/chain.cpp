@@ -122,15 +122,15 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
-            w[1].stride, splits, 0};
+            w[1].stride, splits, 0, 1, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
         FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(),
             rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim), w[2].stride,
-            pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0};
+            pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0, nullptr};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
-            pad32(ffn_dim), w[3].stride, splits, 0};
+            pad32(ffn_dim), w[3].stride, splits, 0, 0.5f, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(),

@@ -476,7 +476,8 @@ struct Dense {
     std::vector<float> in = activations(max_rows, k, random),
                        out = activations(max_rows, n, random);
     std::vector<float> norm = vector_of(k, pad32(k), random, 1, 0.3f),
-                       bias = vector_of(n, n, random, 0, 0.5f);
+                       bias = vector_of(w.rows, w.rows, random, 0, 0.5f);
+    float scale = has_bias ? 0.22f : 1; // matmul_add
     Buffer ind{in}, nd{norm}, bd{bias};
     uint32_t out_stride = kind == Logits ? n : pad32(n);
 
@@ -503,7 +504,7 @@ struct Dense {
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(),
                 has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(), scratch.as<void>(), n_rows,
-                n, k, pad32(n), pad32(k), w.stride, splits, first};
+                n, k, pad32(n), pad32(k), w.stride, splits, first, scale, 0};
             if (way == Prefill)
                 launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
             else if (way == Hopper)
@@ -514,7 +515,7 @@ struct Dense {
         } else if (kind == Up) {
             FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
                 scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits,
-                (uint32_t)h_type, 0};
+                (uint32_t)h_type, 0, has_bias ? bd.as<float>() : nullptr};
             if (way == Prefill)
                 launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper)
@@ -552,11 +553,16 @@ struct Dense {
             double want = p.sum, bound = p.magnitude * error + 1e-7;
             if (kind == Add) {
                 double b = has_bias ? bias[j] : 0, before = out[(size_t)row * pad32(n) + j];
-                want += b + before;
-                bound += (fabs(b) + fabs(before)) * SUM;
+                want = (want + b) * scale + before;
+                bound = bound * scale + (fabs(b) + fabs(before)) * SUM;
             } else if (kind == Up) {
                 Product up = product(w, n + j, a);
-                double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
+                double gate = want + (has_bias ? bias[j] : 0), s = gate / (1 + exp(-gate)),
+                       e = up.magnitude * error + 1e-7;
+                if (has_bias) {
+                    up.sum += bias[n + j];
+                    bound += fabs(bias[j]) * SUM, e += fabs(bias[n + j]) * SUM;
+                }
                 want = s * up.sum;
                 // |silu'| <= 1.1
                 bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e +
@@ -656,8 +662,8 @@ void test_matmul_add() {
     dense(Add, GPU_F32, false, 1, 1, 8, true);
 }
 void test_ffn_up() {
-    dense(Up, GPU_F32, false, 30, 64, 1);
-    dense(Up, GPU_BF16, false, 17, 100, 4);
+    dense(Up, GPU_F32, false, 30, 64, 1, true);
+    dense(Up, GPU_BF16, false, 17, 100, 4, true);
     dense(Up, GPU_F16, false, 9, 1029, 9);
 }
 void test_logits() {
@@ -670,7 +676,7 @@ void test_gemm() {
         // enough steps that every stage is written again
         dense(Add, type, true, 130, 140, 65, true);
         dense(Add, type, true, 3, 290, 2);
-        dense(Up, type, true, 67, 33, 17);
+        dense(Up, type, true, 67, 33, 17, type != GPU_F16);
     }
     dense(Add, GPU_BF16, true, 32, 64, 129);
 }
@@ -682,7 +688,7 @@ void test_hopper() {
     dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
     dense(Add, GPU_F16, true, 130, 320, 128, true, Hopper);
     dense(Add, GPU_BF16, true, 256, 64, 257, false, Hopper);
-    dense(Up, GPU_BF16, true, 67, 65, 17, false, Hopper);
+    dense(Up, GPU_BF16, true, 67, 65, 17, true, Hopper);
     dense(Up, GPU_F16, true, 131, 96, 64, false, Hopper);
     dense(Up, GPU_BF16, true, 128, 31, 129, false, Hopper);
     qkv(GPU_BF16, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
@@ -695,8 +701,8 @@ void test_library() {
     qkv(GPU_BF16, GPU_F16, true, 40, {4, 2, 20}, 5, Library);
     qkv(GPU_F16, GPU_F32, true, 33, {2, 1, 6}, 2, Library);
     qkv(GPU_BF16, GPU_INT8, true, 8, {9, 1, 192}, 3, Library);
-    dense(Up, GPU_BF16, true, 68, 33, 5, false, Library);
-    dense(Up, GPU_F16, true, 35, 65, 2, false, Library);
+    dense(Up, GPU_BF16, true, 68, 33, 5, true, Library);
+    dense(Up, GPU_F16, true, 35, 65, 2, true, Library);
     dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
 }
 
@@ -707,7 +713,7 @@ void test_codes() {
     dense(Add, GPU_INT8, true, 131, 580, 17, true, Hopper);
     dense(Add, GPU_INT4, true, 3, 770, 257, false, Hopper);
     dense(Add, GPU_FP8, true, 30, 1, 1, true, Hopper);
-    dense(Up, GPU_NF4, true, 67, 257, 65, false, Hopper);
+    dense(Up, GPU_NF4, true, 67, 257, 65, true, Hopper);
     dense(Up, GPU_FP8, true, 20, 129, 129, false, Hopper);
     qkv(GPU_INT8, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
     qkv(GPU_INT4, GPU_FP8, true, 320, {2, 1, 20}, 9, Hopper);
@@ -731,7 +737,7 @@ void test_few() {
 void test_batch() {
     dense(Add, GPU_BF16, false, 33, 1100, 9, true);
     dense(Add, GPU_F16, false, 31, 97, 16);
-    dense(Up, GPU_BF16, false, 17, 65, 17);
+    dense(Up, GPU_BF16, false, 17, 65, 17, true);
     dense(Up, GPU_F16, false, 16, 64, 32);
     dense(Logits, GPU_BF16, false, 65, 40, 33);
     dense(Add, GPU_BF16, false, 5, 31, 64);
@@ -757,7 +763,7 @@ void test_quantised() {
         qkv(type, GPU_F32, false, 1030 + n, {1, 1, 2}, 8);
         dense(Add, type, false, 5 + n, 1 + n, 2, true);
         dense(Add, type, false, 7, 4640 + n, 1);
-        dense(Up, type, false, 17, 2316 - n, 4 - n);
+        dense(Up, type, false, 17, 2316 - n, 4 - n, true);
         dense(Up, type, false, 9, 256, 17);
     }
     qkv(GPU_INT4, GPU_INT8, false, 96, {4, 2, 20}, 9);

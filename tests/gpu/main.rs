@@ -8,6 +8,7 @@ mod cuda;
 mod day;
 #[path = "../support/emu/mod.rs"]
 mod emu;
+mod features;
 mod mixed;
 mod models;
 mod pages;

@@ -46,8 +46,6 @@ impl<D: Device> Backend for Gpu<D> {
         let lacking = [
             (needs.head_norms, "norms of the heads of q and k"),
             (needs.window, "a sliding window shorter than max_seq_len"),
-            (needs.ffn_bias, "biases of the feed-forward (mlp_bias)"),
-            (needs.scale, "multipliers of the residual stream"),
             (needs.adapters, "adapters of requests"),
         ];
         match lacking.into_iter().find(|(needed, _)| *needed) {

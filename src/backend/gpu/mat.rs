@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct GpuMat<D: Device> {
     runs: Vec<WeightRows<D>>,
     bias: Option<Memory<D>>,
+    /// [`MatSpec::scale`].
+    pub(super) scale: f32,
     /// For each part, where its rows begin.
     parts: Vec<Part>,
 }
@@ -155,6 +157,7 @@ impl<D: Device> GpuMat<D> {
         Ok(GpuMat {
             runs,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
+            scale: spec.scale,
             parts: all,
         })
     }

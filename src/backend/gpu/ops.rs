@@ -279,6 +279,7 @@ pub(super) fn matmul_add<D: Device>(
     y: &GpuBuf<D>,
 ) -> Result<()> {
     let (rows, device, bias) = (gpu.decode_rows(), &*gpu.device, w.bias());
+    let scale = w.scale;
     let w = w.whole();
     let decode = MatmulAddParams {
         x: x.at(),
@@ -295,6 +296,8 @@ pub(super) fn matmul_add<D: Device>(
         w_stride: w.stride as u32,
         splits: 1,
         first: 0,
+        scale,
+        zero: 0,
     };
     launch::matmul_add(device, w.dtype, &decode)?;
     let (rows, first) = (gpu.prefill_rows(), gpu.step.first_prefill);
@@ -345,6 +348,7 @@ pub(super) fn ffn_up<D: Device>(
         splits: 1,
         h_type: type_code(rounded(w2.dtype)),
         zero: 0,
+        bias: layer.w13.bias(),
     };
     launch::ffn_up(device, w.dtype, &decode)?;
     let rows = gpu.prefill_rows();

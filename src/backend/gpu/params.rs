@@ -88,18 +88,19 @@ params! {
     }
     MatmulAddParams {
         x: u64, y: u64, w: u64, bias: u64, rows: u64, scratch: u64, n_rows: u32, n: u32, k: u32,
-        x_stride: u32, y_stride: u32, w_stride: u32, splits: u32, first: u32,
+        x_stride: u32, y_stride: u32, w_stride: u32, splits: u32, first: u32, scale: f32,
+        zero: u32,
     }
     FfnUpParams {
         h: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, ffn_dim: u32,
         dim: u32, x_stride: u32, w_stride: u32, h_stride: u32, eps: f32, splits: u32,
-        h_type: u32, zero: u32,
+        h_type: u32, zero: u32, bias: u64,
     }
     MatmulAddHopperParams {
-        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 11],
+        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 9],
     }
     FfnUpHopperParams {
-        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 9],
+        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 7],
     }
     LogitsParams {
         out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, vocab_size: u32,
