@@ -199,6 +199,11 @@ typedef struct {
     float eps;
     uint32_t splits; // qkv_batch
     uint32_t first, n;
+    // Whether append finishes the rows, because heads of q and k have norms. q, k and v are then
+    // stored as they are before norms and RoPE, and k_pages and v_pages are `fresh` of AppendParams
+    // and fresh + kv_dim, whatever the type of the cache.
+    uint32_t raw;
+    uint32_t zero;
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
@@ -223,21 +228,33 @@ typedef struct {
     TensorMap w;     // for f16 and bf16 weights only
     QkvParams p;     // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // warpgroups that multiply: 2 or 1
-    uint32_t zeros[23];
+    uint32_t zeros[21];
 } QkvHopperParams;
 
 // ---- qkv_epilogue: the epilogue of qkv_prefill alone, after a library (cuBLASLt) has computed the
 // sums. Takes QkvParams. x points to the sums: float32, [n_rows, x_stride]. norm and w are not
 // read. grid (ceil(n / 2048), n_rows), block 256, shared 0.
 
-// ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
-// their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
+// ---- append_{f32,f16,bf16,int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 ..
+// n_rows to their slots; in 8-bit caches, as codes with scales. grid (2 * n_kv_heads, n_rows),
+// block 32, shared 0. With q_norm and k_norm, after qkv with `raw`: applies the norms of heads and
+// RoPE to K first, and to q in its place. grid (2 * n_kv_heads + n_heads, n_rows).
+// The kernel's type is that of the KV cache.
 typedef struct {
     void *k_pages; // this layer's pages
     void *v_pages;
     const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
+    // From here on zeros, unless heads have norms.
+    float *q; // [n_rows, q_stride] in and out
+    const float *q_norm, *k_norm; // [head_dim]
+    const float *cos, *sin;       // as in QkvParams
+    const int32_t *tokens;        // [n_rows]; negative: q is neither read nor written
+    const int32_t *positions;     // [n_rows]
+    uint32_t n_heads, q_stride;
+    float eps;
+    uint32_t zero;
 } AppendParams;
 
 // ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
@@ -515,6 +532,9 @@ typedef struct {
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
     X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \
+    X(append_f32, AppendParams, 32)                                                                \
+    X(append_f16, AppendParams, 32)                                                                \
+    X(append_bf16, AppendParams, 32)                                                               \
     X(append_int8, AppendParams, 32)                                                               \
     X(append_fp8, AppendParams, 32)                                                                \
     GPU_ATTENTION(X, f32)                                                                          \

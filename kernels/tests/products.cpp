@@ -236,6 +236,17 @@ void test_prepare() {
         for (uint32_t width : {1u, 33u, 320u}) prepare(type, width);
 }
 
+// The parameters of append, without norms of heads.
+AppendParams append_of(const Buffer &k, const Buffer &v, const Buffer &fresh, const Buffer &slots,
+    uint32_t n_rows, uint32_t n_kv_heads, uint32_t head_dim, uint32_t head_stride) {
+    AppendParams p = {};
+    p.k_pages = k.as<void>(), p.v_pages = v.as<void>(), p.fresh = fresh.as<float>();
+    p.slots = slots.as<uint32_t>();
+    p.n_rows = n_rows, p.n_kv_heads = n_kv_heads;
+    p.head_dim = head_dim, p.head_stride = head_stride;
+    return p;
+}
+
 struct Heads {
     uint32_t q, kv, dim;
 };
@@ -259,6 +270,9 @@ struct Qkv {
     std::vector<uint32_t> slots;
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
     bool by_parts = false; // one launch for each of q, k and v
+    bool norms = false;    // heads of q and k have norms, which append applies
+    std::vector<float> head_norms = vector_of(2 * heads.dim, 2 * heads.dim, random, 1, 0.3f);
+    Buffer hd{head_norms};
 
     Qkv(int type, int kv_type, Way way, uint32_t dim, Heads heads, uint32_t max_rows)
         : type(type), kv_type(kv_type), way(way), dim(dim), heads(heads), max_rows(max_rows) {
@@ -301,8 +315,9 @@ struct Qkv {
             w.device.as<void>(), bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(),
             pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(), n_rows, dim, pad32(dim),
             w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride, (uint32_t)kv_type, EPS,
-            splits, 0, n};
-        if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
+            splits, 0, n, norms, 0};
+        if (scaled(kv_type) || norms)
+            p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
             a = prepared(
@@ -321,10 +336,15 @@ struct Qkv {
             launch_rows(p, a, q_dim + kv, kv, scratch, seed);
         } else
             launch_rows(p, a, 0, n, scratch, seed);
-        if (scaled(kv_type)) {
-            AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(),
-                max_rows, heads.kv, heads.dim, stride};
-            launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
+        if (scaled(kv_type) || norms) {
+            AppendParams a = append_of(k, v, fresh, sd, max_rows, heads.kv, heads.dim, stride);
+            const float *g = hd.as<float>();
+            if (norms)
+                a.q = p.q, a.q_norm = g, a.k_norm = g + heads.dim, a.cos = p.cos, a.sin = p.sin,
+                a.tokens = p.positions, a.positions = p.positions, a.n_heads = heads.q,
+                a.q_stride = p.q_stride, a.eps = EPS;
+            launch("append" + suffix(kv_type), a, 2 * heads.kv + (norms ? heads.q : 0), max_rows, 1,
+                32, 0, seed);
         }
         auto all = q.get<uint8_t>();
         for (const Buffer *b : {&k, &v}) {
@@ -365,6 +385,20 @@ struct Qkv {
             sums.push_back(p.sum + bias[i]);
             bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + rounding(type)) + 1e-7);
         }
+        for (uint32_t i = 0; norms && i < q_dim + heads.kv * heads.dim; i += heads.dim) {
+            double square = EPS * heads.dim, off = 0;
+            for (uint32_t d = 0; d < heads.dim; d++) {
+                square += sums[i + d] * sums[i + d];
+                off += bounds[i + d] * (fabs(sums[i + d]) + bounds[i + d]);
+            }
+            for (uint32_t d = 0; d < heads.dim; d++) {
+                const double g = fabs(head_norms[(i < q_dim ? 0 : heads.dim) + d]),
+                             unit = sqrt(heads.dim / square);
+                bounds[i + d] = 1.1 * g * unit *
+                                (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
+                sums[i + d] *= unit * head_norms[(i < q_dim ? 0 : heads.dim) + d];
+            }
+        }
         for (uint32_t i = 0; i < q_dim + heads.kv * heads.dim; i += 2) {
             size_t angle = (size_t)positions[row] * heads.dim / 2 + i % heads.dim / 2;
             double c = cos[angle], s = sin[angle], u = sums[i], v = sums[i + 1];
@@ -399,8 +433,9 @@ struct Qkv {
 };
 
 void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows,
-    Way prefilled = Prefill) {
+    Way prefilled = Prefill, bool norms = false) {
     Qkv test(type, kv_type, prefill ? prefilled : way_of(type, n_rows), dim, heads, n_rows + 1);
+    test.norms = norms;
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
     std::vector<bool> used(n_rows + 1, false);
@@ -457,6 +492,19 @@ void test_qkv_prefill() {
     qkv(GPU_BF16, GPU_F32, true, 136, {1, 1, 64}, 1);
     qkv(GPU_F32, GPU_F32, true, 72, {4, 2, 16}, 65);
     qkv(GPU_F32, GPU_BF16, true, 9, {1, 1, 2}, 3);
+}
+
+// Covers each type of cache, each way to compute a product, heads that fill a warp and that do not.
+void test_head_norms() {
+    qkv(GPU_F32, GPU_F32, false, 64, {4, 2, 16}, 1, Prefill, true);
+    qkv(GPU_BF16, GPU_BF16, false, 64, {4, 2, 128}, 3, Prefill, true);
+    qkv(GPU_BF16, GPU_F16, false, 40, {2, 1, 20}, 17, Prefill, true);
+    qkv(GPU_INT8, GPU_INT8, false, 96, {4, 1, 32}, 5, Prefill, true);
+    qkv(GPU_INT4, GPU_FP8, true, 96, {3, 1, 6}, 9, Prefill, true);
+    qkv(GPU_F32, GPU_BF16, true, 9, {1, 1, 256}, 3, Prefill, true);
+    qkv(GPU_BF16, GPU_BF16, true, 96, {4, 2, 64}, 65, Hopper, true);
+    qkv(GPU_INT8, GPU_F32, true, 96, {4, 1, 32}, 9, Hopper, true);
+    qkv(GPU_BF16, GPU_INT8, true, 40, {4, 2, 20}, 5, Library, true);
 }
 
 // matmul_add, ffn_up and logits: float32 rows in, float32 rows out.
@@ -820,8 +868,7 @@ void append(int type) {
     std::vector<uint32_t> slots = {5, 16, 17, 31, 0, 2, GPU_NO_SLOT};
     size_t bytes = 2 * head_bytes(type, stride);
     Buffer k(bytes), v(bytes), fd(fresh), sd(slots);
-    AppendParams p = {
-        k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
+    const AppendParams p = append_of(k, v, fd, sd, rows, 1, dim, stride);
     launch("append" + suffix(type), p, 2, rows, 1, 32, 0, 1);
     for (uint32_t row = 0; row + 1 < rows; row++)
         for (uint32_t part = 0; part < 2; part++) {
@@ -884,6 +931,7 @@ extern const Test PRODUCTS[] = {
     {"prepare", test_prepare},
     {"qkv", test_qkv},
     {"qkv_prefill", test_qkv_prefill},
+    {"head_norms", test_head_norms},
     {"matmul_add", test_matmul_add},
     {"ffn_up", test_ffn_up},
     {"logits", test_logits},

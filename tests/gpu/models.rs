@@ -54,7 +54,7 @@ const GPU: Place = Place {
         "families" => 0.2,
         _ => 0.15,
     },
-    refused: &["mistral-window", "qwen2-window", "qwen3"],
+    refused: &["mistral-window", "qwen2-window"],
 };
 
 reference_cases!(GPU);

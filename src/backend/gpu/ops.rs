@@ -155,6 +155,7 @@ pub(super) fn qkv<D: Device>(
         kv_type: type_code(kv.dtype),
         eps: shape.norm_eps,
         splits: 1,
+        raw: u32::from(layer.head_norms.is_some()),
         ..QkvParams::default()
     };
     let of = |w: &WeightRows<D>, rows: Rows, input: Input| QkvParams {
@@ -188,6 +189,22 @@ pub(super) fn qkv<D: Device>(
     let Some(fresh) = &gpu.fresh else {
         return Ok(());
     };
+    let norms = match &layer.head_norms {
+        Some([q_norm, k_norm]) => AppendParams {
+            q: all.q,
+            q_norm: q_norm.at(),
+            k_norm: k_norm.at(),
+            cos: all.cos,
+            sin: all.sin,
+            tokens: gpu.step.tokens(),
+            positions: all.positions,
+            n_heads: all.n_heads,
+            q_stride: all.q_stride,
+            eps: all.eps,
+            ..AppendParams::default()
+        },
+        None => AppendParams::default(),
+    };
     let append = AppendParams {
         k_pages: pages.0,
         v_pages: pages.1,
@@ -197,6 +214,7 @@ pub(super) fn qkv<D: Device>(
         n_kv_heads: all.n_kv_heads,
         head_dim: all.head_dim,
         head_stride: all.head_stride,
+        ..norms
     };
     launch::append(device, kv.dtype, &append)
 }

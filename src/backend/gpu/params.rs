@@ -63,14 +63,16 @@ params! {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
         sin: u64, rows: u64, positions: u64, slots: u64, scratch: u64, n_rows: u32, dim: u32,
         x_stride: u32, w_stride: u32, q_stride: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32,
-        head_stride: u32, kv_type: u32, eps: f32, splits: u32, first: u32, n: u32,
+        head_stride: u32, kv_type: u32, eps: f32, splits: u32, first: u32, n: u32, raw: u32,
+        zero: u32,
     }
     QkvHopperParams {
-        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 23],
+        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 21],
     }
     AppendParams {
         k_pages: u64, v_pages: u64, fresh: u64, slots: u64, n_rows: u32, n_kv_heads: u32,
-        head_dim: u32, head_stride: u32,
+        head_dim: u32, head_stride: u32, q: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64,
+        tokens: u64, positions: u64, n_heads: u32, q_stride: u32, eps: f32, zero: u32,
     }
     AttendParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64, rows: u64,
