@@ -349,6 +349,11 @@ template <class T> DEVICE void store_pair(T *to, float a, float b) {
     *(uint32_t *)to = pair_of(a, b, T());
 }
 
+// The first key that a row sees; n is the number of keys up to its own. `window` is as in params.h.
+DEVICE uint32_t first_key(uint32_t n, uint32_t window) {
+    return window == 0 || n <= window ? 0 : n - window;
+}
+
 // Calls `body` with a number of the given type: GPU_F32, GPU_F16 or GPU_BF16.
 template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
     if (type == GPU_F32)

@@ -260,8 +260,8 @@ typedef struct {
 // ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
 // and KV head, the last one to finish combines the splits. grid (n_kv_heads, max_splits, n_rows),
 // block 128, shared 4160 + 96 * head_stride. max_splits is at least ceil((largest position + 1) /
-// 256); splits beyond the end of a row's sequence do nothing. The kernel's type is that of the KV
-// cache.
+// 256); splits beyond the end of a row's sequence and before its window do nothing. No key before the
+// window is read; this holds for all attention. The kernel's type is that of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q; // [max_rows, q_stride], by rows[i]
@@ -278,6 +278,8 @@ typedef struct {
     uint32_t q_stride, y_stride, max_splits;
     float scale;     // 1 / sqrt(head_dim)
     uint32_t y_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t window; // how many keys a row sees: its own and those before it; 0: all
+    uint32_t zero;
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at consecutive positions
@@ -311,6 +313,8 @@ typedef struct {
     float scale;       // 1 / sqrt(head_dim)
     uint32_t y_type;   // as in AttendParams
     uint32_t permuted; // whether the columns of y are written in permuted order
+    uint32_t window;   // as in AttendParams
+    uint32_t zero;
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 only: as attend_prefill of the
@@ -324,7 +328,7 @@ typedef struct {
     AttendPrefillParams p; // k_pages and v_pages are not read
     uint32_t first;        // this layer's first row of the maps
     uint32_t end;          // number of rows of a map
-    uint32_t zeros[6];
+    uint32_t zeros[4];
 } AttendHopperParams;
 
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += scale * (w y +

@@ -10,7 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Models of tests/data/families.
-const MODELS: &[&str] = &["granite", "llama-mlp-bias", "qwen3"];
+const MODELS: &[&str] = &[
+    "granite",
+    "llama-mlp-bias",
+    "qwen3",
+    "mistral-window",
+    "qwen2-window",
+];
 
 /// Lengths of prompts: shorter and longer than pages and than the models' windows.
 const LENGTHS: [usize; 6] = [1, 16, 40, 5, 33, 70];

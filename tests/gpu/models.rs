@@ -54,7 +54,7 @@ const GPU: Place = Place {
         "families" => 0.2,
         _ => 0.15,
     },
-    refused: &["mistral-window", "qwen2-window"],
+    refused: &[],
 };
 
 reference_cases!(GPU);

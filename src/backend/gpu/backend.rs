@@ -43,10 +43,7 @@ impl<D: Device> Backend for Gpu<D> {
     const PREFILL_CHUNK: usize = 2048;
 
     fn takes(needs: &Needs) -> Result<()> {
-        let lacking = [
-            (needs.window, "a sliding window shorter than max_seq_len"),
-            (needs.adapters, "adapters of requests"),
-        ];
+        let lacking = [(needs.adapters, "adapters of requests")];
         match lacking.into_iter().find(|(needed, _)| *needed) {
             Some((_, what)) => Err(Error::Unsupported(format!(
                 "device is CUDA: its kernels do not know {what} yet; the CPU does"

@@ -250,6 +250,8 @@ pub(super) fn attend<D: Device>(
         max_splits: gpu.splits() as u32,
         scale: (1.0 / (shape.head_dim as f64).sqrt()) as f32,
         y_type: type_code(rounded(wo.dtype)),
+        // 0 means that there is none; one that is too large for the kernel has no effect.
+        window: layer.window.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
         ..AttendParams::default()
     };
     gpu.attend_decode(&decode, kv.dtype)?;
@@ -271,6 +273,8 @@ pub(super) fn attend<D: Device>(
         scale: decode.scale,
         y_type: decode.y_type,
         permuted: u32::from(y.permuted),
+        window: decode.window,
+        zero: 0,
     };
     if let Some([k, v]) = kv.maps {
         let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
