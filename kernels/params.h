@@ -30,10 +30,12 @@
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row holds its codes and then
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K8): a row holds its codes and then
 // its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
 // bytes and is a multiple of 4. The scales of padding are zero. A prefill product with quantised
-// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152.
+// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152. The entries
+// below leave k4 and k8 out: these have the kernels of int4 and int8, but none for compute
+// capability 9.0 alone.
 //
 // Products of decode rows:
 //   - f32 weights: a block takes up to 8 rows and computes in float32.
@@ -52,8 +54,8 @@
 //     512 * R bytes for each block. The counters must be ZERO before the first launch; each launch
 //     leaves them at zero.
 //     OP_TYPE        grid.y ceil(n_rows / 8),
-//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8 and fp8 4,
-//                    int4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
+//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8, k8 and fp8
+//                    4, int4, k4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
 //                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
@@ -93,6 +95,8 @@ enum {
     GPU_INT4 = 4,
     GPU_NF4 = 5,
     GPU_FP8 = 6,
+    GPU_K4 = 7,
+    GPU_K8 = 8,
 
     GPU_PAGE = 16,   // positions of a page
     GPU_CHUNK = 256, // keys of one split in decode attention
@@ -140,7 +144,7 @@ typedef struct {
 #define GPU_NO_SLOT    0xffffffffu
 #define GPU_NO_HISTORY 0xffffffffu
 
-// ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
+// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
 // padding. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
@@ -407,11 +411,11 @@ typedef struct {
 // columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
 // 1024), n_rows), block 256, shared 0.
 
-// ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
+// ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
 // ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
 // that of the weights.
 //
-// ---- logits_batch_{f16,bf16,int8}: the same; x is the output of prepare (row i of the launch lies
+// ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch lies
 // at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
 typedef struct {
     float *out;          // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
@@ -472,8 +476,8 @@ typedef struct {
 // parameters and threads from here; the emulator and build.rs take the names. build.rs expands
 // these macros itself and knows only this form: calls, and ## before the end of a name.
 //
-// Products with weights of type W: GPU_PRODUCTS for all types, GPU_TENSOR_PRODUCTS for those that
-// tensor cores take.
+// Products with weights of type W: GPU_PRODUCTS for all types, GPU_BATCH_PRODUCTS for those that
+// tensor cores take, GPU_HOPPER_PRODUCTS for those that have kernels for compute capability 9.0.
 #define GPU_PRODUCTS(X, W)                                                                         \
     X(qkv_##W, QkvParams, 256)                                                                     \
     X(qkv_prefill_##W, QkvParams, 256)                                                             \
@@ -481,14 +485,15 @@ typedef struct {
     X(matmul_add_prefill_##W, MatmulAddParams, 256)                                                \
     X(ffn_up_##W, FfnUpParams, 256)                                                                \
     X(ffn_up_prefill_##W, FfnUpParams, 256)
-#define GPU_TENSOR_PRODUCTS(X, W)                                                                  \
+#define GPU_BATCH_PRODUCTS(X, W)                                                                   \
     X(qkv_batch_##W, QkvParams, 256)                                                               \
+    X(matmul_add_batch_##W, MatmulAddParams, 256)                                                  \
+    X(ffn_up_batch_##W, FfnUpParams, 256)
+#define GPU_HOPPER_PRODUCTS(X, W)                                                                  \
     X(qkv_hopper_##W, QkvHopperParams, 384)                                                        \
     X(qkv_hopper_half_##W, QkvHopperParams, 288)                                                   \
-    X(matmul_add_batch_##W, MatmulAddParams, 256)                                                  \
     X(matmul_add_hopper_##W, MatmulAddHopperParams, 384)                                           \
     X(matmul_add_hopper_half_##W, MatmulAddHopperParams, 288)                                      \
-    X(ffn_up_batch_##W, FfnUpParams, 256)                                                          \
     X(ffn_up_hopper_##W, FfnUpHopperParams, 384)                                                   \
     X(ffn_up_hopper_half_##W, FfnUpHopperParams, 288)
 
@@ -517,19 +522,35 @@ typedef struct {
     GPU_PRODUCTS(X, int4)                                                                          \
     GPU_PRODUCTS(X, nf4)                                                                           \
     GPU_PRODUCTS(X, fp8)                                                                           \
-    GPU_TENSOR_PRODUCTS(X, f16)                                                                    \
-    GPU_TENSOR_PRODUCTS(X, bf16)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, int8)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, int4)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, nf4)                                                                    \
-    GPU_TENSOR_PRODUCTS(X, fp8)                                                                    \
+    GPU_PRODUCTS(X, k4)                                                                            \
+    GPU_PRODUCTS(X, k8)                                                                            \
+    GPU_BATCH_PRODUCTS(X, f16)                                                                     \
+    GPU_BATCH_PRODUCTS(X, bf16)                                                                    \
+    GPU_BATCH_PRODUCTS(X, int8)                                                                    \
+    GPU_BATCH_PRODUCTS(X, int4)                                                                    \
+    GPU_BATCH_PRODUCTS(X, nf4)                                                                     \
+    GPU_BATCH_PRODUCTS(X, fp8)                                                                     \
+    GPU_BATCH_PRODUCTS(X, k4)                                                                      \
+    GPU_BATCH_PRODUCTS(X, k8)                                                                      \
+    GPU_HOPPER_PRODUCTS(X, f16)                                                                    \
+    GPU_HOPPER_PRODUCTS(X, bf16)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, int8)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, int4)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, nf4)                                                                    \
+    GPU_HOPPER_PRODUCTS(X, fp8)                                                                    \
     GPU_VOCABULARY(X, f32)                                                                         \
     GPU_VOCABULARY(X, f16)                                                                         \
     GPU_VOCABULARY(X, bf16)                                                                        \
     GPU_VOCABULARY(X, int8)                                                                        \
+    GPU_VOCABULARY(X, int4)                                                                        \
+    GPU_VOCABULARY(X, k4)                                                                          \
+    GPU_VOCABULARY(X, k8)                                                                          \
     X(logits_batch_f16, LogitsParams, 256)                                                         \
     X(logits_batch_bf16, LogitsParams, 256)                                                        \
     X(logits_batch_int8, LogitsParams, 256)                                                        \
+    X(logits_batch_int4, LogitsParams, 256)                                                        \
+    X(logits_batch_k4, LogitsParams, 256)                                                          \
+    X(logits_batch_k8, LogitsParams, 256)                                                          \
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \

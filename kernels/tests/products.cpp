@@ -43,7 +43,7 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
     Product p = {0, 0};
     for (uint32_t i = 0; i < w.cols; i++) {
         p.sum += w.row(row)[i] * x[i];
-        p.magnitude += fabs(w.row(row)[i] * x[i]);
+        p.magnitude += w.size(row, i) * fabs(x[i]);
     }
     return p;
 }
@@ -208,6 +208,8 @@ void embed(int type, uint32_t dim) {
 void test_embed() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16, GPU_INT8})
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
+    for (int type : {GPU_INT4, GPU_K4, GPU_K8})
+        for (uint32_t dim : {256u, 768u}) embed(type, dim);
 }
 
 void prepare(int type, uint32_t width) {
@@ -846,6 +848,29 @@ void test_fp8() {
     dense(Up, GPU_FP8, true, 67, 129, 17);
 }
 
+// Covers few and many rows and a prompt's, one line and more than all lines in flight, weight rows
+// that do not fill a tile, and every operation.
+void test_k_types() {
+    for (int type : {GPU_K4, GPU_K8}) {
+        uint32_t n = type == GPU_K4;
+        qkv(type, GPU_BF16, false, 512, {4, 2, 16}, 1 + n);
+        qkv(type, GPU_INT8, false, 256, {2, 1, 20}, 33, Prefill, n == 1);
+        qkv(type, GPU_F16, true, 512, {4, 1, 32}, 9);
+        dense(Add, type, false, 5 + n, 256, 2, true);
+        dense(Add, type, false, 7, 8448, 3);
+        dense(Add, type, false, 33 - n, 4864, 9 + n, true);
+        dense(Add, type, false, 5, 2304, 34 + n);
+        dense(Add, type, true, 130, 768, 65, true);
+        dense(Up, type, false, 17, 2304, 4 - n);
+        dense(Up, type, false, 15 + n, 256, 20);
+        dense(Up, type, true, 67, 512, 17);
+        dense(Logits, type, false, 67, 512, 11);
+        dense(Logits, type, false, 1, 2304, 1 + n);
+    }
+    dense(Logits, GPU_INT4, false, 35, 300, 66);
+    dense(Logits, GPU_INT4, false, 1, 2100, 1);
+}
+
 // Compares what append writes to an 8-bit cache bit for bit (int8 is the same on the CPU). Covers
 // zeros, a single number, the smallest numbers, values halfway between codes, and values that are
 // not finite.
@@ -942,6 +967,7 @@ extern const Test PRODUCTS[] = {
     {"quantised", test_quantised},
     {"quantised_gemm", test_quantised_gemm},
     {"fp8", test_fp8},
+    {"k_types", test_k_types},
     {"append", test_append},
     {"not_a_number", test_not_a_number},
     {nullptr, nullptr},

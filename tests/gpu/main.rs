@@ -9,6 +9,7 @@ mod day;
 #[path = "../support/emu/mod.rs"]
 mod emu;
 mod features;
+mod gguf;
 mod mixed;
 mod models;
 mod pages;
