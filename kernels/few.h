@@ -13,7 +13,7 @@
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
 //   sum of each step (k8: of each half of a step) starts from zero, is scaled, and is added in
-//   float32; then, for k4, the step's minimum times its sum of activations is subtracted.
+//   float32; before that, for k4, the step's minimum times its sum of activations is subtracted.
 // - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
 // - These four sums are added in ascending order.
 // The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
@@ -122,6 +122,14 @@ template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 template <class L> DEVICE void multiply_step(
     float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
+    if constexpr (L::MINIMA) {
+        // Each row of this operand is ones, so each row of the product is the sums of activations.
+        const uint32_t ones[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+        float x[4] = {};
+        mma(x, ones, b.w[0], b.w[1], T());
+        mma(x, ones, b.w[2], b.w[3], T());
+        weights.subtract(sums, x, step);
+    }
     float part[4] = {};
     float (&to)[4] = L::SCALED ? part : sums;
     mma(to, a[0], b.w[0], b.w[1], T());
@@ -134,14 +142,6 @@ template <class L> DEVICE void multiply_step(
     }
     mma(to, a[1], b.w[2], b.w[3], T());
     if constexpr (L::SCALED) weights.add(sums, part, step, 0);
-    if constexpr (L::MINIMA) {
-        // Each row of this operand is ones, so each row of the product is the sums of activations.
-        const uint32_t ones[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
-        float x[4] = {};
-        mma(x, ones, b.w[0], b.w[1], T());
-        mma(x, ones, b.w[2], b.w[3], T());
-        weights.subtract(sums, x, step);
-    }
 }
 DEVICE Words4 words_of(const float (&v)[4]) {
     return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};

@@ -161,7 +161,7 @@ KERNEL(ffn_up_batch_int8) { ffn_up<Int8, true>(p); }
 KERNEL(ffn_up_batch_int4) { ffn_up<Int4, true>(p); }
 KERNEL(ffn_up_batch_nf4) { ffn_up<Nf4, true>(p); }
 KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
-KERNEL(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
+KERNEL_WIDE(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
 KERNEL(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
 KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }

@@ -62,7 +62,8 @@ struct f16 {
 #define KERNEL(name) KERNEL_BY(name, 2)
 
 // A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
-// that hide latency by keeping many loads in flight rather than by switching warps.
+// that hide latency by keeping many loads in flight rather than by switching warps, and those that
+// would spill registers otherwise (OP_batch_k4, qkv_batch_k8, logits_batch_int4).
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
 #define KERNEL_BY(name, BLOCKS)                                                                    \

@@ -151,7 +151,7 @@ KERNEL(matmul_add_batch_int8) { matmul_add<Int8, true>(p); }
 KERNEL(matmul_add_batch_int4) { matmul_add<Int4, true>(p); }
 KERNEL(matmul_add_batch_nf4) { matmul_add<Nf4, true>(p); }
 KERNEL(matmul_add_batch_fp8) { matmul_add<Fp8, true>(p); }
-KERNEL(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
+KERNEL_WIDE(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
 KERNEL(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
 KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }

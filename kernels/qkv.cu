@@ -211,8 +211,8 @@ KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
 KERNEL(qkv_batch_int4) { qkv<Int4, true>(p); }
 KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
 KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
-KERNEL(qkv_batch_k4) { qkv<K4, true>(p); }
-KERNEL(qkv_batch_k8) { qkv<K8, true>(p); }
+KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
+KERNEL_WIDE(qkv_batch_k8) { qkv<K8, true>(p); }
 KERNEL(qkv_prefill_f32) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
